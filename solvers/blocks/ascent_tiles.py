@@ -13,14 +13,14 @@ One thread alone gains as well: four rows share the loads of four classes, and W
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from topline.solvers.blocks.ascent_sweeps import update_row
 from topline.solvers.blocks.atomics import add_and_get_old, wait_until
-from topline.solvers.blocks.thread_choice import ThreadChoice
+from topline.solvers.blocks.thread_choice import Helpers, ThreadChoice
 from topline.solvers.blocks.tile_products import GROUP, carry_tile, dots
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
@@ -93,7 +93,7 @@ class TiledWeights:
     start : (m, d) the weights to begin with.
     dtype : their precision, float32 or float64.
     apart : (m,) what goes to W along the direction kept apart, updated in place.
-    threads : how many work at the same time, where `choice` finds that it pays.
+    threads : how many work at the same time, where `choice` finds that it pays; `helpers` are the others.
     """
 
     def __init__(
@@ -103,10 +103,11 @@ class TiledWeights:
         apart: Float64Array,
         threads: int,
         choice: ThreadChoice,
+        helpers: Helpers,
     ) -> None:
         m, d = start.shape
-        self._threads, self._apart, self._choice = threads, apart, choice
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads, self._apart = threads, apart
+        self._choice, self._helpers = choice, helpers
         padded = -(-m // GROUP) * GROUP
         self._padded: FloatArray = np.zeros((padded, d), dtype=dtype)
         self.W: FloatArray = self._padded[:m]
@@ -142,11 +143,9 @@ class TiledWeights:
         _lead(part, none, *loss, self._apart, rises)
         most = min(self._threads, tiles) if n * self._padded.size >= _SHARED else 1
         threads = self._choice.of(most)
-        helpers, began = threads - 1, time.perf_counter()
-        if helpers and self._pool is None:
-            self._pool = ThreadPoolExecutor(helpers, thread_name_prefix="topline-sweep")
+        others, began = threads - 1, time.perf_counter()
         # Nobody waits for a helper to begin: on a busy machine the first thread does its chunks meanwhile.
-        begun = [self._pool.submit(_help, part, shared) for _ in range(helpers)] if self._pool else []
+        begun = [self._helpers.pool(others).submit(_help, part, shared) for _ in range(others)]
         _lead(part, shared, *loss, self._apart, rises)
         wait([helper for helper in begun if not helper.cancel()])
         if most > 1:

@@ -25,7 +25,7 @@ from topline.solvers.blocks.ascent_tiles import SweptPart, TiledWeights
 from topline.solvers.blocks.change_sums import add_changes
 from topline.solvers.blocks.jit import sum_of_squares
 from topline.solvers.blocks.row_feed import HeldRows, RowFeed
-from topline.solvers.blocks.thread_choice import ThreadChoice
+from topline.solvers.blocks.thread_choice import Helpers, ThreadChoice
 from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.blocks.weight_sizes import SMALL_W, is_tiled
 from topline.solvers.core.block_stats import BlockStats
@@ -58,6 +58,11 @@ class SweptRows(BlockRows):
     def thread_choice(self) -> ThreadChoice:
         """Whether sweeps over these rows are faster on several threads."""
         return ThreadChoice()
+
+    @cached_property
+    def helpers(self) -> Helpers:
+        """The threads that work on these rows beside the one that was asked."""
+        return Helpers()
 
     @cached_property
     def along(self) -> Float64Array:
@@ -191,8 +196,9 @@ class Work:
         start = self._start if self.sparse else self._start.T
         if not self.sparse and is_tiled(len(start), start.shape[1], self._products):
             self._tiles = TiledWeights(
-                start, self._products, self.apart, self._threads, self.block.thread_choice
-            )
+                start, self._products, self.apart, self._threads, self.block.thread_choice,
+                self.block.helpers,
+            )  # fmt: skip
             self.W = self._tiles.W
             return
         dtype = np.dtype(np.float64) if start.size <= SMALL_W else self._products
@@ -278,7 +284,7 @@ class Work:
         if is_sparse(X):
             add_rows_csr(X.data, X.indices, X.indptr, places, changes, factors, out)
         else:
-            add_changes(X, places, changes, factors, out, self._threads)
+            add_changes(X, places, changes, factors, out, self._threads, self.block.helpers)
 
     def _product(self, feed: RowFeed, changed: Int64Array) -> Float64Array:
         """Return the sum of w_i x_i change_i^T, afresh where W has moved by steps rounded to float32."""

@@ -8,11 +8,11 @@ fixed, so that no number depends on how many threads there are.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
 
+from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.blocks.tile_products import GROUP
 from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
@@ -30,28 +30,29 @@ def add_changes(
     factors: Float64Array,
     out: Float64Array,
     threads: int = 1,
+    helpers: Helpers | None = None,
 ) -> None:
-    """Add sum_t f_t x_t change_t^T to `out` (m, d); changes (t, m), mostly zero; row t lies at places[t]."""
+    """Add sum_t f_t x_t change_t^T to `out` (m, d); changes (t, m), mostly zero; row t lies at places[t].
+
+    So many threads work on it where it is large enough, those of `helpers` where they are given.
+    """
     m, d = out.shape
     step = max(_TILE_BYTES // (d * X.itemsize), GROUP)
     starts = np.empty(m + 1, dtype=np.int64)
-    pool: ThreadPoolExecutor | None = None
+    helpers = helpers or Helpers()
     for low in range(0, len(places), step):
         part = slice(low, low + step)
         rows, steps = _by_class(changes[part], factors[part], starts)
+        shared = threads > 1 and len(rows) * d >= _SHARED
         cuts = np.array([0, m])
-        if threads > 1 and len(rows) * d >= _SHARED:
-            pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="topline-sum")
+        if shared:
             cuts = np.searchsorted(starts, np.linspace(0, len(rows), 4 * threads + 1))
             cuts[0], cuts[-1] = 0, m
         work = [(X, places[part], starts, rows, steps, *cut, out) for cut in pairwise(cuts)]
-        if pool is None:
-            for each in work:
-                _add_classes(*each)
+        if shared:
+            list(helpers.pool(threads).map(lambda each: _add_classes(*each), work))
         else:
-            list(pool.map(lambda each: _add_classes(*each), work))
-    if pool is not None:
-        pool.shutdown()
+            _add_classes(*work[0])
 
 
 @jit

@@ -1,6 +1,8 @@
-"""Whether further threads pay: on a machine that others use, one thread is faster than several that wait."""
+"""Threads of a block, and whether they pay: on a busy machine one is faster than several that wait."""
 
 from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
 
 #: Sweeps after which the slower number of threads is tried again.
 _RETRY = 24
@@ -28,3 +30,20 @@ class ThreadChoice:
         for other in self._since:
             self._since[other] += 1
         self._seconds[number], self._since[number] = seconds, 0
+
+
+class Helpers:
+    """Threads that work for another one, begun when they are first asked for and kept with their owner."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._most = 0
+
+    def pool(self, threads: int) -> ThreadPoolExecutor:
+        """Return a pool of at least so many threads."""
+        if self._pool is None or threads > self._most:
+            if self._pool is not None:
+                self._pool.shutdown(wait=False)
+            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="topline-helper")
+            self._most = threads
+        return self._pool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topline.solvers.blocks.thread_choice import _RETRY, ThreadChoice
+from topline.solvers.blocks.thread_choice import _RETRY, Helpers, ThreadChoice
 
 
 @pytest.mark.parametrize(("two", "one", "taken"), [(1.0, 1.6, 2), (1.6, 1.0, 1)])
@@ -21,3 +21,13 @@ def test_both_are_tried_and_the_faster_is_taken(two: float, one: float, taken: i
 
 def test_one_thread_is_all_there_is() -> None:
     assert ThreadChoice().of(1) == 1
+
+
+def test_threads_are_begun_once_for_as_many_as_are_asked_for() -> None:
+    helpers = Helpers()
+    two = helpers.pool(2)
+    assert helpers.pool(1) is helpers.pool(2) is two
+    three = helpers.pool(3)
+    assert three is not two
+    assert list(three.map(abs, [-1, -2])) == [1, 2]
+    three.shutdown()
