@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from tests.chaos.harness import FREE, Chaos, Row, copy_store
 from tests.pipeline.small_data import make_features, make_split, write_dataset
 from topline.storage.stores import open_store
 
+ROWS = "chaos"
+#: What became of disturbed runs, in whichever process, and of the undisturbed one of this process.
 _rows: list[Row] = []
+_undisturbed: list[Row] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,7 +62,7 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     ended = chaos.train(*FREE).wait()
     result = ended.result
     row = Row("none", "nothing", 0, result["primal"], result["primal"], ended.seconds)
-    _rows.insert(0, row)
+    _undisturbed.append(row)
     assert len(chaos.rounds()) > 80, "a run must be long enough to be disturbed"
     return {**result, "rounds": len(chaos.rounds())}
 
@@ -83,7 +87,14 @@ def chaos(
     finally:
         chaos.close()
         row.seconds = time.monotonic() - began
-        _rows.append(row)
+        told, _undisturbed[:] = [*_undisturbed, row], []
+        # A report brings them to the process that prints, where several test side by side.
+        request.node.user_properties.append((ROWS, [asdict(row) for row in told]))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when == "teardown":
+        _rows.extend(Row(**row) for row in dict(report.user_properties).get(ROWS, ()))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -93,7 +104,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     terminalreporter.section("faults")
     width = max(len(row.fault) for row in _rows)
     write(f"{'fault':<{width}}  repeated  {'primal':>12}  {'off by':>8}  seconds  what the user saw")
-    for row in _rows:
+    for row in sorted(_rows, key=lambda row: row.fault != "none"):
         primal, off = "-", "-"
         if row.primal is not None and row.undisturbed is not None:
             primal, off = f"{row.primal:.8f}", f"{abs(row.primal / row.undisturbed - 1):.1e}"
@@ -101,4 +112,4 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         text = f"{row.fault:<{width}}  {repeated:>8}  {primal:>12}  {off:>8}  {row.seconds:7.1f}  {row.saw}"
         write(text)
     total = np.sum([row.seconds for row in _rows])
-    write(f"{len(_rows) - 1} faults, {total:.0f} s")
+    write(f"{sum(row.fault != 'none' for row in _rows)} faults, {total:.0f} s")
