@@ -1,16 +1,18 @@
 """What a training and its Dask workers take: python -m tests.benchmarks.scale.flow_memory --folder FOLDER.
 
 For each size a store is made once with so many bytes of training rows in float32, and `topline train` reads
-them with one and with two workers and no limit.  Prints the peak of the resident memory of the process of the
-command, which coordinates as a flow's process does without its Prefect, and of the largest worker, looked at
-ten times a second, and how many workers were started: no more than the rows have blocks.
+them with one and with two workers and no limit, and with one as a Prefect flow.  Prints the peak of the
+resident memory of the process of the command, which coordinates, and of the largest worker, looked at ten
+times a second, and how many workers were started: no more than the rows have blocks.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ class FlowMemory:
 
     data: int
     workers: int
+    flow: bool
     status: int
     coordinator: int
     each_worker: tuple[int, ...]
@@ -40,24 +43,31 @@ class FlowMemory:
     def __str__(self) -> str:
         largest = max(self.each_worker, default=0)
         sizes = f"{self.data / MIB:7.0f} {self.workers:7d} {len(self.each_worker):7d}"
-        return f"{sizes} {self.coordinator / MIB:11.0f} {largest / MIB:14.0f}"
+        return (
+            f"{sizes} {'yes' if self.flow else 'no':>5} {self.coordinator / MIB:11.0f} {largest / MIB:14.0f}"
+        )
 
 
-def measured(dataset: Dataset, workers: int) -> FlowMemory:
-    """Train some passes, and watch every process of the command."""
+def measured(dataset: Dataset, workers: int, *, flow: bool = False) -> FlowMemory:
+    """Train some passes, as a flow on a server of its own if asked, and watch every process."""
     words = ["train", "--store", dataset.store.url, "--dataset", dataset.info.id, "--json", "--no-certify"]
     words += ["--workers", str(workers), "--max-passes", str(PASSES), "--tol", "1e-6"]
+    words += ["--flow"] * flow
     peaks: dict[int, int] = {}
-    with subprocess.Popen(
-        [sys.executable, "-m", "topline", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
+    nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with (
+        tempfile.TemporaryDirectory() as home,
+        subprocess.Popen(
+            [sys.executable, "-m", "topline", *words], env={**os.environ, "PREFECT_HOME": home}, **nowhere
+        ) as process,
+    ):
         while process.poll() is None:
             for pid, bytes_now in _resident(process.pid).items():
                 peaks[pid] = max(peaks.get(pid, 0), bytes_now)
             time.sleep(SECONDS)
     coordinator = peaks.pop(process.pid, 0)
     size = 4 * dataset.info.n_rows * dataset.info.d
-    return FlowMemory(size, workers, process.returncode, coordinator, tuple(sorted(peaks.values())))
+    return FlowMemory(size, workers, flow, process.returncode, coordinator, tuple(sorted(peaks.values())))
 
 
 def _resident(pid: int) -> dict[int, int]:
@@ -78,16 +88,16 @@ def main(arguments: Sequence[str] | None = None) -> list[FlowMemory]:
     parser.add_argument("--folder", type=Path, required=True, help="stores are made here and kept")
     parser.add_argument("--sizes", nargs="+", default=["64MiB", "256MiB", "512MiB"])
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--flow-workers", nargs="*", type=int, default=[1], help="in flows")
     options = parser.parse_args(arguments)
-    print(
-        f"{'rows':>7} {'workers':>7} {'started':>7} {'coordinator':>11} {'largest worker':>14}  (MiB)",
-        flush=True,
-    )
+    head = f"{'rows':>7} {'workers':>7} {'started':>7} {'flow':>5} {'coordinator':>11}"
+    print(f"{head} {'largest worker':>14}  (MiB)", flush=True)
     found = []
     for text in options.sizes:
         dataset = wide_store(options.folder / text, int(parse_bytes(text)))
-        for workers in options.workers:
-            found.append(measured(dataset, workers))
+        asked = [(workers, False) for workers in options.workers]
+        for workers, flow in [*asked, *((count, True) for count in options.flow_workers)]:
+            found.append(measured(dataset, workers, flow=flow))
             print(found[-1], flush=True)
     return found
 
