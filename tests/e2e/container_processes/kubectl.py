@@ -175,7 +175,7 @@ class Node:
 
     def inside(self, pod: Pod, command: Sequence[str]) -> list[str]:
         """Return the words that run a command in a pod that runs."""
-        entered = ["nsenter", f"--target={self.pid(pod)}", "--mount", "--net", "--root"]
+        entered = ["nsenter", f"--target={self.pid(pod)}", "--mount", "--net", "--root", "--wd"]
         words = in_image(command, pod.environment(self.secrets()))
         return [*entered, "sh", "-c", f"umask 022; exec {rights(pod)} {words}"]
 
