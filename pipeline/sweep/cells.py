@@ -6,8 +6,12 @@ which is more exact by now: that is the better start where the duals hardly depe
 be a little larger, because what a coarse solution lacks comes slowest.
 
 No pass is spent on what is known.  W(A), b and |A|^2 of a multiple of A follow from those of A; a cell that
-goes on was measured when it was left; and a gap above `COARSE` is not measured again in float64, for the
-rounding of float32 products is nothing beside it.
+goes on was measured when it was left, P(0) and D(0) = 0 are known; and a gap above `COARSE` is not measured
+again in float64, for the rounding of float32 products is nothing beside it.
+
+Where C is small P hardly falls below P(0), and a small share of it is no small gap: W = 0 has it, which knows
+no class.  So above the tolerance a cell goes on until its gap is `FALLEN` times P(0) - D at most, the most
+that P can fall by.
 """
 
 from __future__ import annotations
@@ -23,11 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.options import TrainConfig
+from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.dual_points import best_share
 from topline.solvers.core.held_out import HitCount, ball_radius
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import IterationRecord, SolverState
-from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.executors import RequestRunner
 from topline.solvers.methods import Measurement, method_named
 from topline.solvers.run import Callback, Run, iterate
@@ -38,6 +43,8 @@ EARLIER = 2.0
 NEAR = 2.0
 #: A relative gap of at least so much is taken as the rounds measure it.
 COARSE = 5e-3
+#: The gap is at most this share of P(0) - D.
+FALLEN = 0.5
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,8 @@ class Outcome:
 
     `passes` and `seconds` are those of this round; passes count a last one in float64 too.  The exact
     solution has between `low` and `high` hits.  `earlier` are, of a first round, the hits when the gap was
-    last `EARLIER` times `relative_gap`, or more; None where it never was, but at zero.
+    last `EARLIER` times `relative_gap`, or more; None where it never was, but at zero.  `by_group` are the
+    hits in groups of rows (`topline.solvers.core.held_out.row_groups`), none in answers of older versions.
     """
 
     C: float
@@ -62,6 +70,7 @@ class Outcome:
     seconds: float
     status: str
     earlier: float | None = None
+    by_group: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -71,7 +80,7 @@ class Outcome:
     def from_dict(cls, values: Mapping[str, Any]) -> Outcome:
         """Read what `to_dict` gave; JSON has null for what overflowed."""
         unknown = {name: math.nan for name in ("primal", "gap", "relative_gap") if values[name] is None}
-        return cls(**{**values, **unknown})
+        return cls(**{**values, **unknown, "by_group": tuple(values.get("by_group", ()))})
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,35 +148,62 @@ def advance_cell(
 ) -> tuple[Run, Outcome]:
     """Take a cell to a gap: `aim` is its C, the gap and its fold, and `zero` is P(0)."""
     (C, gap, fold), began = aim, time.perf_counter()
-    state, measured = SolverState.start(problem), None
-    if known is not None and (before is None or not is_better(before, known, problem)):
-        state, measured = rows.go_on(known, problem)
-    elif before is not None:
-        state = rows.start_from(before, problem)
-    passes = state.passes
-    glance = Glance(state.W if state.W.any() else None)
-    run = iterate(
-        problem,
-        rows,
-        method_named(config.method).method_for(problem, rows.blocks, config.seed),
-        StoppingCriteria(tol=gap, max_passes=config.max_passes),
-        replace(state, primal_at_zero=zero),
-        (glance, *callbacks),
-        duals_kept=True,
-        measured=measured,
-        certified=gap < COARSE,
-    )
+    start = _start(rows, problem, known, before, zero)
+    glance = Glance(start[0].W if start[0].W.any() else None)
+    run, extra = _run_to(gap, rows, problem, config, start, zero, (glance, *callbacks))
     final = run.final
-    radius = ball_radius(final.gap, final.primal, problem.lam, of_duals=final.W_dual is None)
-    count = rows.count(final.W, radius)
+    W = final.W
+    if final.W_dual is not None and final.relative_gap > config.tol and not W.any():
+        W = final.W_dual
+    count = rows.count(W, ball_radius(final.gap, final.primal, problem.lam, of_duals=final.W_dual is None))
     # Later rounds have the one before to be compared with.
     seen = None if known is not None else glance.before(final.relative_gap)
     return run, Outcome(
         C=C, fold=fold, rows=count.rows, hits=count.hits, low=count.low, high=count.high,
         primal=final.primal, gap=final.gap, relative_gap=final.relative_gap,
-        passes=run.state.passes - passes + run.certified, seconds=time.perf_counter() - began,
+        passes=run.state.passes - start[0].passes + extra, seconds=time.perf_counter() - began,
         status=run.status.value, earlier=None if seen is None else rows.count(seen, 0.0).hits,
+        by_group=count.by_group,
     )  # fmt: skip
+
+
+def _run_to(
+    gap: float, rows: CellRows, problem: Problem, config: TrainConfig,
+    start: tuple[SolverState, Measurement | None], zero: float, callbacks: Sequence[Callback],
+) -> tuple[Run, int]:  # fmt: skip
+    """Take a cell from a state to a gap, and on until that is `FALLEN` times P(0) - D at most.
+
+    Returns also how many passes final values took, which states do not count.
+    """
+    method = method_named(config.method).method_for(problem, rows.blocks, config.seed)
+    extra = 0
+    while True:
+        state, measured = start
+        run = iterate(
+            problem, rows, method, StoppingCriteria(tol=gap, max_passes=config.max_passes), state, callbacks,
+            duals_kept=True, measured=measured, certified=gap < COARSE,
+        )  # fmt: skip
+        final, extra = run.final, extra + run.certified
+        enough = FALLEN * (zero - final.dual)
+        if run.status is not Status.SOLVED or final.gap <= enough or final.relative_gap <= config.tol:
+            return run, extra
+        gap = max(min(enough / abs(final.primal), 0.5 * gap), config.tol)
+        start = run.state, run.measured
+
+
+def _start(
+    rows: CellRows, problem: Problem, known: Reached | None, before: Reached | None, zero: float
+) -> tuple[SolverState, Measurement | None]:
+    """Return where a cell begins, where it was left, at the smaller C or at zero, and what is known of it."""
+    if known is not None and (before is None or not is_better(before, known, problem)):
+        state, measured = rows.go_on(known, problem)
+        return replace(state, primal_at_zero=zero), measured
+    if before is not None:
+        return replace(rows.start_from(before, problem), primal_at_zero=zero), None
+    state = replace(SolverState.start(problem), primal_at_zero=zero)
+    # Several blocks look for the direction that they have in common as they are measured first.
+    known_here = rows.blocks == 1
+    return state, Measurement(zero, 0.0, "true", state, BlockStats(rows=problem.n), 0) if known_here else None
 
 
 def reached(C: float, run: Run, duals: Any) -> Reached:

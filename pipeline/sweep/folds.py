@@ -41,13 +41,15 @@ class FoldSource:
 class FoldData:
     """The rows that one fold trains on, X (n, d), and the held-out rest, after its own transforms.
 
-    With a kernel they are features whose products are its values.
+    With a kernel they are features whose products are its values.  `held_out_rows` are the numbers of the
+    rest among all rows.
     """
 
     X: Any
     y: Labels
     held_out: Any
     held_out_y: Labels
+    held_out_rows: NDArray[np.int64]
     m: int
 
     @property
@@ -122,7 +124,7 @@ def _fold_data(source: FoldSource, fold: int) -> FoldData:
         kernel = make_kernel(choice.name, choice.gamma, choice.degree, choice.coef0)
         features = KernelFeatures.of(kernel, rows)
         rows, rest = features.rows.astype(np.float32), features.features_of(rest).astype(np.float32)
-    return FoldData(rows, y[~out], rest, y[out], m)
+    return FoldData(rows, y[~out], rest, y[out], np.flatnonzero(out), m)
 
 
 _kept: OrderedDict[tuple[FoldSource, int], FoldData] = OrderedDict()

@@ -175,7 +175,9 @@ class _FoldRows:
     def count(self, W: NDArray[np.float64], radius: float) -> HitCount:
         """Count the hits among the rows that are held out."""
         task, data = self._task, self._data
-        return count_hits(data.held_out, data.held_out_y, W, task.topk, radius, task.class_weights)
+        return count_hits(
+            data.held_out, data.held_out_y, W, task.topk, radius, task.class_weights, data.held_out_rows
+        )
 
     def duals(self, state: SolverState) -> csr_matrix:
         """Return A as it is after the step that the state waits for."""

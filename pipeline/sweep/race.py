@@ -8,24 +8,21 @@ below another's lower bound is out, and one whose bounds lie within half a stand
 finished.  Nothing is assumed.  As the radius is a share sqrt(gap) of |W|, this takes relative gaps of 1e-5
 and less.
 
-*Race.*  Long before, the accuracies themselves hardly move.  A cell is finished when a gap at least
-`FACTOR` times smaller has moved its accuracy by half a standard error at most, from one round to the next or
-on the way of the first, and out when some cell leads it by more than chance and both movements together
-explain: with d_f the lead on fold f, J folds and the movements u, v of the two in their last rounds,
+*Race.*  Long before, the accuracies themselves hardly move.  A cell is looked at on the first fold, each time
+with a gap at least `FACTOR` times smaller, until it has settled: the last look moved its accuracy there by
+half the standard error of a share of these rows at most.  Then it goes to as many folds again as it has seen,
+and so on, at once to the gap that it had at the look before.  After each of these steps it is out where some
+other is ahead of it: with a lead of L, the mean over the rows of the folds that both have seen, a share s of
+all folds, and the movements u, v of the two, 0 once they have settled,
 
-    mean(d) - u - v  >  t_{J-1} sd(d) sqrt(1/J + 1/(J - 1))
+    L - u - v  >  c - e,      c = t_{G-1} sqrt( (1 - s) G/(G - 1) sum_g (d_g - mean(d))^2 ) / rows
 
-where 1/(J - 1), test rows per training row, makes up for training sets that overlap: Nadeau and Bengio,
-"Inference for the generalization error", Machine Learning 52, 2003, section 3.  Races over paired folds:
-Maron and Moore, "The racing algorithm", Artificial Intelligence Review 11, 1997.  That a movement bounds what
-is to come is an assumption; the table says of each cell which of the two ended it.
-
-Before all folds a cell is looked at on the first one alone.  It is out where some cell leads it there by more
-than both have moved and chance explains, which is that of two unpaired shares p, q of r rows,
-
-    d - u - v  >  z sqrt((p (1 - p) + q (1 - q)) / r)
-
-looked at again with a smaller gap where d alone is as large, and taken to all folds where it is not.
+where d_g is by how many hits it leads in each of G random groups of these rows, which tells what the rows are
+worth that neither has seen (Student's t; of all folds nothing is left to chance), and e is half the standard
+error of a share of all rows: whoever is not better than the best by more need not be looked at further.  A
+cell that has seen all folds is finished.  That a movement bounds what is to come is an assumption, and so is
+that the folds to come are like those seen; the table says of each cell what ended it.  Races over paired
+rows: Maron and Moore, "The racing algorithm", Artificial Intelligence Review 11, 1997.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtrit
+from scipy.special import stdtrit
 
 from topline.pipeline.options import Cell, Rule
 from topline.pipeline.sweep.cells import EARLIER, Outcome
@@ -52,15 +49,17 @@ State = Literal["running", "finished", "pruned", "skipped"]
 
 @dataclass(frozen=True)
 class Standing:
-    """A cell and what all rounds found, one measurement a fold in each, with how it ended and why.
+    """A cell and what all rounds found, with how it ended and why.
 
-    `looks` are what the first fold alone said before: the last is part of the first round, and all of it of a
-    cell that was out then.  A cell that was skipped was never measured.
+    `rounds` have one measurement a fold each, of as many folds as were asked for by then, out of `folds`.
+    `looks` are what the first fold alone said before: the last is part of the first round.  A cell that was
+    skipped was never measured.
 
     Where rows do not count alike, their accuracy is known as well as that of `effective_rows` that do.
     """
 
     cell: Cell
+    folds: int
     rounds: tuple[tuple[Outcome, ...], ...] = ()
     state: State = "running"
     why: str = ""
@@ -68,127 +67,137 @@ class Standing:
     looks: tuple[Outcome, ...] = ()
 
     @property
+    def parts(self) -> tuple[Outcome, ...]:
+        """The last measurement on each fold that was looked at, from the first."""
+        return self.rounds[-1] if self.rounds else self.looks[-1:]
+
+    @property
+    def whole(self) -> bool:
+        """Whether all folds were looked at."""
+        return len(self.parts) == self.folds
+
+    @property
     def shares(self) -> NDArray[np.float64]:
-        """Accuracy on each fold after the last round."""
-        return np.array([part.hits / part.rows for part in self.rounds[-1]])
+        """Accuracy on each fold that was looked at."""
+        return np.array([part.hits / part.rows for part in self.parts])
 
     @property
     def count(self) -> HitCount:
-        """Hits of all folds after the last round, and between what they are for the exact solutions."""
-        low, high = (sum(getattr(part, name) for part in self.rounds[-1]) for name in ("low", "high"))
-        return HitCount(
-            sum(part.rows for part in self.rounds[-1]), sum(p.hits for p in self.rounds[-1]), low, high
+        """Hits of these folds, and between what they are for the exact solutions."""
+        rows, hits, low, high = (
+            sum(getattr(part, name) for part in self.parts) for name in ("rows", "hits", "low", "high")
         )
+        return HitCount(rows, hits, low, high)
 
     @property
     def mean(self) -> float:
-        """Cross-validated accuracy: the share of all rows, each held out once."""
+        """Accuracy over these folds, of all of them the cross-validated one: each row is held out once."""
         return self.count.hits / self.count.rows
 
     @property
     def error(self) -> float:
         """Standard error of the mean, from the spread over folds; of one fold that of a share."""
-        if len(self.shares) == 1:
-            return 2.0 * self.resolution
-        return float(self.shares.std(ddof=1)) / math.sqrt(len(self.shares))
+        if len(self.parts) == 1:
+            return 2.0 * self._half_error(self.count.rows)
+        return float(self.shares.std(ddof=1)) / math.sqrt(len(self.parts))
 
     @property
     def resolution(self) -> float:
-        """Half the standard error of a share of so many rows: smaller differences are ignored."""
-        count = self.count
-        share = (count.hits + 1.0) / (count.rows + 2.0)
-        return 0.5 * math.sqrt(share * (1.0 - share) / (self.effective_rows or count.rows))
+        """Half the standard error of a share of the rows of all folds: smaller differences are ignored."""
+        return self._half_error(self.count.rows * self.folds / len(self.parts))
 
     @property
     def movement(self) -> float:
-        """How far the last round moved the mean; the first one from a glance on its way, else infinitely."""
-        if len(self.rounds) > 1:
-            return abs(self.mean - replace(self, rounds=self.rounds[:-1]).mean)
-        glances = [part.earlier for part in self.rounds[-1]]
-        known = [hits for hits in glances if hits is not None]
-        if len(known) < len(glances):
-            return math.inf
-        return abs(self.mean - sum(known) / self.count.rows)
+        """How far the last look, or a glance on the way of the first round, has moved the mean.
+
+        That is on the folds where it is known; infinite where it is on none.
+        """
+        moved, rows = self._moved
+        return moved / rows if rows else math.inf
+
+    def settled(self, tol: float) -> bool:
+        """Return whether no finer answer is looked for before there are other folds."""
+        first, (_, rows) = self.parts[0], self._moved
+        if first.relative_gap <= tol or first.status != Status.SOLVED.value:
+            return True
+        return bool(rows) and self.movement <= self._half_error(rows)
 
     @property
     def relative_gap(self) -> float:
         """The largest of the folds."""
-        return max(part.relative_gap for part in self.rounds[-1])
+        return max(part.relative_gap for part in self.parts)
 
     @property
     def passes(self) -> int:
         """Passes over all rounds and folds, each over the training rows of its fold."""
-        return sum(part.passes for part in self._parts)
+        return sum(part.passes for part in self._all)
 
     @property
     def seconds(self) -> float:
         """Seconds of solving over all rounds and folds."""
-        return sum(part.seconds for part in self._parts)
+        return sum(part.seconds for part in self._all)
 
     @property
-    def _parts(self) -> list[Outcome]:
+    def begun(self) -> bool:
+        """Whether anything was measured."""
+        return bool(self.parts)
+
+    @property
+    def _all(self) -> list[Outcome]:
         """All that was measured; the last look is part of the first round too."""
         looks = self.looks[:-1] if self.rounds else self.looks
         return [*looks, *(part for round_ in self.rounds for part in round_)]
 
     @property
-    def begun(self) -> bool:
-        """Whether anything was measured."""
-        return bool(self.rounds or self.looks)
+    def _moved(self) -> tuple[float, float]:
+        known = [(part.hits - part.earlier, part.rows) for part in self.parts if part.earlier is not None]
+        return abs(sum(moved for moved, _ in known)), sum(rows for _, rows in known)
+
+    def _half_error(self, rows: float) -> float:
+        """Half the standard error of a share of so many of the rows."""
+        count = self.count
+        share = (count.hits + 1.0) / (count.rows + 2.0)
+        all_rows = count.rows * self.folds / len(self.parts)
+        worth = 1.0 if self.effective_rows is None else self.effective_rows / all_rows
+        return 0.5 * math.sqrt(share * (1.0 - share) / (rows * worth))
 
 
-def next_gap(standing: Standing, rule: Rule, tol: float) -> float:
-    """Return the relative gap that a running cell is to reach in its next round."""
-    if rule == "none":
-        return tol
-    if standing.rounds:
-        return max(tol, standing.relative_gap / FACTOR)
-    return max(tol, standing.looks[-1].relative_gap / FACTOR if standing.looks else FIRST_GAP)
+def next_step(one: Standing, rule: Rule, tol: float) -> tuple[range, float]:
+    """Return the folds that a running cell is to be measured on next, and the relative gap to reach there."""
+    if rule != "race" or one.whole:
+        if rule == "none":
+            return range(one.folds), tol
+        return range(one.folds), max(tol, one.relative_gap / FACTOR if one.begun else FIRST_GAP)
+    if not one.begun:
+        return range(1), max(tol, FIRST_GAP)
+    first = one.parts[0]
+    if not one.rounds and not one.settled(tol):
+        return range(1), max(tol, first.relative_gap / FACTOR)
+    seen = len(one.parts)
+    before = one.looks[-2].relative_gap if len(one.looks) > 1 else first.relative_gap * EARLIER
+    return range(seen, min(2 * seen, one.folds)), max(tol, min(before, FIRST_GAP))
 
 
-def looked(standing: Standing, look: Outcome) -> Standing:
-    """Add a look at the first fold, which knows where the one before was."""
-    if standing.looks:
-        look = replace(look, earlier=standing.looks[-1].hits)
-    return replace(standing, looks=(*standing.looks, look))
-
-
-def promoted(standing: Standing, others: Sequence[Outcome]) -> Standing:
-    """Return a cell that was taken to the other folds after its looks at the first."""
-    return replace(standing, rounds=((standing.looks[-1], *others),))
+def grown(one: Standing, parts: Sequence[Outcome], rule: Rule) -> Standing:
+    """Add what a step found: another round, a look at the first fold, or further folds of the first round."""
+    if rule != "race" or one.whole:
+        return replace(one, rounds=(*one.rounds, tuple(parts)))
+    if parts[0].fold > 0:
+        return replace(one, rounds=((*one.parts, *parts),))
+    look = parts[0]
+    if one.looks:
+        # It knows where the one before was.
+        look = replace(look, earlier=one.looks[-1].hits)
+    return replace(one, looks=(*one.looks, look))
 
 
 def judged(standings: Sequence[Standing], rule: Rule, tol: float, confidence: float) -> list[Standing]:
     """End those running cells that are finished or out after a round."""
-    judged_ = [_ended_alone(one, rule, tol) for one in standings]
-    if rule == "none":
-        return judged_
-    judged_ = _out_by_certificate(judged_)
-    return _out_by_race(judged_, confidence) if rule == "race" else judged_
-
-
-def looks_again(one: Standing, standings: Sequence[Standing], tol: float, confidence: float) -> bool:
-    """Return whether a cell without a round is to be looked at on the first fold, and on no other."""
-    if not one.looks:
-        return True
-    last = one.looks[-1]
-    if last.relative_gap <= tol or last.status != Status.SOLVED.value:
-        return False
-    return any(_leads_at_first(other, one, math.inf, confidence) for other in _begun(standings))
-
-
-def out_at_first_look(standings: Sequence[Standing], tol: float, confidence: float) -> list[Standing]:
-    """End those running cells that the first fold alone shows to be behind."""
-    others, why = _begun(standings), "race: behind on the first fold"
-    return [
-        replace(one, state="pruned", why=why, rounds=((one.looks[-1],),))
-        if one.state == "running"
-        and one.looks
-        and not one.rounds
-        and any(_leads_at_first(other, one, tol, confidence) for other in others)
-        else one
-        for one in standings
-    ]
+    ended = [_failed(one) for one in standings]
+    if rule == "race":
+        ended = _out_by_race(ended, tol, confidence)
+    ended = [_ended_alone(one, rule, tol) for one in ended]
+    return ended if rule == "none" else _out_by_certificate(ended)
 
 
 def best_cell(standings: Sequence[Standing]) -> Standing | None:
@@ -202,21 +211,29 @@ def simplest_cell(standings: Sequence[Standing], best: Standing) -> Standing:
     near = [
         one
         for one in standings
-        if one.cell.variant == best.cell.variant
-        and one.rounds
-        and len(one.rounds[-1]) == len(best.rounds[-1])
-        and one.mean >= best.mean - best.error
+        if one.cell.variant == best.cell.variant and one.whole and one.mean >= best.mean - best.error
     ]
     return min(near, key=lambda one: one.cell.C)
 
 
+def lead(one: Standing, behind: Standing) -> float:
+    """Return by how much a cell leads another on the folds that both have seen."""
+    both = _both(one, behind)
+    return sum(left.hits - right.hits for left, right in both) / sum(part.rows for part, _ in both)
+
+
+def _failed(one: Standing) -> Standing:
+    """End a cell whose numbers overflowed."""
+    if one.state == "running" and any(part.status == Status.NONFINITE.value for part in one.parts):
+        return replace(one, state="pruned", why="failed: the numbers overflowed", rounds=(one.parts,))
+    return one
+
+
 def _ended_alone(one: Standing, rule: Rule, tol: float) -> Standing:
-    """End a cell for reasons of its own."""
-    if one.state != "running" or not one.rounds:
+    """End a cell for reasons of its own, once it has seen all folds."""
+    if one.state != "running" or not one.whole:
         return one
-    found = {part.status for part in one.rounds[-1]}
-    if Status.NONFINITE.value in found:
-        return replace(one, state="pruned", why="failed: the numbers overflowed")
+    found = {part.status for part in one.parts}
     if one.relative_gap <= tol:
         return replace(one, state="finished", why="tolerance")
     if found - {Status.SOLVED.value}:
@@ -224,66 +241,70 @@ def _ended_alone(one: Standing, rule: Rule, tol: float) -> Standing:
     count = one.count
     if rule != "none" and (count.high - count.low) / count.rows <= one.resolution:
         return replace(one, state="finished", why="certificate: no finer answer can matter")
-    if rule == "race" and one.movement <= one.resolution:
-        return replace(one, state="finished", why="settled")
-    return one
+    return replace(one, state="finished", why="settled") if rule == "race" else one
 
 
 def _out_by_certificate(standings: Sequence[Standing]) -> list[Standing]:
-    floor = max((one.count.low / one.count.rows for one in _contenders(standings)), default=0.0)
+    whole = [one for one in standings if one.whole and one.state != "pruned"]
+    floor = max((one.count.low / one.count.rows for one in whole), default=0.0)
     why = "certificate: cannot be the best"
     return [
         replace(one, state="pruned", why=why)
-        if one.state == "running" and one.rounds and one.count.high / one.count.rows < floor
+        if one.state == "running" and one.whole and one.count.high / one.count.rows < floor
         else one
         for one in standings
     ]
 
 
-def _out_by_race(standings: Sequence[Standing], confidence: float) -> list[Standing]:
-    others = _contenders(standings)
+def _out_by_race(standings: Sequence[Standing], tol: float, confidence: float) -> list[Standing]:
+    """End the cells that others lead; who leads all others that are not out stays."""
+    left = [one for one in standings if one.begun and one.state != "pruned"]
     return [
-        replace(one, state="pruned", why="race: behind the best")
-        if one.state == "running" and any(_leads(other, one, confidence) for other in others)
+        replace(
+            one,
+            state="pruned",
+            why=f"race: behind after {len(one.parts)} of {one.folds} folds",
+            rounds=(one.parts,),
+        )
+        if one.state == "running"
+        and one.begun
+        and not one.whole
+        and any(_leads(other, one, tol, confidence) for other in left)
         else one
         for one in standings
     ]
 
 
-def _contenders(standings: Sequence[Standing]) -> list[Standing]:
-    """Return the cells that are not out; the one of them that leads can never be put out by another."""
-    return [one for one in standings if one.rounds and one.state != "pruned"]
-
-
-def _leads(one: Standing, behind: Standing, confidence: float) -> bool:
-    """Return whether one cell is ahead of another, beyond chance and what both may still move."""
-    if not behind.rounds:
+def _leads(one: Standing, behind: Standing, tol: float, confidence: float) -> bool:
+    """Return whether a cell is ahead of another, beyond chance and what both may still move."""
+    ahead = lead(one, behind)
+    if ahead < 0.0 or (ahead == 0.0 and not _comes_before(one, behind)):
         return False
-    lead = one.mean - behind.mean - one.movement - behind.movement
-    leads = one.shares - behind.shares
-    folds = len(leads)
-    chance = float(stdtrit(folds - 1, confidence)) * float(leads.std(ddof=1))
-    return lead > max(chance * math.sqrt(1.0 / folds + 1.0 / (folds - 1)), behind.resolution)
+    moves = sum(0.0 if each.settled(tol) else each.movement for each in (one, behind))
+    return ahead - moves > _chance(one, behind, confidence) - one.resolution
 
 
-def _begun(standings: Sequence[Standing]) -> list[Standing]:
-    return [one for one in standings if one.begun and one.state != "pruned"]
+def _chance(one: Standing, behind: Standing, confidence: float) -> float:
+    """Return what the folds that one of two cells has not seen may change about the lead."""
+    both = _both(one, behind)
+    if not all(left.by_group and right.by_group for left, right in both):
+        return math.inf
+    ahead = np.concatenate([np.subtract(left.by_group, right.by_group) for left, right in both])
+    unseen = 1.0 - len(both) / one.folds
+    rows = sum(part.rows for part, _ in both)
+    error = math.sqrt(unseen * len(ahead) * float(ahead.var(ddof=1))) / rows
+    return float(stdtrit(len(ahead) - 1, confidence)) * error
 
 
-def _leads_at_first(one: Standing, behind: Standing, tol: float, confidence: float) -> bool:
-    """Return whether one cell is ahead on the first fold, beyond chance and what gaps above `tol` move."""
-    (p, u), (q, v) = _at_first(one, tol), _at_first(behind, tol)
-    rows = behind.looks[-1].rows
-    chance = float(ndtri(confidence)) * math.sqrt((p * (1.0 - p) + q * (1.0 - q)) / rows + 1.0 / rows**2)
-    return p - q - u - v > chance
+def _both(one: Standing, other: Standing) -> list[tuple[Outcome, Outcome]]:
+    """Return what two cells found on the folds that both have seen."""
+    return list(zip(one.parts, other.parts, strict=False))
 
 
-def _at_first(one: Standing, tol: float) -> tuple[float, float]:
-    """Return the accuracy of a cell on the first fold, and how far it has moved."""
-    last = one.rounds[-1][0] if one.rounds else one.looks[-1]
-    share = last.hits / last.rows
-    if last.relative_gap <= tol:
-        return share, 0.0
-    if one.rounds:
-        return share, one.movement
-    return share, math.inf if last.earlier is None else abs(share - last.earlier / last.rows)
+def _comes_before(one: Standing, other: Standing) -> bool:
+    """Return which of two equals stays: the one that has seen more folds, then the smaller C."""
+    return (-len(one.parts), one.cell.C, one.cell.variant.name) < (
+        -len(other.parts),
+        other.cell.C,
+        other.cell.variant.name,
+    )

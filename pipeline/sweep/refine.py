@@ -19,33 +19,33 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from topline.pipeline.options import Rule, Variant
-from topline.pipeline.sweep.race import Standing
+from topline.pipeline.sweep.race import Standing, lead
 
 #: A path of so many cells begins with all of them, a longer one with about as many,
 BEGINS_WITH = 5
 #: none of them above this share of the grid.
-BEGINS_BELOW = 0.75
+BEGINS_BELOW = 0.6
 
 
 def due(standings: Sequence[Standing], rule: Rule) -> list[Standing]:
     """Return the running cells that the next round asks for."""
     if rule != "race":
         return [one for one in standings if one.state == "running"]
-    return [one for path in _paths(standings).values() for one in _due_on(path)]
+    leader = _leader(standings)
+    return [one for path in _paths(standings).values() for one in _due_on(path, leader)]
 
 
 def skipped(standings: Sequence[Standing], rule: Rule) -> list[Standing]:
     """End the cells that nobody has to look at, on paths where all that was begun has ended."""
-    measured = [one for one in standings if one.rounds and one.state != "pruned"]
-    if rule != "race" or not measured:
+    leader = _leader(standings)
+    if rule != "race" or leader is None:
         return list(standings)
-    leader = max(measured, key=lambda one: one.mean)
     out = {
         one.cell
         for path in _paths(standings).values()
         if not any(one.state == "running" and one.begun for one in path)
         for place, one in enumerate(path)
-        if one.state == "running" and _most(path, place) <= leader.mean + leader.resolution
+        if one.state == "running" and _most(path, place, leader) <= leader.mean + leader.resolution
     }
     why = "race: no better than its neighbours"
     return [replace(one, state="skipped", why=why) if one.cell in out else one for one in standings]
@@ -59,7 +59,13 @@ def _paths(standings: Sequence[Standing]) -> dict[Variant, list[Standing]]:
     return {variant: sorted(path, key=lambda one: one.cell.C) for variant, path in paths.items()}
 
 
-def _due_on(path: Sequence[Standing]) -> list[Standing]:
+def _leader(standings: Sequence[Standing]) -> Standing | None:
+    """Return the best cell so far, of those that have seen all folds if there are any."""
+    left = [one for one in standings if one.begun and one.state != "pruned"]
+    return max(left, key=lambda one: (one.whole, one.mean), default=None)
+
+
+def _due_on(path: Sequence[Standing], leader: Standing | None) -> list[Standing]:
     """Return the cells of a path that were begun, else the next one, or the first."""
     running = [one for one in path if one.state == "running"]
     begun = [one for one in running if one.begun]
@@ -74,22 +80,28 @@ def _due_on(path: Sequence[Standing]) -> list[Standing]:
     above = path[min(seen[-1] + max(stride // 2, 1), last)]
     if above in running:
         return [above]
-    between = [one for one in running if one.cell.C < path[seen[-1]].cell.C]
-    return [max(between or running[:stride], key=lambda one: (_most(path, path.index(one)), -one.cell.C))]
+    places = [place for place, one in enumerate(path) if one.state == "running" and place < seen[-1]]
+    if leader is None or not places:
+        return running[:1]
+    most = max(places, key=lambda place: (_most(path, place, leader), -place))
+    stretch = [
+        place for place in places if not any(one.begun for one in path[min(place, most) : max(place, most)])
+    ]
+    return [path[stretch[len(stretch) // 2]]]
 
 
-def _most(path: Sequence[Standing], place: int) -> float:
+def _most(path: Sequence[Standing], place: int, leader: Standing) -> float:
     """Return the mean that a cell has at most where the curve is concave; infinite where nothing says so."""
     x = math.log(path[place].cell.C)
     below = [one for one in path[:place] if one.rounds][-2:]
     above = [one for one in path[place + 1 :] if one.rounds][:2]
-    return min(_line(below[::-1], x), _line(above, x))
+    return min(_line(below[::-1], x, leader), _line(above, x, leader))
 
 
-def _line(nearest: Sequence[Standing], x: float) -> float:
+def _line(nearest: Sequence[Standing], x: float, leader: Standing) -> float:
     """Return the height at `x` of the line through two cells, the nearer first."""
     if len(nearest) < 2:
         return math.inf
-    near, far = nearest
-    at, beyond = math.log(near.cell.C), math.log(far.cell.C)
-    return near.mean + (near.mean - far.mean) * (x - at) / (at - beyond)
+    at, beyond = (math.log(one.cell.C) for one in nearest)
+    near, far = (leader.mean - lead(leader, one) for one in nearest)
+    return near + (near - far) * (x - at) / (at - beyond)

@@ -29,15 +29,11 @@ from topline.pipeline.sweep.page import write_page
 from topline.pipeline.sweep.paths import PathTask, Round
 from topline.pipeline.sweep.plan import SweepPlan, fits_every_process, plan_sweep, variant_of
 from topline.pipeline.sweep.race import (
-    FIRST_GAP,
     Standing,
     best_cell,
+    grown,
     judged,
-    looked,
-    looks_again,
-    next_gap,
-    out_at_first_look,
-    promoted,
+    next_step,
 )
 from topline.pipeline.sweep.refine import due, skipped
 from topline.pipeline.sweep.result import SweepResult, concluded
@@ -93,7 +89,9 @@ class _Rounds:
 
     def __init__(self, plan: SweepPlan, runner: Runner, progress: Progress | None) -> None:
         self._plan, self._runner, self._progress = plan, runner, progress
-        self._standings = [Standing(cell, effective_rows=plan.effective_rows) for cell in plan.cells]
+        self._standings = [
+            Standing(cell, plan.config.folds, effective_rows=plan.effective_rows) for cell in plan.cells
+        ]
         self._answers = read_answers(plan.store, plan.id)
         # Of this process alone: what an earlier one had reached is gone with it.
         self._name = f"{plan.id}-{uuid.uuid4().hex[:8]}"
@@ -117,20 +115,11 @@ class _Rounds:
         config, standings = self._plan.config, self._standings
         asked: dict[Place, list[tuple[float, float]]] = {}
         for one in due(standings, config.rule):
-            folds: Sequence[int] = range(config.folds)
-            gap = next_gap(one, config.rule, config.tol)
-            if self._looks_at_one_fold and not one.rounds:
-                again = looks_again(one, standings, config.tol, config.confidence)
-                folds, gap = (folds[:1], gap) if again else (folds[1:], max(config.tol, FIRST_GAP))
+            folds, gap = next_step(one, config.rule, config.tol)
             for fold in folds:
                 asked.setdefault((self._path_of(one.cell), fold), []).append((one.cell.C, gap))
         # Fold by fold, so that the rows of a fold are read once for all its paths.
         return {place: tuple(asked[place]) for place in sorted(asked, key=lambda place: place[::-1])}
-
-    @property
-    def _looks_at_one_fold(self) -> bool:
-        """Whether a cell is looked at on the first fold before the others, where rows count alike."""
-        return self._plan.config.rule == "race" and self._plan.class_weights is None
 
     def _take(self, number: int, wanted: Mapping[Place, Round]) -> None:
         config, found = self._plan.config, self._known(number)
@@ -140,9 +129,9 @@ class _Rounds:
             self._keep(number, place, answer)
             found[place] = answer
         before = self._ended
-        grown = [self._grown(one, found) for one in self._standings]
-        grown = judged(grown, config.rule, config.tol, config.confidence)
-        self._standings = skipped(out_at_first_look(grown, config.tol, config.confidence), config.rule)
+        after = [self._grown(one, found) for one in self._standings]
+        after = judged(after, config.rule, config.tol, config.confidence)
+        self._standings = skipped(after, config.rule)
         if self._progress is not None:
             self._progress.advance(self._ended - before)
             self._progress.note(self._facts(number))
@@ -183,11 +172,7 @@ class _Rounds:
             for part in found.get((path, fold), ())
             if part.C == one.cell.C
         )
-        if not parts:
-            return one
-        if one.rounds or not self._looks_at_one_fold:
-            return replace(one, rounds=(*one.rounds, parts))
-        return looked(one, parts[0]) if parts[0].fold == 0 else promoted(one, parts)
+        return grown(one, parts, self._plan.config.rule) if parts else one
 
     def _path_of(self, cell: Cell) -> int:
         return [variant_of(path) for path in self._plan.paths].index(cell.variant)

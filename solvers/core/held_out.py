@@ -43,24 +43,44 @@ from numpy.typing import NDArray
 ROUNDING = 1e-13
 #: Rows whose scores are examined together.
 ROWS_AT_ONCE = 4096
+#: Groups of rows, at random and of about the same size, whose hits are counted apart.
+GROUPS = 50
+#: 2^32 over the golden ratio: multiples of it, mod 2^32, are spread evenly whatever the step of the numbers.
+_SPREAD = np.uint64(2654435769)
 
 
 @dataclass(frozen=True)
 class HitCount:
     """Of `rows` held-out rows `hits` have their class among the first k, and for W* between low and high.
 
-    Where classes have weights each row counts as often as its class says.
+    Where classes have weights each row counts as often as its class says.  `by_group` are the hits of the
+    groups that `row_groups` puts the rows in: how much they differ between two W says what the difference
+    of their hits is worth.
     """
 
     rows: float
     hits: float
     low: float
     high: float
+    by_group: tuple[float, ...] = (0.0,) * GROUPS
 
     def __add__(self, other: HitCount) -> HitCount:
         return HitCount(
-            self.rows + other.rows, self.hits + other.hits, self.low + other.low, self.high + other.high
+            self.rows + other.rows,
+            self.hits + other.hits,
+            self.low + other.low,
+            self.high + other.high,
+            tuple(left + right for left, right in zip(self.by_group, other.by_group, strict=True)),
         )
+
+
+def row_groups(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the group of each row, from 0 to `GROUPS` - 1, by its number in the data set.
+
+    Rows in a regular order, as one class after the other or all in turns, come to all groups alike.
+    """
+    mixed = numbers.astype(np.uint64) * _SPREAD & np.uint64(0xFFFFFFFF)
+    return np.asarray((mixed * np.uint64(GROUPS)) >> np.uint64(32), dtype=np.int64)
 
 
 def ball_radius(gap: float, primal: float, lam: float, *, of_duals: bool = True) -> float:
@@ -78,12 +98,15 @@ def count_hits(
     k: int,
     radius: float,
     class_weights: Sequence[float] | None = None,
+    numbers: NDArray[np.int64] | None = None,
 ) -> HitCount:
     """Count the rows of X (r, d), dense or CSR, that have their class y among the first k under W (d, m).
 
     A tie counts against the row, as in `topline.pipeline.evaluation`.  A row of class c counts
-    `class_weights[c]` times, once by default.
+    `class_weights[c]` times, once by default.  `numbers` (r,) are those that put rows in groups, from 0 by
+    default.
     """
+    groups = row_groups(np.arange(len(y)) if numbers is None else numbers)
     often = None if class_weights is None else np.asarray(class_weights, dtype=np.float64)
     total = HitCount(0, 0, 0, 0)
     for start in range(0, len(y), ROWS_AT_ONCE):
@@ -92,11 +115,10 @@ def count_hits(
         wide = rows if not isinstance(rows, np.ndarray) else rows.astype(np.float64)
         hit, distance = decisions(np.asarray(wide @ W, dtype=np.float64), labels, k)
         decided = distance > radius * _norms(rows)
-        counted = (np.ones_like(hit), hit, hit & decided, hit | ~decided)
-        if often is None:
-            total += HitCount(*(int(rows.sum()) for rows in counted))
-        else:
-            total += HitCount(*(float(often[labels] @ rows) for rows in counted))
+        worth = np.ones(len(labels)) if often is None else often[labels]
+        by_group = np.bincount(groups[start : start + ROWS_AT_ONCE][hit], worth[hit], minlength=GROUPS)
+        low, high = float(worth @ (hit & decided)), float(worth @ (hit | ~decided))
+        total += HitCount(float(worth.sum()), float(worth @ hit), low, high, tuple(by_group.tolist()))
     return total
 
 

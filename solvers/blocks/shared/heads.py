@@ -92,7 +92,7 @@ class HeadBlocks:
                             call.request
                         )
                     case CountHitsRequest():
-                        hits[call.head] = _Hits(self._weights[call.column], call.request)
+                        hits[call.head] = _Hits(self._weights[call.column], call.request, self.start)
                     case CopyDualsRequest():
                         pass
                     case _:
@@ -191,8 +191,8 @@ class HeadBlocks:
 class _Hits:
     """Hits of one head among the rows that it holds out."""
 
-    def __init__(self, weights: Float64Array, request: CountHitsRequest) -> None:
-        self._weights, self._request = weights, request
+    def __init__(self, weights: Float64Array, request: CountHitsRequest, first_row: int) -> None:
+        self._weights, self._request, self._first_row = weights, request, first_row
         self.count = HitCount(0, 0, 0, 0)
 
     def take(self, tile: Tile) -> None:
@@ -201,8 +201,9 @@ class _Hits:
         if len(out):
             request = self._request
             self.count += count_hits(
-                tile.X[out], tile.y[out], request.W, request.k, request.radius, request.class_weights
-            )
+                tile.X[out], tile.y[out], request.W, request.k, request.radius, request.class_weights,
+                out + (self._first_row + tile.start),
+            )  # fmt: skip
 
 
 def _plain(call: HeadCall) -> Request:
