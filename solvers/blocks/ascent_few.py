@@ -120,6 +120,60 @@ def _score(W: FloatArray, j: int, X: FloatArray, place: int) -> float:
 
 
 @jit
+def _free_point(
+    W: FloatArray,
+    X: FloatArray,
+    place: int,
+    classes: IntArray,
+    first: int,
+    i: int,
+    A: FloatArray,
+    delta: FloatArray,
+    own: float,
+    apart: Float64Array,
+    along: float,
+    q: Float64Array,
+) -> None:
+    """Write to `q` the scores of row i in its classes from `first` on, less what its own A + delta adds."""
+    for e in range(len(q)):
+        j = classes[first + e]
+        score = _score(W, j, X, place) + apart[j] * along
+        q[e] = score - own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
+
+
+@jit
+def _moved(
+    W: FloatArray,
+    X: FloatArray,
+    place: int,
+    classes: IntArray,
+    first: int,
+    i: int,
+    A: FloatArray,
+    delta: FloatArray,
+    weighted: float,
+    apart: Float64Array,
+    kept_along: float,
+    alpha: Float64Array,
+) -> float:
+    """Take row i to `alpha` in its classes from `first` on, and W with it; return what it moved, squared."""
+    square = 0.0
+    for e in range(len(alpha)):
+        j = classes[first + e]
+        before = delta[i, j]
+        if alpha[e] == np.float64(A[i, j]) + np.float64(before):
+            continue
+        # What is stored is what counts: the change is taken after rounding to A's precision.
+        delta[i, j] = alpha[e] - A[i, j]
+        change = np.float64(delta[i, j]) - np.float64(before)
+        if change != 0.0:
+            square += change * change
+            carry_dense(W, j, X, place, weighted * change)
+            apart[j] -= kept_along * (weighted * change)
+    return square
+
+
+@jit
 def sweep_few(
     X: FloatArray,
     places: Int64Array,
@@ -165,24 +219,10 @@ def sweep_few(
         weighted = scale * weights[i]
         own = weighted * (norms[i] - kept_apart * along[i] * along[i])
         q, alpha = all_q[:few], all_alpha[:few]
-        for e in range(few):
-            j = classes[first + e]
-            score = _score(W, j, X, places[t]) + apart[j] * along[i]
-            q[e] = score - own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
+        _free_point(W, X, places[t], classes, first, i, A, delta, own, apart, along[i], q)
         _, _, vertex = column(q, 0, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, -1.0)
-        square = 0.0
-        for e in range(few):
-            j = classes[first + e]
-            before = delta[i, j]
-            if alpha[e] == np.float64(A[i, j]) + np.float64(before):
-                continue
-            # What is stored is what counts: the change is taken after rounding to A's precision.
-            delta[i, j] = alpha[e] - A[i, j]
-            change = np.float64(delta[i, j]) - np.float64(before)
-            if change != 0.0:
-                square += change * change
-                carry_dense(W, j, X, places[t], weighted * change)
-                apart[j] -= kept_apart * weighted * change * along[i]
+        kept_along = kept_apart * along[i]
+        square = _moved(W, X, places[t], classes, first, i, A, delta, weighted, apart, kept_along, alpha)
         still = vertex and square == 0.0
         rises[i] = -1.0 if still else 0.5 * (own + gamma_own) * square * weights[i]
     keep(owners)
