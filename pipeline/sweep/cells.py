@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,8 +32,10 @@ from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.dual_points import best_share
 from topline.solvers.core.held_out import HitCount, ball_radius
 from topline.solvers.core.problem import Problem, squared_norm
+from topline.solvers.core.requests import Request
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.core.traffic import Traffic
 from topline.solvers.executors import RequestRunner
 from topline.solvers.methods import Measurement, method_named
 from topline.solvers.run import Callback, Run, iterate
@@ -115,25 +118,47 @@ class Reached:
         return problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
 
 
-class CellRows(RequestRunner, Protocol):
-    """The rows of a fold with the dual variables of one cell."""
+class RowBlocks(RequestRunner, Protocol):
+    """What rows lie under: an executor, or one head of several."""
 
     @property
     def blocks(self) -> int:
         """Number of blocks of the rows."""
         ...
 
+
+class CellRows(ABC):
+    """The rows of a fold with the dual variables of one cell, which answer as `executor` does."""
+
+    workers = 1
+
+    def __init__(self, executor: RowBlocks) -> None:
+        self._blocks = executor
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks of the rows."""
+        return self._blocks.blocks
+
+    def run(self, request: Request) -> BlockStats:
+        """Run a request on the rows that are trained on."""
+        return self._blocks.run(request)
+
+    def traffic(self) -> Traffic:
+        """Return what was moved for this cell alone."""
+        return self._blocks.traffic()
+
+    @abstractmethod
     def start_from(self, before: Reached, problem: Problem) -> SolverState:
         """Take the best multiple of the dual variables of another cell for one's own."""
-        ...
 
+    @abstractmethod
     def go_on(self, known: Reached, problem: Problem) -> tuple[SolverState, Measurement | None]:
         """Return where the cell was left, and what is known about it."""
-        ...
 
+    @abstractmethod
     def count(self, W: NDArray[np.float64], radius: float) -> HitCount:
         """Count the hits among the rows that are held out."""
-        ...
 
 
 def advance_cell(

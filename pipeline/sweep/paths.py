@@ -20,15 +20,12 @@ from scipy.sparse import csr_matrix, vstack
 
 from topline.pipeline.errors import InterruptedRunError
 from topline.pipeline.options import TrainConfig
-from topline.pipeline.sweep.cells import Outcome, Reached, advance_cell, reached, still_needed
+from topline.pipeline.sweep.cells import CellRows, Outcome, Reached, advance_cell, reached, still_needed
 from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data
 from topline.solvers.blas_threads import one_blas_thread
-from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import Request
 from topline.solvers.core.state import IterationRecord, SolverState
-from topline.solvers.core.traffic import Traffic
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import Loss
 from topline.solvers.methods import Measurement
@@ -134,30 +131,16 @@ def _take_round(path: _Path, task: PathTask, cells: Round) -> tuple[Outcome, ...
     return tuple(found)
 
 
-class _FoldRows:
+class _FoldRows(CellRows):
     """The rows of one fold in this process; the A of cells that wait is sparse."""
-
-    workers = 1
 
     def __init__(self, task: PathTask, data: FoldData) -> None:
         self._task, self._data, self._executor = task, data, SerialExecutor()
-
-    @property
-    def blocks(self) -> int:
-        """Number of blocks of the rows."""
-        return self._executor.blocks
+        super().__init__(self._executor)
 
     def bind(self, problem: Problem, weights: NDArray[np.float64] | None) -> None:
         """Begin with A = 0."""
         self._executor.bind(problem, self._data.X, self._data.y, keep_duals=True, weights=weights)
-
-    def run(self, request: Request) -> BlockStats:
-        """Run a request on the rows that are trained on."""
-        return self._executor.run(request)
-
-    def traffic(self) -> Traffic:
-        """Return what was moved."""
-        return self._executor.traffic()
 
     def start_from(self, before: Reached, problem: Problem) -> SolverState:
         """Take the best multiple of the dual variables of another cell for one's own."""

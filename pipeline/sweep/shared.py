@@ -36,19 +36,16 @@ from topline.pipeline.cluster.memory_plan import WHOLE_DUALS
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig
 from topline.pipeline.rows import CachedRows, TrainingRows, Transforms
-from topline.pipeline.sweep.cells import Outcome, Reached, advance_cell, reached, still_needed
+from topline.pipeline.sweep.cells import CellRows, Outcome, Reached, advance_cell, reached, still_needed
 from topline.pipeline.sweep.folds import fold_weights, stratified_folds
 from topline.pipeline.sweep.paths import PathTask
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.sweep.workers import Answer
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES
-from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.heads import CopyDualsRequest, CountHitsRequest, HeadsProblem
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import Request
 from topline.solvers.core.state import SolverState
-from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.methods import Measurement
@@ -166,32 +163,18 @@ class SharedRunner:
         return self._heads[max(below)] if below else None
 
 
-class _HeadRows:
+class _HeadRows(CellRows):
     """The rows under one head; dual variables that were lost meanwhile are made good where it goes on."""
-
-    workers = 1
 
     def __init__(
         self, passes: SharedPasses, executor: HeadExecutor, request: Callable[..., CountHitsRequest],
         known: _Head | None, before: _Head | None,
     ) -> None:  # fmt: skip
+        super().__init__(executor)
         self._passes, self._executor, self._request = passes, executor, request
         self._known, self._before = known, before
         #: How often dual variables had been lost when the hits began to be counted.
         self.replaced = -1
-
-    @property
-    def blocks(self) -> int:
-        """Number of blocks of the rows."""
-        return self._executor.blocks
-
-    def run(self, request: Request) -> BlockStats:
-        """Run a request on the rows."""
-        return self._executor.run(request)
-
-    def traffic(self) -> Traffic:
-        """Return nothing: what is moved is moved for all heads."""
-        return self._executor.traffic()
 
     def start_from(self, before: Reached, problem: Problem) -> SolverState:
         """Copy the best multiple of the dual variables of another head."""
