@@ -17,9 +17,10 @@ from topline.pipeline.training import TrainResult
 class SweepCell:
     """A cell after its last round.
 
-    `mean` is the cross-validated accuracy, `error` its standard error over the folds; those of the exact
-    solutions have a mean between `low` and `high`.  `relative_gap` is the largest of the folds, `passes`
-    and `seconds` are sums over them.  `state` is finished or pruned, and `why` says by what.
+    `mean` is the accuracy on the folds that it has seen, on all of them the cross-validated one, and `error`
+    its standard error over them; those of the exact solutions have a mean between `low` and `high`.
+    `relative_gap` is the largest of the folds, `passes` and `seconds` are sums over them, and `rounds` is how
+    often its first fold was taken to a gap.  `state` is finished or pruned, and `why` says by what.
     """
 
     loss: str
@@ -163,7 +164,7 @@ def _cell(one: Standing) -> SweepCell:
         relative_gap=one.relative_gap,
         passes=one.passes,
         seconds=one.seconds,
-        rounds=len(one.rounds),
+        rounds=max(len(one.looks), len(one.rounds)),
         state=one.state,
         why=one.why,
         kernel=variant.kernel,
