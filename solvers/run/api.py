@@ -9,38 +9,24 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from topline.solvers.blas_threads import available_cores, one_blas_thread
-from topline.solvers.blocks.duals import inside
+from topline.solvers.blas_threads import available_cores
 from topline.solvers.core.inputs import checked_problem, checked_seed, checked_weights
-from topline.solvers.core.problem import Problem, SmoothingKind, problem_key, relative_gap
-from topline.solvers.core.requests import InsideRequest
-from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
+from topline.solvers.core.problem import Problem, SmoothingKind
+from topline.solvers.core.risks import MEAN_RISK, Risk
 from topline.solvers.core.state import SolveResult, SolverState
-from topline.solvers.core.stopping import Status, StoppingCriteria
-from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
-from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, TopLossExecutor
-from topline.solvers.kernels import (
-    as_kernel,
-    solve_with_kernel,
-)
+from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.errors import UnsupportedCombinationError
+from topline.solvers.executors import DualRows, Executor, ThreadExecutor
+from topline.solvers.kernels import as_kernel, solve_with_kernel
 from topline.solvers.losses import LabelSets, Loss
-from topline.solvers.methods import Choice, MethodSpec, change_of_method, chosen_method
+from topline.solvers.methods import MethodSpec, chosen_method
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.kernel_blocks import is_for_blocks, solve_in_process
-from topline.solvers.run.loop import Callback, Run, iterate
-from topline.solvers.run.warm_start import started
-from topline.solvers.run.zero_weights import risk_at_zero
-from topline.solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.run.loop import Callback
+from topline.solvers.run.task import Task, run_task
+from topline.solvers.typing import Float64Array
 
 logger = logging.getLogger(__name__)
-
-#: Multiplications a round below which threads cost more than they bring.
-_SMALL_ROUND = 1e8
-
-#: By which share of P(0) weights are better than none, at least; less is rounding.
-_NO_BETTER = 1e-9
 
 
 def solve(
@@ -155,59 +141,36 @@ def solve(
         _refuse_duals(problem, spec, keep_duals=keep_duals)
     else:
         keep_duals = keep_duals or spec.keeps_duals or (spec.smooths_through_duals and problem.mean_risk)
-        linear = partial(
-            solve, y=labels, loss=loss, lam=lam, smoothing=smoothing, method=spec.name, sample_weight=weights,
-            tol=tol, max_passes=max_passes, seed=seed, executor=executor, callbacks=callbacks,
-            smoothing_kind=smoothing_kind, keep_duals=keep_duals, time_limit=time_limit, m=problem.m,
-            state=state, duals=duals, duals_near=duals_near, risk=risk, label_sets=problem.label_sets,
-            of_duals=True,
-        )  # fmt: skip
-        if is_for_blocks(kernel, problem, spec.name):
-            with ExitStack() as stack:
-                blocks = executor or stack.enter_context(ThreadExecutor(available_cores()))
-                return solve_in_process(
-                    as_kernel(kernel), problem, rows, labels, weights, blocks, criteria, choice, seed=seed,
-                    callbacks=callbacks, state=state, duals=duals,
-                )  # fmt: skip
-        remote = executor if keep_duals and executor is not None and not executor.in_process else None
-        result = solve_with_kernel(kernel, problem, rows, labels, weights, linear, tol, remote)
-        return replace(result, method=choice.method, why=choice.why)
-    duals_kept = keep_duals or spec.needs_duals(problem.form, problem.smoothing)
-    key = problem_key(problem, labels, weights)
-    _check_state(problem, key, state, duals_kept=duals_kept, duals_given=duals is not None)
-    with ExitStack() as stack:
-        # Between requests too: threads that share the norm of a matrix wait longer than one takes alone.
-        stack.enter_context(one_blas_thread())
-        if executor is None:
-            executor = default_executor(problem, spec)
-            stack.callback(executor.close)
-        spec.refuse_budget(problem, executor.dual_bytes)
-        executor.bind(problem, rows, labels, keep_duals=duals_kept, weights=weights)
-        state = replace(started(problem, executor, state, duals, near=duals_near, tol=tol), problem_key=key)
-        of_duals = of_duals and duals_kept
-        state = _with_zero(problem, labels, weights, state, of_duals=of_duals)
-        method_here = spec.method_for(problem, executor.blocks, seed)
-        blocks = TopLossExecutor(executor, problem, risk) if isinstance(risk, AverageTopK) else executor
-        run = iterate(
-            problem, blocks, method_here, criteria, state, callbacks, duals_kept=duals_kept, of_duals=of_duals
-        )
-        A = final_duals(problem, executor, run, labels, weights) if duals_kept else None
-    return result_of(problem, run, A, criteria.tol, choice)
+    task = Task(
+        problem, rows, labels, weights, spec, choice, criteria, seed, executor, callbacks, keep_duals, state,
+        duals, duals_near, of_duals,
+    )  # fmt: skip
+    return run_task(task) if kernel is None else _with_kernel(task, kernel)
 
 
-def final_duals(
-    problem: Problem, executor: Executor, run: Run, labels: IntArray, weights: Float64Array | None
-) -> FloatArray | None:
-    """Return A as it was certified, of an interrupted run as it is; None where it lies elsewhere."""
-    if run.status is Status.SOLVED:
-        # Nobody goes on from here, so that the blocks may hold what was certified.
-        executor.run(InsideRequest(run.state.pending_step))
-    if not executor.in_process:
-        return None
-    A = _collected_duals(executor, run.state)
-    return (
-        A if run.status is Status.INTERRUPTED else run.final.dual_share * inside(problem, A, labels, weights)
+def _with_kernel(task: Task, kernel: Any) -> SolveResult:
+    """Run a task in the space of a kernel: block by block, or on features that give the same products."""
+    problem, spec, executor = task.problem, task.spec, task.executor
+    if is_for_blocks(kernel, problem, spec.name):
+        with ExitStack() as stack:
+            blocks = executor or stack.enter_context(ThreadExecutor(available_cores()))
+            return solve_in_process(
+                as_kernel(kernel), problem, task.rows, task.labels, task.weights, blocks, task.criteria,
+                task.choice, seed=task.seed, callbacks=task.callbacks, state=task.state, duals=task.duals,
+            )  # fmt: skip
+    linear = partial(
+        solve, y=task.labels, loss=problem.loss, lam=problem.lam, smoothing=problem.smoothing,
+        method=spec.name, sample_weight=task.weights, tol=task.criteria.tol,
+        max_passes=task.criteria.max_passes, seed=task.seed, executor=executor, callbacks=task.callbacks,
+        smoothing_kind=problem.smoothing_kind, keep_duals=task.keep_duals,
+        time_limit=task.criteria.time_limit, m=problem.m, state=task.state, duals=task.duals,
+        duals_near=task.duals_near, risk=problem.risk, label_sets=problem.label_sets, of_duals=True,
+    )  # fmt: skip
+    remote = executor if task.keep_duals and executor is not None and not executor.in_process else None
+    result = solve_with_kernel(
+        kernel, problem, task.rows, task.labels, task.weights, linear, task.criteria.tol, remote
     )
+    return replace(result, method=task.choice.method, why=task.choice.why)
 
 
 def _refuse_duals(problem: Problem, spec: MethodSpec, *, keep_duals: bool) -> None:
@@ -221,17 +184,6 @@ def _refuse_duals(problem: Problem, spec: MethodSpec, *, keep_duals: bool) -> No
         raise UnsupportedCombinationError(
             f"the loss {problem.loss.name} is not convex and has no dual variables; leave keep_duals out"
         )
-
-
-def _with_zero(
-    problem: Problem, labels: IntArray, weights: Float64Array | None, state: SolverState, *, of_duals: bool
-) -> SolverState:
-    """Tell a state what W = 0 is worth, unless W is to be W(A) whatever it is worth."""
-    if not of_duals:
-        state = replace(state, primal_at_zero=risk_at_zero(problem, labels, weights))
-    if state.loss_at_zero is not None or not state.W.any():
-        return state
-    return replace(state, loss_at_zero=risk_at_zero(problem, labels, weights, smoothed=False))
 
 
 def _refuse_counts(problem: Problem, weights: Float64Array | None, *, keep_duals: bool) -> None:
@@ -248,76 +200,3 @@ def _refuse_counts(problem: Problem, weights: Float64Array | None, *, keep_duals
             f"keep_duals does not go with the risk {problem.risk.name}, whose weights move with every round; "
             "leave it out"
         )
-
-
-def _check_state(
-    problem: Problem, key: str, state: SolverState | None, *, duals_kept: bool, duals_given: bool
-) -> None:
-    if duals_given and not duals_kept:
-        raise UnsupportedCombinationError("duals are given but would not be kept; say keep_duals=True")
-    if state is None:
-        return
-    if state.W.shape != (problem.d, problem.m):
-        raise InvalidProblemError(
-            f"the state has weights of shape {state.W.shape}; the problem needs ({problem.d}, {problem.m})"
-        )
-    if state.problem_key not in {"", key}:
-        raise StateLostError(
-            "the state belongs to a problem with another loss, lam, smoothing, labels or weights, where its "
-            "W and b mean something else; give its duals alone to start from them"
-        )
-    if duals_kept and state.round > 0 and not duals_given:
-        raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
-
-
-def default_executor(problem: Problem, spec: MethodSpec) -> Executor:
-    """Return an executor of this process; on several blocks only where that is quicker."""
-    # Two blocks that ascend at the same time take several times the rounds of one; Frank-Wolfe does not mind.
-    if spec.one_block or float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
-        return SerialExecutor()
-    return ThreadExecutor(workers=available_cores())
-
-
-def _collected_duals(executor: Executor, state: SolverState) -> FloatArray:
-    return np.concatenate([rows for _, _, rows in executor.duals(state.pending_step)])
-
-
-def _collapsed(problem: Problem, run: Run, tol: float) -> bool:
-    """Return whether W = 0 is as good as what was found and within the tolerance of the optimum.
-
-    That is of a risk that can make it the optimum.  Weights that a large lam keeps near 0 are better than 0.
-    """
-    at_zero = run.state.primal_at_zero
-    if problem.mean_risk or at_zero is None or run.final.primal < (1.0 - _NO_BETTER) * at_zero:
-        return False
-    return relative_gap(at_zero - run.final.dual, at_zero) <= tol
-
-
-def result_of(problem: Problem, run: Run, A: FloatArray | None, tol: float, choice: Choice) -> SolveResult:
-    """Return what a run came to; A is as it was certified."""
-    final = run.final
-    if choice.method == "auto":
-        choice = change_of_method(run.state)
-    return SolveResult(
-        W=final.W,
-        A=A,
-        conjugate_mean=final.conjugate_mean,
-        primal=final.primal,
-        dual=final.dual,
-        gap_kind="true" if final.stationarity is None else "none",
-        smoothed_gap=final.smoothed_gap,
-        status=run.status,
-        passes=run.state.passes,
-        seconds=run.state.seconds,
-        history=run.history,
-        problem=problem,
-        state=run.state,
-        W_dual=final.W_dual,
-        mean_sq_dual=final.mean_sq_dual,
-        found_at=final.found_at,
-        dual_share=final.dual_share,
-        stationarity=final.stationarity,
-        collapsed=_collapsed(problem, run, tol),
-        method=choice.method,
-        why=choice.why,
-    )

@@ -19,8 +19,8 @@ from topline.solvers.errors import InvalidProblemError
 from topline.solvers.executors import Executor, MappedExecutor
 from topline.solvers.losses import Loss
 from topline.solvers.methods import chosen_method
-from topline.solvers.run.api import default_executor, final_duals, result_of
 from topline.solvers.run.loop import Callback, iterate
+from topline.solvers.run.task import default_executor, final_duals, result_of
 from topline.solvers.run.zero_weights import risk_at_zero
 from topline.solvers.typing import Float64Array
 

@@ -1,0 +1,192 @@
+"""What `solve` does once it has checked what it was given: a run on features, and what it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from topline.solvers.blas_threads import available_cores, one_blas_thread
+from topline.solvers.blocks.duals import inside
+from topline.solvers.core.problem import Problem, problem_key, relative_gap
+from topline.solvers.core.requests import InsideRequest
+from topline.solvers.core.risks import AverageTopK
+from topline.solvers.core.rows import RowSource
+from topline.solvers.core.state import SolveResult, SolverState
+from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
+from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, TopLossExecutor
+from topline.solvers.methods import Choice, MethodSpec, change_of_method
+from topline.solvers.run.loop import Callback, Run, iterate
+from topline.solvers.run.warm_start import started
+from topline.solvers.run.zero_weights import risk_at_zero
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+#: Multiplications a round below which threads cost more than they bring.
+_SMALL_ROUND = 1e8
+
+#: By which share of P(0) weights are better than none, at least; less is rounding.
+_NO_BETTER = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What `solve` was asked for, checked; its parameters say what each means.
+
+    `rows` are the features, `labels` the numbers of the classes, `weights` None where every example counts
+    once; `spec` is the method and `choice` says why it was taken.
+    """
+
+    problem: Problem
+    rows: RowSource
+    labels: IntArray
+    weights: Float64Array | None
+    spec: MethodSpec
+    choice: Choice
+    criteria: StoppingCriteria
+    seed: int
+    executor: Executor | None
+    callbacks: Sequence[Callback]
+    keep_duals: bool
+    state: SolverState | None
+    duals: Iterable[DualRows] | None
+    duals_near: bool
+    of_duals: bool
+
+    @property
+    def duals_kept(self) -> bool:
+        """Whether blocks keep A."""
+        return self.keep_duals or self.spec.needs_duals(self.problem.form, self.problem.smoothing)
+
+
+def run_task(task: Task) -> SolveResult:
+    """Bind an executor, take rounds from the state or the duals that were given, and certify the end."""
+    problem, labels, weights = task.problem, task.labels, task.weights
+    key = problem_key(problem, labels, weights)
+    _check_state(task, key)
+    with ExitStack() as stack:
+        # Between requests too: threads that share the norm of a matrix wait longer than one takes alone.
+        stack.enter_context(one_blas_thread())
+        executor = task.executor
+        if executor is None:
+            executor = default_executor(problem, task.spec)
+            stack.callback(executor.close)
+        task.spec.refuse_budget(problem, executor.dual_bytes)
+        executor.bind(problem, task.rows, labels, keep_duals=task.duals_kept, weights=weights)
+        run = _rounds(task, executor, key)
+        A = final_duals(problem, executor, run, labels, weights) if task.duals_kept else None
+    return result_of(problem, run, A, task.criteria.tol, task.choice)
+
+
+def _rounds(task: Task, executor: Executor, key: str) -> Run:
+    """Take the rounds of a task on an executor that its problem is bound to."""
+    problem, risk = task.problem, task.problem.risk
+    state = started(problem, executor, task.state, task.duals, near=task.duals_near, tol=task.criteria.tol)
+    of_duals = task.of_duals and task.duals_kept
+    state = _with_zero(task, replace(state, problem_key=key), of_duals=of_duals)
+    method = task.spec.method_for(problem, executor.blocks, task.seed)
+    blocks = TopLossExecutor(executor, problem, risk) if isinstance(risk, AverageTopK) else executor
+    return iterate(
+        problem, blocks, method, task.criteria, state, task.callbacks, duals_kept=task.duals_kept,
+        of_duals=of_duals,
+    )  # fmt: skip
+
+
+def default_executor(problem: Problem, spec: MethodSpec) -> Executor:
+    """Return an executor of this process; on several blocks only where that is quicker."""
+    # Two blocks that ascend at the same time take several times the rounds of one; Frank-Wolfe does not mind.
+    if spec.one_block or float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
+        return SerialExecutor()
+    return ThreadExecutor(workers=available_cores())
+
+
+def final_duals(
+    problem: Problem, executor: Executor, run: Run, labels: IntArray, weights: Float64Array | None
+) -> FloatArray | None:
+    """Return A as it was certified, of an interrupted run as it is; None where it lies elsewhere."""
+    if run.status is Status.SOLVED:
+        # Nobody goes on from here, so that the blocks may hold what was certified.
+        executor.run(InsideRequest(run.state.pending_step))
+    if not executor.in_process:
+        return None
+    A = _collected_duals(executor, run.state)
+    return (
+        A if run.status is Status.INTERRUPTED else run.final.dual_share * inside(problem, A, labels, weights)
+    )
+
+
+def _with_zero(task: Task, state: SolverState, *, of_duals: bool) -> SolverState:
+    """Tell a state what W = 0 is worth, unless W is to be W(A) whatever it is worth."""
+    problem, labels, weights = task.problem, task.labels, task.weights
+    if not of_duals:
+        state = replace(state, primal_at_zero=risk_at_zero(problem, labels, weights))
+    if state.loss_at_zero is not None or not state.W.any():
+        return state
+    return replace(state, loss_at_zero=risk_at_zero(problem, labels, weights, smoothed=False))
+
+
+def _check_state(task: Task, key: str) -> None:
+    """Refuse a state and duals that do not belong to the problem or to each other."""
+    problem, state = task.problem, task.state
+    if task.duals is not None and not task.duals_kept:
+        raise UnsupportedCombinationError("duals are given but would not be kept; say keep_duals=True")
+    if state is None:
+        return
+    if state.W.shape != (problem.d, problem.m):
+        raise InvalidProblemError(
+            f"the state has weights of shape {state.W.shape}; the problem needs ({problem.d}, {problem.m})"
+        )
+    if state.problem_key not in {"", key}:
+        raise StateLostError(
+            "the state belongs to a problem with another loss, lam, smoothing, labels or weights, where its "
+            "W and b mean something else; give its duals alone to start from them"
+        )
+    if task.duals_kept and state.round > 0 and task.duals is None:
+        raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
+
+
+def _collected_duals(executor: Executor, state: SolverState) -> FloatArray:
+    return np.concatenate([rows for _, _, rows in executor.duals(state.pending_step)])
+
+
+def _collapsed(problem: Problem, run: Run, tol: float) -> bool:
+    """Return whether W = 0 is as good as what was found and within the tolerance of the optimum.
+
+    That is of a risk that can make it the optimum.  Weights that a large lam keeps near 0 are better than 0.
+    """
+    at_zero = run.state.primal_at_zero
+    if problem.mean_risk or at_zero is None or run.final.primal < (1.0 - _NO_BETTER) * at_zero:
+        return False
+    return relative_gap(at_zero - run.final.dual, at_zero) <= tol
+
+
+def result_of(problem: Problem, run: Run, A: FloatArray | None, tol: float, choice: Choice) -> SolveResult:
+    """Return what a run came to; A is as it was certified."""
+    final = run.final
+    if choice.method == "auto":
+        choice = change_of_method(run.state)
+    return SolveResult(
+        W=final.W,
+        A=A,
+        conjugate_mean=final.conjugate_mean,
+        primal=final.primal,
+        dual=final.dual,
+        gap_kind="true" if final.stationarity is None else "none",
+        smoothed_gap=final.smoothed_gap,
+        status=run.status,
+        passes=run.state.passes,
+        seconds=run.state.seconds,
+        history=run.history,
+        problem=problem,
+        state=run.state,
+        W_dual=final.W_dual,
+        mean_sq_dual=final.mean_sq_dual,
+        found_at=final.found_at,
+        dual_share=final.dual_share,
+        stationarity=final.stationarity,
+        collapsed=_collapsed(problem, run, tol),
+        method=choice.method,
+        why=choice.why,
+    )
