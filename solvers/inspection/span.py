@@ -28,8 +28,9 @@ from topline.solvers.typing import Float64Array, Int64Array
 
 #: Directions of the system at most: its matrix is this number squared of float64.
 MOST_DIRECTIONS = 2500
-#: The system is solved for all rows while it takes no more than this: about a second of a core.
-MOST_MULTIPLICATIONS = 1e10
+#: The system is solved for as many rows as this allows, some seconds of a core, and so many passes over all
+#: rows would take: about two fits of a small problem, for products of matrices are quicker than dual steps.
+MOST_MULTIPLICATIONS, _MOST_PASSES = 1e10, 1000
 #: Rows that are left out at once.
 _AT_ONCE = 1024
 #: A difference is taken over this share of the distance in which a dual row moves by its whole range.
@@ -51,12 +52,17 @@ class Faces:
     soft: Float64Array
 
 
-def margins_by_span(point: DualPoint, left_out: Int64Array, k: int) -> Float64Array | None:
-    """Return the estimated margins (b,) of rows, each without itself; None where that would take long."""
+def margins_by_span(point: DualPoint, left_out: Int64Array, k: int) -> Float64Array:
+    """Return the estimated margins of rows, each without itself: of as many as do not take long."""
     faces = _faces_of(point)
     size = 0 if faces is None else len(faces.rows)
-    if faces is None or size == 0 or float(size) ** 2 * (size + len(left_out)) > MOST_MULTIPLICATIONS:
-        return None
+    if faces is None or size == 0:
+        return np.empty(0)
+    problem = point.problem
+    most = min(MOST_MULTIPLICATIONS, float(_MOST_PASSES) * problem.n * problem.d * problem.m)
+    left_out = left_out[: max(int(most / float(size) ** 2) - size, 0)]
+    if not len(left_out):
+        return np.empty(0)
     scores = point.scores[left_out] + _System(point, faces).score_changes(left_out)
     return margins_of(scores, point.y[left_out], k)[0]
 

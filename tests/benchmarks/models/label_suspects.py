@@ -4,15 +4,16 @@
 
 Shares of the labels are exchanged for another class, drawn with the seeds 0, 1, ...  Ours are the suspects of
 a classifier that is trained once on the flipped labels; what is timed is `leave_one_out` alone, with
-`--passes` of dual steps, beside the fit that it needs.  cleanlab's are its label quality scores
-(self-confidence) of probabilities that five-fold cross-validation of scikit-learn's logistic regression
-predicts on the same rows with the same C; where cleanlab is not installed its published rule is applied,
-which is the same number: the predicted probability of the given label (Northcutt et al., "Confident
-learning", 2021).  Its time is that of both.  "then softmax" is a second opinion on the suspects of a hinge:
-a softmax that starts at its weights and stops at a relative gap of 0.1, which `topline train --from MODEL
---loss softmax --tol 0.1` trains; its fit counts to the time.  The set "office" is the photographs behind
-"googlenet", described by the network of the default features.  Times are CPU seconds; the area under the ROC
-curve is of the flipped against the other rows, as mean and standard error over the seeds.
+`--passes` of dual steps, beside the fit that it needs (-1: as many as the fit took, as `leave_one_out` and
+`topline inspect` have by themselves).  cleanlab's are its label quality scores (self-confidence) of
+probabilities that five-fold cross-validation of scikit-learn's logistic regression predicts on the same rows
+with the same C; where cleanlab is not installed its published rule is applied, which is the same number: the
+predicted probability of the given label (Northcutt et al., "Confident learning", 2021).  Its time is that of
+both.  "then softmax" is a second opinion on the suspects of a hinge: a softmax that starts at its weights and
+stops at a relative gap of 0.1, which `topline train --from MODEL --loss softmax --tol 0.1` trains; its fit
+counts to the time.  The set "office" is the photographs behind "googlenet", described by the network of the
+default features.  Times are CPU seconds; the area under the ROC curve is of the flipped against the other
+rows, as mean and standard error over the seeds.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def ours(X: Any, y: Any, wrong: Any, way: str, C: float, passes: int) -> Found:
         asked = result
         if asks_softmax:
             asked = solve(X, y, Softmax(), lam, tol=0.1, state=SolverState(round=0, W=result.W))
-        return leave_one_out(X, y, asked, max_passes=passes)
+        return leave_one_out(X, y, asked, max_passes=passes if passes >= 0 else None)
 
     found, seconds = clocked(judged)
     return Found(float(roc_auc_score(wrong, -found.margins)), seconds, fit_seconds)
@@ -159,6 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--losses", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--C", type=float, default=1.0)
     parser.add_argument("--passes", type=int, default=0)
+    parser.add_argument("--rows", type=int, help="of each set, the first ones; by default all")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a few hundred rows of each set")
     options = parser.parse_args(arguments)
@@ -171,12 +173,13 @@ def main(arguments: list[str] | None = None) -> None:
         except FileNotFoundError as missing:
             print(f"{name}: skipped, {missing.filename} is not there", file=sys.stderr)
             continue
-        X = rows_of(data.X)
+        X, y_true = rows_of(data.X)[: options.rows], data.y[: options.rows]
         for share in options.shares:
-            drawn = [flipped(data.y, share, seed) for seed in range(options.seeds)]
+            drawn = [flipped(y_true, share, seed) for seed in range(options.seeds)]
             theirs = [by_cleanlab(X, y, wrong, options.C) for y, wrong in drawn]
             for loss in options.losses:
-                ours(X[::2], data.y[::2], data.y[::2] == 0, loss, options.C, 0)  # compiles
+                few, some = X[::2], y_true[::2]
+                ours(few, some, some == 0, loss, options.C, min(options.passes, 2))  # compiles
                 mine = [ours(X, y, wrong, loss, options.C, options.passes) for y, wrong in drawn]
                 print(line(name, share, loss, mine, theirs), flush=True)
 

@@ -27,7 +27,7 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.inspection import leave_one_out
+from topline.solvers.inspection import leave_one_out, span
 
 #: The largest error of a margin that brute force at this relative gap can have here, from sqrt(2) |x| sqrt(2
 #: gap / lam) with |x| <= 2, C <= 3 and P <= 1 for n = 178.
@@ -111,6 +111,26 @@ def test_so_is_every_row_under_every_loss(loss: Any, options: dict[str, Any]) ->
     found = leave_one_out(X, y, result, max_passes=100_000)
     agrees(found, exact)
     assert not (found.open & (np.abs(exact) > ERROR)).any()
+
+
+def test_where_the_better_estimate_takes_long_rows_that_look_wrong_have_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X, y = three_sets()["made"]
+    result = solve(X, y, MaxHinge(), lam=1.0 / len(y), tol=1e-3)
+    best = leave_one_out(X, y, result, max_passes=0).margins
+    monkeypatch.setattr(span, "MOST_MULTIPLICATIONS", 0.0)
+    plain = leave_one_out(X, y, result, max_passes=0).margins
+    differ = np.flatnonzero(best != plain)
+    for most in 2.0 ** np.arange(30):
+        monkeypatch.setattr(span, "MOST_MULTIPLICATIONS", most)
+        some = leave_one_out(X, y, result, max_passes=0).margins
+        better = np.flatnonzero(some != plain)
+        if len(better) >= len(differ) // 4:
+            break
+    assert len(better) < len(differ)
+    np.testing.assert_array_equal(some[better], best[better])
+    assert np.median(best[better]) < np.median(best[np.setdiff1d(differ, better)])
 
 
 @pytest.mark.parametrize("loss", [TopKHinge(3), Softmax()], ids=["hinge", "softmax"])
