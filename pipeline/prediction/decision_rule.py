@@ -28,13 +28,13 @@ class DecisionRule:
         where that was asked for.
         """
         asked = "top_k" in config.model_fields_set
-        if config.top_k > record.m and (asked or not record.multilabel):
+        if asked and config.top_k > record.m:
             raise ConfigError(f"--top-k {config.top_k} is more than the model's {record.m} classes")
         if record.multilabel:
             return cls(config.top_k if asked else record.m, _threshold(record, config))
         if config.threshold is not None:
             raise ConfigError(f"model {record.id} predicts the best classes of a row: leave --threshold out")
-        return cls(config.top_k)
+        return cls(min(config.top_k, record.m))
 
     def best(self, scores: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Return classes, the best first, and their scores, both (r, top_k); -1 and NaN if not predicted."""

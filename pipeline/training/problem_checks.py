@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
+
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options import TrainConfig
 from topline.pipeline.options.problem import check_average_top, chosen_loss, chosen_risk, resolved_k
@@ -24,6 +26,9 @@ from topline.solvers.methods import chosen_method, method_named
 from topline.solvers.run import ON_BLOCKS
 
 logger = logging.getLogger(__name__)
+
+#: Of so many rows is looked at how much single features count; at this share of all, others hardly do.
+_LOOKED_AT, _NEARLY_ALL = 1000, 0.9
 
 SEVERAL = "multilabel_hinge, multilabel_softmax, one_vs_all_hinge or one_vs_all_logistic"
 
@@ -50,6 +55,24 @@ def check_labels(rows: TrainingRows) -> None:
     if empty:
         shown = ", ".join(empty[:5]) + (" ..." if len(empty) > 5 else "")
         logger.warning("%d of %d classes have no training rows: %s", len(empty), info.m, shown)
+
+
+def scale_note(config: TrainConfig, rows: TrainingRows) -> str | None:
+    """Return what is to be said of rows in which one feature is far larger than all others together."""
+    info = rows.dataset.info
+    scaled = {"standardize", "pca"} & {name.partition(":")[0] for name in config.transforms}
+    if scaled or info.layout == "csr" or info.d < 3 or config.kernel == "precomputed":
+        return None
+    sample = np.asarray(TrainingRows(rows.dataset, "train")[0:_LOOKED_AT], dtype=np.float64)
+    squares = np.einsum("ij,ij->j", sample, sample)
+    largest = int(squares.argmax())
+    share = float(squares[largest] / max(squares.sum(), np.finfo(np.float64).tiny))
+    if not share > _NEARLY_ALL:
+        return None
+    return (
+        f"feature {largest} of {info.d}, counted from 0, makes {share:.1%} of the squares of the rows, so"
+        " that the others hardly count: --transforms standardize,bias puts all on one scale"
+    )
 
 
 def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False) -> None:

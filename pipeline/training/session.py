@@ -28,6 +28,7 @@ from topline.pipeline.training.held_out import HeldOutRows, Watch
 from topline.pipeline.training.kernel_training import on_kernel, solved_on_blocks
 from topline.pipeline.training.layout import lay_out
 from topline.pipeline.training.plan import TrainingPlan, plan_training
+from topline.pipeline.training.problem_checks import scale_note
 from topline.pipeline.training.result import TrainResult
 from topline.pipeline.training.run import Run, begin_run, store_model
 from topline.solvers.core.risks import AverageTopK
@@ -75,9 +76,11 @@ def fit(
     """Train and publish one model, the part of `train` that takes long."""
     plan = plan_training(config)
     layout = lay_out(plan, cluster or ClusterConfig(), client)
-    for sentence in layout.notes:
+    said = scale_note(config, plan.rows)
+    notes = layout.notes if said is None else (said, *layout.notes)
+    for sentence in notes:
         logger.warning("%s", sentence)
-    run = replace(begin_run(plan), notes=layout.notes)
+    run = replace(begin_run(plan), notes=notes)
     with run_lock(plan.store, run.id) as lock:
         _compile_jit_functions(plan, progress)
         return Fitted(run, *_trained(run, layout.cluster, progress, client, lock))

@@ -139,6 +139,8 @@ def test_what_does_not_fit_the_model_is_refused(tmp_path: Path) -> None:
     model = trained(tmp_path, f"onnx:{network}")
     config = PredictConfig(images=str(root), top_k=2)
     assert predict(model, config).rejected == 0
+    # Five classes are given by default, or all of fewer.
+    assert len(predict(model, PredictConfig(images=str(root))).predictions[0].labels) == 3
     with pytest.raises(ConfigError, match=r"--top-k 4 is more than the model's 3 classes"):
         predict(model, config.model_copy(update={"top_k": 4}))
     with pytest.raises(ConfigError, match="--images is missing"):
