@@ -10,6 +10,7 @@ import numpy as np
 
 from topline.solvers.core.read_ahead import stored_slabs
 from topline.solvers.core.rows import (
+    RowRange,
     Rows,
     RowSource,
     as_rows,
@@ -100,17 +101,24 @@ class TileReader:
     def __len__(self) -> int:
         return count_tiles(len(self._y), self._first_row, self.rows)
 
-    def read(self, dtype: np.dtype[Any]) -> Iterator[Tile]:
-        """Yield the tiles with features of the given precision.
+    def read(self, dtype: np.dtype[Any], low: int = 0, high: int | None = None) -> Iterator[Tile]:
+        """Yield the tiles with features of the given precision; those alone that have rows of low..high-1.
 
         Raises NonFiniteError naming the rows where features are NaN or infinite.
         """
-        for number, (start, stop, X) in enumerate(iterate_tiles(self._X, self._first_row, self.rows)):
+        n = len(self._y)
+        wanted = [tile for tile in self.bounds() if tile[1] < (n if high is None else high) and low < tile[2]]
+        if not wanted:
+            return
+        first, begin, end = wanted[0][0], wanted[0][1], wanted[-1][2]
+        source = self._X if end - begin == n else RowRange(self._X, begin, end)
+        tiles = iterate_tiles(source, self._first_row + begin, self.rows)
+        for number, (start, stop, X) in enumerate(tiles, first):
+            rows = slice(begin + start, begin + stop)
             if number in self._unchecked:
-                self._check_finite(X, start)
+                self._check_finite(X, rows.start)
                 self._unchecked.discard(number)
-            rows = slice(start, stop)
-            yield Tile(number, start, stop, as_rows(X, dtype), self._y[rows], self._weights[rows])
+            yield Tile(number, rows.start, rows.stop, as_rows(X, dtype), self._y[rows], self._weights[rows])
 
     def labels_and_weights(self, rows: slice) -> tuple[IntArray, Float64Array]:
         """Return y and the weights of some rows, reading nothing."""

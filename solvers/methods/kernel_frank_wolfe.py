@@ -29,6 +29,7 @@ from topline.solvers.methods.base import Advance, Measurement, Runner, rises
 from topline.solvers.methods.kernel_scores import (
     COLLECTED,
     KernelMethod,
+    gathered,
     mark_of,
     refuse_stale,
     values_of_rows,
@@ -110,7 +111,8 @@ class KernelFrankWolfe(KernelMethod):
     def _changes(self, problem: Problem, run: Runner, state: SolverState, rows: int) -> Iterator[Change]:
         """Yield the change of the vertices, which `rows` rows have, a few at a time."""
         most = COLLECTED if rows > COLLECTED else problem.n
-        for start in range(0, problem.n if rows else 0, most):
+
+        def change_of(start: int) -> Change | None:
             stats = run(
                 CollectRequest(
                     kernel=self.kernel, mark=mark_of(state), exact=state.exact,
@@ -118,8 +120,9 @@ class KernelFrankWolfe(KernelMethod):
                 )
             )  # fmt: skip
             refuse_stale(stats)
-            if stats.change is not None and len(stats.change.numbers):
-                yield stats.change
+            return stats.change
+
+        return gathered(change_of(start) for start in range(0, problem.n if rows else 0, most))
 
 
 def with_vertices(before: SolverState) -> SolverState:

@@ -8,7 +8,7 @@ belong to another A.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -138,8 +138,25 @@ def refuse_stale(stats: BlockStats) -> None:
 
 def _rows_of_duals(problem: Problem, run: Runner, kernel: PairValues, exact: bool) -> Iterator[Change]:
     """Yield the rows of A that are not zero, a few at a time."""
-    for start in range(0, problem.n, COLLECTED):
-        stop = min(problem.n, start + COLLECTED)
-        change = run(CollectRequest(kernel=kernel, mark=Mark(), exact=exact, start=start, stop=stop)).change
-        if change is not None and len(change.numbers):
-            yield change
+    spans = ((start, min(problem.n, start + COLLECTED)) for start in range(0, problem.n, COLLECTED))
+    return gathered(
+        run(CollectRequest(kernel=kernel, mark=Mark(), exact=exact, start=start, stop=stop)).change
+        for start, stop in spans
+    )
+
+
+def gathered(changes: Iterable[Change | None]) -> Iterator[Change]:
+    """Yield the rows of changes together, `COLLECTED` at most, which no change exceeds.
+
+    All features are read each time that something is spread over them.
+    """
+    held: Change | None = None
+    for change in changes:
+        if change is None or not len(change.numbers):
+            continue
+        if held is not None and len(held.numbers) + len(change.numbers) > COLLECTED:
+            yield held
+            held = None
+        held = change if held is None else held.merge(change)
+    if held is not None:
+        yield held

@@ -274,11 +274,9 @@ class BlockKernel:
         vertices = self._kept_vertices() if request.vertices else None
         if vertices is not None and vertices.found != request.mark:
             return BlockStats(stale=self._stop - self._start)
-        for tile in self._tiles.read(self._dtype):
+        for tile in self._tiles.read(self._dtype, request.start - self._start, request.stop - self._start):
             first = self._start + tile.start
             low, high = max(request.start - first, 0), min(request.stop - first, tile.stop - tile.start)
-            if low >= high:
-                continue
             if vertices is None:
                 A = self._duals.A.read(tile.start, tile.stop)
             else:

@@ -151,6 +151,28 @@ def test_a_block_that_fails_midway_leaves_no_thread(monkeypatch) -> None:
     assert 4 <= len(source.given) < 6
 
 
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 130), (70, 71), (64, 128), (129, 500), (-40, 3), (130, 140), (-9, 0)]
+)
+def test_some_rows_are_read_with_the_rest_of_their_tiles_alone(low: int, high: int) -> None:
+    values = np.random.default_rng(0).standard_normal((130, 3)).astype(np.float32)
+    source = Source(values)
+    tiles = TileReader(source, np.arange(130, dtype=np.int32), np.ones(130), 7, 2)
+    tiles.rows = 32
+    tiles._unchecked = set(range(len(tiles)))
+    whole = list(tiles.read(FLOAT32))
+    source.given.clear()
+    some = list(tiles.read(FLOAT32, low, high))
+    wanted = [tile for tile in whole if tile.start < high and low < tile.stop]
+    assert [(tile.number, tile.start, tile.stop) for tile in some] == [
+        (tile.number, tile.start, tile.stop) for tile in wanted
+    ]
+    for tile in some:
+        np.testing.assert_array_equal(tile.X, values[tile.rows])
+        np.testing.assert_array_equal(tile.y, np.arange(tile.start, tile.stop))
+    assert bool(source.given) == bool(wanted)
+
+
 def test_every_half_is_the_same_number_in_single_precision() -> None:
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     np.testing.assert_array_equal(widened(halves), halves.astype(np.float64))

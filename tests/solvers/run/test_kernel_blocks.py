@@ -17,7 +17,7 @@ from topline.solvers.core.kernel_rows import Change, Mark, PickRequest, SpreadRe
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import DualsReplacedError, StateLostError
 from topline.solvers.executors import block_bounds
-from topline.solvers.methods import Choice
+from topline.solvers.methods import Choice, kernel_scores
 from topline.solvers.methods.kernel_ascent import KernelAscent
 from topline.solvers.run import kernel_blocks, solve_on_blocks
 from topline.solvers.run.loop import iterate
@@ -215,3 +215,25 @@ def test_solve_takes_blocks_where_there_are_many_rows(monkeypatch: pytest.Monkey
         ours = solve_linear(X, Y, MaxHinge(), LAM, kernel=RBF, tol=1e-6, executor=executor)
     assert ours.primal == pytest.approx(factored.primal, rel=3e-6)
     np.testing.assert_allclose(ours.decision_function(X), K @ ours.A / (LAM * N), rtol=1e-6, atol=1e-9)
+
+
+def change_of(*numbers: int) -> Change:
+    rows = np.array(numbers, dtype=np.int64)
+    return Change(rows, rows[:, None].astype(np.float32), np.ones((len(rows), 2)))
+
+
+def test_rows_of_the_dual_are_spread_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_scores, "COLLECTED", 4)
+    parts = [
+        change_of(0),
+        None,
+        change_of(3, 4),
+        change_of(),
+        change_of(9),
+        change_of(10, 11, 12),
+        change_of(20),
+    ]
+    found = list(kernel_scores.gathered(iter(parts)))
+    assert [list(change.numbers) for change in found] == [[0, 3, 4, 9], [10, 11, 12, 20]]
+    assert [list(change.X[:, 0]) for change in found] == [[0, 3, 4, 9], [10, 11, 12, 20]]
+    assert list(kernel_scores.gathered([None, change_of()])) == []
