@@ -32,6 +32,7 @@ from tests.mutation.targets import TARGETS
         ("if TYPE_CHECKING:\n    x = 1", set()),
         ("raise Error(1)", set()),
         ("__all__ = [1]", set()),
+        ("x = zip(a, b, strict=True)", set()),
     ],
 )
 def test_every_change_is_one_and_is_undone(source, changed) -> None:

@@ -233,6 +233,21 @@ def test_kernels_by_their_matrix(rows: Rows, monkeypatch: pytest.MonkeyPatch, he
     assert (progress.announced, progress.done) == (N, N)
 
 
+def test_parts_of_a_kernel_stay_in_memory_as_far_as_they_fit() -> None:
+    parts = [(np.full((2, 3), float(i)), np.full((2, 1), float(i))) for i in range(4)]
+    read: list[int] = []
+
+    def one(number: int) -> tuple[Any, Any]:
+        read.append(number)
+        return parts[number]
+
+    # A part takes 64 bytes: two of them fit, and a byte more.
+    held = kernels.Parts(one, 4, 2 * 64 + 1)
+    for _ in range(3):
+        assert [C[0, 0] for _, C in held] == [0.0, 1.0, 2.0, 3.0]
+    assert read == [0, 1, 2, 3, 2, 3, 2, 3]
+
+
 @pytest.mark.parametrize(("dtype", "inside"), [(np.float64, 1e-9), (np.float32, 2e-5)])
 def test_rows_may_leave_their_domain_by_the_rounding_of_their_array(
     rows: Rows, dtype: Any, inside: float

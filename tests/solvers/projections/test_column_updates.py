@@ -181,6 +181,17 @@ def test_reports_vertex_support_and_a_guess_that_changes_nothing():
     assert seen == {(family, vertex) for family in families for vertex in (False, True)}
 
 
+@pytest.mark.parametrize("name", ["max", "top-2", "usunier-2", "top-k linear", "usunier linear"])
+def test_a_margin_that_is_just_kept_gives_the_vertex_zero(name):
+    form = LOSSES[name](4, np.random.default_rng(0)).form(4)
+    work, index_work = column_workspace(4)
+    alpha = np.full(4, np.nan)
+    _, support, vertex = form.column(
+        np.array([1.0, 0.0, -1.0, 0.0]), 0, 0.5, 0.5, form.rho, form.table, alpha, work, index_work, -1.0
+    )
+    assert (support, vertex, alpha.tolist()) == (0, True, [0.0] * 4)
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_envelope_value_gradient_and_limit(name):
     rng = np.random.default_rng(5)

@@ -14,6 +14,7 @@ from tests.reference.envelopes import entropy_losses, entropy_updates, envelope_
 from tests.reference.qp import minimise_qp
 from topline import LabelSets, MaxHinge, MultilabelHinge, MultilabelSoftmax, OneVsAll
 from topline.solvers.losses.batches import column_updates, nearest_rows
+from topline.solvers.projections import column_workspace
 from topline.solvers.projections.multilabel import multilabel_entropy, multilabel_softmax_row
 
 M = 6
@@ -71,6 +72,23 @@ def test_the_row_is_that_of_a_general_solver(name) -> None:
         got = value_of(q[i], c[i], alpha, reference.minus_conjugate(loss, alpha, labels))
         best = value_of(q[i], c[i], expected, reference.minus_conjugate(loss, expected, labels))
         assert got >= best - 1e-8
+
+
+def test_the_hinge_says_how_many_classes_outside_have_mass() -> None:
+    random = np.random.default_rng(8)
+    q, y, c = draw(random, SETTLED, 200)
+    work, index_work = column_workspace(M)
+    supports = set()
+    for i in range(len(q)):
+        alpha = np.empty(M)
+        mass, support, _ = HINGE.column(
+            q[i], y[i], c[i], c[i], HINGE.rho, HINGE.table, alpha, work, index_work, -1.0
+        )
+        outside = np.delete(alpha, EVERY_SET.labels(y[i]))
+        assert support == np.count_nonzero(outside)
+        assert mass == pytest.approx(-outside.sum(), abs=1e-12)
+        supports.add(support)
+    assert supports >= {0, 1, 2}
 
 
 def test_a_hinge_without_curvature_gives_a_best_vertex() -> None:
