@@ -22,7 +22,7 @@ from topline.solvers.typing import FloatArray
 T = TypeVar("T")
 
 #: What blocks give that is no sum of numbers.
-_JOINED = {"product", "largest", "picked", "change", "values"}
+_JOINED = {"product", "stretch", "largest", "picked", "change", "values"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +52,8 @@ class BlockStats:
     shifted_loss : sum Phi(W^T x_i + gamma alpha_i) of an EvaluateRequest; equal to `loss` where
         smoothing is 0.
     largest : the largest losses in the answer to a LossesRequest.
+    stretch : the least c at which no row has a loss at c W; inf where there is none, 0 where the request does
+        not ask.
     active : rows with u_i != 0; in the answer to a LossesRequest, with a loss.
     visited : column updates of an AscentRequest; rows whose scores a second-order request took.
     seconds_products : time in products with X and in reading it, summed over blocks.
@@ -72,6 +74,7 @@ class BlockStats:
     conjugate_alpha: float = 0.0
     loss: float = 0.0
     shifted_loss: float = 0.0
+    stretch: float = 0.0
     active: int = 0
     visited: int = 0
     seconds_products: float = 0.0
@@ -97,6 +100,7 @@ class BlockStats:
         }
         return BlockStats(
             product=_joined(self.product, other.product, _sum),
+            stretch=max(self.stretch, other.stretch),
             largest=_joined(self.largest, other.largest, LargestLosses.merge),
             picked=_joined(self.picked, other.picked, PickedRows.merge),
             change=_joined(self.change, other.change, Change.merge),

@@ -158,13 +158,15 @@ class EvaluateRequest:
     """Sum the losses at W (d, m), after applying `pending_step`; U and A stay as they are.
 
     Products are in float64 where `exact`, else in the precision of the features.  Where `total`, the product
-    of the answer is sum x_i (d, 1) and its u_sq sum |x_i|^2, unless the features are sparse.
+    of the answer is sum x_i (d, 1) and its u_sq sum |x_i|^2, unless the features are sparse.  The answer has
+    the stretch of a hinge over ranks where that is to be `stretched`.
     """
 
     W: Float64Array
     pending_step: PendingStep | None = None
     exact: bool = True
     total: bool = False
+    stretched: bool = False
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from topline.solvers.blocks.stretch import can_vanish
 from topline.solvers.core import deflation
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.deflation import DeflatedDirection
@@ -63,6 +64,8 @@ _UNMEASURED, _LOOSE = 2, 10.0
 #: A rise of the dual below this share of the gap, and of the dual itself, says that float32 has nothing more
 #: to give: a round of sweeps otherwise closes a tenth of the distance or so.
 _STALLED = 1e-3
+#: A P below this share of P(0) may be that of classes that can be told apart.
+_SEPARATED = 0.1
 #: A relative gap from which on A is kept in float64: rounded to float32 it is feasible to a few times 6e-8.
 _SINGLE = 1e-5
 
@@ -86,8 +89,9 @@ class DualAscent(Method):
         if (bounds := _bounds_at_zero(problem, state)) is not None:
             return bounds
         looks = self.deflates and self.blocks > 1 and not deflation.looked_for(state.memory)
+        stretched = _may_be_separated(problem, state)
         stats = run(
-            EvaluateRequest(W=state.W, pending_step=state.pending_step, exact=state.exact, total=looks)
+            EvaluateRequest(state.W, state.pending_step, exact=state.exact, total=looks, stretched=stretched)
         )
         mean_sq_dual = stats.alpha_sq / problem.n
         # Where it is no linear function the line search knew only a bound of it.
@@ -99,10 +103,11 @@ class DualAscent(Method):
         memory = state.memory
         if looks:
             memory = deflation.found(problem, stats.product, stats.u_sq, self.blocks)
-        return measured_at(
+        measured = measured_at(
             problem, state, stats, primal, dual,
             conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual, memory=memory,
         )  # fmt: skip
+        return _stretched(problem, measured) if stretched else measured
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Let the blocks sweep, and step along their summed change."""
@@ -197,6 +202,27 @@ class DualAscent(Method):
 def warm_memory(tol: float, passes: float, *, blocks: int) -> dict[str, Float64Array]:
     """Return what a state remembers that starts near the optimum, after a fraction of a pass."""
     return {_WARM: np.array([tol, passes, _UNMEASURED if blocks == 1 else 0])}
+
+
+def _may_be_separated(problem: Problem, state: SolverState) -> bool:
+    """Return whether the loss may vanish at a multiple of W, and that may be the answer in place of W(A)."""
+    if state.primal_at_zero is None or not can_vanish(problem.form):
+        return False
+    return state.best_primal < _SEPARATED * state.primal_at_zero
+
+
+def _stretched(problem: Problem, measured: Measurement) -> Measurement:
+    """Let a measurement stand for the multiple of W at which no row has a loss, if P is smaller there.
+
+    Where C is large and the classes can be told apart P is nearly all loss, of rows that miss their margin by
+    a little: at c W there is none, and P = c^2 lam/2 |W|^2.
+    """
+    c = measured.stats.stretch
+    if not 0.0 < c < math.inf:
+        return measured
+    W = c * measured.before.W
+    primal = problem.primal(W, 0.0)
+    return replace(measured, primal=primal, W=W) if primal < measured.primal else measured
 
 
 def unmeasured_rounds(state: SolverState) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from topline.solvers.blocks.duals import BlockDuals
+from topline.solvers.blocks.stretch import least_stretch
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
@@ -188,11 +189,14 @@ class Evaluate:
         self._total: Float64Array | None = None
         self._rows = 0
         self._alpha_sq = self._conjugate_alpha = self._x_sq = 0.0
+        self._stretch = 0.0
 
     def take(self, tile: Tile, scores: FloatArray) -> None:
         """Add the losses of a tile."""
         y, weights = self._tiles.labels_and_weights(tile.rows)
         duals = self._duals
+        if self._request.stretched and self._stretch < np.inf:
+            self._stretch = least_stretch(self._problem.form, scores, y, weights, self._stretch)
         if self._request.total and not is_sparse(tile.X):
             own = Tile(tile.number, tile.start, tile.stop, tile.X, y, weights)
             self._total, self._x_sq = own.added_to(self._total, self._x_sq)
@@ -221,6 +225,7 @@ class Evaluate:
             conjugate_alpha=self._conjugate_alpha,
             loss=loss,
             shifted_loss=float(self._shifted_sums[ranking.LOSS]) if self._smoothed else loss,
+            stretch=self._stretch,
             active=int(self._sums[ranking.ACTIVE]),
             **self.clock.seconds(),
         )

@@ -1,0 +1,109 @@
+"""How far W is to be stretched for the loss to vanish, against bisection on the loss itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.reference import losses as reference
+from tests.solvers.problems import loss_name
+from topline import (
+    MaxHinge,
+    Softmax,
+    Status,
+    StructuredHinge,
+    TopKHinge,
+    TopKOthersHinge,
+    UsunierHinge,
+    WeightedTopKHinge,
+    linear,
+    solve,
+)
+from topline.solvers.blocks.stretch import can_vanish, least_stretch
+from topline.solvers.losses import OneVsAll
+
+N, M = 40, 7
+TREE = np.abs(np.subtract.outer(np.arange(M), np.arange(M))) / 3.0
+HINGES = [
+    MaxHinge(), TopKHinge(3), TopKHinge(M), TopKOthersHinge(3), UsunierHinge(3), WeightedTopKHinge(linear(4)),
+    StructuredHinge(TREE),
+]  # fmt: skip
+
+
+def told_apart(random, rows: int = N):
+    """Scores whose own class is ahead of the others, by little of some, and their labels."""
+    y = random.integers(M, size=rows).astype(np.int32)
+    scores = random.standard_normal((rows, M))
+    scores[np.arange(rows), y] = scores.max(axis=1) + 10.0 ** random.uniform(-2, 1, rows)
+    return scores, y
+
+
+def vanishing(loss, scores, y) -> float:
+    """Find the least factor at which the loss is 0 by bisection."""
+    low, high = 0.0, 1e6
+    for _ in range(120):
+        c = 0.5 * (low + high)
+        low, high = (low, c) if reference.sorted_loss(loss, c * scores, y) <= 0.0 else (c, high)
+    return high
+
+
+@pytest.mark.parametrize("loss", HINGES, ids=loss_name)
+def test_the_stretch_is_the_least_at_which_no_row_has_a_loss(loss) -> None:
+    random = np.random.default_rng(1)
+    scores, y = told_apart(random)
+    form = loss.form(M)
+    assert can_vanish(form)
+    expected = [vanishing(loss, row, label) for row, label in zip(scores, y, strict=True)]
+    found = [least_stretch(form, scores[i : i + 1], y[i : i + 1], np.ones(1), 0.0) for i in range(N)]
+    assert found == pytest.approx(expected, rel=1e-9)
+    assert least_stretch(form, scores, y, np.ones(N), 0.0) == pytest.approx(max(expected), rel=1e-9)
+    assert least_stretch(form, scores, y, np.ones(N), 1e9) == 1e9
+    # A row that counts for nothing asks for nothing.
+    weights = np.ones(N)
+    weights[int(np.argmax(expected))] = 0.0
+    assert least_stretch(form, scores, y, weights, 0.0) < max(expected)
+
+
+@pytest.mark.parametrize("loss", HINGES, ids=loss_name)
+def test_a_row_that_is_behind_cannot_be_stretched(loss) -> None:
+    scores, y = told_apart(np.random.default_rng(2))
+    scores[3, y[3]] = scores[3].min() - 1.0
+    assert least_stretch(loss.form(M), scores, y, np.ones(N), 0.0) == np.inf
+
+
+def test_rounding_of_float32_leaves_no_loss() -> None:
+    """Scores of some 1e5, whose differences of 1 are known to 1e-2."""
+    random = np.random.default_rng(3)
+    scores, y = told_apart(random)
+    scores += 1e5
+    rounded = scores.astype(np.float32)
+    c = least_stretch(MaxHinge().form(M), rounded, y, np.ones(N), 0.0)
+    assert np.isinf(c) or not any(
+        reference.sorted_loss(MaxHinge(), c * row, label) for row, label in zip(scores, y, strict=True)
+    )
+
+
+def test_losses_that_never_vanish_or_have_no_ranks_are_left_alone() -> None:
+    assert not can_vanish(Softmax().form(M))
+    assert not can_vanish(OneVsAll("hinge").form(M))
+
+
+@pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(3), UsunierHinge(2)], ids=loss_name)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_passes_do_not_grow_with_c_where_classes_can_be_told_apart(loss, dtype) -> None:
+    random = np.random.default_rng(5)
+    y = np.arange(200) % M
+    X = (np.maximum(random.standard_normal((M, 60))[y] + 0.3 * random.standard_normal((200, 60)), 0)).astype(
+        dtype
+    )
+    passes = []
+    for C in (1e3, 1e7, 1e11):
+        result = solve(X, y, loss, lam=1.0 / (C * len(y)), tol=1e-3)
+        assert result.status is Status.SOLVED
+        scores = X.astype(np.float64) @ result.W
+        losses = [reference.sorted_loss(loss, row, label) for row, label in zip(scores, y, strict=True)]
+        primal = 0.5 * result.problem.lam * np.sum(result.W**2) + np.mean(losses)
+        assert result.primal == pytest.approx(primal, rel=1e-9)
+        assert result.dual <= result.primal
+        passes.append(result.passes)
+    assert max(passes) <= 1.5 * min(passes)
