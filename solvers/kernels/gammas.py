@@ -6,7 +6,6 @@ import math
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.spatial.distance import pdist
 
 from topline.solvers.core.rows import RowSource, is_sparse
 from topline.solvers.errors import InvalidProblemError
@@ -62,6 +61,9 @@ def _median_distance(X: Any, power: int) -> float:
         rows = X[start : start + _TILE_ROWS][-start % step :: step]
         found.append(np.asarray(rows.toarray() if is_sparse(rows) else rows, dtype=np.float64))
     rows = np.concatenate(found)
+    # Its import would take a tenth of a second from all who have no such rule.
+    from scipy.spatial.distance import pdist
+
     distances = pdist(rows, "sqeuclidean" if power == 2 else "cityblock")
     distances = distances[distances > 0.0]
     return float(np.median(distances)) if len(distances) else 0.0
