@@ -19,7 +19,14 @@ def evaluate(
     confused: int = 20,
     threshold_for: str | None = None,
 ) -> Evaluation | MultilabelEvaluation:
-    """Measure and record top-k accuracies of a model on one split, or the metrics of several labels."""
+    """Measure and record top-k accuracies of a model on one split, or the metrics of several labels.
+
+    Args:
+        model_url: The model, or a store for its newest one
+        split: Rows that are measured
+        confused: Most confused pairs of classes that are listed
+        threshold_for: Of several labels a row: what the threshold of predictions is chosen by
+    """
     with watched() as watch:
         result = evaluate_model(
             model_url, split, watch.progress, confused=confused, threshold_for=threshold_for

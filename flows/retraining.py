@@ -43,6 +43,10 @@ def retrain(
 
     Missed scheduled runs are coalesced into one.  Where another retraining holds the store, the run is
     cancelled and says whose it is.
+
+    Args:
+        config: The store, and the options of every step and of the rule
+        cluster: Where it runs: workers, memory, a scheduler that is running
     """
     coalesce_missed_runs()
     try:

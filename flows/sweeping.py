@@ -1,4 +1,9 @@
-"""The flow `sweep`: C, k, losses and smoothings compared by cross-validation."""
+"""The flow `sweep`: C, k, losses and smoothings compared by cross-validation.
+
+Args:
+    config: The store and the grid
+    cluster: Where it runs: workers, memory, a scheduler that is running
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,12 @@ from topline.pipeline.sweep import SweepResult
 
 @flow(name="sweep", flow_run_name="sweep on {config.store}", persist_result=False, result_serializer="json")
 def sweep(config: SweepConfig, cluster: ClusterConfig = ClusterConfig()) -> SweepResult:  # noqa: B008
-    """Find the best cell of a grid, and the simplest that is as good, by cross-validation."""
+    """Find the best cell of a grid, and the simplest that is as good, by cross-validation.
+
+    Args:
+        config: The store and the grid
+        cluster: Where it runs: workers, memory, a scheduler that is running
+    """
     with watched() as watch:
         result = sweep_grid(config, cluster, watch.progress)
         return watch.finish(result, sweep_summary(result), result.page)

@@ -19,7 +19,12 @@ from topline.pipeline.training import train as train_in_steps
     result_serializer="json",
 )
 def train(config: TrainConfig, cluster: ClusterConfig = ClusterConfig()) -> TrainResult:  # noqa: B008
-    """Train a top-k classifier on a stored dataset, publish it and recompute its duality gap."""
+    """Train a top-k classifier on a stored dataset, publish it and recompute its duality gap.
+
+    Args:
+        config: The store, the loss and how to train
+        cluster: Where it runs: workers, memory, a scheduler that is running
+    """
     with watched(config.tol, config.store) as watch:
         result = train_in_steps(config, cluster, watch.progress, fit=fit_model, certify=certify_model)
         return watch.finish(result, training_summary(result))

@@ -35,9 +35,9 @@ class RunConfig(JobOptions):
     Without images it takes the digits that come with scikit-learn.
     """
 
-    extract: ExtractConfig = ExtractConfig()
-    train: TrainConfig = TrainConfig()
-    evaluate: EvaluateConfig = EvaluateConfig()
+    extract: ExtractConfig = Field(default=ExtractConfig(), description="How images become features")
+    train: TrainConfig = Field(default=TrainConfig(), description="How the classifier is trained")
+    evaluate: EvaluateConfig = Field(default=EvaluateConfig(), description="What is measured of it")
 
 
 class PromotionRule(BaseModel):
@@ -128,10 +128,10 @@ class RetrainOptions(BaseModel):
 class RetrainConfig(RetrainOptions):
     """A retraining: its own options, and those of its steps, whose `store` it replaces."""
 
-    extract: ExtractConfig = ExtractConfig()
-    train: TrainConfig = TrainConfig()
-    promote: PromotionRule = PromotionRule()
-    retention: PruneConfig = PruneConfig()
+    extract: ExtractConfig = Field(default=ExtractConfig(), description="How images become features")
+    train: TrainConfig = Field(default=TrainConfig(), description="How the challenger is trained")
+    promote: PromotionRule = Field(default=PromotionRule(), description="When it becomes champion")
+    retention: PruneConfig = Field(default=PruneConfig(), description="What stays in the store")
     split: Literal["val", "test"] = Field(default="test", description="Held-out rows that decide")
 
 

@@ -149,3 +149,9 @@ def test_every_flow_is_described_and_keeps_no_pickles() -> None:
         assert flow.flow_run_name
         assert flow.persist_result is False
         assert flow.result_serializer == "json"
+        schema = flow.parameters
+        groups = [schema.properties, *(one.get("properties", {}) for one in schema.definitions.values())]
+        nameless = [
+            parameter for group in groups for parameter, one in group.items() if not one.get("description")
+        ]
+        assert nameless == [], name
