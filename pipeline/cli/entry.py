@@ -53,8 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 class _Ending:
     """Ends the process of a command where ONNX Runtime is loaded, once Python has cleaned up.
 
-    Now and then its static destructors abort a process that has done all its work and printed the result
-    ("terminate called without an active exception"); nothing of a command depends on them.
+    From its import on ONNX Runtime has a C++ thread of its own (of its telemetry, switched off or not), and
+    now and then its static destructors find that thread at work and abort a process that has done all its
+    work and printed the result ("terminate called without an active exception").  Python's threads have been
+    joined by then, and nothing of a command depends on those destructors.
     """
 
     code: int | None = None
