@@ -89,7 +89,9 @@ def test_every_display_has_it(store: str, tmp_path: Path, topline: Callable[...,
     assert {name: found["metrics"][name] for name in expected} == pytest.approx(expected, rel=1e-12)
     assert found["metrics"]["macro-top-1"] == found["metrics"]["balanced_accuracy"]
     shown = f"{expected['mean_reciprocal_rank']:.1%}"
-    assert f"MRR {shown}" in topline("evaluate", url, text=True)
+    said = topline("evaluate", url, "--worst", "2", text=True)
+    assert f"MRR {shown}" in said
+    assert f"the 2 of {len(found['per_class'])} classes with the lowest accuracies:" in said
 
     brief = topline("models", "list", "--store", store)["models"][-1]["metrics"]
     assert brief == {"top-1": found["topk"]["1"], **brief, **found["metrics"]}
