@@ -55,10 +55,10 @@ def open_executor(
     plan has a kernel.  What features and dual variables may take follows from the memory limit.
     """
     plan = run.plan
-    data_bytes = plan.rows.nbytes if plan.kernel is None else 8 * len(plan.rows) ** 2
+    data_bytes = _data_bytes(plan)
     ours, threads = None, CPU_COUNT
     if client is None and not cluster.scheduler:
-        ours, threads = _own_memory(plan, cluster, data_bytes)
+        ours, threads = _own_memory(plan, cluster)
     with given_or_own_client(cluster, client, data_bytes, ours.worker_bytes if ours else None) as found:
         if found is not None:
             announce(found, plan.store.url, run.id)
@@ -90,12 +90,22 @@ def open_executor(
             executor.close()
 
 
-def _own_memory(plan: TrainingPlan, cluster: ClusterConfig, data_bytes: int) -> tuple[MemoryPlan, int]:
+def refuse_memory(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> None:
+    """Raise the `ConfigError` of a limit that is too small before anything is begun."""
+    if client is None and not cluster.scheduler:
+        _own_memory(plan, cluster)
+
+
+def _data_bytes(plan: TrainingPlan) -> int:
+    return plan.rows.nbytes if plan.kernel is None else 8 * len(plan.rows) ** 2
+
+
+def _own_memory(plan: TrainingPlan, cluster: ClusterConfig) -> tuple[MemoryPlan, int]:
     """Share out the memory of this process and those that it will start; also return its threads."""
     limit, size = memory_limit(cluster.memory_limit), _size(plan)
     if cluster.workers == 0:
         return plan_alone(limit, size, min(CPU_COUNT, len(plan.bounds) - 1), cluster.cache_bytes)
-    processes = takes_processes(data_bytes)
+    processes = takes_processes(_data_bytes(plan))
     memory = plan_memory(limit, size, worker_count(cluster), cluster.cache_bytes, processes=processes)
     return memory, CPU_COUNT
 

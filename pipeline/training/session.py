@@ -23,7 +23,7 @@ from topline.pipeline.training.checkpointing import (
     load_state,
     save_state,
 )
-from topline.pipeline.training.executor import open_executor
+from topline.pipeline.training.executor import open_executor, refuse_memory
 from topline.pipeline.training.held_out import HeldOutRows, Watch
 from topline.pipeline.training.kernel_training import on_kernel, solved_on_blocks
 from topline.pipeline.training.layout import lay_out
@@ -76,6 +76,7 @@ def fit(
     """Train and publish one model, the part of `train` that takes long."""
     plan = plan_training(config)
     layout = lay_out(plan, cluster or ClusterConfig(), client)
+    refuse_memory(plan, layout.cluster, client)
     said = scale_note(config, plan.rows)
     notes = layout.notes if said is None else (said, *layout.notes)
     for sentence in notes:

@@ -130,6 +130,14 @@ def test_a_start_that_is_not_there_is_refused_before_a_run_begins(folder: Path) 
     assert len(list_runs(open_store(folder))) == before
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_limit_that_is_too_small_is_refused_before_a_run_begins(folder: Path, workers: int) -> None:
+    before = len(list_runs(open_store(folder)))
+    with pytest.raises(ConfigError, match=r"300 MiB .* is too small for this job"):
+        train(config(folder), ClusterConfig(workers=workers, memory_limit="300MiB"))
+    assert len(list_runs(open_store(folder))) == before
+
+
 def test_balanced_classes_count_alike(folder: Path) -> None:
     """The weights are in the record, sum to n over the rows, and make another model."""
     plain, balanced = (
