@@ -6,6 +6,7 @@ lies in the memory of the state, so that a checkpoint has it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -45,15 +46,23 @@ def with_dual(state: SolverState, dual: float, point: DualPoint | None) -> Solve
     """Keep a dual point and its D if no better one is known; None is the state itself."""
     if not dual > state.best_dual:
         return state
-    memory = {name: array for name, array in state.memory.items() if name not in _NAMES[1:]}
+    memory = _without(state.memory, _NAMES[1:])
     return replace(state, best_dual=dual, memory=memory | _named(point))
 
 
 def with_best_of(state: SolverState, before: SolverState) -> SolverState:
     """Return a state whose memory has what was best in the state before, which a method need not pass on."""
     kept = {name: before.memory[name] for name in _NAMES if name in before.memory}
-    others = {name: array for name, array in state.memory.items() if name not in _NAMES}
-    return replace(state, best_primal=before.best_primal, best_dual=before.best_dual, memory=others | kept)
+    memory = _without(state.memory, _NAMES) | kept
+    return replace(state, best_primal=before.best_primal, best_dual=before.best_dual, memory=memory)
+
+
+def _without(memory: Mapping[str, Float64Array], names: Iterable[str]) -> dict[str, Float64Array]:
+    """Return a copy without some names; a memory may have hundreds, a few of which are looked up."""
+    copy = dict(memory)
+    for name in names:
+        copy.pop(name, None)
+    return copy
 
 
 def _named(point: DualPoint | None) -> dict[str, Float64Array]:

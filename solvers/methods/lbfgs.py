@@ -31,12 +31,14 @@ from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.line_search import Bracket
 from topline.solvers.typing import Float64Array
 
-#: Name in `SolverState.memory` of the curvatures of the pairs.
-_CURVATURES = "curvatures"
 #: Pairs that are remembered at least and at most: as many as fit into so many numbers, and no more than one
 #: for so many examples, lest the product with them takes longer than a pass.
 _PAIRS = 10, 80
 _NUMBERS, _EXAMPLES = 1 << 22, 64
+#: Names in `SolverState.memory` of the pairs and of their curvatures.
+_STEPS = tuple(f"step_{i}" for i in range(_PAIRS[1]))
+_CHANGES = tuple(f"change_{i}" for i in range(_PAIRS[1]))
+_CURVATURES = "curvatures"
 #: Steps that are tried along one direction before it is given up.
 _TRIALS = 20
 #: A step that lowers P by a smaller share is where float64 products begin, and points whose P differ by less
@@ -67,15 +69,17 @@ class Pairs:
         """Return what `to_memory` was made from; what else is in the mapping is left alone."""
         curvatures = memory.get(_CURVATURES, np.empty(0)).tolist()
         return cls(
-            tuple(memory[f"step_{i}"] for i in range(len(curvatures))),
-            tuple(memory[f"change_{i}"] for i in range(len(curvatures))),
+            tuple(memory[name] for name in _STEPS[: len(curvatures)]),
+            tuple(memory[name] for name in _CHANGES[: len(curvatures)]),
             tuple(curvatures),
         )
 
     def to_memory(self) -> dict[str, Float64Array]:
         """Return the arrays by name."""
-        named = {f"step_{i}": step for i, step in enumerate(self.steps)}
-        named |= {f"change_{i}": change for i, change in enumerate(self.changes)}
+        named = {
+            **dict(zip(_STEPS, self.steps, strict=False)),
+            **dict(zip(_CHANGES, self.changes, strict=False)),
+        }
         return named | {_CURVATURES: np.array(self.curvatures)}
 
     def with_pair(self, step: Float64Array, change: Float64Array, most: int) -> Pairs:
