@@ -1,13 +1,13 @@
 """A whole sweep against one fit at the C that it chooses: passes, CPU seconds and seconds of both.
 
-    python -m tests.benchmarks.scale.shared_sweep [--rows 10000] [--d 256] [--m 20] [--C 1e-3:1e2:45]
-        [--losses topk_hinge,softmax,topk_entropy] [--k 3] [--folds 5] [--shared] [--memory-limit 4GiB]
-        [--one-by-one]
+    python -m tests.benchmarks.scale.shared_sweep [--rows 10000] [--d 256] [--m 20] [--set NAME]
+        [--C 1e-3:1e2:45] [--losses topk_hinge,softmax,topk_entropy] [--k 3] [--folds 5] [--shared]
+        [--memory-limit 4GiB] [--one-by-one]
 
-Both run in this process, on the same synthetic store, to the relative gap 1e-3 at the latest; the fit is that
-of `topline train` from zero on all training rows.  `--shared` takes shared passes even where rows fit into
-every process.  `--one-by-one` also solves every cell on every fold from zero, as exhaustive search does, and
-says how good the choice is by its accuracies.
+Both run in this process, on a store of synthetic rows or of the public set that `--set` names, to the
+relative gap 1e-3 at the latest; the fit is that of `topline train` from zero on all training rows.
+`--shared` takes shared passes even where rows fit into every process.  `--one-by-one` also solves every cell
+on every fold from zero, as exhaustive search does, and says how good the choice is by its accuracies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from unittest import mock
 
 import numpy as np
 
-from tests.benchmarks.datasets import relu_features
+from tests.benchmarks.datasets import DATA_DIR, load, relu_features
 from tests.benchmarks.solvers.sweep_cost import fits_from_zero
 from tests.pipeline.small_data import write_dataset
 from topline.pipeline.options import ClusterConfig, SweepConfig, TrainConfig
@@ -75,6 +75,7 @@ def main(arguments=None):
     )
     for name, value in (("rows", 10_000), ("d", 256), ("m", 20), ("k", 3), ("folds", 5)):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--set", help="letter, usps or another of the public sets instead of synthetic rows")
     parser.add_argument("--C", default="1e-3:1e2:45", help="as for topline sweep")
     parser.add_argument("--losses", default="topk_hinge,softmax,topk_entropy")
     parser.add_argument("--memory-limit", default=None)
@@ -84,8 +85,13 @@ def main(arguments=None):
     cluster = ClusterConfig(workers=0, memory_limit=chosen.memory_limit)
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(Path(folder) / "store", create=True)
-        X, y = relu_features(chosen.rows, chosen.d, chosen.m)
+        if chosen.set is None:
+            X, y = relu_features(chosen.rows, chosen.d, chosen.m)
+        else:
+            data = load(chosen.set, DATA_DIR)
+            X, y = data.X, data.y
         write_dataset(store, X, y.astype(np.int32), np.zeros(len(y), dtype=np.int8))
+        sizes = (len(y), X.shape[1], int(y.max()) + 1)
         del X
         config = SweepConfig(
             store=store.url, C=chosen.C, loss=chosen.losses, k=(chosen.k,), topk=1, folds=chosen.folds
@@ -98,7 +104,7 @@ def main(arguments=None):
         extra = one_by_one(config, best) if chosen.one_by_one else {}
     whole = result.passes * (chosen.folds - 1) / chosen.folds
     print(
-        f"n {chosen.rows:,}, d {chosen.d:,}, m {chosen.m:,}: {len(result.cells)} of"
+        "n {:,}, d {:,}, m {:,}: ".format(*sizes) + f"{len(result.cells)} of"
         f" {len(result.cells) + len(result.skipped)} cells looked at, {chosen.folds} folds,"
         f" best {best.variant.name} C {best.C:g}, accuracy {best.mean:.4f}"
     )
