@@ -122,7 +122,7 @@ class _Rounds:
         return {place: tuple(asked[place]) for place in sorted(asked, key=lambda place: place[::-1])}
 
     def _take(self, number: int, wanted: Mapping[Place, Round]) -> None:
-        config, found = self._plan.config, self._known(number)
+        config, found = self._plan.config, self._known(number, wanted)
         tasks = [self._task(place, cells) for place, cells in wanted.items() if place not in found]
         for task, answer in self._runner.run(tasks):
             place = (int(task.name.rpartition("/")[2]), task.fold)
@@ -147,12 +147,20 @@ class _Rounds:
             self._asked[place], waiting, plan.class_weights,
         )  # fmt: skip
 
-    def _known(self, number: int) -> dict[Place, tuple[Outcome, ...]]:
-        """Answers of a round that are in the store already."""
-        return {
+    def _known(self, number: int, wanted: Mapping[Place, Round]) -> dict[Place, tuple[Outcome, ...]]:
+        """Answers of a round that are in the store already.
+
+        One that lacks a cell is that of an older version, which asked for others.
+        """
+        known = {
             (answer["path"], answer["fold"]): tuple(map(Outcome.from_dict, answer["cells"]))
             for answer in self._answers
             if answer["round"] == number
+        }
+        return {
+            place: known[place]
+            for place, cells in wanted.items()
+            if place in known and {C for C, _ in cells} <= {part.C for part in known[place]}
         }
 
     def _keep(self, number: int, place: Place, answer: Sequence[Outcome]) -> None:

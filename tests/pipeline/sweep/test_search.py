@@ -157,6 +157,18 @@ def test_a_stopped_sweep_goes_on_and_asks_nothing_twice(
     assert read_sweep(open_store(store), sweep_id).id == sweep_id
 
 
+def test_answers_that_lack_a_cell_are_asked_for_again(store: str, raced: SweepResult) -> None:
+    """As those of a version that looked at other cells in this round."""
+    plan = plan_sweep(SweepConfig(store=store, **GRID))
+    first = read_answers(open_store(store), raced.sweep)[0]
+    add_answer(open_store(store), plan.id, 0, {**first, "cells": first["cells"][:1]})
+    resumed = sweep(SweepConfig(store=store, resume=plan.id), HERE)
+    assert resumed.best.C == raced.best.C
+    assert [cell.mean for cell in resumed.cells] == [cell.mean for cell in raced.cells]
+    answers = read_answers(open_store(store), plan.id)
+    assert [(answer["round"], answer["path"], answer["fold"]) for answer in answers[:2]] == [(0, 0, 0)] * 2
+
+
 def test_workers_give_the_same_numbers_also_when_one_is_lost_and_nothing_is_remembered(store: str) -> None:
     plan = plan_sweep(SweepConfig(store=store, **GRID))
     first, second = ((0.1, 0.1), (10.0, 0.1)), ((10.0, 0.02),)
