@@ -20,9 +20,10 @@ all folds, and the movements u, v of the two, 0 once they have settled,
 where d_g is by how many hits it leads in each of G random groups of these rows, which tells what the rows are
 worth that neither has seen (Student's t; of all folds nothing is left to chance), and e is half the standard
 error of a share of all rows: whoever is not better than the best by more need not be looked at further.  A
-cell that has seen all folds is finished.  That a movement bounds what is to come is an assumption, and so is
-that the folds to come are like those seen; the table says of each cell what ended it.  Races over paired
-rows: Maron and Moore, "The racing algorithm", Artificial Intelligence Review 11, 1997.
+cell that has seen all folds is finished; those within e of the best that moved by more than e take one round
+more on all folds, once no cell is running.  That a movement bounds what is to come is an assumption, and so
+is that the folds to come are like those seen.  Races over paired rows: Maron and Moore, "The racing
+algorithm", Artificial Intelligence Review 11, 1997.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ from topline.solvers.core.stopping import Status
 FIRST_GAP, FACTOR = 0.1, EARLIER
 
 State = Literal["running", "finished", "pruned", "skipped"]
+
+#: Why a cell is finished whose accuracy no finer answer is expected to move.
+SETTLED = "settled"
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,23 @@ def judged(standings: Sequence[Standing], rule: Rule, tol: float, confidence: fl
     return ended if rule == "none" else _out_by_certificate(ended)
 
 
+def may_go_on(one: Standing, rule: Rule) -> bool:
+    """Return whether a cell is running or may be `contested` yet."""
+    if one.state == "running" or rule != "race" or one.why != SETTLED or len(one.rounds) > 1:
+        return one.state == "running"
+    return one.movement > one.resolution
+
+
+def contested(standings: Sequence[Standing], rule: Rule) -> list[Standing]:
+    """Let the cells take one round more that are as good as the best as far as is known, after all others."""
+    best = best_cell(standings)
+    if rule != "race" or best is None or any(one.state == "running" for one in standings):
+        return list(standings)
+    near = [one for one in standings if one.state == "finished" and lead(best, one) <= best.resolution]
+    again = {one.cell for one in near if len(near) > 1 and may_go_on(one, rule)}
+    return [replace(one, state="running") if one.cell in again else one for one in standings]
+
+
 def best_cell(standings: Sequence[Standing]) -> Standing | None:
     """Return the finished cell with the highest mean, of equals the smallest C; None without one."""
     finished = [one for one in standings if one.state == "finished"]
@@ -241,7 +262,7 @@ def _ended_alone(one: Standing, rule: Rule, tol: float) -> Standing:
     count = one.count
     if rule != "none" and (count.high - count.low) / count.rows <= one.resolution:
         return replace(one, state="finished", why="certificate: no finer answer can matter")
-    return replace(one, state="finished", why="settled") if rule == "race" else one
+    return replace(one, state="finished", why=SETTLED) if rule == "race" else one
 
 
 def _out_by_certificate(standings: Sequence[Standing]) -> list[Standing]:
@@ -303,8 +324,5 @@ def _both(one: Standing, other: Standing) -> list[tuple[Outcome, Outcome]]:
 
 def _comes_before(one: Standing, other: Standing) -> bool:
     """Return which of two equals stays: the one that has seen more folds, then the smaller C."""
-    return (-len(one.parts), one.cell.C, one.cell.variant.name) < (
-        -len(other.parts),
-        other.cell.C,
-        other.cell.variant.name,
-    )
+    mine, others = ((-len(each.parts), each.cell.C, each.cell.variant.name) for each in (one, other))
+    return mine < others

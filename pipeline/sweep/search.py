@@ -31,8 +31,10 @@ from topline.pipeline.sweep.plan import SweepPlan, fits_every_process, plan_swee
 from topline.pipeline.sweep.race import (
     Standing,
     best_cell,
+    contested,
     grown,
     judged,
+    may_go_on,
     next_step,
 )
 from topline.pipeline.sweep.refine import due, skipped
@@ -131,7 +133,7 @@ class _Rounds:
         before = self._ended
         after = [self._grown(one, found) for one in self._standings]
         after = judged(after, config.rule, config.tol, config.confidence)
-        self._standings = skipped(after, config.rule)
+        self._standings = contested(skipped(after, config.rule), config.rule)
         if self._progress is not None:
             self._progress.advance(self._ended - before)
             self._progress.note(self._facts(number))
@@ -140,8 +142,8 @@ class _Rounds:
         path, fold = place
         self._asked[place] = (*self._asked.get(place, ()), cells)
         plan, train = self._plan, self._plan.paths[path]
-        running = [one.cell for one in self._standings if one.state == "running"]
-        waiting = tuple(cell.C for cell in running if cell.variant == variant_of(train))
+        left = [one.cell for one in self._standings if may_go_on(one, plan.config.rule)]
+        waiting = tuple(cell.C for cell in left if cell.variant == variant_of(train))
         return PathTask(
             f"{self._name}/{path}", plan.source(train), train, plan.loss(train), fold, plan.topk,
             self._asked[place], waiting, plan.class_weights,
@@ -187,7 +189,8 @@ class _Rounds:
 
     @property
     def _ended(self) -> int:
-        return sum(one.state != "running" for one in self._standings)
+        # Those that go on once more have said why they ended before.
+        return sum(one.state != "running" or bool(one.why) for one in self._standings)
 
     def _facts(self, number: int) -> dict[str, Any]:
         measured = [one for one in self._standings if one.rounds]
