@@ -36,7 +36,7 @@ _TOO_MANY = (120.0, 250.0)
 #: Numbers in the Gram matrices of all classes up to which Newton's method takes less time than L-BFGS, whose
 #: passes cost more there than those of conjugate gradients.
 _NEWTON_NUMBERS = 1 << 14
-#: A relative gap from which on the W of several blocks is no place to start from.
+#: A relative gap from which on a start is that of a new run, and the W of several blocks no place for it.
 _FAR = 0.5
 #: A forecast goes to this share of D, and below it to a tenth of the present gap.
 _AIM = 1e-3
@@ -112,7 +112,8 @@ class AscentThenNewton(Method):
                 left = relative_gap(gap, before.best_primal)
                 changed = np.array([before.passes, left, forecast])
                 after = replace(before, round=before.round + 1, memory={_CHANGED: changed})
-                after = warm_start(after, near=self.blocks == 1 or left < _FAR)
+                far = left >= _FAR
+                after = warm_start(after, near=not far, from_zero=far and self.blocks > 1)
                 logger.info("%s", change_of_method(after).why)
                 return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
             since = np.array([before.passes, gap])

@@ -177,11 +177,11 @@ def _with_exact_products(measured: Measurement) -> Advance:
     return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
 
 
-def warm_start(state: SolverState, *, near: bool = True) -> SolverState:
+def warm_start(state: SolverState, *, near: bool = True, from_zero: bool = False) -> SolverState:
     """Return a state that proximal steps go on from, given one of A, whose W is W(A).
 
-    Where that is not `near` the optimum F is minimised from W = 0 on, with the sigma of a new run.
+    Where that is not `near` the optimum sigma is that of a new run.  F is minimised from W or `from_zero` on.
     """
     control = np.array([_SIGMA_WARM if near else _SIGMA, math.inf, _INNER, math.nan])
     memory = {**state.memory, _W_DUAL: state.W, CONTROL: control}
-    return replace(state, W=state.W if near else np.zeros_like(state.W), memory=memory)
+    return replace(state, W=np.zeros_like(state.W) if from_zero else state.W, memory=memory)

@@ -214,6 +214,20 @@ class Counted:
         self.done += count
 
 
+@pytest.mark.parametrize(("share", "valid"), [(0.7, True), (1.2, False)])
+def test_a_share_of_the_dual_point_at_other_weights(rows: Rows, share: float, valid: bool) -> None:
+    """Where training ended with one point the certificate finds it there; a share above 1 is infeasible."""
+    loss, V, W = TopKHinge(2), weights_at(2), weights_at(1)
+    found = rows.certified(loss, {"W": W, "cut_points": V[None], "cut_shares": np.array([share])})
+    A = share * duals_at(rows, loss, V, 0.0, "moreau", np.ones(N))
+    assert found.primal == pytest.approx(reference.primal(rows.X, rows.y, loss, LAM, 0.0, W), rel=1e-9)
+    assert found.infeasibility == pytest.approx(max(0.0, share - 1.0))
+    if valid:
+        assert found.dual == pytest.approx(reference.dual(rows.X, rows.y, loss, LAM, 0.0, A), rel=1e-9)
+    else:
+        assert not found.valid
+
+
 @pytest.mark.parametrize("held", [0, 1 << 20])
 def test_kernels_by_their_matrix(rows: Rows, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     """With K in place of rows, and tr(C^T K C) of the coefficients C = A / (lam n) in place of |W|^2."""
@@ -282,6 +296,56 @@ def test_what_tiny_rows_leave_their_domain_by_counts_beside_their_mass(rows: Row
     # Half of |alpha| is the mass of a row, of at most 1.
     assert found.infeasibility == pytest.approx(by / size, rel=1e-4)
     assert not found.valid
+
+
+def plain_values(record: dict[str, Any], x: Array, y: Array) -> float:
+    """k(x, y) of two rows as the formulas have it."""
+    gamma = record.get("gamma", 0.0)
+    match record["name"]:
+        case "linear":
+            return float(x @ y)
+        case "polynomial":
+            return float((gamma * (x @ y) + record["coef0"]) ** record["degree"])
+        case "rbf":
+            return float(np.exp(-gamma * np.sum((x - y) ** 2)))
+        case "laplacian":
+            return float(np.exp(-gamma * np.sum(np.abs(x - y))))
+        case "chi2":
+            return float(np.exp(-gamma * np.sum((x - y) ** 2 / (x + y))))
+        case "intersection":
+            return float(np.sum(np.minimum(x, y)))
+    parts = [
+        group["weight"] * plain_values(group["kernel"], *(v[group["start"] : group["stop"]] for v in (x, y)))
+        for group in record["groups"]
+    ]
+    return float(sum(parts) if record["name"] == "sum" else np.prod(parts))
+
+
+GROUPS = [
+    {"start": 0, "stop": 2, "weight": 0.7, "kernel": {"name": "rbf", "gamma": 0.4}},
+    {"start": 2, "stop": 5, "weight": 1.5, "kernel": {"name": "intersection"}},
+]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"name": "linear"},
+        {"name": "polynomial", "degree": 3, "gamma": 0.5, "coef0": 1.5},
+        {"name": "rbf", "gamma": 0.3},
+        {"name": "laplacian", "gamma": 0.3},
+        {"name": "chi2", "gamma": 0.3},
+        {"name": "intersection"},
+        {"name": "sum", "groups": GROUPS},
+        {"name": "product", "groups": GROUPS},
+    ],
+    ids=lambda record: record["name"],
+)
+def test_kernels_are_what_their_formulas_say(record: dict[str, Any]) -> None:
+    rng = np.random.default_rng(6)
+    X, Y = rng.uniform(0.1, 2.0, (4, 5)), rng.uniform(0.1, 2.0, (3, 5))
+    expected = [[plain_values(record, x, y) for y in Y] for x in X]
+    np.testing.assert_allclose(kernel_values(record, X, Y), expected, rtol=1e-12)
 
 
 def test_an_unknown_kernel_is_refused() -> None:
