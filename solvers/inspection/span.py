@@ -29,8 +29,8 @@ from topline.solvers.typing import Float64Array, Int64Array
 #: Directions of the system at most: its matrix is this number squared of float64.
 MOST_DIRECTIONS = 2500
 #: The system is solved for as many rows as this allows, some seconds of a core, and so many passes over all
-#: rows would take: about two fits of a small problem, for products of matrices are quicker than dual steps.
-MOST_MULTIPLICATIONS, _MOST_PASSES = 1e10, 1000
+#: rows would take: about a fit of a small problem, for products of matrices are quicker than dual steps.
+MOST_MULTIPLICATIONS, _MOST_PASSES = 1e10, 500
 #: Rows that are left out at once.
 _AT_ONCE = 1024
 #: A difference is taken over this share of the distance in which a dual row moves by its whole range.
