@@ -1,9 +1,4 @@
-"""The flow `sweep`: C, k, losses and smoothings compared by cross-validation.
-
-Args:
-    config: The store and the grid
-    cluster: Where it runs: workers, memory, a scheduler that is running
-"""
+"""The flow `sweep`: C, k, losses and smoothings compared by cross-validation."""
 
 from __future__ import annotations
 

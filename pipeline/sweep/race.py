@@ -278,8 +278,17 @@ def _out_by_certificate(standings: Sequence[Standing]) -> list[Standing]:
 
 
 def _out_by_race(standings: Sequence[Standing], tol: float, confidence: float) -> list[Standing]:
-    """End the cells that others lead; who leads all others that are not out stays."""
+    """End the cells that others lead which are not out themselves, those with the fewest folds first.
+
+    They go one after the other: of three each may lead the next on the folds that both have seen.
+    """
     left = [one for one in standings if one.begun and one.state != "pruned"]
+    open_ = [one for one in left if one.state == "running" and not one.whole]
+    out: set[Cell] = set()
+    for one in sorted(open_, key=lambda one: len(one.parts)):
+        others = [other for other in left if other.cell not in out]
+        if any(_leads(other, one, tol, confidence) for other in others):
+            out.add(one.cell)
     return [
         replace(
             one,
@@ -287,10 +296,7 @@ def _out_by_race(standings: Sequence[Standing], tol: float, confidence: float) -
             why=f"race: behind after {len(one.parts)} of {one.folds} folds",
             rounds=(one.parts,),
         )
-        if one.state == "running"
-        and one.begun
-        and not one.whole
-        and any(_leads(other, one, tol, confidence) for other in left)
+        if one.cell in out
         else one
         for one in standings
     ]

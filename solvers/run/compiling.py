@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse as scipy_sparse
 
+from topline.solvers.blocks.stretch import can_vanish, least_stretch
 from topline.solvers.blocks.weight_sizes import weights_alike
 from topline.solvers.core.half_floats import widened
 from topline.solvers.core.problem import Problem, SmoothingKind
@@ -92,6 +93,9 @@ def compile_jit_functions(
         m=m,
     )
     form = loss.form(m).with_label_sets(sets if several else None, loss.name)
+    if can_vanish(form):
+        for dtype in (np.float32, np.float64):
+            least_stretch(form, np.zeros((1, m), dtype=dtype), np.zeros(1, np.int32), np.ones(1), 0.0)
     if keep_duals or method_named(method).needs_duals(form, smoothing):
         # The run above ends in float64, where rows need not be put inside their domains.
         nearest_rows(form, np.zeros((1, m)), np.asarray(y if several else [0])[:1])

@@ -171,5 +171,5 @@ def load_overrides(data: bytes, place: str) -> pa.Table:
     """Return the table that `dump_overrides` wrote; `IntegrityError` naming `place` if it cannot be read."""
     try:
         return _read(data).select(["row", *OVERRIDDEN])
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, KeyError) as error:
         raise IntegrityError(f"{place} is damaged: it is not a table in Parquet") from error

@@ -44,7 +44,7 @@ print(json.dumps([
     ran = subprocess.run(
         [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True, timeout=600
     )
-    assert json.loads(ran.stdout) == [False, 180, 30, 10.0, 1, "logging.yml", str(tmp_path / "prefect")]
+    assert json.loads(ran.stdout) == [False, 180, 30, 10.0, 3, "logging.yml", str(tmp_path / "prefect")]
 
 
 def test_a_home_that_cannot_be_written_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:

@@ -91,8 +91,21 @@ def test_the_race_is_a_paired_test_over_groups_of_rows_on_the_folds_to_come() ->
     assert states([looks_at(1.0, 900, 900, by_group=()), still], confidence=0.51)[1] == ("running", "")
 
 
+def test_of_cells_that_lead_each_other_in_a_circle_one_stays() -> None:
+    """On the folds that two have seen the first leads the last, the last the second, the second the first."""
+    hits = {0.1: [880], 1.0: [880, 920], 10.0: [870, 950, 950, 920]}
+    cells = [
+        Standing(Cell(LOSS, C), 8, (a_round(found),) if len(found) > 1 else (), looks=a_round(found)[:1])
+        for C, found in hits.items()
+    ]
+    assert lead(cells[0], cells[2]) > 0.0
+    assert lead(cells[2], cells[1]) > 0.0
+    out = ("pruned", "race: behind after 1 of 8 folds")
+    assert states(cells, tol=0.01) == [out, ("pruned", "race: behind after 2 of 8 folds"), ("running", "")]
+
+
 def test_leads_are_compared_on_the_folds_that_both_have_seen() -> None:
-    """Student's t of the groups' differences against many draws of folds that nobody has seen yet."""
+    """A cell with all folds leads one of the first fold by what both have there."""
     whole, first = standing(1.0, a_round([700, 900, 900, 900, 900])), looks_at(0.1, 690)
     assert lead(whole, first) == 0.01
     assert lead(first, whole) == -0.01

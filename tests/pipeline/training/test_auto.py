@@ -66,7 +66,8 @@ def test_a_hard_problem_goes_over_to_newton_and_everybody_says_so(folder: Path, 
 def test_workers_change_the_method_where_this_process_does(folder: Path, hard: TrainResult) -> None:
     worked = trained(folder, ClusterConfig(workers=2, dashboard=False), **HARD)
     assert (worked.passes, worked.why) == (hard.passes, hard.why)
-    assert np.array_equal(W_of(worked), W_of(hard))
+    # Products in float32 depend in their last bit on where arrays lie, and line searches carry that on.
+    np.testing.assert_allclose(W_of(worked), W_of(hard), atol=1e-4)
 
 
 @pytest.mark.parametrize("passes", [8, 25], ids=["before the change", "after it"])

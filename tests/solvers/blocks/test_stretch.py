@@ -12,6 +12,7 @@ from topline import (
     Softmax,
     Status,
     StructuredHinge,
+    ThreadExecutor,
     TopKHinge,
     TopKOthersHinge,
     UsunierHinge,
@@ -72,15 +73,15 @@ def test_a_row_that_is_behind_cannot_be_stretched(loss) -> None:
 
 
 def test_rounding_of_float32_leaves_no_loss() -> None:
-    """Scores of some 1e5, whose differences of 1 are known to 1e-2."""
-    random = np.random.default_rng(3)
-    scores, y = told_apart(random)
-    scores += 1e5
-    rounded = scores.astype(np.float32)
-    c = least_stretch(MaxHinge().form(M), rounded, y, np.ones(N), 0.0)
-    assert np.isinf(c) or not any(
-        reference.sorted_loss(MaxHinge(), c * row, label) for row, label in zip(scores, y, strict=True)
-    )
+    """Scores of some 1e3, whose differences are known to 1e-4."""
+    scores, y = told_apart(np.random.default_rng(3))
+    scores += 1e3
+    c = least_stretch(MaxHinge().form(M), scores.astype(np.float32), y, np.ones(N), 0.0)
+    assert np.isfinite(c)
+    for row, label in zip(scores, y, strict=True):
+        assert reference.sorted_loss(MaxHinge(), c * row, label) == 0.0
+    far = (scores + 1e6).astype(np.float32)
+    assert least_stretch(MaxHinge().form(M), far, y, np.ones(N), 0.0) == np.inf
 
 
 def test_losses_that_never_vanish_or_have_no_ranks_are_left_alone() -> None:
@@ -107,3 +108,26 @@ def test_passes_do_not_grow_with_c_where_classes_can_be_told_apart(loss, dtype) 
         assert result.dual <= result.primal
         passes.append(result.passes)
     assert max(passes) <= 1.5 * min(passes)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+def test_blocks_and_weights_stretch_alike(smoothing) -> None:
+    """The largest stretch of all blocks counts, whatever the rows count; P is that of the W that is given."""
+    random = np.random.default_rng(6)
+    y = np.arange(120) % M
+    X = np.maximum(random.standard_normal((M, 40))[y] + 0.3 * random.standard_normal((120, 40)), 0.0)
+    weights = random.uniform(0.2, 3.0, 120)
+    weights[::7] = 0.0
+    lam = 1.0 / (1e3 * len(y))
+    found = []
+    for bounds in ([0, 120], [0, 50, 120]):
+        with ThreadExecutor(2, bounds=bounds) as executor:
+            result = solve(
+                X, y, TopKHinge(2), lam, smoothing, "dual_ascent", sample_weight=weights, tol=1e-2,
+                max_passes=400, executor=executor,
+            )  # fmt: skip
+        primal = reference.primal(X, y, TopKHinge(2), lam, smoothing, result.W, weights=weights)
+        assert result.primal == pytest.approx(primal, rel=1e-8)
+        found.append(result)
+    assert max(one.dual for one in found) <= min(one.primal for one in found)
+    assert min(one.primal for one in found) > 0.0
