@@ -283,23 +283,14 @@ def _out_by_race(standings: Sequence[Standing], tol: float, confidence: float) -
     They go one after the other: of three each may lead the next on the folds that both have seen.
     """
     left = [one for one in standings if one.begun and one.state != "pruned"]
-    open_ = [one for one in left if one.state == "running" and not one.whole]
-    out: set[Cell] = set()
-    for one in sorted(open_, key=lambda one: len(one.parts)):
+    out: dict[Cell, Standing] = {}
+    for one in sorted(left, key=lambda one: len(one.parts)):
         others = [other for other in left if other.cell not in out]
-        if any(_leads(other, one, tol, confidence) for other in others):
-            out.add(one.cell)
-    return [
-        replace(
-            one,
-            state="pruned",
-            why=f"race: behind after {len(one.parts)} of {one.folds} folds",
-            rounds=(one.parts,),
-        )
-        if one.cell in out
-        else one
-        for one in standings
-    ]
+        if one.state != "running" or one.whole or not any(_leads(o, one, tol, confidence) for o in others):
+            continue
+        why = f"race: behind after {len(one.parts)} of {one.folds} folds"
+        out[one.cell] = replace(one, state="pruned", why=why, rounds=(one.parts,))
+    return [out.get(one.cell, one) for one in standings]
 
 
 def _leads(one: Standing, behind: Standing, tol: float, confidence: float) -> bool:
