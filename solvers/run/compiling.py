@@ -14,7 +14,7 @@ from topline.solvers.core.row_packing import pack, unpack
 from topline.solvers.core.stopping import FINEST_TOL, StoppingCriteria
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.kernels import Kernel, is_precomputed
-from topline.solvers.losses import LabelSets, Loss
+from topline.solvers.losses import LabelSets, Loss, LossForm
 from topline.solvers.losses.batches import nearest_rows
 from topline.solvers.methods import Choice, method_named
 from topline.solvers.run.api import solve
@@ -52,33 +52,22 @@ def compile_jit_functions(
     tens of seconds on a slow one.  Without this call the first pass takes them.  `several` says that examples
     have label sets.  With a `kernel` it is what blocks do that compute it.
     """
-    widened(np.zeros(1, dtype=np.float16))
-    for rows in (np.eye(_ROWS, dtype=np.float32), np.eye(_ROWS)):
-        unpack(pack(rows), 0, _ROWS, rows)
+    _compile_packing()
     X = np.zeros((_ROWS, max(weights_alike(d * m) // m, 3)), dtype=np.float32)
     X[:, :3] = np.random.default_rng(0).standard_normal((_ROWS, 3))
-    sets, y = LabelSets.from_lists([{i % m, i // 2 % m} for i in range(_ROWS)], m)
+    sets, codes = LabelSets.from_lists([{i % m, i // 2 % m} for i in range(_ROWS)], m)
+    label_sets = sets if several else None
+    y = np.asarray(codes if several else np.arange(_ROWS) % m, dtype=np.int32)
     if kernel is not None:
-        _compile_on_blocks(
-            Problem(
-                loss,
-                n=_ROWS,
-                d=X.shape[1],
-                m=m,
-                lam=_LAM,
-                smoothing=smoothing,
-                smoothing_kind=smoothing_kind,
-                label_sets=sets if several else None,
-            ),
-            kernel,
-            np.abs(X) @ np.abs(X).T if is_precomputed(kernel) else np.abs(X),
-            np.asarray(y if several else np.arange(_ROWS) % m),
-            Choice(method, ""),
-        )
+        problem = Problem(
+            loss, n=_ROWS, d=X.shape[1], m=m, lam=_LAM, smoothing=smoothing, smoothing_kind=smoothing_kind,
+            label_sets=label_sets,
+        )  # fmt: skip
+        _compile_on_blocks(problem, kernel, np.abs(X), y, Choice(method, ""))
         return
     solve(
         scipy_sparse.csr_matrix(X) if sparse else X,
-        y if several else np.arange(_ROWS) % m,
+        y,
         loss,
         lam=_LAM,
         smoothing=smoothing,
@@ -89,19 +78,35 @@ def compile_jit_functions(
         smoothing_kind=smoothing_kind,
         keep_duals=keep_duals,
         risk=AverageTopK(_ROWS / 2) if isinstance(risk, AverageTopK) else risk,
-        label_sets=sets if several else None,
+        label_sets=label_sets,
         m=m,
     )
-    form = loss.form(m).with_label_sets(sets if several else None, loss.name)
+    form = loss.form(m).with_label_sets(label_sets, loss.name)
+    _compile_what_few_rounds_meet(
+        form, y[:1], duals=keep_duals or method_named(method).needs_duals(form, smoothing)
+    )
+
+
+def _compile_packing() -> None:
+    """Compile what reads and packs rows."""
+    widened(np.zeros(1, dtype=np.float16))
+    for rows in (np.eye(_ROWS, dtype=np.float32), np.eye(_ROWS)):
+        unpack(pack(rows), 0, _ROWS, rows)
+
+
+def _compile_what_few_rounds_meet(form: LossForm, y: IntArray, *, duals: bool) -> None:
+    """Compile what the tiny problem does not come to, on a row of label y (1,)."""
     if can_vanish(form):
         for dtype in (np.float32, np.float64):
-            least_stretch(form, np.zeros((1, m), dtype=dtype), np.zeros(1, np.int32), np.ones(1), 0.0)
-    if keep_duals or method_named(method).needs_duals(form, smoothing):
-        # The run above ends in float64, where rows need not be put inside their domains.
-        nearest_rows(form, np.zeros((1, m)), np.asarray(y if several else [0])[:1])
+            least_stretch(form, np.zeros((1, form.m), dtype=dtype), y, np.ones(1), 0.0)
+    if duals:
+        # The tiny problem ends in float64, where rows need not be put inside their domains.
+        nearest_rows(form, np.zeros((1, form.m)), y)
 
 
 def _compile_on_blocks(problem: Problem, kernel: Kernel, X: FloatArray, y: IntArray, choice: Choice) -> None:
+    if is_precomputed(kernel):
+        X = X @ X.T
     criteria = StoppingCriteria(tol=FINEST_TOL, max_passes=_PASSES)
     with SerialExecutor() as executor:
         solve_on_blocks(kernel, problem, X, y, None, executor, criteria, choice)
