@@ -27,8 +27,9 @@ from topline.solvers.run import ON_BLOCKS
 
 logger = logging.getLogger(__name__)
 
-#: Of so many rows is looked at how much single features count; at this share of all, others hardly do.
-_LOOKED_AT, _NEARLY_ALL = 1000, 0.9
+#: Of so many rows, at so many places, is looked at how much single features count; at this share of all,
+#: others hardly do.
+_LOOKED_AT, _PLACES, _NEARLY_ALL = 1000, 10, 0.9
 
 SEVERAL = "multilabel_hinge, multilabel_softmax, one_vs_all_hinge or one_vs_all_logistic"
 
@@ -63,8 +64,12 @@ def scale_note(config: TrainConfig, rows: TrainingRows) -> str | None:
     scaled = {"standardize", "pca"} & {name.partition(":")[0] for name in config.transforms}
     if scaled or info.layout == "csr" or info.d < 3 or config.kernel == "precomputed":
         return None
-    sample = np.asarray(TrainingRows(rows.dataset, "train")[0:_LOOKED_AT], dtype=np.float64)
-    squares = np.einsum("ij,ij->j", sample, sample)
+    stored, together = TrainingRows(rows.dataset, "train"), _LOOKED_AT // _PLACES
+    # From all over: the first rows may be those of one class.
+    squares = np.zeros(info.d)
+    for start in np.unique(np.linspace(0, max(len(stored) - together, 0), _PLACES, dtype=np.int64)):
+        sample = np.asarray(stored[int(start) : min(int(start) + together, len(stored))], dtype=np.float64)
+        squares += np.einsum("ij,ij->j", sample, sample)
     largest = int(squares.argmax())
     share = float(squares[largest] / max(squares.sum(), np.finfo(np.float64).tiny))
     if not share > _NEARLY_ALL:

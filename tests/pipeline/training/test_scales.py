@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sklearn.datasets import load_wine
 
 from tests.pipeline.small_data import make_split, small_dataset, write_dataset
 from topline.pipeline.evaluation import evaluate
 from topline.pipeline.options import ClusterConfig, TrainConfig
+from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training import train
+from topline.pipeline.training.problem_checks import scale_note
+from topline.storage.datasets import Dataset
 from topline.storage.stores import open_store
 
 HERE = ClusterConfig(workers=0)
@@ -35,3 +39,14 @@ def test_a_column_that_drowns_the_others_is_named_with_what_to_do(tmp_path: Path
 def test_features_of_one_scale_are_not_spoken_of(tmp_path: Path, sparse: bool) -> None:
     small_dataset(tmp_path, n=200, sparse=sparse)
     assert train(TrainConfig(store=str(tmp_path), loss="max_hinge"), HERE).notes == ()
+
+
+def test_rows_are_looked_at_from_all_over(tmp_path: Path) -> None:
+    """The first thousand rows, of one class, have a feature that is far larger; of all rows it is not."""
+    X = np.random.default_rng(0).standard_normal((6000, 8)).astype(np.float32)
+    X[:1000, 3] *= 1e2
+    X[1000:] *= 1e2
+    labels = np.minimum(np.arange(6000) // 1000, 3).astype(np.int32)
+    store = open_store(tmp_path / "sorted", create=True)
+    write_dataset(store, X, labels, np.zeros(6000, dtype=np.int8))
+    assert scale_note(TrainConfig(store=store.url), TrainingRows(Dataset.open(store), "train")) is None
