@@ -59,6 +59,7 @@ class Options:
     budget: float = 60.0
     quick: bool = False
     methods: tuple[str, ...] = ()
+    peers: tuple[str, ...] = tuple(PEERS)
     clock: str = "wall"
 
 
@@ -91,13 +92,13 @@ class Case:
     @property
     def seconds_ratio(self) -> float | None:
         """Seconds of the best peer over auto's; a lower bound where no peer came to the goal."""
-        theirs = [self.outcomes[name].seconds for name in THEIRS[self.loss]]
+        theirs = [one.seconds for name, one in self.outcomes.items() if name in PEERS]
         return min(theirs) / self.outcomes["auto"].seconds if theirs else None
 
     @property
     def no_peer_reached(self) -> bool:
         """Whether every peer met its cap."""
-        return not any(self.outcomes[name].reached for name in THEIRS[self.loss])
+        return not any(one.reached for name, one in self.outcomes.items() if name in PEERS)
 
     def cell(self) -> str:
         """Lay it out for a table."""
@@ -142,9 +143,10 @@ def run_case(
     data: DataSet, loss: str, lam_n: float, methods: Sequence[str], peers: PeerProcess, options: Options
 ) -> Case:
     """Run every method and peer on one problem, in turns."""
-    goal = goal_for(data, loss, lam_n, options) if THEIRS[loss] else np.inf
+    theirs = [name for name in THEIRS[loss] if name in options.peers]
+    goal = goal_for(data, loss, lam_n, options) if theirs else np.inf
     print(f" {loss}, lam n = {lam_n:g}")
-    runs: dict[str, list[Outcome]] = {name: [] for name in (*methods, *THEIRS[loss])}
+    runs: dict[str, list[Outcome]] = {name: [] for name in (*methods, *theirs)}
     tolerances: dict[str, float] = {}
     for _ in range(options.repeats):
         for name, outcomes in runs.items():
@@ -272,12 +274,15 @@ def read_options(arguments: Sequence[str]) -> Options:
     parser.add_argument("--cap", type=float, default=60.0, help="seconds of one run")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds of the run to gap 1e-5")
     parser.add_argument("--methods", default="", help="ours to run beside auto; all by default")
+    parser.add_argument("--peers", default=",".join(PEERS), help="theirs, of those that know the loss")
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: seconds of all threads")
     parser.add_argument("--quick", action="store_true", help="a few hundred rows of every set")
     given = parser.parse_args(arguments)
     losses = tuple(given.loss.split(","))
     if unknown := set(losses) - set(OURS):
         parser.error(f"there is no loss {', '.join(sorted(unknown))} here; take some of {', '.join(OURS)}")
+    if unknown := set(given.peers.split(",")) - set(PEERS):
+        parser.error(f"there is no peer {', '.join(sorted(unknown))}; take some of {', '.join(PEERS)}")
     return Options(
         folder=given.data_dir,
         only=tuple(given.only.split(",")),
@@ -289,6 +294,7 @@ def read_options(arguments: Sequence[str]) -> Options:
         quick=given.quick,
         clock=given.clock,
         methods=tuple(given.methods.split(",")) if given.methods else (),
+        peers=tuple(given.peers.split(",")),
     )
 
 

@@ -48,6 +48,12 @@ def test_standardised_sets_and_losses_with_and_without_a_peer(capsys) -> None:
     assert "| topk_hinge, lam n | 10 |\n|---|---|\n| digits/z | (" in printed
     assert "| softmax, lam n | 10 |" in printed
     assert "sklearn newton-cg" in printed
+    assert peers.main([*arguments, "--peers", "sklearn lbfgs"]) == 0
+    printed = capsys.readouterr().out
+    assert "sklearn lbfgs" in printed
+    assert "sklearn newton-cg" not in printed
+    with pytest.raises(SystemExit):
+        peers.main([*arguments, "--peers", "nobody"])
 
 
 def test_a_missing_file_is_said_and_skipped(tmp_path, capsys) -> None:
