@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,10 @@ def find_browser() -> str | None:
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
+class Navigated(Exception):
+    """The page left while it was asked: another one is on its way."""
+
+
 class Tab:
     """One page: what it shows, and what it complained of."""
 
@@ -48,6 +52,8 @@ class Tab:
         while True:
             said = json.loads(self._socket.recv(timeout=WAIT))
             if said.get("id") == number:
+                if "navigated" in said.get("error", {}).get("message", ""):
+                    raise Navigated(said["error"])
                 assert "error" not in said, said["error"]
                 return said["result"]  # type: ignore[no-any-return]
             self._note(said)
@@ -78,11 +84,23 @@ class Tab:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
+    def follow(self, script: str) -> None:
+        """Run a script that leaves the page; it may be gone before it answers."""
+        with suppress(Navigated):
+            self.ask(script)
+
     def until(self, script: str) -> None:
+        """Ask until it is so; a page that leaves in the middle of a question is asked again."""
         deadline = time.monotonic() + WAIT
-        while not self.ask(script):
+        while not self._holds(script):
             assert time.monotonic() < deadline, f"it never came to be that {script}"
             time.sleep(0.05)
+
+    def _holds(self, script: str) -> bool:
+        try:
+            return bool(self.ask(script))
+        except Navigated:
+            return False
 
     def text(self, selector: str) -> str:
         return str(self.ask(f"document.querySelector({json.dumps(selector)}).innerText"))

@@ -126,7 +126,7 @@ def test_models_and_their_champions(tab: Tab, tmp_path: Path) -> None:
             tab.shoot(tmp_path / f"models_{scheme}.png")
             tab.shoot(tmp_path / f"models_{scheme}_whole.png", whole=True)
             assert_readable(tab)
-        tab.ask("document.querySelector('[data-part=runs] a').click()")
+        tab.follow("document.querySelector('[data-part=runs] a').click()")
         tab.until("document.title.startsWith('Run r0003')")
         tab.open(ABOUT_BLANK)
     assert tab.complaints == []

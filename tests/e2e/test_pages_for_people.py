@@ -138,9 +138,9 @@ def test_fifty_models(tab: Tab, tmp_path: Path, fifty: Store) -> None:
             assert_for_everybody(tab, page, tmp_path, name)
         tab.open(url)
         walk_by_keyboard(tab)
-        tab.ask("document.querySelector('[data-part=models] a[href]').click()")
+        tab.follow("document.querySelector('[data-part=models] a[href]').click()")
         tab.until("document.title.startsWith('Model m0050')")
-        tab.ask("document.querySelector('#others a[href*=compare]').click()")
+        tab.follow("document.querySelector('#others a[href*=compare]').click()")
         tab.until("document.title.startsWith('m0050 and m0049')")
         tab.open("about:blank")
     assert tab.complaints == []
