@@ -18,25 +18,19 @@ so many, where it was not solved.  It takes 24 n^2 bytes, 9.6 GB for 20,000 rows
 from __future__ import annotations
 
 import argparse
-import io
-import json
-import os
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from sklearn.svm import SVC
 
+from tests.benchmarks.command_cost import command_cost
 from tests.benchmarks.datasets import DATA_DIR, DataSet, load
-from tests.benchmarks.tree_memory import TreeMemory
 from tests.pipeline.small_data import write_dataset
 from topline import MaxHinge, Status, TopKHinge, solve
 from topline.solvers.kernels import KernelFeatures, low_rank
@@ -96,24 +90,17 @@ def trained(
         write_dataset(
             store, data.X[:rows], data.y[:rows], np.zeros(rows, dtype=np.int8), m=data.m, plan=PLAN(rows)
         )
-        command = [
-            sys.executable, "-m", "topline", "train", "--store", folder, "--loss", *loss, "--C", str(C),
-            "--kernel", "rbf", "--transforms", "none", "--tol", str(tol), "--method", method,
-            "--workers", str(workers), "--memory-limit", "4GiB", "--json",
-        ]  # fmt: skip
-        began = time.monotonic()
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        with TreeMemory(process.pid) as memory, process.stdout or io.StringIO() as printing:
-            printed = printing.read()
-            _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        result: dict[str, Any] = json.loads(printed)
-    certificate = result["certificate"]
-    coordinator = next(name for name in memory.peak.by_process if name.startswith(f"{process.pid} "))
+        spent = command_cost(
+            [
+                "train", "--store", folder, "--loss", *loss, "--C", str(C), "--kernel", "rbf", "--transforms",
+                "none", "--tol", str(tol), "--method", method, "--workers", str(workers),
+                "--memory-limit", "4GiB",
+            ]
+        )  # fmt: skip
+    certificate = spent.answer["certificate"]
     return Cost(
-        name, rows, certificate["relative_gap"], certificate["certified"], usage.ru_utime + usage.ru_stime,
-        time.monotonic() - began, memory.peak.pss, memory.peak.by_process[coordinator],
-        memory.root_rss,
+        name, rows, certificate["relative_gap"], certificate["certified"], spent.cpu, spent.wall,
+        spent.peak.pss, spent.own_bytes, spent.own_rss,
     )  # fmt: skip
 
 
