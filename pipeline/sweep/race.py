@@ -246,7 +246,8 @@ def lead(one: Standing, behind: Standing) -> float:
 def _failed(one: Standing) -> Standing:
     """End a cell whose numbers overflowed."""
     if one.state == "running" and any(part.status == Status.NONFINITE.value for part in one.parts):
-        return replace(one, state="pruned", why="failed: the numbers overflowed", rounds=(one.parts,))
+        rounds = one.rounds or (one.parts,)
+        return replace(one, state="pruned", why="failed: the numbers overflowed", rounds=rounds)
     return one
 
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_rows import DualWindow, rows_with_mass
-from topline.solvers.blocks.ascent_work import SweptRows, Work
+from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, rows_with_mass
+from topline.solvers.blocks.ascent_work import Work
 from topline.solvers.blocks.extrapolation import Extrapolation
 from topline.solvers.blocks.row_feed import HeldRows, RowFeed
 from topline.solvers.core.block_stats import BlockStats
@@ -46,7 +46,7 @@ _MOST_VISITS_WARM = 16.0
 _LOOKS, _SETTLED = 5e-3, 2.5e-4
 
 
-class BlockAscent(SweptRows):
+class BlockAscent(BlockRows):
     """Sweeps over the rows of one block.
 
     The parameters are those of `BlockRows`.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topline.solvers.blocks.thread_choice import Helpers, ThreadChoice
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.rows import Rows, RowSource
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -17,7 +20,7 @@ _LOOKED_AT = 1 << 22
 
 
 class BlockRows:
-    """Rows of one block, and how sweeps over them are seeded and rounded.
+    """Rows of one block, and what sweeps over them find out about them once.
 
     Parameters
     ----------
@@ -26,6 +29,7 @@ class BlockRows:
     y, weights : (rows,) labels, and how often each row counts.
     index : place of the block among all blocks; it seeds the random orders.
     dtype : precision of products, where a request does not ask for float64.
+    helpers : threads that work on the rows beside the one that is asked; None for some of its own.
     """
 
     def __init__(
@@ -36,12 +40,40 @@ class BlockRows:
         weights: Float64Array,
         index: int,
         dtype: np.dtype[Any],
+        helpers: Helpers | None = None,
     ) -> None:
         form = problem.form
         self.problem, self.X, self.y, self.weights = problem, X, y, weights
         self.index, self.dtype = index, dtype
         alike = problem.smoothing_own == problem.smoothing
         self.loss = form.column_where(alike=alike), form.rho, form.table
+        self.helpers = helpers or Helpers()
+
+    @cached_property
+    def norms(self) -> Float64Array:
+        """|x_i|^2 (rows,), -1 where it is not known yet."""
+        return np.full(len(self.y), -1.0)
+
+    @cached_property
+    def thread_choice(self) -> ThreadChoice:
+        """Whether sweeps over these rows are faster on several threads."""
+        return ThreadChoice()
+
+    @cached_property
+    def along(self) -> Float64Array:
+        """<x_i, u> (rows,) where |x_i|^2 is known."""
+        return np.zeros(len(self.y))
+
+    _direction: Float64Array | None = None
+
+    def keep_apart(self, request: AscentRequest) -> tuple[Float64Array, float]:
+        """Return the direction that a request keeps apart, and by how much it shrinks squares along it."""
+        shared = request.shared
+        u = np.zeros(self.problem.d) if shared is None else shared.u
+        if self._direction is None or not np.array_equal(u, self._direction):
+            self._direction = u
+            self.norms[:] = -1.0
+        return self._direction, 0.0 if shared is None else 1.0 - shared.kappa
 
 
 def rows_with_mass(A: DualStore) -> NDArray[np.bool_]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from topline.solvers.blocks.ascent_tiles import SweptPart, TiledWeights
 from topline.solvers.blocks.change_sums import add_changes
 from topline.solvers.blocks.jit import sum_of_squares
 from topline.solvers.blocks.row_feed import HeldRows, RowFeed
-from topline.solvers.blocks.thread_choice import Helpers, ThreadChoice
 from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.blocks.weight_sizes import SMALL_W, is_tiled
 from topline.solvers.core.block_stats import BlockStats
@@ -46,45 +44,10 @@ _TIMED_ROWS, _TIMED_PRODUCTS = 2048, 1 << 22
 _STILL = 0.01
 
 
-class SweptRows(BlockRows):
-    """Rows of one block with what sweeps find out about them once: their squares, and their parts along u."""
-
-    @cached_property
-    def norms(self) -> Float64Array:
-        """|x_i|^2 (rows,), -1 where it is not known yet."""
-        return np.full(len(self.y), -1.0)
-
-    @cached_property
-    def thread_choice(self) -> ThreadChoice:
-        """Whether sweeps over these rows are faster on several threads."""
-        return ThreadChoice()
-
-    @cached_property
-    def helpers(self) -> Helpers:
-        """The threads that work on these rows beside the one that was asked."""
-        return Helpers()
-
-    @cached_property
-    def along(self) -> Float64Array:
-        """<x_i, u> (rows,) where |x_i|^2 is known."""
-        return np.zeros(len(self.y))
-
-    _direction: Float64Array | None = None
-
-    def keep_apart(self, request: AscentRequest) -> tuple[Float64Array, float]:
-        """Return the direction that a request keeps apart, and by how much it shrinks squares along it."""
-        shared = request.shared
-        u = np.zeros(self.problem.d) if shared is None else shared.u
-        if self._direction is None or not np.array_equal(u, self._direction):
-            self._direction = u
-            self.norms[:] = -1.0
-        return self._direction, 0.0 if shared is None else 1.0 - shared.kappa
-
-
 class Work:
     """What the sweeps of one request share: the weights as they move, and which rows move."""
 
-    def __init__(self, block: SweptRows, request: AscentRequest, duals: DualWindow, threads: int = 1) -> None:
+    def __init__(self, block: BlockRows, request: AscentRequest, duals: DualWindow, threads: int = 1) -> None:
         self.block, self.duals, self._threads = block, duals, threads
         self.random = np.random.default_rng((request.seed, request.round, block.index))
         self.scale = block.problem.scale * request.safety_factor

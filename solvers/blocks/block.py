@@ -11,6 +11,7 @@ from topline.solvers.blocks.kernel.block import BlockKernel
 from topline.solvers.blocks.oracles import LargestLossesOracle, duals_from_primal
 from topline.solvers.blocks.second_order import BlockNewton
 from topline.solvers.blocks.shared.tile_work import Evaluate, FindVertex, Rebuild, TileWork, work_through
+from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.kernel_rows import Mark
 from topline.solvers.core.problem import Problem
@@ -50,6 +51,7 @@ class Block:
         in a temporary file.  None for arrays.  Whichever it is, the numbers are the same.
     kept_bytes : memory for what Newton's method would else compute again in a round, and for columns of a
         kernel matrix; None for what they take.
+    helpers : threads of several blocks that sweeps share; None for those of its own.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Block:
         weights: Float64Array | None = None,
         dual_bytes: int | None = None,
         kept_bytes: int | None = None,
+        helpers: Helpers | None = None,
     ) -> None:
         self.index, self.start, self.stop = index, start, stop
         self.problem = problem
@@ -76,6 +79,7 @@ class Block:
         self._tiles = TileReader(X, self._y, self._weights, start, problem.m)
         self._largest_losses = LargestLossesOracle(problem, X, self._y, self._tiles, start, self._dtype)
         self._ascent: BlockAscent | None = None
+        self._helpers = helpers
         self._column_atoms: BlockColumnAtoms | None = None
         self._newton: BlockNewton | None = None
         self._kernel: BlockKernel | None = None
@@ -179,7 +183,7 @@ class Block:
         rows = self.problem, self._X, self._y, self._weights, self.index, self._dtype
         match request:
             case AscentRequest():
-                self._ascent = self._ascent or BlockAscent(*rows)
+                self._ascent = self._ascent or BlockAscent(*rows, self._helpers)
                 stats = self._ascent.run(request, duals.A, duals.change(), threads)
             case ColumnRequest():
                 A, change = duals.whole("Frank-Wolfe over the columns")

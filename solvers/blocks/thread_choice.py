@@ -33,7 +33,10 @@ class ThreadChoice:
 
 
 class Helpers:
-    """Threads that work for another one, begun when they are first asked for and kept with their owner."""
+    """Threads that work for others, begun when they are first asked for and kept with their owner.
+
+    Several may share them that never ask for more than somebody has asked for before.
+    """
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None

@@ -53,7 +53,7 @@ class BlockKernel:
     index, start, stop : place of the block among all blocks, and its rows in the problem.
     dtype : precision of products, where a request does not ask for float64.
     mark : what the scores 0 belong to; None where A is not 0.
-    kept_bytes : memory for columns of K from one round to the next; None for a moderate one.
+    kept_bytes : memory for columns of K from one round to the next; None for a share of a moderate one.
     """
 
     def __init__(

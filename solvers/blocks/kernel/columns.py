@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from topline.solvers.typing import FloatArray, Int64Array
 
-#: Bytes that a block keeps at most where nobody says what it may.
+#: Bytes that all blocks of a problem keep together at most where nobody says what they may.
 _KEPT_BYTES = 1 << 28
 
 
@@ -26,10 +26,13 @@ class Places:
 
 
 class KeptColumns:
-    """As many columns of `rows` values as `kept_bytes` hold, of the `n` that there are."""
+    """As many columns of `rows` values as `kept_bytes` hold, of the `n` that there are.
+
+    Without a budget a block has its share of a moderate one, in proportion to its rows.
+    """
 
     def __init__(self, rows: int, n: int, kept_bytes: int | None) -> None:
-        most = _KEPT_BYTES if kept_bytes is None else kept_bytes
+        most = _KEPT_BYTES * rows // n if kept_bytes is None else kept_bytes
         self._rows, self._n = rows, n
         self._room = min(max(most - 8 * n, 0) // (4 * max(rows, 1)), n)
         self._slots: Int64Array | None = None

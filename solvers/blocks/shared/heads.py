@@ -15,6 +15,7 @@ import numpy as np
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.shared.tile_work import TileWork, work_through
+from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.heads import (
@@ -67,6 +68,7 @@ class HeadBlocks:
         self._dtype = compute_dtype(X.dtype)
         self._heads: dict[int, Block] = {}
         self._known: dict[int, tuple[Problem, int]] = {}
+        self._helpers = Helpers()
 
     def run(self, request: HeadRequests, threads: int = 1) -> HeadStats:
         """Answer the calls of all heads; a head that is not known starts with A = 0.
@@ -145,7 +147,7 @@ class HeadBlocks:
         self._known[head] = problem, column
         self._heads[head] = Block(
             self.index, self.start, self.stop, self._X, self._y, problem, keep_duals=True,
-            weights=self._weights[column], dual_bytes=self._dual_bytes,
+            weights=self._weights[column], dual_bytes=self._dual_bytes, helpers=self._helpers,
         )  # fmt: skip
         return self._heads[head]
 
@@ -169,6 +171,9 @@ class HeadBlocks:
         together = len(calls) > 1 and not kept_in_memory(self._X, 0, self.stop - self.start)
         at_once = len(calls) if together else min(threads, len(calls))
         each = max(threads // max(len(calls), 1), 1)
+        if each > 1:
+            # As many as all heads ask for together: none of them begins more while others are at work.
+            self._helpers.pool(threads)
         if together:
             self._X.begin(len(calls))
 

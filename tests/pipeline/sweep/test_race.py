@@ -162,6 +162,16 @@ def test_the_tolerance_budgets_and_overflows_end_a_cell_by_every_rule() -> None:
     ]
 
 
+def test_a_cell_whose_numbers_overflow_later_keeps_what_it_took_before() -> None:
+    whole = standing(1.0, a_round([900] * 5), a_round([0] * 5, status="nonfinite"))
+    looked = replace(looks_at(1.0, 880, 900), rounds=whole.rounds)
+    for one in (whole, looked, looks_at(1.0, 900, 0, status="nonfinite")):
+        (failed,) = judged([one], "race", 1e-3, 0.95)
+        assert failed.state == "pruned"
+        assert (failed.passes, failed.seconds) == (one.passes, one.seconds)
+        assert failed.parts == one.parts
+
+
 def test_gaps_fall_by_a_factor_from_where_the_worst_fold_is_and_never_below_the_tolerance() -> None:
     fresh, every = standing(1.0), range(5)
     assert next_step(fresh, "certificate", 1e-3) == (every, FIRST_GAP)

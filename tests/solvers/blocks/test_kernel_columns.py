@@ -7,6 +7,7 @@ import pytest
 
 from tests.solvers.problems import examples
 from topline import MaxHinge, Problem, RBFKernel, SerialExecutor, Status
+from topline.solvers.blocks.kernel import columns
 from topline.solvers.blocks.kernel.columns import KeptColumns
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.methods import Choice
@@ -36,6 +37,16 @@ def test_columns_that_come_first_stay_and_the_others_find_no_room() -> None:
 @pytest.mark.parametrize("kept_bytes", [0, 8 * 240 * 2 - 1, 8 * 240 * 2])
 def test_no_budget_is_no_column(kept_bytes) -> None:
     assert (KeptColumns(120, 240, kept_bytes // 2).places(np.arange(5)).slots == -1).all()
+
+
+def test_blocks_share_what_nobody_has_limited(monkeypatch) -> None:
+    n, most = 600, 200_000
+    monkeypatch.setattr(columns, "_KEPT_BYTES", most)
+    blocks = [KeptColumns(rows, n, None) for rows in (300, 200, 100)]
+    kept = [int((one.places(np.arange(n)).slots >= 0).sum()) for one in blocks]
+    taken = sum(4 * rows * count for rows, count in zip((300, 200, 100), kept, strict=True))
+    assert min(kept) > 0
+    assert most - 3 * (8 * n + 4 * 300) <= taken + 3 * 8 * n <= most
 
 
 class CountingKernel:
