@@ -68,7 +68,7 @@ def place(dataset: Dataset, options: argparse.Namespace) -> list[str]:
     """Give the words that say on what and where a command works."""
     return [
         "--store", dataset.store.url, "--dataset", dataset.info.id,
-        "--memory-limit", options.memory_limit, "--workers", str(options.workers),
+        "--memory-limit", options.memory_limit, "--workers", str(options.workers), "--worker-wait", "600",
     ]  # fmt: skip
 
 

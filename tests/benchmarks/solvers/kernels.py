@@ -1,14 +1,16 @@
 """Exact kernels on two workers: CPU time, memory and what they grow with, beside scikit-learn's SVC.
 
     python -m tests.benchmarks.solvers.kernels [--data FOLDER] [--rows 5000 10000 20000]
-        [--synthetic 15000 30000 60000] [--factor SECONDS] [--method NAME] [--quick]
+        [--synthetic 15000 30000 60000] [--factor SECONDS] [--method NAME] [--plot PAGE]
+        [--quick]
 
 trains RBF machines at C = 4, gamma = "scale", by `topline train` on stores of letter (all 20,000 rows in an
 order of their own, and the first so many of them), max and top-5 hinge, to a certified gap of 1e-3, and on a
 synthetic set (d = 64, m = 10) of `--synthetic` rows to 1e-2.  Of each it also prints how CPU time and memory
-grow: the power of n that fits the sizes best.  CPU time is that of all processes, certificate
-included, and so is memory: PSS at its most, the coordinator's own share of that, and its own most RSS.  SVC
-solves another problem, one machine for each pair of classes: its time is a yardstick, not a rival.
+grow: the power of n that fits the sizes best; `--plot` draws it as a page.  CPU time is that of all
+processes, certificate included, and so is memory: PSS at its most, the coordinator's own share of that, and
+its own most RSS.  SVC solves another problem, one machine for each pair of classes: its time is a yardstick,
+not a rival.
 
 `--factor SECONDS` also solves the same problems of letter by the factor of the whole kernel matrix, here,
 each until it is solved or has had so many seconds, and prints how many times the CPU time that is: at least
@@ -31,6 +33,7 @@ from sklearn.svm import SVC
 
 from tests.benchmarks.command_cost import command_cost
 from tests.benchmarks.datasets import DATA_DIR, DataSet, load
+from tests.benchmarks.solvers.kernels_page import write_page
 from tests.pipeline.small_data import write_dataset
 from topline import MaxHinge, Status, TopKHinge, solve
 from topline.solvers.kernels import KernelFeatures, low_rank
@@ -159,6 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Cost]:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--method", default="auto", help="of the trainings, as `topline train` takes it")
     parser.add_argument("--factor", type=float, default=0.0, help="seconds for the factor method; 0 for none")
+    parser.add_argument("--plot", type=Path, help="draw growth against n on this page")
     parser.add_argument("--quick", action="store_true", help="a few hundred synthetic rows alone")
     options = parser.parse_args(arguments)
     runs = []
@@ -190,8 +194,10 @@ def main(arguments: Sequence[str] | None = None) -> list[Cost]:
         cost = trained(data, rows, name, loss, tol, options.workers, options.method)
         print(f"{cost}{svc_seconds(data, rows):>9.1f}", flush=True)
         costs.append(cost)
-    for line in growth(costs):
-        print(line)
+    lines = growth(costs)
+    print(*lines, sep="\n")
+    if options.plot:
+        write_page(options.plot, costs, lines)
     if options.factor and options.rows and not options.quick:
         _beside_the_factor(letters(options.data), max(options.rows), options.factor, costs)
     return costs
