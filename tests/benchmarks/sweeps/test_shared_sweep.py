@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.scale.shared_sweep import main
+from tests.benchmarks.sweeps.shared_sweep import main
 
 
 @pytest.mark.parametrize("shared", [[], ["--shared"]], ids=["in memory", "shared passes"])

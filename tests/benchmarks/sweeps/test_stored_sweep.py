@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.scale.stored_sweep import main
+from tests.benchmarks.sweeps.stored_sweep import main
 
 pytestmark = pytest.mark.benchmarks
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.scale.sweep_size import main
+from tests.benchmarks.sweeps.sweep_size import main
 
 
 def test_the_benchmark_runs(tmp_path, capsys) -> None:

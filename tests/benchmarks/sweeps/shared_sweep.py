@@ -1,6 +1,6 @@
 """A whole sweep against one fit at the C that it chooses: passes, CPU seconds and seconds of both.
 
-    python -m tests.benchmarks.scale.shared_sweep [--rows 10000] [--d 256] [--m 20] [--set NAME]
+    python -m tests.benchmarks.sweeps.shared_sweep [--rows 10000] [--d 256] [--m 20] [--set NAME]
         [--C 1e-3:1e2:45] [--losses topk_hinge,softmax,topk_entropy] [--k 3] [--folds 5] [--shared]
         [--memory-limit 4GiB] [--one-by-one]
 
@@ -22,7 +22,7 @@ from unittest import mock
 import numpy as np
 
 from tests.benchmarks.datasets import DATA_DIR, load, relu_features
-from tests.benchmarks.solvers.sweep_cost import fits_from_zero
+from tests.benchmarks.sweeps.sweep_cost import fits_from_zero
 from tests.pipeline.small_data import write_dataset
 from topline.pipeline.options import ClusterConfig, SweepConfig, TrainConfig
 from topline.pipeline.sweep import search

@@ -1,6 +1,6 @@
 """A whole sweep from a store under a memory limit beside one fit at the C that it chooses, as users run both.
 
-    python -m tests.benchmarks.scale.stored_sweep --folder FOLDER [--rows 200000] [--d 1024] [--m 100]
+    python -m tests.benchmarks.sweeps.stored_sweep --folder FOLDER [--rows 200000] [--d 1024] [--m 100]
         [--C 1e-3:1e2:45] [--losses topk_hinge,softmax,topk_entropy] [--k 5] [--folds 5]
         [--memory-limit 4GiB] [--workers 2] [--exhaustive ROWS]
 

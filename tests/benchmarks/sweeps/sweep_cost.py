@@ -1,6 +1,6 @@
 """Passes of a sweep over C against exhaustive search on the same grid and folds, and the best C of both.
 
-    python -m tests.benchmarks.solvers.sweep_cost [--data FOLDER] [--sets letter usps] [--k 1] [--topk 1]
+    python -m tests.benchmarks.sweeps.sweep_cost [--data FOLDER] [--sets letter usps] [--k 1] [--topk 1]
         [--quick]
 
 Exhaustive search solves every C on every fold from zero to a relative gap of 1e-3, as scikit-learn's

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.benchmarks.solvers.sweep_cost import main
+from tests.benchmarks.sweeps.sweep_cost import main
 
 
 def test_digits_are_swept_in_fewer_passes_to_a_neighbour_of_the_best_C(capsys) -> None:

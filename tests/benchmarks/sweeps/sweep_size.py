@@ -1,6 +1,6 @@
 """Shared passes of a sweep over rows of ImageNet's shape: memory, and seconds a pass of eight heads.
 
-    python -m tests.benchmarks.scale.sweep_size --folder /data/big [--rows 64058] [--d 2048] [--m 1000]
+    python -m tests.benchmarks.sweeps.sweep_size --folder /data/big [--rows 64058] [--d 2048] [--m 1000]
         [--memory-limit 6GiB] [--passes 2]
 
 makes a store of `imagenet_store` once (64,058 rows are a twentieth of ImageNet's) and takes eight values of C
