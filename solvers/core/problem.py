@@ -24,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -105,6 +105,10 @@ class Problem:
                 "the smoothing kind others is for the hinges over ranks with smoothing > 0, not for "
                 f"{self.loss.name} with smoothing {self.smoothing}; take moreau"
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone: each process has compiled functions of its own."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
     def form(self) -> LossForm:
