@@ -77,6 +77,11 @@ class Compiled(CPUDispatcher):
         super().__init__(function, targetoptions=options, pipeline_class=_CompileWhole)
         self._part = _Part(function, targetoptions=options, pipeline_class=_CompilePart)
 
+    def __reduce__(self) -> str:  # type: ignore[override]
+        # By name, as any other function: a worker finds its own.
+        qualname: str = self.py_func.__qualname__
+        return qualname
+
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """Return how a compiled function calls this one."""
         return self._part.get_call_template(args, kws)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
+from dataclasses import fields
+
 import numba
 import numpy as np
 import pytest
@@ -224,3 +229,16 @@ def test_the_functions_of_a_loss_have_one_type_each_however_often_they_are_passe
     form = loss.form(M)
     for function in (form.column, form.conjugate) if form.convex else ():
         assert numba.typeof(function) is numba.typeof(function)
+
+
+def test_every_loss_goes_to_a_worker_that_is_a_process_of_its_own() -> None:
+    """A problem is sent with what it has made of its loss: the compiled functions go by their names."""
+    forms = [loss.form(M) for loss in EVERY_LOSS + MULTILABEL_LOSSES]
+    script = "import pickle, sys; sys.stdout.buffer.write(pickle.dumps(pickle.load(sys.stdin.buffer)))"
+    there = subprocess.run(
+        [sys.executable, "-c", script], input=pickle.dumps(forms), capture_output=True, check=True
+    )
+    for form, back in zip(forms, pickle.loads(there.stdout), strict=True):
+        for field in fields(form.family):
+            here, from_there = getattr(form.family, field.name), getattr(back.family, field.name)
+            assert here is from_there if callable(here) else type(here) is type(from_there), field.name

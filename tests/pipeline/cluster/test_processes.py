@@ -1,0 +1,60 @@
+"""Workers that are processes of their own, as large data get: everything that a problem holds goes there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from tests.solvers.problems import EVERY_LOSS, MULTILABEL_LOSSES, M, examples, loss_name, several_labels
+from topline.pipeline.cluster import DaskExecutor, open_cluster
+from topline.pipeline.options.train import ClusterConfig
+from topline.solvers.executors import SerialExecutor
+from topline.solvers.losses import Softmax, TopKHinge
+from topline.solvers.run import solve
+
+X, Y = examples(n=120, d=6)
+TABLE, CODES = several_labels(Y)
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Client]:
+    with open_cluster(ClusterConfig(workers=2, dashboard=False)) as client:
+        assert client is not None
+        yield client
+
+
+def assert_the_same(client: Client, loss: Any, **options: Any) -> None:
+    y, sets = (CODES, TABLE) if loss in MULTILABEL_LOSSES else (Y, None)
+    serial = SerialExecutor(blocks=3)
+    with DaskExecutor(client, blocks=3) as workers:
+        here, there = (
+            solve(X, y, loss, lam=1.0 / len(X), max_passes=6, executor=each, label_sets=sets, **options)
+            for each in (serial, workers)
+        )
+    assert (there.method, there.passes) == (here.method, here.passes)
+    # Last bits of a product depend on where its rows lie in memory.
+    np.testing.assert_allclose(there.W, here.W, rtol=1e-6, atol=1e-8)
+    assert there.primal == pytest.approx(here.primal, rel=1e-9)
+    assert there.dual == pytest.approx(here.dual, rel=1e-9, nan_ok=True)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("loss", [TopKHinge(2), Softmax()], ids=loss_name)
+def test_a_hinge_and_a_smooth_loss(processes: Client, loss: Any) -> None:
+    assert_the_same(processes, loss)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("loss", EVERY_LOSS + MULTILABEL_LOSSES, ids=loss_name)
+@pytest.mark.parametrize("method", ["auto", "lbfgs"])
+def test_every_loss(processes: Client, loss: Any, method: str) -> None:
+    form = loss.form(M)
+    assert_the_same(
+        processes, loss, method=method if form.convex else "lbfgs",
+        smoothing=0.5 if method == "lbfgs" and not form.smooth else 0.0,
+    )  # fmt: skip
