@@ -16,11 +16,11 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.runtime import task_run
 
-from topline.flows.events import model_decided
+from topline.flows.events import champion_chosen, dataset_extracted, model_decided, model_trained
 from topline.pipeline.certification import certify
 from topline.pipeline.errors import ClusterError, InterruptedRunError
 from topline.pipeline.evaluation import evaluate
-from topline.pipeline.ingest import extract
+from topline.pipeline.ingest import ExtractResult, extract
 from topline.pipeline.jobs import Steps
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress
@@ -79,6 +79,14 @@ def repeatable(function: Callable[P, R], name: str = "", *tags: str) -> Task[P, 
     )
 
 
+@wraps(extract)
+def extract_dataset(*arguments: Any, **options: Any) -> ExtractResult:
+    """Extract, and name the dataset as an asset."""
+    result = extract(*arguments, **options)
+    dataset_extracted(result)
+    return result
+
+
 @wraps(fit)
 def fit_or_resume(
     config: TrainConfig,
@@ -86,20 +94,23 @@ def fit_or_resume(
     progress: Progress | None = None,
     client: Any = None,
 ) -> Fitted:
-    """Train; tried again, go on from the last checkpoint of the run that was lost."""
+    """Train; tried again, go on from the last checkpoint of the run that was lost.  The model is an asset."""
     again = (task_run.run_count or 0) > 1
-    return fit(resuming(config) if again else config, cluster, progress, client)
+    fitted = fit(resuming(config) if again else config, cluster, progress, client)
+    model_trained(fitted)
+    return fitted
 
 
 @wraps(promote_by_rule)
 def decide(model_url: str, *arguments: Any, **options: Any) -> Weighing:
-    """Weigh a challenger, and tell Prefect's automations of the decision."""
+    """Weigh a challenger, and tell Prefect's automations of the decision.  A new champion is an asset."""
     weighed = promote_by_rule(model_url, *arguments, **options)
     model_decided(model_url, weighed)
+    champion_chosen(model_url, weighed)
     return weighed
 
 
-extract_images = repeatable(extract, "extract", "topline-extract")
+extract_images = repeatable(extract_dataset, "extract", "topline-extract")
 fit_model = repeatable(fit_or_resume, "train", "topline-train")
 certify_model = repeatable(certify, "certify")
 evaluate_model = repeatable(evaluate, "evaluate")

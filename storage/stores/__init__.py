@@ -11,7 +11,7 @@ from topline.storage.stores.commit_log import CommitLog
 from topline.storage.stores.factory import open_store
 from topline.storage.stores.files import FileEntry, FileSet, check_files
 from topline.storage.stores.lease import Lease, LeaseHeldError, LeaseLostError, LeaseTerms, held_lease, holder
-from topline.storage.stores.urls import masked, split_url
+from topline.storage.stores.urls import masked, parse_url, split_url
 
 __all__ = [
     "CommitLog",
@@ -27,5 +27,6 @@ __all__ = [
     "holder",
     "masked",
     "open_store",
+    "parse_url",
     "split_url",
 ]

@@ -1,0 +1,129 @@
+"""What flows leave among Prefect's assets: keys, lineage, and nothing that could fail a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prefect.assets import Asset
+from prefect.context import AssetContext
+
+from tests.flows.conftest import IN_PROCESS
+from tests.pipeline.fresh_photos import photographs
+from topline.flows import events
+from topline.flows.events import asset_of
+from topline.flows.retraining import retrain
+from topline.pipeline.options import ExtractConfig, PromotionRule, RetrainConfig, TrainConfig
+from topline.pipeline.registry import Decision, Evidence, Weighing
+from topline.storage.models import Standing
+
+MATERIALIZED = "prefect.asset.materialization.succeeded"
+
+
+def events_of(server: str, keys: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    """Asset events that the server has, by the keys of their assets."""
+    body = {"filter": {"event": {"prefix": ["prefect.asset."]}, "resource": {"id": list(keys)}}, "limit": 50}
+    found: dict[str, list[dict[str, Any]]] = {key: [] for key in keys}
+    for event in httpx.post(f"{server}/events/filter", json=body, timeout=60).json()["events"]:
+        found[event["resource"]["prefect.resource.id"]].append(event)
+    return found
+
+
+def materialized(server: str, *made: Asset) -> list[dict[str, Any]]:
+    """The one materialization of each asset; events reach the server a moment after the flow has ended."""
+    deadline = time.monotonic() + 240.0
+    while True:
+        found = events_of(server, [asset.key for asset in made])
+        those = [[event for event in events if event["event"] == MATERIALIZED] for events in found.values()]
+        if all(those):
+            assert [len(events) for events in those] == [1] * len(made)
+            return [events[0] for events in those]
+        assert time.monotonic() < deadline, found
+        time.sleep(0.2)
+
+
+def declared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keys of the assets that are declared from now on, in place of telling Prefect."""
+    keys: list[str] = []
+    monkeypatch.setattr(events, "_materialized", lambda made, *_: keys.append(made.key))
+    return keys
+
+
+def made_of(event: dict[str, Any]) -> list[str]:
+    return [one["prefect.resource.id"] for one in event["related"] if one["prefect.resource.role"] == "asset"]
+
+
+@pytest.mark.prefect
+def test_a_retraining_leaves_its_dataset_model_and_champion_with_their_lineage(
+    prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photographs(tmp_path / "photos", range(8))
+    store = str(tmp_path / "my store")
+    config = RetrainConfig(
+        store=store,
+        extract=ExtractConfig(images=str(tmp_path / "photos"), backbone="hog:size=24,cells=8"),
+        train=TrainConfig(k=2, tol=1e-2),
+        promote=PromotionRule(k=1),
+    )
+    result = retrain(config, IN_PROCESS)
+    dataset, model = asset_of(store, "datasets", result.dataset), asset_of(store, "models", "m0001")
+    champion = asset_of(store, "models", "champion")
+    assert dataset.key == f"topline://{tmp_path}/my=20store/datasets/{result.dataset}"
+    of_dataset, of_model, of_champion = materialized(prefect_server, dataset, model, champion)
+    assert (made_of(of_dataset), made_of(of_model), made_of(of_champion)) == ([], [dataset.key], [model.key])
+    assert of_dataset["payload"]["classes"] == len(list((tmp_path / "photos").iterdir()))
+    assert of_model["payload"]["status"] == "SOLVED"
+    assert of_champion["payload"]["model"] == result.model
+    assert of_model["resource"]["prefect.resource.name"] == "m0001 of my store"
+    again = declared(monkeypatch)
+    assert retrain(config, IN_PROCESS).outcome == "unchanged"
+    assert again == []
+
+
+@pytest.mark.parametrize(
+    ("store", "key"),
+    [
+        ("/data/nights", "topline:///data/nights/models/m1"),
+        ("s3://bucket/nights", "topline://s3/bucket/nights/models/m1"),
+        ("/data/100% [new] & 'old'", "topline:///data/100=25=20=5bnew=5d=20=26=20=27old=27/models/m1"),
+        ("/data/a=20b", "topline:///data/a=3d20b/models/m1"),
+    ],
+)
+def test_every_store_has_a_key_that_prefect_takes(store: str, key: str) -> None:
+    assert asset_of(store, "models", "m1").key == key
+
+
+def test_stores_with_long_paths_have_keys_of_their_own() -> None:
+    stores = [f"/{'long/' * 200}{name}" for name in ("one", "two")]
+    first, second = (asset_of(store, "datasets", "d1") for store in stores)
+    assert first.key != second.key
+    assert first.key.endswith("/datasets/d1")
+
+
+def test_a_relative_path_names_the_same_asset_as_its_absolute_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert asset_of("nights", "models", "m1") == asset_of(str(tmp_path / "nights"), "models", "m1")
+
+
+def weighed(*, promote: bool) -> Weighing:
+    decision = Decision(promote, ("as the rule says",))
+    return Weighing("/nights/models/m2", "/nights/models/m1", decision, Evidence(), Standing(champion="m2"))
+
+
+def test_a_champion_that_is_kept_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = declared(monkeypatch)
+    events.champion_chosen("/nights/models/m2", weighed(promote=False))
+    assert told == []
+    events.champion_chosen("/nights/models/m2", weighed(promote=True))
+    assert told == ["topline:///nights/models/champion"]
+
+
+def test_outside_of_a_task_nobody_is_told_and_nothing_fails() -> None:
+    assert AssetContext.get() is None
+    events.champion_chosen("/nights/models/m2", weighed(promote=True))
