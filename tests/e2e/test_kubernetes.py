@@ -39,6 +39,8 @@ def test_the_commands_of_the_page_start_everything_and_train(open_folder: Path) 
         f"{WORKER} topline certify s3://bucket/store",
         "kubectl -n topline get pods",
         f"kubectl -n topline exec deployment/prefect -- {connected('database', 5432)}",
+        # Its pages, which it unpacks where its manifest gives it room.
+        "kubectl -n topline exec deployment/prefect -- curl -sfL http://127.0.0.1:4200/ -o /dev/null",
         refused(f"{WORKER} {connected('database', 5432)}"),
         refused(f"kubectl -n topline exec deployment/prefect -- python -c '{no_certificate}'"),
         refused("kubectl -n topline exec deployment/prefect -- sh -c 'ls /certs || ls /srv/topline/images'"),
