@@ -38,6 +38,8 @@ FORMED_COPIES = 1
 READING_BYTES = 192 * MIB
 # Labels, weights, norms and permutation of a row, wherever the rows are.
 ROW_BYTES = 96
+# The same of a row of a kernel's blocks, which have neither norms nor a permutation.
+KERNEL_ROW_BYTES = 48
 # Workers are filled up to this share: Dask ends one at 95 %.
 FILLED = 0.85
 # A worker that is there already may have Dask's defaults, by which it takes no more tasks from 80 % on.
@@ -54,7 +56,8 @@ class ProblemSize:
 
     `keeps_duals` says whether dual variables are held, `ranked` how many classes are noted of a row, `method`
     what the method takes; `besides` are bytes that the coordinator needs for more, such as the matrix of a
-    kernel, and `held` those that all workers together do, such as the scores of atoms.
+    kernel, `held` those that all workers together do, such as the scores of atoms, and `row_bytes` those of a
+    row wherever it is.
     """
 
     n: int
@@ -67,6 +70,7 @@ class ProblemSize:
     method: MethodMemory = PLAIN
     besides: int = 0
     held: int = 0
+    row_bytes: int = ROW_BYTES
 
 
 @dataclass(frozen=True)
@@ -176,7 +180,7 @@ def _coordinator(size: ProblemSize, workers: int) -> int:
     arrays = 8 * size.d * size.m * (COORDINATOR_ARRAYS + size.method.arrays + sums)
     # What is formed is factored in its place.
     formed = 8 * size.method.formed * sums
-    return COORDINATOR_BYTES + size.besides + arrays + formed + ROW_BYTES // 2 * size.n
+    return COORDINATOR_BYTES + size.besides + arrays + formed + size.row_bytes // 2 * size.n
 
 
 def _alone(size: ProblemSize, threads: int) -> tuple[int, int]:
@@ -190,7 +194,7 @@ def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:
     sums = _sums(size, workers) * (3 if _merges(workers) else 1)
     arrays = 8 * size.d * size.m * (WORKER_ARRAYS + sums)
     arrays += 8 * size.method.formed * (FORMED_COPIES + sums)
-    rows = -(-(size.n * (ROW_BYTES + 4 * size.ranked) + size.held) // workers)
+    rows = -(-(size.n * (size.row_bytes + 4 * size.ranked) + size.held) // workers)
     reading = min(READING_BYTES, 3 * size.features)
     return (WORKER_BYTES if processes else 0) + arrays + reading + rows
 

@@ -56,6 +56,9 @@ from topline.solvers.run.zero_weights import risk_at_zero
 
 logger = logging.getLogger(__name__)
 
+#: What each cell that is solved keeps of a row beside dual variables: weight, label, norm, counts and order.
+_CELL_ROW_BYTES = 40
+
 #: Where a cell is: the name of its path, its fold and its C.
 Place = tuple[str, int, float]
 
@@ -265,7 +268,10 @@ def _memory(
     processes = cluster.workers != 0 and takes_processes(rows.nbytes)
     while True:
         m = rows.dataset.info.m * at_once
-        size = ProblemSize(len(rows), rows.shape[1], m, blocks, rows.nbytes, keeps_duals=True, ranked=0)
+        held = _CELL_ROW_BYTES * len(rows) * at_once
+        size = ProblemSize(
+            len(rows), rows.shape[1], m, blocks, rows.nbytes, keeps_duals=True, ranked=0, held=held
+        )
         try:
             if cluster.workers == 0:
                 budgets, _ = plan_alone(limit, size, 1, cluster.cache_bytes)

@@ -22,6 +22,8 @@ from topline.pipeline.cluster import (
     takes_processes,
     worker_count,
 )
+from topline.pipeline.cluster.memory_plan import KERNEL_ROW_BYTES, ROW_BYTES
+from topline.pipeline.errors import ConfigError
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.options import ClusterConfig
 from topline.pipeline.progress import Progress
@@ -32,13 +34,15 @@ from topline.pipeline.training.run import Run
 from topline.solvers.executors import Executor, ThreadExecutor
 from topline.solvers.kernels import is_precomputed
 from topline.solvers.methods import MethodMemory, method_memory
-from topline.solvers.methods.kernel_ascent import picked_bytes
+from topline.solvers.methods.kernel_ascent import PICKED_ROWS, picked_bytes
 from topline.solvers.methods.kernel_atoms import atom_bytes
 from topline.solvers.run import ATOM_METHODS
 from topline.storage.cache import StoredKernel
 
 #: Bytes that columns of a kernel matrix may take in all workers together.
 COLUMN_BYTES = 1 << 29
+#: Rows that a round of a kernel's dual ascent picks at least, where a limit of memory allows no more.
+_FEWEST_PICKED = PICKED_ROWS // 8
 
 
 @contextmanager
@@ -58,7 +62,7 @@ def open_executor(
     data_bytes = _data_bytes(plan)
     ours, threads = None, CPU_COUNT
     if client is None and not cluster.scheduler:
-        ours, threads = _own_memory(plan, cluster)
+        ours, threads = _own_memory(plan, cluster, picked_rows(plan, cluster, client))
     with given_or_own_client(cluster, client, data_bytes, ours.worker_bytes if ours else None) as found:
         if found is not None:
             announce(found, plan.store.url, run.id)
@@ -93,16 +97,34 @@ def open_executor(
 def refuse_memory(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> None:
     """Raise the `ConfigError` of a limit that is too small before anything is begun."""
     if client is None and not cluster.scheduler:
-        _own_memory(plan, cluster)
+        _own_memory(plan, cluster, _FEWEST_PICKED)
+
+
+def picked_rows(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> int:
+    """Return how many rows a round of a kernel's dual ascent picks: halved until the limit holds them."""
+    picked = PICKED_ROWS
+    if client is None and not cluster.scheduler and plan.on_blocks:
+        while picked > _FEWEST_PICKED and not holds(plan, cluster, picked):
+            picked //= 2
+    return picked
+
+
+def holds(plan: TrainingPlan, cluster: ClusterConfig, picked: int = _FEWEST_PICKED) -> bool:
+    """Return whether the limit of memory of a cluster of its own holds the training."""
+    try:
+        _own_memory(plan, cluster, picked)
+    except ConfigError:
+        return False
+    return True
 
 
 def _data_bytes(plan: TrainingPlan) -> int:
     return plan.rows.nbytes if plan.kernel is None else 8 * len(plan.rows) ** 2
 
 
-def _own_memory(plan: TrainingPlan, cluster: ClusterConfig) -> tuple[MemoryPlan, int]:
+def _own_memory(plan: TrainingPlan, cluster: ClusterConfig, picked: int) -> tuple[MemoryPlan, int]:
     """Share out the memory of this process and those that it will start; also return its threads."""
-    limit, size = memory_limit(cluster.memory_limit), _size(plan)
+    limit, size = memory_limit(cluster.memory_limit), _size(plan, picked)
     if cluster.workers == 0:
         return plan_alone(limit, size, min(CPU_COUNT, len(plan.bounds) - 1), cluster.cache_bytes)
     processes = takes_processes(_data_bytes(plan))
@@ -114,10 +136,10 @@ def _memory_of_workers(plan: TrainingPlan, cluster: ClusterConfig, client: Clien
     """Share out what the workers of a running cluster have."""
     found = {} if client is None else known_workers(client, cluster.worker_wait)
     limits = [int(worker["memory_limit"] or 0) for worker in found.values()]
-    return plan_on_workers(limits, _size(plan), cluster.cache_bytes)
+    return plan_on_workers(limits, _size(plan, PICKED_ROWS), cluster.cache_bytes)
 
 
-def _size(plan: TrainingPlan) -> ProblemSize:
+def _size(plan: TrainingPlan, picked: int) -> ProblemSize:
     n, d = len(plan.rows), plan.rows.shape[1]
     factored = plan.kernel is not None and not plan.on_blocks
     # Rows of kernel values stay where they are: their numbers say what is meant.
@@ -132,9 +154,18 @@ def _size(plan: TrainingPlan) -> ProblemSize:
         keeps_duals=plan.keep_duals,
         ranked=len(plan.loss.form(plan.m).rho),
         method=_method_memory(plan),
-        besides=16 * n * n if factored else picked_bytes(travels, plan.m) if plan.on_blocks else 0,
-        held=atom_bytes(plan.problem) if plan.on_blocks and plan.choice.method in ATOM_METHODS else 0,
+        besides=16 * n * n if factored else picked_bytes(travels, plan.m, picked) if plan.on_blocks else 0,
+        held=_scores(plan),
+        row_bytes=KERNEL_ROW_BYTES if plan.on_blocks else ROW_BYTES,
     )
+
+
+def _scores(plan: TrainingPlan) -> int:
+    """Return the bytes that blocks of a kernel need for scores, in float64 towards the end, and for atoms."""
+    if not plan.on_blocks:
+        return 0
+    atoms = atom_bytes(plan.problem) if plan.choice.method in ATOM_METHODS else 0
+    return 8 * len(plan.rows) * plan.m + atoms
 
 
 def _method_memory(plan: TrainingPlan) -> MethodMemory:

@@ -59,8 +59,12 @@ def solved_on_blocks(
     executor: Executor,
     recorder: RunRecorder,
     checkpoint: Checkpoint | None,
+    picked: int,
 ) -> SolveResult:
-    """Solve a plan with a kernel that blocks compute, from a checkpoint on if there is one."""
+    """Solve a plan with a kernel that blocks compute, from a checkpoint on if there is one.
+
+    `picked` is how many rows a round of dual ascent updates.
+    """
     config, kernel = plan.config, plan.kernel
     if kernel is None:
         raise ConfigError("the plan has no kernel")
@@ -74,6 +78,7 @@ def solved_on_blocks(
         StoppingCriteria(tol=config.tol, max_passes=config.max_passes, time_limit=config.time_limit),
         plan.choice,
         seed=config.seed,
+        picked=picked,
         callbacks=(recorder,),
         state=None if checkpoint is None else load_state(checkpoint),
         duals=checkpoint.dual_blocks() if checkpoint is not None and checkpoint.has_duals else None,

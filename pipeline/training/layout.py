@@ -1,7 +1,8 @@
 """How a training uses the workers that were asked for, and a sentence where that is not as asked.
 
 Blocks are cut by the data and the options alone, so that the answer does not depend on the workers.  Workers
-beyond the blocks would have nothing to do: fewer are started, with more threads each.
+beyond the blocks would have nothing to do: fewer are started, with more threads each.  So it is with workers
+that a limit of memory does not hold; where it holds none, the job runs in the process of the command.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from distributed import Client
 
 from topline.pipeline.cluster import worker_count
 from topline.pipeline.options import ClusterConfig
+from topline.pipeline.training.executor import holds
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES, TrainingPlan
 
 #: Bytes of features below which one worker is enough, and no word of it.
@@ -27,10 +29,15 @@ class Layout:
 
 
 def lay_out(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> Layout:
-    """Return how a training runs on a cluster of its own; a running one, or none, stays as it is.
+    """Return how a training runs on a cluster of its own; a running one, or none, stays as it is."""
+    layout = _by_blocks(plan, cluster, client)
+    if cluster.workers == 0 or client is not None or cluster.scheduler is not None:
+        return layout
+    return _by_memory(plan, layout)
 
-    With a kernel the rows are those of a factor that is not there yet, and nothing is changed.
-    """
+
+def _by_blocks(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> Layout:
+    """Take no more workers than blocks; with a kernel, rows are those of a factor that is not there yet."""
     if cluster.workers == 0 or plan.kernel is not None:
         return Layout(cluster)
     blocks = len(plan.bounds) - 1
@@ -39,10 +46,33 @@ def lay_out(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -
     asked = worker_count(cluster)
     if blocks >= asked:
         return Layout(cluster)
-    threads = max(cluster.threads_per_worker, asked * cluster.threads_per_worker // blocks)
-    fitted = cluster.model_copy(update={"workers": blocks, "threads_per_worker": threads})
+    fitted = _with_workers(cluster, blocks)
     # Nobody chose the number of cores: no word of it.
-    return Layout(fitted, () if cluster.workers is None else (_why(plan, blocks, asked, threads),))
+    said = _why(plan, blocks, asked, fitted.threads_per_worker)
+    return Layout(fitted, () if cluster.workers is None else (said,))
+
+
+def _by_memory(plan: TrainingPlan, layout: Layout) -> Layout:
+    """Take as many workers as the limit of memory holds, or none."""
+    cluster = layout.cluster
+    if holds(plan, cluster):
+        return layout
+    asked, alone = worker_count(cluster), cluster.model_copy(update={"workers": 0})
+    for workers in range(asked - 1, 0, -1):
+        fewer = _with_workers(cluster, workers)
+        if holds(plan, fewer):
+            return Layout(fewer, (*layout.notes, _FEWER_FIT.format(cluster.memory_limit, workers, asked)))
+    return Layout(alone, (*layout.notes, _NONE_FITS.format(cluster.memory_limit)))
+
+
+def _with_workers(cluster: ClusterConfig, workers: int) -> ClusterConfig:
+    """Return a cluster of fewer workers, which have the threads of the others."""
+    threads = max(cluster.threads_per_worker, worker_count(cluster) * cluster.threads_per_worker // workers)
+    return cluster.model_copy(update={"workers": workers, "threads_per_worker": threads})
+
+
+_FEWER_FIT = "a memory limit of {} holds {} of {} workers: these start, with the threads of the others"
+_NONE_FITS = "a memory limit of {} holds no worker beside the coordinator: the job runs in one process"
 
 
 _ONE_WORKS = (

@@ -23,7 +23,7 @@ from topline.pipeline.training.checkpointing import (
     load_state,
     save_state,
 )
-from topline.pipeline.training.executor import open_executor, refuse_memory
+from topline.pipeline.training.executor import open_executor, picked_rows, refuse_memory
 from topline.pipeline.training.held_out import HeldOutRows, Watch
 from topline.pipeline.training.kernel_training import on_kernel, solved_on_blocks
 from topline.pipeline.training.layout import lay_out
@@ -130,7 +130,8 @@ def _trained(
         for sentence in run.notes:
             recorder.note({"event": "note", "reason": sentence})
         with recorder:
-            result, url = _Session(run, place, executor, rows, kernel, recorder).to_the_end()
+            picked = picked_rows(run.plan, cluster, client)
+            result, url = _Session(run, place, executor, rows, kernel, recorder, picked).to_the_end()
         if result.status is Status.INTERRUPTED:
             raise InterruptedRunError(
                 f"stopped by {flag.reason} after {result.passes} passes; {run.how_to_resume}"
@@ -166,7 +167,10 @@ def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> Non
 
 @dataclass(frozen=True, eq=False)
 class _Session:
-    """A run with the executor that holds its blocks, the rows that they are cut from, and its recorder."""
+    """A run with the executor that holds its blocks, the rows that they are cut from, and its recorder.
+
+    `picked` is how many rows a round of a kernel's dual ascent updates.
+    """
 
     run: Run
     place: RunPlace
@@ -174,6 +178,7 @@ class _Session:
     rows: TrainingRows
     kernel: StoredKernel | None
     recorder: RunRecorder
+    picked: int
 
     def to_the_end(self) -> tuple[SolveResult, str]:
         """Run the loop and store what it reached; return the model's URL, "" after an interrupt or overflow.
@@ -215,7 +220,7 @@ class _Session:
     def _solved(self, checkpoint: Checkpoint | None) -> SolveResult:
         plan, config = self.run.plan, self.run.plan.config
         if plan.on_blocks:
-            result = solved_on_blocks(plan, self.rows, self.executor, self.recorder, checkpoint)
+            result = solved_on_blocks(plan, self.rows, self.executor, self.recorder, checkpoint, self.picked)
             if result.status not in {Status.SOLVED, Status.NONFINITE}:
                 self.recorder.save(result.state)
             return result

@@ -43,8 +43,10 @@ from topline.solvers.typing import Float64Array
 _ROOTS = "kernel.roots"
 #: Rows with less than this share of the mean share of the gap are not picked.
 _LEAST = 0.01
-#: Rows of an update in the mean, and copies of them that exist at the same time.
-_TILE, _COPIES = 2048, 6
+#: Rows of an update in the mean: fewer take less memory, and more passes and rounds.
+PICKED_ROWS = 2048
+#: Copies of the features of picked rows that exist at the same time.
+_COPIES = 6
 #: A rise of the dual below this share of the gap says that float32 has nothing more to give, and a relative
 #: gap from which on the scores are kept in float64.
 _STALLED, _SINGLE = 1e-3, 1e-4
@@ -61,7 +63,7 @@ class KernelAscent(KernelMethod):
 
     blocks: int = 1
     seed: int = 0
-    tile: int = _TILE
+    tile: int = PICKED_ROWS
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Sum the rows' shares of P and D, and pick the rows of the next update."""
@@ -147,6 +149,6 @@ class KernelAscent(KernelMethod):
         return np.asarray(stats.values)
 
 
-def picked_bytes(d: int, m: int) -> int:
-    """Return what the rows of an update, d features and m classes, take in a coordinator."""
-    return 8 * _COPIES * _TILE * (d + 2 * m)
+def picked_bytes(d: int, m: int, rows: int) -> int:
+    """Return what so many rows of an update, d features and m classes, and their K take in a coordinator."""
+    return 8 * rows * (_COPIES * (d + 2 * m) + rows)

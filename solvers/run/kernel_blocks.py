@@ -27,7 +27,7 @@ from topline.solvers.kernels import (
 )
 from topline.solvers.methods import Choice, Method
 from topline.solvers.methods.active_set import AtomRule, AwaySteps, FullyCorrective, PairwiseSteps
-from topline.solvers.methods.kernel_ascent import KernelAscent
+from topline.solvers.methods.kernel_ascent import PICKED_ROWS, KernelAscent
 from topline.solvers.methods.kernel_atoms import KernelAtomFrankWolfe
 from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe
 from topline.solvers.run.loop import Callback, Run, iterate
@@ -59,13 +59,15 @@ def solve_on_blocks(
     choice: Choice,
     *,
     seed: int = 0,
+    picked: int = PICKED_ROWS,
     callbacks: Sequence[Callback] = (),
     state: SolverState | None = None,
     duals: Iterable[DualRows] | None = None,
 ) -> SolveResult:
     """Solve the problem of a kernel, its parameters resolved, on the blocks of an executor.
 
-    The result has no W, only zeros in its place, and `A` where the executor lives in this process.
+    `picked` is how many rows a round of dual ascent updates.  The result has no W, only zeros in its place,
+    and `A` where the executor lives in this process.
 
     Raises StateLostError where `state` is given without its duals, and what `iterate` raises.
     """
@@ -81,17 +83,17 @@ def solve_on_blocks(
             SolverState.start(bare) if state is None else replace(state, pending_step=None),
             problem_key=problem_key(problem, labels, weights),
         )
-        method = _method(kernel, choice.method, executor.blocks, seed)
+        method = _method(kernel, choice.method, executor.blocks, seed, picked)
         run = iterate(bare, executor, method, criteria, state, callbacks, duals_kept=True, of_duals=True)
         return _result(problem, run, _duals_of(executor, run), choice)
 
 
-def _method(kernel: Kernel, name: str, blocks: int, seed: int) -> Method:
+def _method(kernel: Kernel, name: str, blocks: int, seed: int, picked: int) -> Method:
     if name == "fw":
         return KernelFrankWolfe(kernel)
     if name in ATOM_METHODS:
         return KernelAtomFrankWolfe(kernel, rule=ATOM_METHODS[name])
-    return KernelAscent(kernel, blocks, seed)
+    return KernelAscent(kernel, blocks, seed, picked)
 
 
 def solve_in_process(

@@ -21,8 +21,9 @@ from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.rows.transforms import Transforms
-from topline.pipeline.training import kernel_matrix, train
+from topline.pipeline.training import executor, kernel_matrix, session, train
 from topline.pipeline.training.kernel_matrix import kernel_of_rows
+from topline.pipeline.training.plan import plan_training
 from topline.solvers.kernels import ChiSquaredKernel, LinearKernel, PolynomialKernel
 from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset
@@ -206,6 +207,33 @@ def test_a_certificate_is_the_sums_written_out(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- workers, interruption, refusals
+
+
+def test_a_round_picks_fewer_rows_where_the_limit_of_memory_asks_for_that(tmp_path: Path) -> None:
+    """Limits of 300 to 600 MiB: the more memory, the more rows; what holds the fewest is not refused."""
+    small_dataset(tmp_path, n=2400)
+    plan = plan_training(TrainConfig(store=str(tmp_path), kernel="rbf", transforms="none"))
+    limits = [HERE.model_copy(update={"memory_limit": f"{size}MiB"}) for size in range(300, 600)]
+    picked = [executor.picked_rows(plan, limit, None) for limit in limits if executor.holds(plan, limit)]
+    assert sorted(set(picked)) == [256, 512, 1024, 2048]
+    assert picked == sorted(picked)
+    for limit in limits[: len(limits) - len(picked)]:
+        with pytest.raises(ConfigError, match="too small for this job"):
+            executor.refuse_memory(plan, limit, None)
+    assert executor.picked_rows(plan, HERE, None) == 2048
+    assert executor.picked_rows(plan, ClusterConfig(scheduler="tcp://127.0.0.1:1"), None) == 2048
+
+
+def test_few_rows_a_round_give_a_certified_model_of_the_same_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_dataset(tmp_path, n=2400)
+    many = trained(tmp_path)
+    monkeypatch.setattr(session, "picked_rows", lambda *_: 256)
+    few = trained(tmp_path, seed=1)
+    assert few.certificate.certified
+    assert few.dual <= many.primal * (1 + 1e-9)
+    assert many.dual <= few.primal * (1 + 1e-9)
 
 
 @pytest.mark.cluster

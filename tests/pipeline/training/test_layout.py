@@ -11,7 +11,7 @@ import pytest
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.report.document import ReportData, render_report
-from topline.pipeline.training import TrainResult, layout, train
+from topline.pipeline.training import TrainResult, executor, layout, train
 from topline.pipeline.training.layout import Layout, lay_out
 from topline.pipeline.training.plan import plan_training
 from topline.storage.models import load_model
@@ -67,6 +67,27 @@ def test_workers_beyond_the_blocks_become_threads(
         assert (found.cluster.workers, found.cluster.threads_per_worker) == expected
     assert len(found.notes) == (reason is not None)
     assert reason is None or found.notes[0].endswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("limit", "workers", "threads", "note"),
+    [
+        ("8GiB", 3, 1, None),
+        ("1500MiB", 2, 1, "a memory limit of 1500MiB holds 2 of 3 workers"),
+        ("1000MiB", 1, 3, "a memory limit of 1000MiB holds 1 of 3 workers"),
+        ("500MiB", 0, 1, "a memory limit of 500MiB holds no worker"),
+        ("100MiB", 0, 1, "a memory limit of 100MiB holds no worker"),
+    ],
+)
+def test_workers_that_a_limit_does_not_hold_become_threads(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, workers: int, threads: int, note: str | None
+) -> None:
+    """A worker process takes some 400 MiB whatever it does, and so does the coordinator."""
+    monkeypatch.setattr(executor, "takes_processes", lambda _: True)
+    plan = plan_training(config(folder, blocks=3))
+    found = lay_out(plan, ClusterConfig(workers=3, threads_per_worker=1, memory_limit=limit), None)
+    assert (found.cluster.workers, found.cluster.threads_per_worker) == (workers, threads)
+    assert [said.startswith(note or "") for said in found.notes] == [True] * (note is not None)
 
 
 def test_nothing_is_said_where_nobody_chose(folder: Path) -> None:
