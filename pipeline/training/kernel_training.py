@@ -6,6 +6,7 @@ Values are those of the matrix itself.  Methods that go by scores alone need nei
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from topline.solvers.blocks.duals import inside
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status, StoppingCriteria
-from topline.solvers.executors import Executor
+from topline.solvers.executors import DualRows, Executor
 from topline.solvers.kernels import judged_by_gap, values_on_matrix
 from topline.solvers.run import solve_on_blocks
 from topline.storage.arrays import ArrayReader
@@ -61,13 +62,18 @@ def solved_on_blocks(
     checkpoint: Checkpoint | None,
     picked: int,
 ) -> SolveResult:
-    """Solve a plan with a kernel that blocks compute, from a checkpoint on if there is one.
+    """Solve a plan with a kernel that blocks compute: from a checkpoint on, else from the plan's start.
 
     `picked` is how many rows a round of dual ascent updates.
     """
     config, kernel = plan.config, plan.kernel
     if kernel is None:
         raise ConfigError("the plan has no kernel")
+    duals: Iterable[DualRows] | None = None
+    if checkpoint is None:
+        duals = None if plan.start is None else plan.start.duals
+    elif checkpoint.has_duals:
+        duals = checkpoint.dual_blocks()
     return solve_on_blocks(
         kernel,
         plan.problem,
@@ -81,7 +87,7 @@ def solved_on_blocks(
         picked=picked,
         callbacks=(recorder,),
         state=None if checkpoint is None else load_state(checkpoint),
-        duals=checkpoint.dual_blocks() if checkpoint is not None and checkpoint.has_duals else None,
+        duals=duals,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.blas_threads import one_blas_thread
+from topline.solvers.core.kernel_rows import PickRequest
 from topline.solvers.core.problem import Problem, problem_key
 from topline.solvers.core.requests import InsideRequest
 from topline.solvers.core.rows import RowSource
@@ -25,11 +27,12 @@ from topline.solvers.kernels import (
     in_memory,
     is_positive,
 )
-from topline.solvers.methods import Choice, Method
+from topline.solvers.methods import Choice
 from topline.solvers.methods.active_set import AtomRule, AwaySteps, FullyCorrective, PairwiseSteps
 from topline.solvers.methods.kernel_ascent import PICKED_ROWS, KernelAscent
 from topline.solvers.methods.kernel_atoms import KernelAtomFrankWolfe
 from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe
+from topline.solvers.methods.kernel_scores import KernelMethod, mark_of, values_of_rows
 from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -67,7 +70,9 @@ def solve_on_blocks(
     """Solve the problem of a kernel, its parameters resolved, on the blocks of an executor.
 
     `picked` is how many rows a round of dual ascent updates.  The result has no W, only zeros in its place,
-    and `A` where the executor lives in this process.
+    and `A` where the executor lives in this process.  `duals` without a `state` may be those of other
+    features, such as a low-rank approximation of the kernel, or of another loss or lam: the run begins at
+    their best multiple.
 
     Raises StateLostError where `state` is given without its duals, and what `iterate` raises.
     """
@@ -79,16 +84,40 @@ def solve_on_blocks(
         executor.bind(bare, rows, labels, keep_duals=True, weights=weights)
         if duals is not None:
             executor.load_duals(duals)
-        state = replace(
-            SolverState.start(bare) if state is None else replace(state, pending_step=None),
-            problem_key=problem_key(problem, labels, weights),
-        )
         method = _method(kernel, choice.method, executor.blocks, seed, picked)
+        if state is not None:
+            state = replace(state, pending_step=None)
+        elif duals is not None:
+            state = _of_best_multiple(bare, executor, method)
+        else:
+            state = SolverState.start(bare)
+        state = replace(state, problem_key=problem_key(problem, labels, weights))
         run = iterate(bare, executor, method, criteria, state, callbacks, duals_kept=True, of_duals=True)
         return _result(problem, run, _duals_of(executor, run), choice)
 
 
-def _method(kernel: Kernel, name: str, blocks: int, seed: int, picked: int) -> Method:
+def _of_best_multiple(problem: Problem, executor: Executor, method: KernelMethod) -> SolverState:
+    """Return the state of the best multiple of the A that the blocks hold, its rows inside their domains.
+
+    See `topline.solvers.run.warm_start`; lam |W(A)|^2 is the mean of <alpha_i, s_i>.
+    """
+    executor.run(InsideRequest(anyway=True))
+    state = method.with_scores(problem, executor.run, SolverState.start(problem))
+    primal, dual, conjugate_mean, _ = values_of_rows(
+        problem, executor.run(PickRequest(kernel=method.kernel, mark=mark_of(state), exact=False))
+    )
+    # D(A) = b - square / 2.
+    square = 2.0 * (conjugate_mean - dual)
+    if not math.isfinite(primal) or conjugate_mean >= square:
+        return state
+    share = max(conjugate_mean / square, 0.0)
+    executor.load_duals(
+        (start, stop, rows.dtype.type(share) * rows) for start, stop, rows in executor.duals()
+    )
+    return method.with_scores(problem, executor.run, state)
+
+
+def _method(kernel: Kernel, name: str, blocks: int, seed: int, picked: int) -> KernelMethod:
     if name == "fw":
         return KernelFrankWolfe(kernel)
     if name in ATOM_METHODS:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.pipeline.small_data import make_features, make_split, write_dataset
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.telemetry import view_run
 from topline.pipeline.training import TrainResult, train
 from topline.pipeline.training.plan import plan_training
 from topline.pipeline.training.starting_point import MovedDuals
@@ -76,6 +77,18 @@ def test_the_model_says_what_it_started_from(store: Store) -> None:
     assert warm.result["start"] == {"model": first, "from": "duals", "rows": sum(same), "why": ""}
     assert warm.certificate is not None
     assert warm.certificate["certified"]
+
+
+def test_a_low_rank_model_is_the_start_of_the_exact_kernel(store: Store) -> None:
+    options = {"kernel": "rbf", "kernel_gamma": 0.1, "transforms": (), "method": "fw_pairwise"}
+    low = fitted(store, 0, transforms=("nystroem:60:0.1",)).model.rpartition("/")[2]
+    cold, warm = fitted(store, 0, **options), fitted(store, 0, **options, start_from=low)
+    first = {result.run: view_run(store, result.run).columns["dual"][0] for result in (cold, warm)}
+    assert load_model(warm.model).record.result["start"]["from"] == "duals"
+    assert first[cold.run] == 0.0 < 0.5 * warm.primal < first[warm.run] <= warm.primal
+    assert warm.primal == pytest.approx(cold.primal, rel=2e-2)
+    assert warm.certificate is not None
+    assert warm.certificate.certified
 
 
 def test_a_model_of_nearly_the_same_rows_and_settings_is_near(store: Store) -> None:

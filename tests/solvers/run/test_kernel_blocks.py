@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 from tests.reference.training_qp import optimum
@@ -136,6 +137,26 @@ def test_a_run_goes_on_from_its_state_and_duals() -> None:
     resumed = on_blocks(MaxHinge(), state=short.state, duals=[(0, N, short.A)], blocks=7, tol=1e-8)
     assert resumed.status is Status.SOLVED
     assert resumed.primal == pytest.approx(on_blocks(MaxHinge(), tol=1e-8).primal, rel=2e-8)
+
+
+@pytest.mark.parametrize("landmarks", [10, 60])
+def test_the_dual_variables_of_a_low_rank_kernel_are_a_start_at_their_best_multiple(landmarks) -> None:
+    low = Nystroem(gamma=0.3, n_components=landmarks, random_state=0).fit_transform(X)
+    A = solve_linear(low, Y, MaxHinge(), LAM, method="dual_ascent", keep_duals=True, m=M).A.astype(float)
+    # alpha_i = e_y - p_i with p_i on the simplex, and -Phi*(-alpha_i) = 1 - p_iy.
+    b = float(A[np.arange(N), Y].mean())
+    square = float(np.einsum("ij,ij->", A, K @ A)) / (LAM * N**2)
+    share = min(b / square, 1.0)
+    started = on_blocks(MaxHinge(), duals=[(0, N, A)])
+    assert started.history[0].dual == pytest.approx(share * b - 0.5 * share**2 * square, rel=1e-5)
+    assert started.primal == pytest.approx(on_blocks(MaxHinge()).primal, rel=2e-6)
+
+
+def test_a_start_outside_the_domain_is_put_inside() -> None:
+    whole = on_blocks(MaxHinge())
+    started = on_blocks(MaxHinge(), duals=[(0, N, 5.0 * whole.A)])
+    assert max(record.dual for record in started.history) <= whole.primal
+    assert started.primal == pytest.approx(whole.primal, rel=2e-6)
 
 
 class Forgetful(SerialExecutor):
