@@ -22,6 +22,7 @@ from topline.solvers.executors import RequestRunner
 from topline.solvers.methods import Advance, FinalValues, Measurement, Method
 from topline.solvers.methods.base import stay
 from topline.solvers.methods.certificate import as_measured
+from topline.solvers.run.endings import confirmed_status, ending
 from topline.solvers.run.timers import Left, RoundTimer, TrafficTimer
 
 logger = logging.getLogger(__name__)
@@ -195,7 +196,7 @@ class _Rounds:
             final = self._method.final(
                 self._problem, self._executor, self._state, duals_kept=self._duals_kept
             )
-        confirmed = _confirmed(status, final, self._criteria) or spent
+        confirmed = confirmed_status(status, final, self._criteria) or spent
         if confirmed is not None:
             seconds = self._seconds_before + time.perf_counter() - self._began
             state = replace(self._state, seconds=seconds)
@@ -250,17 +251,6 @@ def _due_for_rebuild(before: SolverState, after: SolverState) -> bool:
     return after.round % REBUILD_EVERY == 0 or after.exact != before.exact
 
 
-def _confirmed(status: Status, final: FinalValues, criteria: StoppingCriteria) -> Status | None:
-    """Let the final values decide whether a run is solved; None where it claimed so and is not."""
-    if status is Status.INTERRUPTED:
-        return status
-    if not final.finite:
-        return Status.NONFINITE
-    if is_solved(final.primal, final.dual, criteria, final.stationarity):
-        return Status.SOLVED
-    return None if status is Status.SOLVED else status
-
-
 def _go_on(callbacks: Sequence[Callback], record: IterationRecord, state: SolverState) -> bool:
     """Call every callback, also after one that said False."""
     answers = [callback(record, state) for callback in callbacks]
@@ -300,31 +290,3 @@ def _record(
         activity=moved.workers,
         stationarity=measured.stationarity,
     )
-
-
-def ending(
-    record: IterationRecord,
-    criteria: StoppingCriteria,
-    *,
-    seconds: float,
-    moved: bool,
-    solved: bool,
-    least: int = 1,
-) -> Status | None:
-    """Return why the run ends after this round, None to continue.
-
-    `seconds` is the time since this call began, `moved` whether a step can still improve the dual, `solved`
-    whether the iterate that was measured is good enough, and `least` how many passes a round takes at least.
-    """
-    bound = record.dual if record.stationarity is None else record.stationarity
-    if not all(math.isfinite(value) for value in (record.primal, bound, record.step)):
-        return Status.NONFINITE
-    if solved:
-        return Status.SOLVED
-    if not moved:
-        return Status.NO_PROGRESS
-    if record.passes + least > criteria.max_passes:
-        return Status.MAX_PASSES
-    if criteria.time_limit is not None and seconds >= criteria.time_limit:
-        return Status.TIME_LIMIT
-    return None
