@@ -19,6 +19,9 @@ Weights that are not small are swept tile by tile, on several threads
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 
 from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, rows_with_mass
@@ -68,8 +71,8 @@ class BlockAscent(BlockRows):
         first = work.sweep(feed.shuffled(work.allowed(rows), work.random))
         busy = np.flatnonzero(work.rises >= 0.0)
         if request.sweeps > _PLAIN_SWEEPS and len(busy):
-            _stages(work, feed.held(busy), busy, first, request)
-            return work.stats(feed)
+            left = _stages(work, feed.held(busy), busy, first, request)
+            return replace(work.stats(feed), left=left)
         for _ in range(request.sweeps - 1):
             busy = work.allowed(busy[work.moved(busy)])
             work.sweep(feed.shuffled(busy, work.random))
@@ -85,8 +88,11 @@ class BlockAscent(BlockRows):
 
 def _stages(
     work: Work, held: RowFeed | HeldRows, rows: Int64Array, first: float, request: AscentRequest
-) -> None:
-    """Sweep over some rows in stages, and extrapolate after each where that is possible."""
+) -> float:
+    """Sweep over some rows in stages, and extrapolate after each where that is possible.
+
+    Return the gap of these rows that ended it, inf where something else did.
+    """
     budget = (_MOST_VISITS_WARM if request.warm else _MOST_VISITS) * len(work.rises)
     least = first * (_STAGE_PAYS_WARM if request.warm else _STAGE_PAYS)
     if request.enough > 0.0:
@@ -104,10 +110,11 @@ def _stages(
             chosen = work.allowed(rows[work.moved(rows)])
             if budget <= 0 or not len(chosen) or work.over:
                 break
-        if last < _LOOKS * request.enough and work.gap(held, rows) <= request.enough:
-            return
+        if last < _LOOKS * request.enough and (left := work.gap(held, rows)) <= request.enough:
+            return left
         # The primal objective is far from its least value where rows were moved together: sweeps come last.
         if budget <= 0 or work.over or last < least:
-            return
+            break
         if extrapolation is not None and len(work.allowed(rows)) == len(rows):
             extrapolation.step(rise)
+    return math.inf

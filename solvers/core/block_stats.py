@@ -56,6 +56,8 @@ class BlockStats:
         not ask.
     active : rows with u_i != 0; in the answer to a LossesRequest, with a loss.
     visited : column updates of an AscentRequest; rows whose scores a second-order request took.
+    left : of a warm AscentRequest the sum of the duality gaps of the rows that its stages visited, where it
+        was small enough to end them; inf where something else did.
     seconds_products : time in products with X and in reading it, summed over blocks.
     seconds_kernels : time in everything per row, summed over blocks.
     stale, rise, roots, picked, change, values : of the kernelised dual, `topline.solvers.core.kernel_rows`:
@@ -77,6 +79,7 @@ class BlockStats:
     stretch: float = 0.0
     active: int = 0
     visited: int = 0
+    left: float = 0.0
     seconds_products: float = 0.0
     seconds_kernels: float = 0.0
     stale: int = 0

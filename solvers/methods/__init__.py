@@ -18,16 +18,25 @@ from topline.solvers.methods.base import (
 from topline.solvers.methods.certificate import (
     FinalValues,
 )
+from topline.solvers.methods.lbfgs import (
+    Lbfgs,
+)
 from topline.solvers.methods.memory import (
     PLAIN,
     MethodMemory,
     method_memory,
+)
+from topline.solvers.methods.newton import (
+    Newton,
 )
 from topline.solvers.methods.registry import (
     METHODS,
     MethodSpec,
     chosen_method,
     method_named,
+)
+from topline.solvers.methods.sampled_step import (
+    SampledStep,
 )
 
 __all__ = [
@@ -36,10 +45,13 @@ __all__ = [
     "Advance",
     "Choice",
     "FinalValues",
+    "Lbfgs",
     "Measurement",
     "Method",
     "MethodMemory",
     "MethodSpec",
+    "Newton",
+    "SampledStep",
     "change_of_method",
     "chosen_method",
     "method_memory",

@@ -72,6 +72,8 @@ class Advance:
     active : examples that take part in the direction.
     passes : passes over the examples that this took.
     short : whether the passes that are left are too few to go on.
+    claims : whether the next state is likely to be good enough: it is certified without being measured, with
+        the dual `point` that belongs to it, None for the state's own.
     """
 
     step: float
@@ -80,6 +82,8 @@ class Advance:
     active: int
     passes: int
     short: bool = False
+    claims: bool = False
+    point: DualPoint | None = None
 
 
 class Method(Protocol):

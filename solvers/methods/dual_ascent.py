@@ -14,6 +14,7 @@ and slowly down.
 A run that starts from the dual variables of nearly the same problem knows how its first rounds end: not
 solved.  On one block they are not measured, begin with the rows whose alpha_i is not 0, for a fraction of
 a pass, and end by the gap of the rows that they visit: a lower bound of that which a pass over all measures.
+Where that bound is within the tolerance the certificate follows at once, in the place of a measurement.
 """
 
 from __future__ import annotations
@@ -148,6 +149,7 @@ class DualAscent(Method):
             after=after,
             active=stats.active,
             passes=passes,
+            claims=self.blocks == 1 and _WARM in before.memory and stats.left <= _enough(problem, before),
         )
 
     def _request(
@@ -158,11 +160,9 @@ class DualAscent(Method):
         apart: Float64Array | None,
     ) -> Request:
         """Return the request by which the blocks find their changes."""
-        warm = state.memory.get(_WARM)
-        enough = 0.0
-        if warm is not None:
-            dual = problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
-            enough = float(warm[0]) * abs(dual) * problem.n * (_LOOSE if warm[2] == _UNMEASURED else 1.0)
+        warm = _WARM in state.memory
+        enough = _enough(problem, state) if warm else 0.0
+        support = unmeasured_rounds(state) == _UNMEASURED
         return AscentRequest(
             round=state.round,
             W=state.W,
@@ -173,9 +173,9 @@ class DualAscent(Method):
             exact=state.exact,
             shared=shared,
             apart=apart,
-            warm=warm is not None,
-            support=unmeasured_rounds(state) == _UNMEASURED,
-            enough=enough,
+            warm=warm,
+            support=support,
+            enough=_LOOSE * enough if support else enough,
         )
 
     def _sweeps(self, state: SolverState) -> int:
@@ -202,6 +202,12 @@ class DualAscent(Method):
 def warm_memory(tol: float, passes: float, *, blocks: int) -> dict[str, Float64Array]:
     """Return what a state remembers that starts near the optimum, after a fraction of a pass."""
     return {_WARM: np.array([tol, passes, _UNMEASURED if blocks == 1 else 0])}
+
+
+def _enough(problem: Problem, state: SolverState) -> float:
+    """Return n (P - D) where a state that started near the optimum is within the tolerance."""
+    dual = problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
+    return float(state.memory[_WARM][0]) * abs(dual) * problem.n
 
 
 def _may_be_separated(problem: Problem, state: SolverState) -> bool:

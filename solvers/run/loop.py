@@ -45,6 +45,11 @@ def left_behind(state: SolverState) -> SolverState:
     return replace(state, memory={**state.memory, _LEFT_BEHIND: np.ones(1)})
 
 
+def is_left_behind(state: SolverState) -> bool:
+    """Return whether a run that starts from a state leaves it for a better one."""
+    return _LEFT_BEHIND in state.memory
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """How a run ended: its last state, what that state is worth, and the records that are kept.
@@ -137,7 +142,7 @@ class _Rounds:
         self.known = None
         primal, dual = self._bounds(measured)
         # From an iterate that was found to be worse than it looked the run continues, however it looks now.
-        if self._state.round == 0 and _LEFT_BEHIND in self._state.memory:
+        if self._state.round == 0 and is_left_behind(self._state):
             self._left_behind = primal
         solved = (
             not self._refuted
@@ -148,12 +153,17 @@ class _Rounds:
         measured = replace(measured, passes_left=self._left(timer.passes).passes)
         ends = solved or (self._method.advances_by_passes and self._left(timer.passes).nothing)
         advance = stay(measured) if ends else self._method.advance(problem, timer.run, measured)
+        final = self._values_of_claim(measured, advance) if advance.claims else None
+        if final is not None:
+            primal, dual = min(final.primal, primal), max(final.dual, dual)
         here = time.perf_counter() - self._began
         record = _record(
             problem, measured, (primal, dual), advance, timer, self._traffic_timer.read(),
             self._seconds_before + here,
         )  # fmt: skip
         self._history.add(record)
+        if final is not None:
+            return self._after_claim(measured, advance, record, final)
         status = self._ending(record, advance, seconds=here, moved=advance.moved, solved=solved)
         # An iterate that ends the run by its own merit is kept as it was measured; else the step counts.
         after = measured.before if status in ENDS_AT_ITERATE else with_best_of(advance.after, measured.before)
@@ -168,6 +178,34 @@ class _Rounds:
             self._refuted = False
             return None
         return self._ended(status, self._ending(record, advance, seconds=here, moved=True, solved=False))
+
+    def _values_of_claim(self, measured: Measurement, advance: Advance) -> FinalValues | None:
+        """Return what the next state is worth, in float64; None where that is no number."""
+        state = with_best_of(advance.after, measured.before)
+        if advance.point is not None:
+            # No other point is looked at, whatever D is there.
+            state = with_dual(replace(advance.after, best_dual=-math.inf), 0.0, advance.point)
+        final = self._method.final(self._problem, self._executor, state, duals_kept=self._duals_kept)
+        return final if final.finite else None
+
+    def _after_claim(
+        self, measured: Measurement, advance: Advance, record: IterationRecord, final: FinalValues
+    ) -> Run | None:
+        """End with the next state if it is good enough, or go on from there, a pass later."""
+        solved = final.primal < self._left_behind and is_solved(final.primal, final.dual, self._criteria)
+        state = with_best_of(advance.after, measured.before)
+        if advance.point is not None:
+            state = with_dual(state, final.dual, advance.point)
+        if not self._of_duals:
+            state = with_primal(state, final.W, final.primal)
+        passes = record.passes if solved else record.passes + 1
+        self._state = replace(state, passes=passes, seconds=record.seconds)
+        goes_on = _go_on(self._callbacks, record, self._state)
+        if solved:
+            return Run(self._state, Status.SOLVED, final, self._history.records(), True, None)
+        status = self._ending(record, advance, seconds=record.seconds, moved=True, solved=False)
+        status = status or (None if goes_on else Status.INTERRUPTED)
+        return None if status is None else self._ended(status, status)
 
     def _ending(
         self, record: IterationRecord, advance: Advance, *, seconds: float, moved: bool, solved: bool

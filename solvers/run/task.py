@@ -18,8 +18,8 @@ from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, TopLossExecutor
-from topline.solvers.methods import Choice, MethodSpec, change_of_method
-from topline.solvers.run.loop import Callback, Run, iterate
+from topline.solvers.methods import Choice, Lbfgs, MethodSpec, Newton, SampledStep, change_of_method
+from topline.solvers.run.loop import Callback, Run, is_left_behind, iterate
 from topline.solvers.run.warm_start import started
 from topline.solvers.run.zero_weights import risk_at_zero
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
@@ -87,6 +87,9 @@ def _rounds(task: Task, executor: Executor, key: str) -> Run:
     of_duals = task.of_duals and task.duals_kept
     state = _with_zero(task, replace(state, problem_key=key), of_duals=of_duals)
     method = task.spec.method_for(problem, executor.blocks, task.seed)
+    if is_left_behind(state) and problem.form.convex and isinstance(method, Lbfgs | Newton):
+        rows = np.ones(problem.n) if task.weights is None else task.weights
+        method = SampledStep(method, task.criteria.tol, rows)
     blocks = TopLossExecutor(executor, problem, risk) if isinstance(risk, AverageTopK) else executor
     return iterate(
         problem, blocks, method, task.criteria, state, task.callbacks, duals_kept=task.duals_kept,

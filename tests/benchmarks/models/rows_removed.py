@@ -22,7 +22,13 @@ from tests.benchmarks.datasets import DATA_DIR, load
 from tests.benchmarks.models.label_suspects import rows_of
 from topline import MaxHinge, SerialExecutor, Softmax, TopKHinge, solve
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.requests import EvaluateRequest, OracleRequest, RebuildRequest, Request
+from topline.solvers.core.requests import (
+    EvaluateRequest,
+    OracleRequest,
+    RebuildRequest,
+    Request,
+    SelectedRowsRequest,
+)
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.run import left_behind
 
@@ -31,7 +37,7 @@ LOSSES = {"max_hinge": MaxHinge(), "topk_hinge": TopKHinge(5), "softmax": Softma
 
 
 class CountedRows(SerialExecutor):
-    """Counts the rows that requests touch; `passes` is what they were after the last round."""
+    """Counts the rows that requests touch; `passes` is what they were before the last certificate."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,9 +45,11 @@ class CountedRows(SerialExecutor):
 
     def run(self, request: Request) -> BlockStats:
         """Run a request, and count its rows."""
+        if _certifies(request):
+            self.passes = self.rows / self._blocks[0].stop
         stats = super().run(request)
         match request:
-            case EvaluateRequest() | OracleRequest():
+            case EvaluateRequest() | OracleRequest() | SelectedRowsRequest():
                 self.rows += stats.rows
             case RebuildRequest():
                 self.rows += sum(float(A.any(axis=1).sum()) for _, _, A in self.duals(request.pending_step))
@@ -49,15 +57,18 @@ class CountedRows(SerialExecutor):
                 self.rows += stats.visited
         return stats
 
-    def after_round(self, *_: Any) -> None:
-        """Take note of what was counted: the callback of `solve`."""
-        self.passes = self.rows / self._blocks[0].stop
+
+def _certifies(request: Request) -> bool:
+    """Return whether a certificate begins with a request: that of kept dual variables, or of gradients."""
+    if isinstance(request, RebuildRequest):
+        return request.feasible
+    return isinstance(request, OracleRequest) and request.exact and request.round == 0
 
 
 def counted(X: Any, y: Any, loss: Any, lam: float, tol: float, **start: Any) -> tuple[SolveResult, float]:
     """Return a result of `solve` and its passes."""
     executor = CountedRows()
-    result = solve(X, y, loss, lam, tol=tol, executor=executor, callbacks=[executor.after_round], **start)
+    result = solve(X, y, loss, lam, tol=tol, executor=executor, **start)
     return result, executor.passes
 
 

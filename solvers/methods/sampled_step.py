@@ -1,0 +1,170 @@
+"""A first step away from weights that other rows made, with the Hessian of a sample of the rows.
+
+Weights that were the best with a few rows more, or fewer, have a gradient that one Newton step takes away,
+and a Hessian that is right to a tenth leaves a hundredth of the gap, |grad P|^2 / (2 lam).  So the step is
+found by conjugate gradients on every sixteenth row, or every fourth, and as many other rows tell what its
+gradient would be.  Where that is little enough nobody measures it before the certificate does.  Products
+with the Hessian are differences of the sample's gradients, in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from topline.solvers.core.dual_points import FoundAt
+from topline.solvers.core.problem import Problem, inner, squared_norm
+from topline.solvers.core.requests import SelectedRowsRequest
+from topline.solvers.core.risks import SelectedRows
+from topline.solvers.core.state import SolverState
+from topline.solvers.executors import RequestRunner
+from topline.solvers.methods.base import Advance, Measurement, Method, Runner, product_of
+from topline.solvers.methods.certificate import FinalValues
+from topline.solvers.methods.lbfgs import gradient_of
+from topline.solvers.methods.newton import Newton
+from topline.solvers.typing import Float64Array
+
+#: One row in so many is taken, first and where that does not do; but so many rows at least.  A gap of more
+#: times the goal is for the method itself.
+_STRIDES, _FEWEST_ROWS, _FAR = (16, 4), 48, 30.0
+#: The same before Newton's method, whose own step takes some four passes.
+_STRIDES_NEWTON, _FAR_NEWTON = (16,), 12.0
+#: Products with the Hessian of one sample, and the shares of the goal and of the gap below which they end:
+#: what the weights have from other rows is to be gone, not just small enough.
+_PRODUCTS, _SHARE, _GONE = 24, 0.1, 0.01
+#: A step that leaves more than this share of the gap is not taken.
+_BRINGS = 0.25
+#: Rows that did not make a step make its gradient larger than it is, by about as much as the sample is wrong:
+#: of so many times the goal it is likely to be little enough.
+_NOISE = 1.5
+#: Length of the difference that a product is, as a share of |W|.
+_SHORT = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class SampledStep(Method):
+    """A step of a sample's Hessian from the weights of round 0, and from there on another method.
+
+    `then` moves W by gradients, `tol` is the relative gap that is asked for, and `weights` (n,) are those of
+    the rows.
+    """
+
+    then: Method
+    tol: float
+    weights: Float64Array
+    follows_duals: ClassVar[bool] = False
+
+    def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
+        """Measure as the method does."""
+        return self.then.measure(problem, run, state)
+
+    def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
+        """Take the step at round 0 if other rows agree that it brings something; else advance as ever."""
+        if measured.before.round > 0:
+            return self.then.advance(problem, run, measured)
+        gradient = gradient_of(problem, measured.before.W, measured.stats)
+        goal = 2.0 * problem.lam * self.tol * abs(measured.primal)
+        square = squared_norm(gradient)
+        found = _Step(problem, run, measured, gradient, self.weights, goal)
+        is_newton = isinstance(self.then, Newton)
+        if square <= (_FAR_NEWTON if is_newton else _FAR) * goal:
+            found.look(_STRIDES_NEWTON if is_newton else _STRIDES)
+        spent = math.ceil(found.visited / problem.n)
+        if found.left > _BRINGS * square and found.left > _NOISE * goal:
+            advance = self.then.advance(problem, run, measured)
+            return replace(advance, passes=advance.passes + spent)
+        before = measured.before
+        W = before.W + found.V
+        after = replace(before, round=before.round + 1, W=W, memory={})
+        point = FoundAt(W) if found.left <= _NOISE * goal else None
+        return Advance(1.0, True, after, measured.stats.active, spent, claims=point is not None, point=point)
+
+    def final(
+        self, problem: Problem, executor: RequestRunner, state: SolverState, *, duals_kept: bool
+    ) -> FinalValues:
+        """Certify as the method does."""
+        return self.then.final(problem, executor, state, duals_kept=duals_kept)
+
+
+class _Step:
+    """Looks for V (d, m) with grad P(W) + H V near 0; `left` is its square by rows that did not make V."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        run: Runner,
+        measured: Measurement,
+        gradient: Float64Array,
+        weights: Float64Array,
+        goal: float,
+    ) -> None:
+        self._problem, self._run, self._weights = problem, run, weights
+        self._W, self._gradient, self._goal = measured.before.W, gradient, goal
+        self._most = measured.passes_left * problem.n
+        self.V = np.zeros_like(gradient)
+        self.left, self.visited = math.inf, 0
+
+    def look(self, strides: Sequence[int]) -> None:
+        """Try samples of one row in so many, the smallest first."""
+        for stride in strides:
+            rows = self._problem.n // stride
+            if rows < _FEWEST_ROWS or self.visited + (_PRODUCTS + 4) * rows > self._most:
+                continue
+            self._conjugate_gradients(stride)
+            hessian = self._hessian(stride, stride // 2)
+            self.left = squared_norm(self._gradient + hessian.times(self.V))
+            if self.left <= _NOISE * self._goal:
+                return
+
+    def _conjugate_gradients(self, stride: int) -> None:
+        """Make the residual small by the sample's Hessian, from V on."""
+        hessian = self._hessian(stride, 0)
+        residual = -self._gradient - (hessian.times(self.V) if self.V.any() else 0.0)
+        direction, square = residual, squared_norm(residual)
+        enough = min(_SHARE * self._goal, _GONE * squared_norm(self._gradient))
+        for _ in range(_PRODUCTS):
+            if square <= enough:
+                return
+            product = hessian.times(direction)
+            curvature = inner(direction, product)
+            if not curvature > 0.0:
+                return
+            self.V = self.V + (square / curvature) * direction
+            residual = residual - (square / curvature) * product
+            before, square = square, squared_norm(residual)
+            direction = residual + (square / before) * direction
+
+    def _hessian(self, stride: int, first: int) -> _SampleHessian:
+        rows = np.arange(first, self._problem.n, stride)
+        weights = self._weights[rows] * (self._problem.n / len(rows))
+        return _SampleHessian(self._problem, self._W, SelectedRows(rows, weights), self._product_at)
+
+    def _product_at(self, W: Float64Array, rows: SelectedRows) -> Float64Array:
+        """Return the sum of x_i u_i^T, u_i = -grad Phi at W, over some rows times their weights."""
+        self.visited += len(rows)
+        return product_of(self._run(SelectedRowsRequest(W, rows, exact=True)))
+
+
+class _SampleHessian:
+    """The Hessian of P at W (d, m), its loss that of some rows, whose gradients `product_at` sums."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        W: Float64Array,
+        rows: SelectedRows,
+        product_at: Callable[[Float64Array, SelectedRows], Float64Array],
+    ) -> None:
+        self._problem, self._W, self._rows, self._product_at = problem, W, rows, product_at
+        self._here = product_at(W, rows)
+
+    def times(self, V: Float64Array) -> Float64Array:
+        """Return its product with V (d, m)."""
+        size = math.sqrt(squared_norm(V)) or 1.0
+        length = _SHORT * (math.sqrt(squared_norm(self._W)) or 1.0) / size
+        there = self._product_at(self._W + length * V, self._rows)
+        return np.asarray(self._problem.lam * V + (self._here - there) / (length * self._problem.n))
