@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topline.solvers.blocks.ascent_jit import carry_dense
+from topline.solvers.blocks.ascent_sweeps import AHEAD, fetch_dense
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.losses import LossForm
@@ -210,6 +211,8 @@ def sweep_few(
     taken = 0
     for t in range(len(rows)):
         i = rows[t]
+        if t + AHEAD < len(rows):
+            fetch_dense(X, places[t + AHEAD], A, delta, rows[t + AHEAD])
         if weights[i] == 0.0:
             rises[i] = -1.0
             continue

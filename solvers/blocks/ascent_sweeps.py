@@ -12,8 +12,12 @@ import numpy as np
 from topline.solvers.blocks.ascent_jit import carry_csr, carry_dense
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
+from topline.solvers.jit_prefetch import fetch
 from topline.solvers.projections.ordering import column_workspace, room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+#: Rows between one that is visited and the one that is fetched.
+AHEAD = 3
 
 
 @jit(fastmath={"reassoc", "contract"})
@@ -56,6 +60,14 @@ def _sparse_scores(
         v = data[p]
         for j in range(len(scores)):
             scores[j] += v * W[f, j]
+
+
+@jit
+def fetch_dense(X: FloatArray, place: int, A: FloatArray, delta: FloatArray, i: int) -> None:
+    """Begin to fetch a row of X, and row i of A and delta."""
+    fetch(X, place, X.shape[1] * X.itemsize)
+    fetch(A, i, A.shape[1] * A.itemsize)
+    fetch(delta, i, A.shape[1] * delta.itemsize)
 
 
 @jit
@@ -160,6 +172,8 @@ def sweep_dense(
     scores = np.empty(m, dtype=W.dtype)
     for t in range(len(rows)):
         i = rows[t]
+        if t + AHEAD < len(rows):
+            fetch_dense(X, places[t + AHEAD], A, delta, rows[t + AHEAD])
         if weights[i] == 0.0:
             rises[i] = -1.0
             continue
@@ -183,6 +197,25 @@ def sweep_dense(
             carry_dense(W, changed[k], X, place, steps[k])
             apart[changed[k]] -= kept_apart * steps[k] * along[i]
     keep(owners)
+
+
+@jit
+def _fetch_sparse(
+    data: FloatArray,
+    indices: IntArray,
+    indptr: IntArray,
+    place: int,
+    A: FloatArray,
+    delta: FloatArray,
+    i: int,
+) -> None:
+    """Begin to fetch a sparse row, and row i of A and delta."""
+    low, high = indptr[place], indptr[place + 1]
+    if low < high:
+        fetch(data, low, (high - low) * data.itemsize)
+        fetch(indices, low, (high - low) * indices.itemsize)
+    fetch(A, i, A.shape[1] * A.itemsize)
+    fetch(delta, i, A.shape[1] * delta.itemsize)
 
 
 @jit
@@ -220,6 +253,8 @@ def sweep_csr(
     scores = np.empty(m, dtype=W.dtype)
     for t in range(len(rows)):
         i = rows[t]
+        if t + AHEAD < len(rows):
+            _fetch_sparse(data, indices, indptr, places[t + AHEAD], A, delta, rows[t + AHEAD])
         if weights[i] == 0.0:
             rises[i] = -1.0
             continue
