@@ -20,8 +20,7 @@ _LINE, _SEEN = 64, 1024
 _HOW = 0, 3, 1
 
 
-@intrinsic
-def _fetch_at(_: Any, array: Any, place: Any, offset: Any) -> Any:  # noqa: ARG001
+def _at(_: Any, array: Any, place: Any, offset: Any) -> Any:  # noqa: ARG001
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         view = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -35,6 +34,11 @@ def _fetch_at(_: Any, array: Any, place: Any, offset: Any) -> Any:  # noqa: ARG0
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp), build
+
+
+#: As seen from compiled functions, to which the typing context is not passed.
+_compiled: Any = intrinsic
+_fetch_at: Any = _compiled(_at)
 
 
 @jit

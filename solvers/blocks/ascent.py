@@ -10,8 +10,8 @@ stages are kept, with their images in W, and after each stage the best point of 
 looked for: D is quadratic there, a system of a few equations.  That point may lie outside the domain.  Its
 projection, row by row, does not, and the best point of the segment to it is exact again.
 
-From dual variables that are nearly right the stages end by the gap of the rows that they visit, where a
-request says how much of it is little enough; the first sweep may then leave out the rows with alpha_i = 0.
+Stages end as well by the gap of the rows that they visit, where a request says how much of it is little
+enough.  From dual variables that are nearly right the first sweep may leave out the rows with alpha_i = 0.
 
 Weights that are not small are swept tile by tile, on several threads
 (`topline.solvers.blocks.ascent_tiles`), and dual rows that are not one array are opened slab by slab.
@@ -44,9 +44,12 @@ _STAGE_PAYS = 0.1
 #: that move cost little: they go on for longer.
 _STAGE_PAYS_WARM = 0.02
 _MOST_VISITS_WARM = 16.0
-#: A gap that is small enough is looked for after a stage whose last sweep brought less than this share of it,
-#: and no more stages are made after one that brought less than the other.
-_LOOKS, _SETTLED = 5e-3, 2.5e-4
+#: A gap that is small enough is looked for where the last sweep brought less than this share of it, or, near
+#: the optimum already, less than the next; and then no more stages are made after one that brought less than
+#: the last.
+_LOOKS, _LOOKS_WARM, _SETTLED = 0.1, 5e-3, 2.5e-4
+#: The next look is where a sweep brings so many times what it will, should the gap fall as the sweeps' rises.
+_LOOKS_EARLY = 1.3
 
 
 class BlockAscent(BlockRows):
@@ -95,23 +98,21 @@ def _stages(
     """
     budget = (_MOST_VISITS_WARM if request.warm else _MOST_VISITS) * len(work.rises)
     least = first * (_STAGE_PAYS_WARM if request.warm else _STAGE_PAYS)
-    if request.enough > 0.0:
+    if request.warm:
         least = min(least, _SETTLED * request.enough)
+    look = (_LOOKS_WARM if request.warm else _LOOKS) * request.enough
     extrapolation = Extrapolation(work, held, rows) if Extrapolation.fits(work, rows) else None
     work.take_few(held, rows)
     for _ in range(_MOST_STAGES):
-        chosen = work.allowed(rows)
-        rise = 0.0
-        for _ in range(request.sweeps):
-            before = work.visited
-            last = work.sweep(held.shuffled(chosen, work.random))
-            rise += last
-            budget -= held.cost(work.visited - before)
-            chosen = work.allowed(rows[work.moved(rows)])
-            if budget <= 0 or not len(chosen) or work.over:
-                break
-        if last < _LOOKS * request.enough and (left := work.gap(held, rows)) <= request.enough:
-            return left
+        rise, last, cost = work.sweeps(held, rows, request.sweeps, budget)
+        budget -= cost
+        # What visits all of the rows needs as many visits that are left.
+        whole = len(work.allowed(rows)) == len(rows)
+        if whole and last < look:
+            gap = work.gap(held, rows)
+            if gap <= request.enough:
+                return gap
+            look = min(look, _LOOKS_EARLY * last * request.enough / gap)
         # The primal objective is far from its least value where rows were moved together: sweeps come last.
         if budget <= 0 or work.over or last < least:
             break

@@ -197,10 +197,10 @@ def sweep_few(
     W: FloatArray,
     apart: Float64Array,
     rises: Float64Array,
-) -> int:
-    """Do what `sweep_dense` does in a few classes of each row; return how many those were in all.
+) -> tuple[float, int]:
+    """Do what `sweep_dense` does in a few classes of each row; return as well how many those were in all.
 
-    Row rows[t] has the classes classes[starts[listed[t]] : starts[listed[t] + 1]], the own one first.  Its
+    Row i has the classes classes[starts[listed[i]] : starts[listed[i] + 1]], the own one first.  Its
     square and its part along u are known.  The other arguments are those of `sweep_dense`.
     """
     m = W.shape[0]
@@ -208,7 +208,7 @@ def sweep_few(
     work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
     all_q, all_alpha = borrowed(owners[1]), borrowed(owners[2])
     rho, margins = borrowed(rho), borrowed(margins)
-    taken = 0
+    total, taken = 0.0, 0
     for t in range(len(rows)):
         i = rows[t]
         if t + AHEAD < len(rows):
@@ -216,8 +216,8 @@ def sweep_few(
         if weights[i] == 0.0:
             rises[i] = -1.0
             continue
-        first = starts[listed[t]]
-        few = starts[listed[t] + 1] - first
+        first = starts[listed[i]]
+        few = starts[listed[i] + 1] - first
         taken += few
         weighted = scale * weights[i]
         own = weighted * (norms[i] - kept_apart * along[i] * along[i])
@@ -228,8 +228,9 @@ def sweep_few(
         square = _moved(W, X, places[t], classes, first, i, A, delta, weighted, apart, kept_along, alpha)
         still = vertex and square == 0.0
         rises[i] = -1.0 if still else 0.5 * (own + gamma_own) * square * weights[i]
+        total += max(rises[i], 0.0)
     keep(owners)
-    return taken
+    return total, taken
 
 
 @jit

@@ -96,6 +96,25 @@ class Portion(NamedTuple):
     slab: tuple[int, int]
 
 
+class SweptPart(NamedTuple):
+    """Rows to visit, and what a block knows of its rows: the arguments of `sweep_dense` of these names."""
+
+    X: FloatArray
+    places: Int64Array
+    rows: Int64Array
+    y: IntArray
+    weights: Float64Array
+    norms: Float64Array
+    along: Float64Array
+    u: Float64Array
+    kept_apart: float
+    A: FloatArray
+    delta: FloatArray
+    scale: float
+    gamma: float
+    gamma_own: float
+
+
 class DualWindow:
     """Dual rows A of a block and their change delta, of one slab at a time.
 
@@ -125,6 +144,10 @@ class DualWindow:
     def read(self, slab: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
         """Return rows of A and delta only to be looked at, while no slab is open."""
         return self._A.read(*slab), self._delta.read(*slab)
+
+    def changed(self) -> Int64Array:
+        """Return the rows that have a change, while no slab is open."""
+        return np.flatnonzero(rows_with_mass(self._delta))
 
     def close(self) -> None:
         """Keep what was changed."""

@@ -142,8 +142,8 @@ def sweep_dense(
     W: FloatArray,
     apart: Float64Array,
     rises: Float64Array,
-) -> None:
-    """Replace dual rows one by one by the maximisers of the dual in that row.
+) -> float:
+    """Replace dual rows one by one by the maximisers of the dual in that row; return what it rises by.
 
     Parameters
     ----------
@@ -162,6 +162,10 @@ def sweep_dense(
         W x + apart <x, u>, and W moves as if no row were shrunk.
     rises : written for the visited rows: c/2 |change|^2, which the dual rises by at least, and -1 where the
         row stays at a vertex of its domain.
+
+    Returns
+    -------
+    The sum of what was written to `rises` and is not -1.
     """
     m = W.shape[0]
     owners = column_workspace(m), room(m), room(m), rho, margins
@@ -170,6 +174,7 @@ def sweep_dense(
     rho, margins = borrowed(rho), borrowed(margins)
     changed, steps = np.empty(m, dtype=np.int64), room(m)
     scores = np.empty(m, dtype=W.dtype)
+    total = 0.0
     for t in range(len(rows)):
         i = rows[t]
         if t + AHEAD < len(rows):
@@ -193,10 +198,12 @@ def sweep_dense(
             q, alpha, work, index_work, changed, steps,
         )  # fmt: skip
         rises[i] = rise * weights[i]
+        total += max(rises[i], 0.0)
         for k in range(n_changed):
             carry_dense(W, changed[k], X, place, steps[k])
             apart[changed[k]] -= kept_apart * steps[k] * along[i]
     keep(owners)
+    return total
 
 
 @jit
@@ -242,7 +249,7 @@ def sweep_csr(
     W: FloatArray,
     apart: Float64Array,
     rises: Float64Array,
-) -> None:
+) -> float:
     """Do the same for sparse rows, with W (d, m): the scores are a sum of rows of W."""
     m = W.shape[1]
     owners = column_workspace(m), room(m), room(m), rho, margins
@@ -251,6 +258,7 @@ def sweep_csr(
     rho, margins = borrowed(rho), borrowed(margins)
     changed, steps = np.empty(m, dtype=np.int64), room(m)
     scores = np.empty(m, dtype=W.dtype)
+    total = 0.0
     for t in range(len(rows)):
         i = rows[t]
         if t + AHEAD < len(rows):
@@ -273,7 +281,9 @@ def sweep_csr(
             q, alpha, work, index_work, changed, steps,
         )  # fmt: skip
         rises[i] = rise * weights[i]
+        total += max(rises[i], 0.0)
         for k in range(n_changed):
             apart[changed[k]] -= kept_apart * steps[k] * along[i]
         carry_csr(W, data, indices, low, high, changed, steps, n_changed, scores)
     keep(owners)
+    return total

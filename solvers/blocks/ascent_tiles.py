@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from topline.solvers.blocks.ascent_rows import SweptPart
 from topline.solvers.blocks.ascent_sweeps import update_row
 from topline.solvers.blocks.atomics import add_and_get_old, wait_until
 from topline.solvers.blocks.thread_choice import Helpers, ThreadChoice
@@ -38,25 +39,6 @@ _CHUNKS = 16
 #: Places of the counters: tiles that are updated, and from `_FIRST` on, each `_APART` places, so that no two
 #: share a cache line, chunks of a tile that are taken and chunks that are done.
 _UPDATED, _FIRST, _APART = 0, 8, 8
-
-
-class SweptPart(NamedTuple):
-    """Rows to visit, and what a block knows of its rows: the arguments of `sweep_dense` of these names."""
-
-    X: FloatArray
-    places: Int64Array
-    rows: Int64Array
-    y: IntArray
-    weights: Float64Array
-    norms: Float64Array
-    along: Float64Array
-    u: Float64Array
-    kept_apart: float
-    A: FloatArray
-    delta: FloatArray
-    scale: float
-    gamma: float
-    gamma_own: float
 
 
 class _Tiles(NamedTuple):

@@ -9,18 +9,24 @@ from typing import Any
 
 import numpy as np
 
+from topline.solvers.blocks.ascent_again import (
+    STILL,
+    Swept,
+    moving,
+    sweeps_csr,
+    sweeps_dense,
+    sweeps_few,
+)
 from topline.solvers.blocks.ascent_few import (
     FewClasses,
     choose_classes,
     lists_for,
     project_few,
     spare_classes,
-    sweep_few,
 )
 from topline.solvers.blocks.ascent_jit import add_rows_csr, change_sums, project_rows
-from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion
-from topline.solvers.blocks.ascent_sweeps import sweep_csr, sweep_dense
-from topline.solvers.blocks.ascent_tiles import SweptPart, TiledWeights
+from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion, SweptPart
+from topline.solvers.blocks.ascent_tiles import TiledWeights
 from topline.solvers.blocks.change_sums import add_changes
 from topline.solvers.blocks.jit import sum_of_squares
 from topline.solvers.blocks.row_feed import HeldRows, RowFeed
@@ -39,9 +45,11 @@ _SUMMED_NUMBERS = 1 << 22
 #: Sums of more numbers are returned in the type of the weights: float32 halves what workers send.
 _NARROW_SUMS = 1 << 16
 #: Rows that are visited between two looks at the clock: at least so many, or of so many products together.
-_TIMED_ROWS, _TIMED_PRODUCTS = 2048, 1 << 22
-#: A row whose rise is below this share of the mean has not moved.
-_STILL = 0.01
+_TIMED_ROWS, _TIMED_PRODUCTS = 2048, 1 << 24
+#: Stands for dense rows where rows are sparse.
+_NO_ROWS = np.empty((0, 0))
+#: Stands for the state of a generator where one sweep draws nothing.
+_UNUSED = np.ones(1, dtype=np.int64)
 
 
 class Work:
@@ -80,13 +88,20 @@ class Work:
         left = self._most - self.visited
         return rows if len(rows) <= left else rows[: int(left)]
 
+    @property
+    def _step(self) -> float:
+        """How many rows may be visited between two looks at the clock."""
+        if self._until is None:
+            return math.inf
+        return max(_TIMED_ROWS, _TIMED_PRODUCTS // max(self._start.size, 1))
+
     def _pieces(self, portions: Iterable[Portion]) -> Iterator[Portion]:
         """Yield portions, in pieces between which the time is looked at if it is limited."""
         for portion in portions:
             if self._until is None:
                 yield portion
                 continue
-            step = max(_TIMED_ROWS, _TIMED_PRODUCTS // max(self._start.size, 1))
+            step = int(self._step)
             for low in range(0, len(portion.rows), step):
                 part = slice(low, low + step)
                 if self.over:
@@ -95,24 +110,60 @@ class Work:
 
     def sweep(self, portions: Iterable[Portion]) -> float:
         """Update rows once each; returns what the dual rises by at least."""
-        total, visited = 0.0, 0
+        return self._sweep(portions).last
+
+    def sweeps(
+        self, held: RowFeed | HeldRows, rows: Int64Array, sweeps: int, most: float
+    ) -> tuple[float, float, float]:
+        """Sweep so many times, over all rows first and then over those that moved, each in a new order.
+
+        No sweep is begun once they cost as much as `most` visits.  Returns what the dual rises by, in all and
+        in the last sweep, and what they cost.
+        """
+        random = self.random.integers(1, np.iinfo(np.int64).max, size=1)
+        order, risen, cost = self.random.permutation(self.allowed(rows)), 0.0, 0.0
+        portions = held.drawn(order) if held.whole else held.shuffled(order, self.random)
+        at_once = held.in_place and self._tiles is None and len(rows) <= self._step
+        while True:
+            before = self.visited
+            swept = self._sweep(portions, sweeps if at_once else 1, most - cost, random)
+            risen += swept.risen
+            cost += held.cost(self.visited - before)
+            sweeps -= swept.sweeps
+            if at_once or sweeps <= 0 or cost >= most or self.over:
+                break
+            # In the order in which one call would draw them.
+            chosen = moving(order, self.rises, self._still, random) if held.whole else rows[self.moved(rows)]
+            chosen = self.allowed(chosen)[: int(min(most - cost, len(chosen)))]
+            if not len(chosen):
+                break
+            portions = held.drawn(chosen) if held.whole else held.shuffled(chosen, self.random)
+        return risen, swept.last, cost
+
+    def _sweep(
+        self,
+        portions: Iterable[Portion],
+        sweeps: int = 1,
+        most: float = math.inf,
+        random: Int64Array = _UNUSED,
+    ) -> Swept:
+        """Update rows once each, or, where they are one portion, those that move as often as is said."""
+        done, visited, risen, last, still = 1, 0, 0.0, 0.0, 0.0
+        most = min(most, self._most - self.visited)
         for portion in self._pieces(portions):
             self._lay_out(portion.X)
             self.duals.open(portion.slab)
             self.clock.product()
-            if self._few is not None:
-                share = self._sweep_few(portion, self._few)
-            elif self._tiles is None:
-                share = self._sweep_rows(portion)
-            else:
-                share = self._sweep_tiles(portion, self._tiles)
+            swept = self._sweep_part(portion, sweeps, most, random)
             self.clock.row_work()
-            total += float(np.maximum(self.rises[portion.rows], 0.0).sum())
+            done, still = swept.sweeps, swept.still
+            risen += swept.risen
+            last += swept.last
             visited += len(portion.rows)
-            self.visited += share * len(portion.rows)
+            self.visited += swept.visited
         self.duals.close()
-        self._still = _STILL * total / max(visited, 1)
-        return total
+        self._still = still if sweeps > 1 else STILL * last / max(visited, 1)
+        return Swept(done, float(visited), risen, last, self._still)
 
     def take_few(self, held: RowFeed | HeldRows, rows: Int64Array) -> None:
         """From now on touch a few classes of some rows, in the order of the block, if few are to be had."""
@@ -167,42 +218,26 @@ class Work:
         dtype = np.dtype(np.float64) if start.size <= SMALL_W else self._products
         self.W = np.array(start, dtype=dtype, order="C")
 
-    def _sweep_few(self, portion: Portion, few: FewClasses) -> float:
-        block, duals, problem = self.block, self.duals, self.block.problem
-        X, places, rows, _ = portion
-        taken = sweep_few(
-            X, places, rows, few.place[rows], few.starts, few.classes, block.weights, block.norms,
-            block.along, self.kept_apart, duals.A, duals.delta, self.scale, problem.smoothing,
-            problem.smoothing_own, *block.loss, self.W, self.apart, self.rises,
-        )  # fmt: skip
-        return float(taken) / max(problem.m * len(rows), 1)
-
-    def _sweep_rows(self, portion: Portion) -> float:
+    def _sweep_part(self, portion: Portion, sweeps: int, most: float, random: Int64Array) -> Swept:
         block, duals, problem = self.block, self.duals, self.block.problem
         X, places, rows, slab = portion
         here = slice(*slab)
-        shared = (
-            places, rows - slab[0], block.y[here], block.weights[here], block.norms[here], block.along[here],
-            self.u, self.kept_apart, duals.A, duals.delta, self.scale, problem.smoothing,
-            problem.smoothing_own, *block.loss, self.W, self.apart, self.rises[here],
-        )  # fmt: skip
-        if self.sparse:
-            sweep_csr(X.data, X.indices, X.indptr, *shared)
-        else:
-            sweep_dense(X, *shared)
-        return 1.0
-
-    def _sweep_tiles(self, portion: Portion, tiles: TiledWeights) -> float:
-        block, duals, problem = self.block, self.duals, self.block.problem
-        X, places, rows, slab = portion
-        here = slice(*slab)
+        rises = self.rises[here]
         part = SweptPart(
-            X, places, rows - slab[0], block.y[here], block.weights[here], block.norms[here],
-            block.along[here], self.u, self.kept_apart, duals.A, duals.delta, self.scale, problem.smoothing,
-            problem.smoothing_own,
+            _NO_ROWS if self.sparse else X, places, rows - slab[0], block.y[here], block.weights[here],
+            block.norms[here], block.along[here], self.u, self.kept_apart, duals.A, duals.delta, self.scale,
+            problem.smoothing, problem.smoothing_own,
         )  # fmt: skip
-        tiles.sweep(part, block.loss, self.rises[here])
-        return 1.0
+        if self._tiles is not None:
+            self._tiles.sweep(part, block.loss, rises)
+            risen = float(np.maximum(rises[part.rows], 0.0).sum())
+            return Swept(1, float(len(rows)), risen, risen, 0.0)
+        moved = *block.loss, self.W, self.apart, rises
+        if self._few is not None:
+            return Swept(*sweeps_few(sweeps, most, random, self._few, part, *moved))
+        if self.sparse:
+            return Swept(*sweeps_csr(sweeps, most, random, X.data, X.indices, X.indptr, part, *moved))
+        return Swept(*sweeps_dense(sweeps, most, random, part, *moved))
 
     def gap(self, held: RowFeed | HeldRows, rows: Int64Array) -> float:
         """Return the sum of w_i (Phi(s_i) + Phi*(-alpha_i) + <alpha_i, s_i>) over some rows, a visit each.
@@ -249,12 +284,12 @@ class Work:
         else:
             add_changes(X, places, changes, factors, out, self._threads, self.block.helpers)
 
-    def _product(self, feed: RowFeed, changed: Int64Array) -> Float64Array:
+    def _product(self, feed: RowFeed) -> Float64Array:
         """Return the sum of w_i x_i change_i^T, afresh where W has moved by steps rounded to float32."""
         if self.W.dtype == np.float64:
             start = self._start if self.sparse else self._start.T
             return np.asarray((self.W - start) / self.scale)
-        product = np.zeros(self.W.shape)
+        product, changed = np.zeros(self.W.shape), self.duals.changed()
         for portion in feed.in_order(changed) if feed.whole else feed.shuffled(changed, self.random):
             _, delta = self.duals.read(portion.slab)
             self.image(portion, delta[portion.rows - portion.slab[0]], product)
@@ -264,18 +299,16 @@ class Work:
         """Sum the change."""
         block, n = self.block, len(self.block.y)
         form = block.problem.form
-        sums, changed = np.zeros(5), np.zeros(n, dtype=np.bool_)
+        sums = np.zeros(5)
         rows = max(min(_SUMMED_ROWS, _SUMMED_NUMBERS // block.problem.m), 1)
         for low in range(0, n, rows):
             high = min(low + rows, n)
-            A, delta = self.duals.read((low, high))
-            changed[low:high] = delta.any(axis=1)
             sums += change_sums(
-                form.conjugate, form.linear_conjugate, block.y[low:high], block.weights[low:high], A, delta,
-                form.table, block.problem.own_share,
+                form.conjugate, form.linear_conjugate, block.y[low:high], block.weights[low:high],
+                *self.duals.read((low, high)), form.table, block.problem.own_share,
             )  # fmt: skip
         self.clock.row_work()
-        product = self._product(feed, np.flatnonzero(changed))
+        product = self._product(feed)
         dtype = self.W.dtype if product.size > _NARROW_SUMS else product.dtype
         self.clock.product()
         return BlockStats(

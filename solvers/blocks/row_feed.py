@@ -67,7 +67,7 @@ class RowFeed:
     def shuffled(self, rows: Int64Array, random: np.random.Generator) -> Iterator[Portion]:
         """Yield the given rows, slab by slab, in a random order of slabs and of rows in a slab."""
         if self.whole:
-            yield from self._drawn(random.permutation(rows))
+            yield from self.drawn(random.permutation(rows))
             return
         if len(self._slabs) == 1:
             chosen = {self._slabs[0]: random.permutation(rows)}
@@ -84,7 +84,7 @@ class RowFeed:
         """Yield the given rows in the order of the block."""
         rows = np.sort(rows)
         if self.whole:
-            yield from self._drawn(rows)
+            yield from self.drawn(rows)
             return
         chosen = dict(self._by_slab(rows, np.arange(len(self._slabs))))
         for start, stop, values in read_slabs(self._X, chosen, self._dtype):
@@ -113,6 +113,11 @@ class RowFeed:
                 np.take(part, inside, axis=0, out=values[low : low + len(inside)])
         return HeldRows(values, rows, self._n)
 
+    @property
+    def in_place(self) -> bool:
+        """Whether all rows that are asked for come as one portion."""
+        return self.whole and self._held[1]
+
     def _by_slab(self, rows: Int64Array, order: Int64Array) -> Iterator[tuple[tuple[int, int], Int64Array]]:
         """Yield the slabs that have some of the rows, in the given order, and these rows sorted."""
         rows = np.sort(rows)
@@ -122,8 +127,8 @@ class RowFeed:
             if len(inside):
                 yield (start, stop), inside
 
-    def _drawn(self, rows: Int64Array) -> Iterator[Portion]:
-        """Yield rows that lie in memory: as they are where they can be worked on so, else gathered."""
+    def drawn(self, rows: Int64Array) -> Iterator[Portion]:
+        """Yield rows in the given order that lie in memory: as they are if they can be so, else gathered."""
         block = 0, self._n
         values, ready = self._held
         if ready:
@@ -161,15 +166,20 @@ class HeldRows:
     """Rows of a block of n rows that were read for many visits: row `rows[t]` is row t of X; rows rise."""
 
     whole: ClassVar[bool] = True
+    in_place: ClassVar[bool] = True
 
     def __init__(self, X: Rows, rows: Int64Array, n: int) -> None:
         self._X, self._rows, self._block = X, rows, (0, n)
 
     def shuffled(self, rows: Int64Array, random: np.random.Generator) -> Iterator[Portion]:
         """Yield some of these rows in a random order."""
-        yield from self.in_order(random.permutation(rows))
+        yield from self.drawn(random.permutation(rows))
 
     def in_order(self, rows: Int64Array) -> Iterator[Portion]:
+        """Yield some of these rows in the order of the block."""
+        return self.drawn(np.sort(rows))
+
+    def drawn(self, rows: Int64Array) -> Iterator[Portion]:
         """Yield some of these rows in the given order."""
         yield Portion(self._X, np.searchsorted(self._rows, rows), rows, self._block)
 

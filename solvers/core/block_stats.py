@@ -56,7 +56,7 @@ class BlockStats:
         not ask.
     active : rows with u_i != 0; in the answer to a LossesRequest, with a loss.
     visited : column updates of an AscentRequest; rows whose scores a second-order request took.
-    left : of a warm AscentRequest the sum of the duality gaps of the rows that its stages visited, where it
+    left : of an AscentRequest the sum of the duality gaps of the rows that its stages visited, where it
         was small enough to end them; inf where something else did.
     seconds_products : time in products with X and in reading it, summed over blocks.
     seconds_kernels : time in everything per row, summed over blocks.

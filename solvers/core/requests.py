@@ -72,7 +72,7 @@ class AscentRequest(_RoundRequest):
     warm : whether A is near the optimum already, so that most rows are at rest and stages over the others pay
         for longer.
     support : visit only rows whose alpha is not 0.
-    enough : end the stages, if warm, where the duality gaps of the rows that they visit sum to so little.
+    enough : end the stages where the duality gaps of the rows that they visit sum to so little.
     """
 
     sweeps: int = 1

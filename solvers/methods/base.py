@@ -43,7 +43,7 @@ class Measurement:
     before : the state that was measured, with the values learned on the way.
     stats : the blocks' answer.
     passes : passes over the examples that this took.
-    passes_left : how many more the run may take, as the loop adds.
+    passes_left, tol : how many more the run may take, and the relative gap that ends it, as the loop adds.
     stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex and there is no dual value, else
         None.
     """
@@ -58,6 +58,7 @@ class Measurement:
     W: Float64Array | None = None
     point: DualPoint | None = None
     passes_left: float = math.inf
+    tol: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

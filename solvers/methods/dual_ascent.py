@@ -62,6 +62,9 @@ _WARM = "ascent.near"
 #: So many of its rounds are not measured: one of the rows with alpha_i != 0 alone, until their gap is so
 #: many times the tolerance, and one of all rows.
 _UNMEASURED, _LOOSE = 2, 10.0
+#: The share of the gap ending a run that is enough in the rows that a round still visits: those at rest
+#: have some too.
+_SURE = 0.8
 #: A rise of the dual below this share of the gap, and of the dual itself, says that float32 has nothing more
 #: to give: a round of sweeps otherwise closes a tenth of the distance or so.
 _STALLED = 1e-3
@@ -118,7 +121,7 @@ class DualAscent(Method):
         apart, memory = None, before.memory
         if shared is not None:
             apart, memory = deflation.drawn_to_point(shared, before.W, before.memory)
-        stats = run(self._request(problem, before, shared, apart))
+        stats = run(self._request(problem, measured, shared, apart))
         direction = change_of(problem, before.W, stats)
         step = ExactStep().step(before.round, direction)
         rise = direction.rise(step)
@@ -155,13 +158,17 @@ class DualAscent(Method):
     def _request(
         self,
         problem: Problem,
-        state: SolverState,
+        measured: Measurement,
         shared: DeflatedDirection | None,
         apart: Float64Array | None,
     ) -> Request:
         """Return the request by which the blocks find their changes."""
-        warm = _WARM in state.memory
-        enough = _enough(problem, state) if warm else 0.0
+        state = measured.before
+        warm, enough = _WARM in state.memory, 0.0
+        if warm:
+            enough = _enough(problem, state)
+        elif self.blocks == 1:
+            enough = _SURE * measured.tol * max(measured.dual, 0.0) * problem.n
         support = unmeasured_rounds(state) == _UNMEASURED
         return AscentRequest(
             round=state.round,

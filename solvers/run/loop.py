@@ -150,7 +150,7 @@ class _Rounds:
             and is_solved(primal, dual, self._target, measured.stationarity)
         )
         timer.passes = measured.before.passes + measured.passes
-        measured = replace(measured, passes_left=self._left(timer.passes).passes)
+        measured = replace(measured, passes_left=self._left(timer.passes).passes, tol=self._target.tol)
         ends = solved or (self._method.advances_by_passes and self._left(timer.passes).nothing)
         advance = stay(measured) if ends else self._method.advance(problem, timer.run, measured)
         final = self._values_of_claim(measured, advance) if advance.claims else None

@@ -54,11 +54,12 @@ def test_the_gaps_of_all_rows_sum_to_n_times_the_gap(loss, smoothing, layout) ->
     assert sum(parts) == pytest.approx(N * gap, rel=1e-9)
 
 
-def test_stages_end_where_the_gap_of_the_rows_is_small_enough() -> None:
+@pytest.mark.parametrize("warm", [False, True])
+def test_stages_end_where_the_gap_of_the_rows_is_small_enough(warm) -> None:
     problem = Problem(MaxHinge(), N, D, M, 0.001)
     block = BlockAscent(problem, X, Y, WEIGHTS, 0, np.dtype(np.float64))
     A, delta = (DenseStore(N, M, np.dtype(np.float64)) for _ in range(2))
-    request = AscentRequest(round=0, W=np.zeros((D, M)), seed=3, exact=True, sweeps=6, warm=True)
+    request = AscentRequest(round=0, W=np.zeros((D, M)), seed=3, exact=True, sweeps=6, warm=warm)
     visited = []
     for enough in (1e2, 1e-1, 1e-4):
         stats = block.run(AscentRequest(**{**vars(request), "enough": enough}), A, delta)

@@ -1,4 +1,4 @@
-"""A run that is taken to one gap after the other goes on as if it had never stopped."""
+"""A run that is taken to one gap after the other goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ def stages(loss, gaps, certified):
 
 
 @pytest.mark.parametrize("loss", [TopKHinge(2), Softmax()], ids=lambda loss: loss.name)
-def test_stages_take_the_passes_and_come_to_the_weights_of_one_run(loss) -> None:
+def test_stages_take_about_the_passes_of_one_run_and_come_as_near_to_the_optimum(loss) -> None:
+    """Not the same: a round ends where the gap that is asked for seems to be reached."""
     _, _, apart = stages(loss, GAPS, certified=False)
     _, _, whole = stages(loss, GAPS[-1:], certified=False)
-    (last, A), (once, A_once) = apart[-1], whole[-1]
-    assert last.state.passes == once.state.passes
-    assert np.array_equal(last.final.W, once.final.W)
-    assert np.array_equal(A, A_once)
+    last, once = apart[-1][0], whole[-1][0]
+    assert last.state.passes == pytest.approx(once.state.passes, rel=0.1)
+    # Both lie within a gap of the optimum in P, and so in lam/2 |W - W*|^2.
+    between = 0.5 * LAM * float(np.sum((last.final.W - once.final.W) ** 2))
+    assert between <= 2.0 * (last.final.gap + once.final.gap)
     assert [run.state.passes for run, _ in apart] == sorted({run.state.passes for run, _ in apart})
 
 
