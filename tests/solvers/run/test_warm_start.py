@@ -120,8 +120,9 @@ def test_duals_of_nearly_the_same_rows_are_gone_on_from_in_fewer_passes() -> Non
         for near, result in found.items():
             assert result.status is Status.SOLVED
             passes[near] += result.passes
+        # The first round is not measured; where its gap is small enough the certificate follows at once.
         at_zero = [record.primal for record in found[True].history[:3]]
-        assert at_zero[0] == at_zero[1] == pytest.approx(1.0)
+        assert at_zero[0] == pytest.approx(1.0)
         assert at_zero[2] < 1.0
     assert passes[True] < 0.8 * passes[False]  # 55 of 72
 
