@@ -4,33 +4,70 @@ from __future__ import annotations
 
 import numpy as np
 
+from topline.solvers.core.rows import Rows, squared_norms
 from topline.solvers.jit_cache import jit
 from topline.solvers.losses import LossForm
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
-#: Scores may be off by so many units in the last place of their size.
-_ROUNDINGS = 16.0
+#: A score may be off by so many units in the last place of |x_i| |w_j|, of which it is a sum that may cancel.
+_ROUNDINGS = 4.0
+#: Ranks up to which the least margins are kept by insertion; of more all are sorted.
+_FEW_RANKS = 32
 
 
 def can_vanish(form: LossForm) -> bool:
-    """Return whether `least_stretch` knows the loss: a hinge over ranks of single labels."""
-    return form.family.ranks is not None and form.label_sets is None
+    """Return whether `least_stretch` knows the loss: a hinge of single labels, over ranks or one-vs-all."""
+    return (form.family.ranks is not None or form.family.binary_hinges) and form.label_sets is None
+
+
+def slack_of(X: Rows, W: FloatArray) -> tuple[Float64Array, Float64Array]:
+    """Return e (b,) and f (m,) so that the scores X W, in the precision of W (d, m), are off by e_i f_j."""
+    sizes = np.sqrt(np.einsum("ij,ij->j", W, W, dtype=np.float64))
+    rounding = _ROUNDINGS * float(np.finfo(W.dtype).eps)
+    return rounding * np.sqrt(squared_norms(X)), sizes
 
 
 def least_stretch(
-    form: LossForm, scores: FloatArray, y: IntArray, weights: Float64Array, least: float
+    form: LossForm,
+    scores: FloatArray,
+    y: IntArray,
+    weights: Float64Array,
+    slack: tuple[Float64Array, Float64Array],
+    least: float,
 ) -> float:
     """Return the least c >= `least` at which the loss at c s_i is 0 for all rows of scores (b, m).
 
-    inf where there is none; rows of weight 0 ask for nothing.  Of a table of margins, and of hinges that are
-    cut before they are summed, every margin is kept.
+    `slack` is that of `slack_of`.  inf where there is none; rows of weight 0 ask for nothing.  Of a table of
+    margins, and of hinges that are cut before they are summed, every margin is kept.
     """
     ranks = form.family.ranks
-    summed = ranks is not None and not ranks.hinge_first and form.margins is None
+    if ranks is None:
+        return float(_stretched_apart(scores, y, weights, *slack, least))
+    summed = not ranks.hinge_first and form.margins is None
     rho = form.rho if summed else np.ones(1)
-    own_in_sort = ranks is not None and ranks.own_in_sort
-    rounding = _ROUNDINGS * float(np.finfo(scores.dtype).eps)
-    return float(_stretched(scores, y, weights, form.table, rho, own_in_sort, rounding, least))
+    return float(_stretched(scores, y, weights, *slack, form.table, rho, ranks.own_in_sort, least))
+
+
+@jit
+def _stretched_apart(
+    scores: FloatArray,
+    y: IntArray,
+    weights: Float64Array,
+    off: Float64Array,
+    sizes: Float64Array,
+    c: float,
+) -> float:
+    """Raise c until every class is ahead of 0 by 1 on its own rows, and behind by 1 on all others."""
+    for i in range(len(y)):
+        if weights[i] == 0.0:
+            continue
+        for j in range(scores.shape[1]):
+            score = np.float64(scores[i, j])
+            ahead = (score if j == y[i] else -score) - off[i] * sizes[j]
+            if not ahead > 0.0:
+                return np.inf
+            c = max(c, 1.0 / ahead)
+    return c
 
 
 @jit
@@ -38,18 +75,21 @@ def _stretched(
     scores: FloatArray,
     y: IntArray,
     weights: Float64Array,
+    off: Float64Array,
+    sizes: Float64Array,
     margins: Float64Array,
     rho: Float64Array,
     own_in_sort: bool,
-    rounding: float,
     c: float,
 ) -> float:
     """Raise c row by row, by Newton steps on the sum over ranks, which is convex in c."""
     ahead = np.empty(len(rho))
+    every = np.empty(scores.shape[1])
     for i in range(len(y)):
         if weights[i] == 0.0:
             continue
-        held = _least_ahead(scores, i, y[i], margins, rounding, ahead)
+        held = _ahead(scores, i, y[i], margins, off[i], sizes, every)
+        held = _least(every, held, ahead)
         while True:
             value = slope = 0.0
             for r in range(held):
@@ -70,12 +110,18 @@ def _stretched(
 
 
 @jit
-def _least_ahead(
-    scores: FloatArray, i: int, label: int, margins: Float64Array, rounding: float, ahead: Float64Array
+def _ahead(
+    scores: FloatArray,
+    i: int,
+    label: int,
+    margins: Float64Array,
+    off: float,
+    sizes: Float64Array,
+    every: Float64Array,
 ) -> int:
-    """Write by how much the own class is ahead of the others, in margins, the least first; give their number.
+    """Write by how much the own class is ahead of the others, in margins; give their number.
 
-    As many are kept as there is room.
+    A margin of 0 asks for no more than to be level.
     """
     held = 0
     own = np.float64(scores[i, label])
@@ -83,7 +129,7 @@ def _least_ahead(
         if j == label:
             continue
         other = np.float64(scores[i, j])
-        by = float(own - other - rounding * (abs(own) + abs(other)))
+        by = float(own - other - off * (sizes[label] + sizes[j]))
         if margins.size:
             if margins[label, j] == 0.0:
                 if own >= other:
@@ -91,12 +137,27 @@ def _least_ahead(
                 by = -np.inf
             else:
                 by /= margins[label, j]
-        if held == len(ahead) and by >= ahead[held - 1]:
+        every[held] = by
+        held += 1
+    return held
+
+
+@jit
+def _least(every: Float64Array, count: int, least: Float64Array) -> int:
+    """Write the least of the first `count` numbers in ascending order, as many as there is room for."""
+    if len(least) > _FEW_RANKS:
+        ascending = np.sort(every[:count])
+        held = min(count, len(least))
+        least[:held] = ascending[:held]
+        return held
+    held = 0
+    for j in range(count):
+        if held == len(least) and every[j] >= least[held - 1]:
             continue
-        p = min(held, len(ahead) - 1)
-        while p > 0 and ahead[p - 1] > by:
-            ahead[p] = ahead[p - 1]
+        p = min(held, len(least) - 1)
+        while p > 0 and least[p - 1] > every[j]:
+            least[p] = least[p - 1]
             p -= 1
-        ahead[p] = by
-        held = min(held + 1, len(ahead))
+        least[p] = every[j]
+        held = min(held + 1, len(least))
     return held

@@ -71,6 +71,7 @@ class Family:
     labels : what y may be.
     balanced : whether the rows of the domain sum to zero.
     own_margin : delta_y of the own class.
+    binary_hinges : whether it is the sum over classes of max(0, 1 - z_j s_j), z_y = 1 and z_j = -1 elsewhere.
     empty_sets : whether an example may have no label at all.
     nearest : (form, A, y) to the points of the domain nearest to the rows A (b, m); None for what the column
         update finds far out.
@@ -90,6 +91,7 @@ class Family:
     labels: Labels = Labels.ONE
     balanced: bool = True
     own_margin: float = 0.0
+    binary_hinges: bool = False
     empty_sets: bool = True
     nearest: Callable[[LossForm, Float64Array, IntArray], Float64Array] | None = None
     of_one_rank: Family | None = None

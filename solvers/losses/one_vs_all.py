@@ -53,7 +53,7 @@ def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
 
 _HINGE = Family(
     "one_vs_all_hinge", _hinge_column, _hinge_conjugate, linear=True, labels=Labels.ANY, balanced=False,
-    own_margin=-1.0, nearest=_nearest,
+    own_margin=-1.0, binary_hinges=True, nearest=_nearest,
 )  # fmt: skip
 _LOGISTIC = Family(
     "one_vs_all_logistic", _logistic_column, _logistic_conjugate, smooth=True, labels=Labels.ANY,

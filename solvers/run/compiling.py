@@ -98,7 +98,8 @@ def _compile_what_few_rounds_meet(form: LossForm, y: IntArray, *, duals: bool) -
     """Compile what the tiny problem does not come to, on a row of label y (1,)."""
     if can_vanish(form):
         for dtype in (np.float32, np.float64):
-            least_stretch(form, np.zeros((1, form.m), dtype=dtype), y, np.ones(1), 0.0)
+            slack = np.zeros(1), np.zeros(form.m)
+            least_stretch(form, np.zeros((1, form.m), dtype=dtype), y, np.ones(1), slack, 0.0)
     if duals:
         # The tiny problem ends in float64, where rows need not be put inside their domains.
         nearest_rows(form, np.zeros((1, form.m)), y)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from topline.solvers.blocks.duals import BlockDuals
-from topline.solvers.blocks.stretch import least_stretch
+from topline.solvers.blocks.stretch import least_stretch, slack_of
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
@@ -196,7 +196,8 @@ class Evaluate:
         y, weights = self._tiles.labels_and_weights(tile.rows)
         duals = self._duals
         if self._request.stretched and self._stretch < np.inf:
-            self._stretch = least_stretch(self._problem.form, scores, y, weights, self._stretch)
+            slack = slack_of(tile.X, self.W)
+            self._stretch = least_stretch(self._problem.form, scores, y, weights, slack, self._stretch)
         if self._request.total and not is_sparse(tile.X):
             own = Tile(tile.number, tile.start, tile.stop, tile.X, y, weights)
             self._total, self._x_sq = own.added_to(self._total, self._x_sq)

@@ -20,14 +20,14 @@ from topline import (
     linear,
     solve,
 )
-from topline.solvers.blocks.stretch import can_vanish, least_stretch
+from topline.solvers.blocks.stretch import can_vanish, least_stretch, slack_of
 from topline.solvers.losses import OneVsAll
 
 N, M = 40, 7
 TREE = np.abs(np.subtract.outer(np.arange(M), np.arange(M))) / 3.0
 HINGES = [
     MaxHinge(), TopKHinge(3), TopKHinge(M), TopKOthersHinge(3), UsunierHinge(3), WeightedTopKHinge(linear(4)),
-    StructuredHinge(TREE),
+    StructuredHinge(TREE), OneVsAll("hinge"),
 ]  # fmt: skip
 
 
@@ -36,7 +36,15 @@ def told_apart(random, rows: int = N):
     y = random.integers(M, size=rows).astype(np.int32)
     scores = random.standard_normal((rows, M))
     scores[np.arange(rows), y] = scores.max(axis=1) + 10.0 ** random.uniform(-2, 1, rows)
-    return scores, y
+    # Own classes are above 0 and all others below, for one-vs-all.
+    return scores - 0.5 * np.sort(scores, axis=1)[:, -2:].sum(axis=1, keepdims=True), y
+
+
+def stretch(loss, scores, y, weights=None, least=0.0):
+    """Give the stretch of scores that are exact."""
+    weights = np.ones(len(y)) if weights is None else weights
+    exact = np.zeros(len(y)), np.zeros(scores.shape[1])
+    return least_stretch(loss.form(scores.shape[1]), scores, y, weights, exact, least)
 
 
 def vanishing(loss, scores, y) -> float:
@@ -52,41 +60,66 @@ def vanishing(loss, scores, y) -> float:
 def test_the_stretch_is_the_least_at_which_no_row_has_a_loss(loss) -> None:
     random = np.random.default_rng(1)
     scores, y = told_apart(random)
-    form = loss.form(M)
-    assert can_vanish(form)
+    assert can_vanish(loss.form(M))
     expected = [vanishing(loss, row, label) for row, label in zip(scores, y, strict=True)]
-    found = [least_stretch(form, scores[i : i + 1], y[i : i + 1], np.ones(1), 0.0) for i in range(N)]
+    found = [stretch(loss, scores[i : i + 1], y[i : i + 1]) for i in range(N)]
     assert found == pytest.approx(expected, rel=1e-9)
-    assert least_stretch(form, scores, y, np.ones(N), 0.0) == pytest.approx(max(expected), rel=1e-9)
-    assert least_stretch(form, scores, y, np.ones(N), 1e9) == 1e9
+    assert stretch(loss, scores, y) == pytest.approx(max(expected), rel=1e-9)
+    assert stretch(loss, scores, y, least=1e9) == 1e9
     # A row that counts for nothing asks for nothing.
     weights = np.ones(N)
     weights[int(np.argmax(expected))] = 0.0
-    assert least_stretch(form, scores, y, weights, 0.0) < max(expected)
+    assert stretch(loss, scores, y, weights) < max(expected)
 
 
 @pytest.mark.parametrize("loss", HINGES, ids=loss_name)
 def test_a_row_that_is_behind_cannot_be_stretched(loss) -> None:
     scores, y = told_apart(np.random.default_rng(2))
     scores[3, y[3]] = scores[3].min() - 1.0
-    assert least_stretch(loss.form(M), scores, y, np.ones(N), 0.0) == np.inf
+    assert stretch(loss, scores, y) == np.inf
 
 
-def test_rounding_of_float32_leaves_no_loss() -> None:
-    """Scores of some 1e3, whose differences are known to 1e-4."""
-    scores, y = told_apart(np.random.default_rng(3))
-    scores += 1e3
-    c = least_stretch(MaxHinge().form(M), scores.astype(np.float32), y, np.ones(N), 0.0)
-    assert np.isfinite(c)
-    for row, label in zip(scores, y, strict=True):
-        assert reference.sorted_loss(MaxHinge(), c * row, label) == 0.0
-    far = (scores + 1e6).astype(np.float32)
-    assert least_stretch(MaxHinge().form(M), far, y, np.ones(N), 0.0) == np.inf
+def test_many_ranks_are_stretched_as_few_are() -> None:
+    random = np.random.default_rng(4)
+    y = random.integers(60, size=20).astype(np.int32)
+    scores = random.standard_normal((20, 60))
+    scores[np.arange(20), y] = scores.max(axis=1) + 0.1
+    for k in (32, 33, 60):
+        expected = max(vanishing(TopKHinge(k), row, label) for row, label in zip(scores, y, strict=True))
+        assert stretch(TopKHinge(k), scores, y) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(3), OneVsAll("hinge")], ids=loss_name)
+def test_rounding_of_sums_that_cancel_leaves_no_loss(loss) -> None:
+    """Scores of some 1 are sums of terms of some 200, of which float32 knows less."""
+    fooled = 0
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        scores, y = told_apart(random)
+        scores += np.where(np.arange(M) == y[:, None], 1.0, -1.0)
+        X = np.hstack([random.standard_normal((N, 400)), np.eye(N)]).astype(np.float32)
+        W = 200.0 * random.standard_normal((400, M))
+        # The last columns put the sums right in float64.
+        W = np.vstack([W, scores - X[:, :400].astype(np.float64) @ W]).astype(np.float32)
+        rounded, exact = X @ W, X.astype(np.float64) @ W.astype(np.float64)
+        slack = slack_of(X, W)
+        assert (np.abs(rounded - exact) <= np.outer(*slack)).all()
+        c = least_stretch(loss.form(M), rounded, y, np.ones(N), slack, 0.0)
+        assert np.isfinite(c)
+        assert all(
+            reference.sorted_loss(loss, c * row, label) == 0.0 for row, label in zip(exact, y, strict=True)
+        )
+        # As if nothing were rounded, a row is left with a loss.
+        c = stretch(loss, rounded.astype(np.float64), y)
+        fooled += any(
+            reference.sorted_loss(loss, c * row, label) > 0.0 for row, label in zip(exact, y, strict=True)
+        )
+    assert fooled > 0
 
 
 def test_losses_that_never_vanish_or_have_no_ranks_are_left_alone() -> None:
     assert not can_vanish(Softmax().form(M))
-    assert not can_vanish(OneVsAll("hinge").form(M))
+    assert not can_vanish(OneVsAll("logistic").form(M))
 
 
 @pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(3), UsunierHinge(2)], ids=loss_name)
