@@ -119,11 +119,13 @@ class ProximalRequest(_RoundRequest):
     exact : products in float64, not in the precision of the features.
     last_step : the step from the point of the round before along the V of its SlopeRequests, which a block
         that still has their scores takes instead of products with W; NaN for products.
+    stretched : whether the answer has the stretch of W at which a hinge vanishes.
     """
 
     sigma: float = 0.0
     exact: bool = False
     last_step: float = math.nan
+    stretched: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +161,7 @@ class EvaluateRequest:
 
     Products are in float64 where `exact`, else in the precision of the features.  Where `total`, the product
     of the answer is sum x_i (d, 1) and its u_sq sum |x_i|^2, unless the features are sparse.  The answer has
-    the stretch of a hinge over ranks where that is to be `stretched`.
+    the stretch of a hinge where that is to be `stretched`.
     """
 
     W: Float64Array

@@ -113,7 +113,10 @@ class AscentThenNewton(Method):
                 changed = np.array([before.passes, left, forecast])
                 after = replace(before, round=before.round + 1, memory={_CHANGED: changed})
                 far = left >= _FAR
-                after = warm_start(after, near=not far, from_zero=far and self.blocks > 1)
+                # W of blocks that undid each other's work, or that is worse than none, is no place to begin.
+                at_zero = math.inf if before.primal_at_zero is None else before.primal_at_zero
+                from_zero = far and (self.blocks > 1 or measured.primal > at_zero)
+                after = warm_start(after, measured.dual, near=not far, from_zero=from_zero)
                 logger.info("%s", change_of_method(after).why)
                 return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
             since = np.array([before.passes, gap])

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
+from topline.solvers.blocks.stretch import can_vanish
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.dual_points import DualPoint
 from topline.solvers.core.problem import Problem
@@ -26,6 +27,8 @@ from topline.solvers.typing import Float64Array
 #: Runs a request on every block and returns the sum.
 Runner: TypeAlias = Callable[[Request], BlockStats]
 
+#: A P below this share of P(0) may be that of classes that can be told apart.
+_SEPARATED = 0.1
 #: Rounding of a sum of many terms, as a share of their size.
 _ROUNDING = 16.0 * float(np.finfo(np.float64).eps)
 
@@ -224,3 +227,24 @@ def rises(direction: Direction) -> bool:
 def stay(measured: Measurement) -> Advance:
     """Go nowhere, from an iterate that is good enough."""
     return Advance(step=0.0, moved=True, after=measured.before, active=measured.stats.active, passes=0)
+
+
+def may_be_separated(problem: Problem, state: SolverState) -> bool:
+    """Return whether the loss may vanish at a multiple of W, and that may be the answer in place of W."""
+    if state.primal_at_zero is None or not can_vanish(problem.form):
+        return False
+    return state.best_primal < _SEPARATED * state.primal_at_zero
+
+
+def with_stretched(problem: Problem, measured: Measurement) -> Measurement:
+    """Let a measurement stand for the multiple of W at which no row has a loss, if P is smaller there.
+
+    Where C is large and the classes can be told apart P is nearly all loss, of rows that miss their margin by
+    a little: at c W there is none, and P = c^2 lam/2 |W|^2.
+    """
+    c = measured.stats.stretch
+    if not 0.0 < c < math.inf:
+        return measured
+    W = c * measured.before.W
+    primal = problem.primal(W, 0.0)
+    return replace(measured, primal=primal, W=W) if primal < measured.primal else measured

@@ -26,7 +26,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from topline.solvers.blocks.stretch import can_vanish
 from topline.solvers.core import deflation
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.deflation import DeflatedDirection
@@ -39,9 +38,11 @@ from topline.solvers.methods.base import (
     Method,
     Runner,
     change_of,
+    may_be_separated,
     measured_at,
     rises,
     stepped,
+    with_stretched,
 )
 from topline.solvers.methods.step_rules import Direction, ExactStep
 from topline.solvers.typing import Float64Array
@@ -68,8 +69,6 @@ _SURE = 0.8
 #: A rise of the dual below this share of the gap, and of the dual itself, says that float32 has nothing more
 #: to give: a round of sweeps otherwise closes a tenth of the distance or so.
 _STALLED = 1e-3
-#: A P below this share of P(0) may be that of classes that can be told apart.
-_SEPARATED = 0.1
 #: A relative gap from which on A is kept in float64: rounded to float32 it is feasible to a few times 6e-8.
 _SINGLE = 1e-5
 
@@ -93,7 +92,7 @@ class DualAscent(Method):
         if (bounds := _bounds_at_zero(problem, state)) is not None:
             return bounds
         looks = self.deflates and self.blocks > 1 and not deflation.looked_for(state.memory)
-        stretched = _may_be_separated(problem, state)
+        stretched = may_be_separated(problem, state)
         stats = run(
             EvaluateRequest(state.W, state.pending_step, exact=state.exact, total=looks, stretched=stretched)
         )
@@ -111,7 +110,7 @@ class DualAscent(Method):
             problem, state, stats, primal, dual,
             conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual, memory=memory,
         )  # fmt: skip
-        return _stretched(problem, measured) if stretched else measured
+        return with_stretched(problem, measured) if stretched else measured
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Let the blocks sweep, and step along their summed change."""
@@ -215,27 +214,6 @@ def _enough(problem: Problem, state: SolverState) -> float:
     """Return n (P - D) where a state that started near the optimum is within the tolerance."""
     dual = problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
     return float(state.memory[_WARM][0]) * abs(dual) * problem.n
-
-
-def _may_be_separated(problem: Problem, state: SolverState) -> bool:
-    """Return whether the loss may vanish at a multiple of W, and that may be the answer in place of W(A)."""
-    if state.primal_at_zero is None or not can_vanish(problem.form):
-        return False
-    return state.best_primal < _SEPARATED * state.primal_at_zero
-
-
-def _stretched(problem: Problem, measured: Measurement) -> Measurement:
-    """Let a measurement stand for the multiple of W at which no row has a loss, if P is smaller there.
-
-    Where C is large and the classes can be told apart P is nearly all loss, of rows that miss their margin by
-    a little: at c W there is none, and P = c^2 lam/2 |W|^2.
-    """
-    c = measured.stats.stretch
-    if not 0.0 < c < math.inf:
-        return measured
-    W = c * measured.before.W
-    primal = problem.primal(W, 0.0)
-    return replace(measured, primal=primal, W=W) if primal < measured.primal else measured
 
 
 def unmeasured_rounds(state: SolverState) -> int:

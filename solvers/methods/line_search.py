@@ -7,6 +7,7 @@ J. Optim. 16, 2005), which looks at slopes alone once the values agree to all di
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +28,9 @@ _MARGIN = 0.1
 _SECANTS = 5
 #: Bounds of the growth of a step that was too short.
 _GROWTH = 2.0, 100.0
+#: A line search ends where this share of the slope is left, or after so many trials.
+_LEAST_SLOPE = 0.1
+_MOST_SLOPES = 12
 
 
 @dataclass(frozen=True)
@@ -107,3 +111,23 @@ def _longer(step: float, slope_at_zero: float, slope: float) -> float:
     rise = slope - slope_at_zero
     share = -slope_at_zero / rise if rise > 0.0 else math.inf
     return step * min(max(share, _GROWTH[0]), _GROWTH[1])
+
+
+def least_slope(slope_at: Callable[[float], float], slope: float) -> float:
+    """Return a step at which little of the slope is left, by secants between steps too short and too long."""
+    low, low_slope, high, high_slope = 0.0, slope, math.inf, math.nan
+    step = 1.0
+    for _ in range(_MOST_SLOPES):
+        found = slope_at(step)
+        if abs(found) <= _LEAST_SLOPE * abs(slope) or math.isnan(found):
+            break
+        if found < 0.0:
+            low, low_slope = step, found
+        else:
+            high, high_slope = step, found
+        if math.isinf(high):
+            step *= 2.0
+            continue
+        share = -low_slope / (high_slope - low_slope)
+        step = low + min(max(share, 0.1), 0.9) * (high - low)
+    return step

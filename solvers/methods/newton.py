@@ -29,9 +29,26 @@ import numpy as np
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.state import SolverState
-from topline.solvers.methods.base import Advance, Measurement, Method, Runner, measured_at, product_of, rises
+from topline.solvers.methods.base import (
+    Advance,
+    Measurement,
+    Method,
+    Runner,
+    may_be_separated,
+    measured_at,
+    product_of,
+    rises,
+    with_stretched,
+)
 from topline.solvers.methods.lbfgs import at_gradient, gradient_of
-from topline.solvers.methods.newton_steps import CONTROL, FEWEST_PASSES, CountedRun, newton_step, point_of
+from topline.solvers.methods.newton_steps import (
+    CONTROL,
+    FEWEST_PASSES,
+    SHORT,
+    CountedRun,
+    newton_step,
+    point_of,
+)
 from topline.solvers.methods.step_rules import Direction, ExactStep
 from topline.solvers.typing import Float64Array
 
@@ -44,14 +61,22 @@ _SIGMA_WARM = 1.0
 #: Its factor where a proximal step leaves more than this share of the gap.
 _SHRINK = 0.5
 _POOR = 0.5
-#: F is minimised until its share of the gap is below this one of E,
-_INNER = 0.3
+#: F is minimised until its share of the gap is below this one of E and so many times what U raises D by,
+_INNER, _OF_RISE = 0.3, 10.0
 #: or U closes all but this share of the gap,
 _CLOSES = 0.1
 #: and down to this share where proximal steps bring nothing.
 _LEAST = 1e-6
-#: A relative gap from which on products are in float64.
-_SINGLE = 1e-5
+#: A relative gap from which on products are in float64, and Newton steps after which they are where none has
+#: lowered |grad F|.
+_SINGLE, _STALLED_STEPS = 1e-5, 4
+#: Name in `SolverState.memory` of what became of the Newton steps since the last proximal one.
+_SO_FAR = "newton.so_far"
+_NONE_SO_FAR = np.array([0.0, math.inf, 0.0])
+#: So many short Newton steps let sigma grow by this factor, at a relative gap above this one.
+_MANY_SHORT, _GROW, _FAR = 2, 10.0, 0.5
+#: P and D below this share of P(0) are small.
+_SMALL = 0.1
 
 
 @dataclass(frozen=True)
@@ -69,11 +94,13 @@ class ProximalNewton(Method):
         memory = dict(state.memory)
         if _W_DUAL not in memory:
             memory |= {_W_DUAL: state.W, CONTROL: np.array([_SIGMA, math.inf, _INNER, math.nan])}
-        stats = run(point_of(state, memory[CONTROL]))
+        stretched = may_be_separated(problem, state)
+        stats = run(replace(point_of(state, memory[CONTROL]), stretched=stretched))
         value = problem.primal(state.W, stats.loss / problem.n)
         dual = problem.dual(memory[_W_DUAL], state.conjugate_mean, state.mean_sq_dual)
         measured = measured_at(problem, state, stats, value, dual, memory=memory)
-        return replace(measured, passes=math.ceil(stats.visited / problem.n))
+        measured = replace(measured, passes=math.ceil(stats.visited / problem.n))
+        return with_stretched(problem, measured) if stretched else measured
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Take a Newton step, or the proximal step where F is minimised well enough."""
@@ -85,11 +112,15 @@ class ProximalNewton(Method):
         dual_u = problem.dual(W_u, stats.conjugate_u / problem.n, stats.u_sq / problem.n)
         inner_share = float(before.memory[CONTROL][2])
         closes = before.best_primal - dual_u <= _CLOSES * (before.best_primal - measured.dual)
-        if steepness <= inner_share * (value - dual_u - steepness) or closes:
+        minimised = steepness <= min(
+            inner_share * (value - dual_u - steepness), _OF_RISE * (dual_u - measured.dual)
+        )
+        if minimised or closes:
             return self._proximal_step(problem, measured, W_u)
-        if not before.exact and before.best_primal - measured.dual < _SINGLE * abs(before.best_primal):
+        near = before.best_primal - measured.dual < _SINGLE * abs(before.best_primal)
+        if not before.exact and (near or _stalled(before, steepness)):
             return _with_exact_products(measured)
-        return _newton_round(problem, run, measured, gradient)
+        return _with_sigma(_counted(_newton_round(problem, run, measured, gradient), steepness))
 
     def taken_up(
         self, state: SolverState, W: Float64Array, conjugate_mean: float, mean_sq_dual: float
@@ -128,11 +159,56 @@ class ProximalNewton(Method):
             memory={
                 **before.memory,
                 _W_DUAL: W_dual + step * direction.weights,
+                _SO_FAR: _NONE_SO_FAR,
                 CONTROL: np.array([sigma, gap, inner_share, 0.0]),
             },
         )
         moved = not (stuck and before.exact and inner_share < _LEAST)
         return Advance(step, moved=moved, after=after, active=stats.active, passes=0)
+
+
+def _so_far(state: SolverState) -> tuple[float, float, float]:
+    """Return short Newton steps since sigma or A changed, the least |grad F|^2 / (2 lam), and steps since."""
+    short, least, ago = (float(v) for v in state.memory.get(_SO_FAR, _NONE_SO_FAR))
+    return short, least, ago
+
+
+def _stalled(state: SolverState, steepness: float) -> bool:
+    """Return whether the gradient has not become smaller for some steps: it may be rounding of float32."""
+    _, least, ago = _so_far(state)
+    return steepness >= least and ago + 1.0 >= _STALLED_STEPS
+
+
+def _counted(advance: Advance, steepness: float) -> Advance:
+    """Note a Newton step from a point with this |grad F|^2 / (2 lam)."""
+    after = advance.after
+    short, least, ago = _so_far(after)
+    least, ago = (steepness, 0.0) if steepness < least else (least, ago + 1.0)
+    short += 0.0 < advance.step < SHORT
+    memory = {**after.memory, _SO_FAR: np.array([short, least, ago])}
+    return replace(advance, after=replace(after, memory=memory))
+
+
+def _smallness(state: SolverState) -> float:
+    """Return how many times as large P(0) is as a P that is small, and 1 beside one that is not."""
+    at_zero = state.primal_at_zero
+    return 1.0 if at_zero is None or state.best_primal > _SMALL * at_zero else at_zero / state.best_primal
+
+
+def _with_sigma(advance: Advance) -> Advance:
+    """Let sigma grow where F has too many kinks for Newton's method, far from the optimum.
+
+    Where P is small so are the dual variables, and with them sigma alpha: sigma may be as much larger.
+    """
+    after = advance.after
+    short, least, ago = _so_far(after)
+    far = after.best_primal - after.best_dual > _FAR * after.best_primal
+    if short < _MANY_SHORT or not far or _smallness(after) == 1.0:
+        return advance
+    control = after.memory[CONTROL].copy()
+    control[0] = max(control[0], min(_GROW * control[0], _SIGMA * _smallness(after)))
+    memory = {**after.memory, CONTROL: control, _SO_FAR: np.array([0.0, least, ago])}
+    return replace(advance, after=replace(after, memory=memory))
 
 
 @dataclass(frozen=True)
@@ -153,8 +229,12 @@ class Newton(Method):
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Take a Newton step."""
-        gradient = gradient_of(problem, measured.before.W, measured.stats)
-        return _newton_round(problem, run, measured, gradient)
+        before = measured.before
+        gradient = gradient_of(problem, before.W, measured.stats)
+        steepness = squared_norm(gradient) / (2.0 * problem.lam)
+        if not before.exact and _stalled(before, steepness):
+            return _with_exact_products(measured)
+        return _counted(_newton_round(problem, run, measured, gradient), steepness)
 
 
 def _newton_round(problem: Problem, run: Runner, measured: Measurement, gradient: Float64Array) -> Advance:
@@ -177,11 +257,15 @@ def _with_exact_products(measured: Measurement) -> Advance:
     return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
 
 
-def warm_start(state: SolverState, *, near: bool = True, from_zero: bool = False) -> SolverState:
-    """Return a state that proximal steps go on from, given one of A, whose W is W(A).
+def warm_start(state: SolverState, dual: float, *, near: bool = True, from_zero: bool = False) -> SolverState:
+    """Return a state that proximal steps go on from, given one of A, whose W is W(A) and D is `dual`.
 
-    Where that is not `near` the optimum sigma is that of a new run.  F is minimised from W or `from_zero` on.
+    Where that is not `near` the optimum sigma is that of a new run, and larger where P and D are far below
+    P(0): so small are dual variables there.  F is minimised from W or `from_zero` on.
     """
-    control = np.array([_SIGMA_WARM if near else _SIGMA, math.inf, _INNER, math.nan])
+    sigma = _SIGMA_WARM if near else _SIGMA
+    if state.primal_at_zero is not None and dual > 0.0:
+        sigma *= max(1.0, min(_SMALL * state.primal_at_zero / dual, _smallness(state)))
+    control = np.array([sigma, math.inf, _INNER, math.nan])
     memory = {**state.memory, _W_DUAL: state.W, CONTROL: control}
     return replace(state, W=np.zeros_like(state.W) if from_zero else state.W, memory=memory)

@@ -18,6 +18,7 @@ from topline.solvers.core.problem import Problem, inner
 from topline.solvers.core.requests import CurvatureRequest, GramRequest, ProximalRequest, SlopeRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Runner, product_of
+from topline.solvers.methods.line_search import least_slope
 from topline.solvers.typing import Float64Array
 
 #: Name in `SolverState.memory` of sigma, the gap after the last proximal step, the share at which F is
@@ -33,9 +34,6 @@ _RESIDUAL = 0.1
 _PRODUCTS = 60
 #: Passes without which no step is begun: for Gram matrices, a product and the line search.
 FEWEST_PASSES = 3
-#: A line search ends where this share of the slope is left, or after so many trials.
-_SLOPE_LEFT = 0.1
-_TRIALS = 12
 #: Rounds after which scores are products again, and not those of the round before and a step.
 _FRESH = 10
 #: Numbers in the Gram matrices of all classes up to which they precondition.
@@ -56,6 +54,8 @@ _STALE = 1.5
 #: of an earlier step asks for more products than these.
 _HESSIAN_SIDE, _HESSIAN_CLASSES = 2_896, 32
 _FACTOR_PRODUCTS = 6
+#: A step that is shorter leads to where the Hessian is another one.
+SHORT = 0.3
 #: The same for a smooth loss with a closed form, once a step with Gram matrices has taken more products than
 #: this share of the numbers in W: the products that forming costs as much as.
 _SMOOTH_SIDE, _SHARE_OF_SIDE = 1_024, 1 / 24
@@ -103,13 +103,15 @@ class CountedRun:
         # In its place: nobody else has these sums, and they may be large.
         product /= self.problem.n
         diagonal = np.diag_indices(len(product))
-        if self.problem.form.smooth:
-            product[diagonal] *= 1.0 + _DAMPED
-        product[diagonal] += self.problem.lam
-        try:
-            return np.asarray(cho_factor(product, lower=True, overwrite_a=True)[0])
-        except LinAlgError:
-            return None
+        sizes = product[diagonal].copy()
+        for damped in (_DAMPED,) if self.problem.form.smooth else (0.0, _DAMPED):
+            product[diagonal] = sizes * (1.0 + damped) + self.problem.lam
+            try:
+                return np.asarray(cho_factor(product, lower=True, overwrite_a=True)[0])
+            except LinAlgError:
+                # What it has overwritten lies below the diagonal.
+                product = np.asfortranarray(np.triu(product, 1) + np.triu(product, 1).T)
+        return None
 
     def slope(self, V: Float64Array, step: float) -> float:
         """Return the derivative of F, `step` along V (d, m) away."""
@@ -169,8 +171,9 @@ def newton_step(
     slope = inner(gradient, V)
     if fresh:
         memory[_COUNT] = np.array([float(products)])
+    step = least_slope(lambda step: counted.slope(V, step), slope) if slope < 0.0 else 0.0
     if _FACTOR in memory:
-        if products > _FACTOR_PRODUCTS:
+        if products > _FACTOR_PRODUCTS or step < SHORT:
             del memory[_FACTOR]
     elif _GRAMS in memory:
         if problem.form.smooth and products > max(_FACTOR_PRODUCTS, _SHARE_OF_SIDE * problem.m * problem.d):
@@ -178,7 +181,6 @@ def newton_step(
         stale = products > _STALE * float(memory[_COUNT][0])
         if stale or problem.d <= _NARROW * problem.m:
             del memory[_GRAMS]
-    step = _line_search(lambda step: counted.slope(V, step), slope) if slope < 0.0 else 0.0
     memory[CONTROL] = np.array([*memory[CONTROL][:3], step])
     return step, state.W + step * V, memory
 
@@ -191,6 +193,8 @@ def _direction(
     precondition = _preconditioner(counted.problem, memory)
     V, residual = np.zeros_like(gradient), -gradient
     z = precondition(residual)
+    if _solves(counted.problem, memory, fresh=fresh):
+        return z, 0, fresh
     direction, product = z, inner(residual, z)
     first, products = product, 0
     while products < _PRODUCTS and product > 0.0:
@@ -206,6 +210,14 @@ def _direction(
         product, last = inner(residual, z), product
         if product <= _RESIDUAL**2 * first or not counted.allows_product():
             break
+        if products >= _FACTOR_PRODUCTS and _FACTOR in memory and not counted.problem.form.smooth:
+            # The factor is that of another Hessian: its own costs no more than a product.
+            del memory[_FACTOR]
+            fresh = _renew(counted, memory)
+            precondition = _preconditioner(counted.problem, memory)
+            if _solves(counted.problem, memory, fresh=fresh):
+                return -precondition(gradient), 0, fresh
+            break
         direction = z + (product / last) * direction
         if products >= _PLAIN_PRODUCTS and _may_find_grams(counted.problem, memory):
             memory[_PLAIN] = np.ones(1)
@@ -217,6 +229,11 @@ def _direction(
         # Rows at a kink made the Hessian another one for opposite directions.
         V = -precondition(gradient)
     return V, products, fresh
+
+
+def _solves(problem: Problem, memory: Mapping[str, Float64Array], *, fresh: bool) -> bool:
+    """Return whether what the memory holds is the factor of the very Hessian of a hinge at this point."""
+    return fresh and _FACTOR in memory and not problem.form.smooth
 
 
 def _renew(counted: CountedRun, memory: dict[str, Float64Array]) -> bool:
@@ -302,23 +319,3 @@ def _preconditioner(
         .reshape(residual.T.shape)
         .T
     )
-
-
-def _line_search(slope_at: Callable[[float], float], slope: float) -> float:
-    """Return a step at which little of the slope is left, by secants between steps too short and too long."""
-    low, low_slope, high, high_slope = 0.0, slope, math.inf, math.nan
-    step = 1.0
-    for _ in range(_TRIALS):
-        found = slope_at(step)
-        if abs(found) <= _SLOPE_LEFT * abs(slope) or math.isnan(found):
-            break
-        if found < 0.0:
-            low, low_slope = step, found
-        else:
-            high, high_slope = step, found
-        if math.isinf(high):
-            step *= 2.0
-            continue
-        share = -low_slope / (high_slope - low_slope)
-        step = low + min(max(share, 0.1), 0.9) * (high - low)
-    return step

@@ -18,6 +18,7 @@ from topline.solvers.blocks.jit import lift_scores
 from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
 from topline.solvers.blocks.second_order.hessians import diagonal_blocks, hessian
 from topline.solvers.blocks.second_order.kept import Found, KeptTiles
+from topline.solvers.blocks.stretch import least_stretch, slack_of
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
@@ -79,10 +80,13 @@ class BlockNewton:
         plain, envelope = vertices_of(problem, self._tiles.rows, smoothed=True), self._envelopes(request)
         sums, shifted = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
         product = np.zeros((problem.m, problem.d))
-        conjugate = u_sq = alpha_u = 0.0
+        conjugate = u_sq = alpha_u = stretch = 0.0
         for tile in self._tiles.read(dtype):
             scores = self._plain_scores(tile.number, tile.X, W, scratch)
             clock.product()
+            if request.stretched and stretch < np.inf:
+                slack = slack_of(tile.X, W)
+                stretch = least_stretch(problem.form, scores, tile.y, tile.weights, slack, stretch)
             A = self._dual_rows(tile.number, tile.rows, request)
             at = self._shifted(scores, A, tile.y, request)
             plain.find(scratch.copy_of(scores), tile.y, tile.weights, sums)
@@ -100,6 +104,7 @@ class BlockNewton:
             alpha_u=alpha_u,
             u_sq=u_sq,
             loss=float(sums[ranking.LOSS]),
+            stretch=stretch,
             active=int(shifted[ranking.ACTIVE]),
             visited=self._scored,
             **clock.seconds(),

@@ -24,6 +24,9 @@ _SHORT = 1e-7
 _FLAT = 1e-4
 #: The same for a smooth loss, whose J is nowhere exactly zero.
 _FLAT_SMOOTH = 1e-7
+#: Steps of R. McWeeny's purification (Rev. Mod. Phys. 32, 1960), each of which squares the distance from a
+#: projector, and how far from one a matrix is not drawn to it: its row is at a kink.
+_PURIFIED, _KINKED = 2, 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +60,7 @@ class Envelopes:
             problem = replace(problem, smoothing=problem.smoothing + sigma)
         self._vertices = DenseVertices(problem, smoothed=True)
         self._curvature, self._smooth = problem.form.family.curvature, problem.form.smooth
+        self._all_smoothed = problem.own_share == 1.0
         #: c, in terms of which u moves by its whole range; 1 for a smooth loss.
         self._stiffness = problem.smoothing or 1.0
         self.mix_later, self.accumulate = self._vertices.mix_later, self._vertices.accumulate
@@ -110,12 +114,17 @@ class Envelopes:
         return np.abs(self.moved(curved, probe)) > flat * largest
 
     def jacobians(self, curved: CurvedRows) -> Float64Array:
-        """Return J_i (r, m, m), class by class; what rounding makes of a zero is one."""
+        """Return J_i (r, m, m), class by class, symmetric.
+
+        u is a projection onto a polytope, over c, where all scores are smoothed: c J is the projector onto
+        the directions of a face.  Differences are drawn to one: their rounding may be large beside lam.
+        """
         m = curved.scores.shape[1]
         units = (np.broadcast_to(unit, curved.scores.shape) for unit in np.eye(m))
         J = np.stack([self.moved(curved, unit) for unit in units], axis=2)
         J[np.abs(J) <= _FLAT / self._stiffness] = 0.0
-        return J
+        J = 0.5 * (J + J.transpose(0, 2, 1))
+        return _purified(self._stiffness * J) / self._stiffness if self._all_smoothed else J
 
     def diagonals(self, curved: CurvedRows) -> Float64Array:
         """Return J_i,jj (r, m), as if the classes in which u moves were centred, or from u of an entropy."""
@@ -125,3 +134,15 @@ class Envelopes:
         count = curved.classes.sum(axis=1, keepdims=True)
         share = np.where(count > 1, 1.0 - 1.0 / np.maximum(count, 1), 1.0)
         return np.asarray(curved.classes * share / self._stiffness)
+
+
+def _purified(near: Float64Array) -> Float64Array:
+    """Return the projectors that symmetric matrices (r, m, m) are near; the squares of those that are not."""
+    square = near @ near
+    kinked = np.abs(square - near).max(axis=(1, 2), initial=0.0) > _KINKED
+    projectors = near
+    for _ in range(_PURIFIED):
+        projectors = 3.0 * square - 2.0 * square @ projectors
+        square = projectors @ projectors
+    projectors[kinked] = near[kinked] @ near[kinked]
+    return projectors

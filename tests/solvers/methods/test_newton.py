@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
+from tests.reference import losses as reference
 from topline import (
     MaxHinge,
     OneVsAll,
@@ -22,6 +23,7 @@ from topline import (
     WeightedTopKHinge,
     solve,
 )
+from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
 from topline.solvers.core.problem import inner
 from topline.solvers.core.requests import (
     CurvatureRequest,
@@ -252,3 +254,55 @@ def test_a_run_goes_on_where_it_was_interrupted(loss) -> None:
     assert rest.status is Status.SOLVED
     assert rest.primal == pytest.approx(whole.primal, rel=2e-5)
     assert rest.passes <= 2 * whole.passes
+
+
+@pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(2), OneVsAll("hinge")], ids=lambda loss: loss.name)
+def test_rows_of_the_hessian_are_projectors_however_large_c_is(loss) -> None:
+    """The Hessian of a row is x x^T (x) J, and c J is a projector to more digits than a difference has."""
+    at = At(loss)
+    at.gradient(at.W)
+    scores = X @ at.W
+    rows = CurvedRows(np.arange(N), None, Y.astype(np.int32), WEIGHTS, scores, np.zeros_like(scores))
+    envelopes = Envelopes(at.problem, at.sigma)
+    rows = replace(rows, U=envelopes.gradients(scores, rows.y, WEIGHTS))
+    projectors = at.sigma * envelopes.jacobians(rows)
+    assert np.abs(projectors).max() > 0.4
+    np.testing.assert_allclose(projectors @ projectors, projectors, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(projectors, projectors.transpose(0, 2, 1), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("method", ["newton", "auto"])
+def test_classes_that_can_be_told_apart_are_solved_at_any_c(method, blocks) -> None:
+    rng = np.random.default_rng(7)
+    y = np.arange(150) % M
+    rows = np.maximum(rng.standard_normal((M, 30))[y] + 0.3 * rng.standard_normal((150, 30)), 0.0)
+    values = []
+    for C in (1e3, 1e6):
+        with SerialExecutor(blocks=blocks) as executor:
+            result = solve(
+                rows,
+                y,
+                TopKHinge(2),
+                lam=1.0 / (C * len(y)),
+                method=method,
+                max_passes=600,
+                executor=executor,
+            )
+        assert result.status is Status.SOLVED
+        primal = reference.primal(rows, y, TopKHinge(2), result.problem.lam, 0.0, result.W)
+        assert result.primal == pytest.approx(primal, rel=1e-9)
+        values.append(result.primal * C)
+    # With no row left with a loss P / lam does not depend on C.
+    assert values[0] == pytest.approx(values[1], rel=2e-3)
+
+
+def test_float64_takes_over_where_rounding_of_float32_hides_the_gradient() -> None:
+    """Features of Cauchy's distribution with a large C: |grad F|^2 / (2 lam) of float32 is above the gap."""
+    rng = np.random.default_rng(10)
+    rows = (rng.standard_normal((120, 8)) + rng.standard_cauchy((120, 8))).astype(np.float32)
+    result = solve(
+        rows, rng.integers(4, size=120), Softmax(), lam=1e-7 / 120, method="newton", max_passes=600
+    )
+    assert result.status is Status.SOLVED
+    assert result.state.exact
