@@ -89,7 +89,9 @@ def test_whole_runs_end_at_the_optimum(loss, blocks, dtype, monkeypatch) -> None
     assert result.status is Status.SOLVED
     assert result.dual == pytest.approx(reference.dual(X, y, loss, 0.02, 0.0, result.A), rel=1e-9)
     duals = np.array([record.dual for record in result.history])
-    assert np.diff(duals).min() >= -1e-12 * duals.max()
+    # Where a run goes over from float32 W is summed anew, from A as float32 holds it.
+    slack = np.finfo(np.float32).eps if dtype == np.float32 else 1e-12
+    assert np.diff(duals).min() >= -slack * duals.max()
     if loss.name != "softmax":
         best = optimum(X, y, loss, 0.02, 0.0, M)
         assert result.dual - 1e-6 <= best <= result.primal + 1e-6
