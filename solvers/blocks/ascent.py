@@ -79,7 +79,8 @@ class BlockAscent(BlockRows):
         for _ in range(request.sweeps - 1):
             busy = work.allowed(busy[work.moved(busy)])
             work.sweep(feed.shuffled(busy, work.random))
-        return work.stats(feed)
+        # What plain sweeps leave nobody has looked at; where no row could move nothing is left.
+        return replace(work.stats(feed), left=math.inf if len(busy) else 0.0)
 
     def feed_for(self, A: DualStore) -> RowFeed:
         """Return the rows of the block in slabs of which the dual rows, if packed, can be opened whole."""

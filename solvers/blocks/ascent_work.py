@@ -46,6 +46,8 @@ _SUMMED_NUMBERS = 1 << 22
 _NARROW_SUMS = 1 << 16
 #: Rows that are visited between two looks at the clock: at least so many, or of so many products together.
 _TIMED_ROWS, _TIMED_PRODUCTS = 2048, 1 << 24
+#: Multiplications by which the gap of rows is looked at at once.
+_LOOKED_AT = 1 << 22
 #: Stands for dense rows where rows are sparse.
 _NO_ROWS = np.empty((0, 0))
 #: Stands for the state of a generator where one sweep draws nothing.
@@ -249,7 +251,7 @@ class Work:
         W = (self.W if self.sparse else self.W.T).astype(self._products, copy=False)
         for portion in held.in_order(rows):
             self.duals.open(portion.slab)
-            step = max(_TIMED_ROWS, _TIMED_PRODUCTS // max(self._start.size, 1))
+            step = max(_TIMED_ROWS, _LOOKED_AT // max(self._start.size, 1))
             for low in range(0, len(portion.rows), step):
                 part = slice(low, low + step)
                 some, here = portion.rows[part], portion.rows[part] - portion.slab[0]

@@ -110,7 +110,8 @@ class CountedRun:
                 return np.asarray(cho_factor(product, lower=True, overwrite_a=True)[0])
             except LinAlgError:
                 # What it has overwritten lies below the diagonal.
-                product = np.asfortranarray(np.triu(product, 1) + np.triu(product, 1).T)
+                for i in range(1, len(product)):
+                    product[i, :i] = product[:i, i]
         return None
 
     def slope(self, V: Float64Array, step: float) -> float:

@@ -34,6 +34,7 @@ from topline.solvers.methods.kernel_atoms import KernelAtomFrankWolfe
 from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe
 from topline.solvers.methods.kernel_scores import KernelMethod, mark_of, values_of_rows
 from topline.solvers.run.loop import Callback, Run, iterate
+from topline.solvers.run.warm_start import checked_duals
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Methods that go by the scores of all rows alone, with the rows whose matrix is factored all the same: that
@@ -74,7 +75,8 @@ def solve_on_blocks(
     features, such as a low-rank approximation of the kernel, or of another loss or lam: the run begins at
     their best multiple.
 
-    Raises StateLostError where `state` is given without its duals, and what `iterate` raises.
+    Raises StateLostError where `state` is given without its duals, InvalidProblemError where these are no
+    numbers, and what `iterate` raises.
     """
     # W has no place here: what stands for it has one feature, and stays zero.
     bare = replace(problem, d=1)
@@ -83,7 +85,7 @@ def solve_on_blocks(
     with one_blas_thread():
         executor.bind(bare, rows, labels, keep_duals=True, weights=weights)
         if duals is not None:
-            executor.load_duals(duals)
+            executor.load_duals(map(checked_duals, duals))
         method = _method(kernel, choice.method, executor.blocks, seed, picked)
         if state is not None:
             state = replace(state, pending_step=None)

@@ -198,7 +198,7 @@ class _Rounds:
             state = with_dual(state, final.dual, advance.point)
         if not self._of_duals:
             state = with_primal(state, final.W, final.primal)
-        passes = record.passes if solved else record.passes + 1
+        passes = record.passes if solved else min(record.passes + 1, self._criteria.max_passes)
         self._state = replace(state, passes=passes, seconds=record.seconds)
         goes_on = _go_on(self._callbacks, record, self._state)
         if solved:

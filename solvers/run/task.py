@@ -13,7 +13,7 @@ from topline.solvers.blocks.duals import inside
 from topline.solvers.core.problem import Problem, problem_key, relative_gap
 from topline.solvers.core.requests import InsideRequest
 from topline.solvers.core.risks import AverageTopK
-from topline.solvers.core.rows import RowSource
+from topline.solvers.core.rows import RowSource, kept_in_memory
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
@@ -87,7 +87,8 @@ def _rounds(task: Task, executor: Executor, key: str) -> Run:
     of_duals = task.of_duals and task.duals_kept
     state = _with_zero(task, replace(state, problem_key=key), of_duals=of_duals)
     method = task.spec.method_for(problem, executor.blocks, task.seed)
-    if is_left_behind(state) and problem.form.convex and isinstance(method, Lbfgs | Newton):
+    at_will = kept_in_memory(task.rows, 0, problem.n)
+    if is_left_behind(state) and problem.form.convex and isinstance(method, Lbfgs | Newton) and at_will:
         rows = np.ones(problem.n) if task.weights is None else task.weights
         method = SampledStep(method, task.criteria.tol, rows)
     blocks = TopLossExecutor(executor, problem, risk) if isinstance(risk, AverageTopK) else executor

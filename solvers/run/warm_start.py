@@ -54,7 +54,7 @@ def _state_of_duals(
     def counted() -> Iterator[DualRows]:
         nonlocal with_mass
         for part in duals:
-            start, stop, rows = _checked(part)
+            start, stop, rows = checked_duals(part)
             with_mass += int(np.count_nonzero(rows.any(axis=1)))
             yield start, stop, rows
 
@@ -82,7 +82,7 @@ def state_of_best_multiple(
     return SolverState(round=0, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual, passes=1)
 
 
-def _checked(part: DualRows) -> DualRows:
+def checked_duals(part: DualRows) -> DualRows:
     """Refuse what are no rows of numbers."""
     try:
         start, stop, given = part

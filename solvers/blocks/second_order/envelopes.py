@@ -27,6 +27,8 @@ _FLAT_SMOOTH = 1e-7
 #: Steps of R. McWeeny's purification (Rev. Mod. Phys. 32, 1960), each of which squares the distance from a
 #: projector, and how far from one a matrix is not drawn to it: its row is at a kink.
 _PURIFIED, _KINKED = 2, 0.1
+#: Rows whose matrices are drawn at once.
+_DRAWN_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +126,12 @@ class Envelopes:
         J = np.stack([self.moved(curved, unit) for unit in units], axis=2)
         J[np.abs(J) <= _FLAT / self._stiffness] = 0.0
         J = 0.5 * (J + J.transpose(0, 2, 1))
-        return _purified(self._stiffness * J) / self._stiffness if self._all_smoothed else J
+        if self._all_smoothed:
+            J *= self._stiffness
+            for start in range(0, len(J), _DRAWN_ROWS):
+                J[start : start + _DRAWN_ROWS] = _purified(J[start : start + _DRAWN_ROWS])
+            J /= self._stiffness
+        return J
 
     def diagonals(self, curved: CurvedRows) -> Float64Array:
         """Return J_i,jj (r, m), as if the classes in which u moves were centred, or from u of an entropy."""

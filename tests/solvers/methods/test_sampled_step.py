@@ -33,10 +33,19 @@ class Requests(SerialExecutor):
         return super().run(request)
 
 
-def without_rows(method: str, tol: float, W, **options):
+class StoredRows:
+    """Rows that each slice reads."""
+
+    shape, dtype = (int(KEPT.sum()), D), X.dtype
+
+    def __getitem__(self, rows: slice):
+        return X[KEPT][rows]
+
+
+def without_rows(method: str, tol: float, W, rows=X[KEPT], **options):
     executor = Requests()
     result = solve(
-        X[KEPT], Y[KEPT], Softmax(), LAM * N / KEPT.sum(), method=method, tol=tol, executor=executor,
+        rows, Y[KEPT], Softmax(), LAM * N / KEPT.sum(), method=method, tol=tol, executor=executor,
         state=left_behind(SolverState(round=0, W=W)), **options,
     )  # fmt: skip
     return result, executor.seen
@@ -65,6 +74,14 @@ def test_rows_leave_after_one_measurement_and_a_certificate_for_the_optimum_of_t
     assert len(samples) >= 2
     assert all(len(request.rows) <= KEPT.sum() // 4 + 1 for request in samples)
     assert sum(isinstance(request, OracleRequest) for request in seen) <= 2
+
+
+def test_no_sample_is_taken_of_rows_that_have_to_be_read() -> None:
+    """To read the sample is to read all rows, once for each product."""
+    before = solve(X, Y, Softmax(), LAM, method="lbfgs", tol=1e-5)
+    result, seen = without_rows("lbfgs", TOL, before.W, rows=StoredRows())
+    assert result.status is Status.SOLVED
+    assert not any(isinstance(request, SelectedRowsRequest) for request in seen)
 
 
 def test_weights_of_examples_count_in_the_sample() -> None:

@@ -12,6 +12,7 @@ from topline import (
     InvalidProblemError,
     MaxHinge,
     OneVsAll,
+    RBFKernel,
     SerialExecutor,
     Softmax,
     SolverState,
@@ -22,6 +23,7 @@ from topline import (
     UsunierHinge,
     solve,
 )
+from topline.solvers.core.requests import InsideRequest, RebuildRequest
 from topline.solvers.run import left_behind
 
 N, LAM = 60, 0.05
@@ -30,6 +32,18 @@ LOSSES = [
     MaxHinge(), TopKHinge(2), UsunierHinge(2), TopKOthersHinge(2), Softmax(), TopKEntropy(2),
     OneVsAll("hinge"), OneVsAll("logistic"),
 ]  # fmt: skip
+
+
+class Requests(SerialExecutor):
+    """Keeps the requests that were run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    def run(self, request):
+        self.seen.append(request)
+        return super().run(request)
 
 
 def distortions(A):
@@ -95,9 +109,12 @@ def test_a_smooth_loss_goes_on_from_duals_by_the_method_that_it_takes_anyway(d) 
     ],
     ids=["an array", "words", "NaN"],
 )
-def test_what_are_no_duals_is_refused(duals, message) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"kernel": RBFKernel(0.1), "method": "fw_away"}], ids=["linear", "kernel"]
+)
+def test_what_are_no_duals_is_refused(duals, message, options) -> None:
     with pytest.raises(InvalidProblemError, match=message):
-        solve(X, Y, MaxHinge(), LAM, duals=duals)
+        solve(X, Y, MaxHinge(), LAM, duals=duals, **options)
 
 
 def test_duals_of_nearly_the_same_rows_are_gone_on_from_in_fewer_passes() -> None:
@@ -161,3 +178,18 @@ def test_weights_that_other_rows_made_are_no_answer_however_good_they_are(method
     assert leaves.status is Status.SOLVED
     assert leaves.primal < stays.primal
     assert np.linalg.norm(leaves.W - exact.W) < 0.7 * np.linalg.norm(before.W - exact.W)
+
+
+def test_plain_passes_of_a_near_start_are_certified_once() -> None:
+    """What they leave nobody has looked at: the rounds' own measurements say when the certificate follows."""
+    rows, y = load_digits(return_X_y=True)
+    rows, y = normalize(rows[:400]), y[:400]
+    before = solve(rows, y, TopKHinge(2), 0.01, tol=1e-5, keep_duals=True)
+    kept = np.arange(400) >= 4
+    executor = Requests()
+    result = solve(
+        rows[kept], y[kept], TopKHinge(2), 0.01 * 400 / 396, method="sdca", tol=1e-5, max_passes=600,
+        duals=[(0, 396, before.A[kept])], duals_near=True, executor=executor,
+    )  # fmt: skip
+    assert result.status is Status.SOLVED
+    assert sum(isinstance(each, InsideRequest | RebuildRequest) for each in executor.seen) < 10
