@@ -27,7 +27,7 @@ def test_the_commands_of_the_page_start_everything_and_retrain(open_folder: Path
         refused(f"docker compose exec scheduler python -c '{no_certificate}'"),
         refused("docker compose exec prefect sh -c 'ls /certs || ls /srv/topline/images'"),
         refused("docker compose exec worker touch /srv/topline/new"),
-        "curl -s --fail http://127.0.0.1:8787/topline | head -c 200",
+        "curl -s --fail -o page.html http://127.0.0.1:8787/topline && head -c 200 page.html",
     ]
     done = given(open_folder, "\n".join([*COMMANDS, *checks]))
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{logs(open_folder)}"
