@@ -94,6 +94,8 @@ def latest_checkpoint(
     for round_number in reversed(checkpoint_rounds(store, run_id)):
         try:
             record, files = read_checkpoint_record(store, run_id, round_number)
+            # Before its arrays are read, which may be large.
+            _check_fingerprint(run_id, record["meta"].get("fingerprint") or {}, fingerprint)
             group = ArrayGroup(files)
             group.check()
             if group.has_duals and check_duals:
@@ -102,7 +104,6 @@ def latest_checkpoint(
         except (IntegrityError, NotFoundError) as error:
             skipped.append(str(error))
             continue
-        _check_fingerprint(run_id, record["meta"].get("fingerprint") or {}, fingerprint)
         return Checkpoint(run_id, round_number, arrays, record["meta"], tuple(skipped), group)
     if skipped:
         raise IntegrityError(f"no checkpoint of run {run_id} is whole ({skipped[0]}); start a new run")
