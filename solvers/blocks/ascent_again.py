@@ -69,6 +69,21 @@ def moving(rows: Int64Array, rises: Float64Array, still: float, random: Int64Arr
 
 
 @jit
+def _draw_next(
+    part: SweptPart,
+    rises: Float64Array,
+    still: float,
+    left: float,
+    random: Int64Array,
+    drawn: Int64Array,
+    drawn_places: Int64Array,
+) -> int:
+    """Draw those of all rows that moved, as many as visits are `left`."""
+    count = draw_moving(part.rows, part.places, rises, still, random, drawn, drawn_places)
+    return min(count, int(min(left, float(count))))
+
+
+@jit
 def sweeps_dense(
     sweeps: int,
     most: float,
@@ -100,8 +115,7 @@ def sweeps_dense(
     done = 0
     while done < sweeps:
         if done > 0:
-            count = draw_moving(part.rows, part.places, rises, still, random, drawn, drawn_places)
-            count = min(count, int(min(most - visited, float(count))))
+            count = _draw_next(part, rises, still, most - visited, random, drawn, drawn_places)
             if count <= 0:
                 break
             rows, places = drawn[:count], drawn_places[:count]
@@ -139,8 +153,7 @@ def sweeps_csr(
     done = 0
     while done < sweeps:
         if done > 0:
-            count = draw_moving(part.rows, part.places, rises, still, random, drawn, drawn_places)
-            count = min(count, int(min(most - visited, float(count))))
+            count = _draw_next(part, rises, still, most - visited, random, drawn, drawn_places)
             if count <= 0:
                 break
             rows, places = drawn[:count], drawn_places[:count]
@@ -177,8 +190,7 @@ def sweeps_few(
     done = 0
     while done < sweeps:
         if done > 0:
-            count = draw_moving(part.rows, part.places, rises, still, random, drawn, drawn_places)
-            count = min(count, int(min(most - visited, float(count))))
+            count = _draw_next(part, rises, still, most - visited, random, drawn, drawn_places)
             if count <= 0:
                 break
             rows, places = drawn[:count], drawn_places[:count]
