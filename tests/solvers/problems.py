@@ -17,6 +17,7 @@ from topline import (
     exponential,
     linear,
 )
+from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
 
 M = 5
@@ -50,6 +51,18 @@ EVERY_LOSS = [
 ]
 #: One of each loss that takes nothing but label sets.
 MULTILABEL_LOSSES = [MultilabelHinge(), MultilabelSoftmax()]
+
+
+class Requests(SerialExecutor):
+    """Keeps the requests that were run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[object] = []
+
+    def run(self, request):
+        self.seen.append(request)
+        return super().run(request)
 
 
 def loss_name(loss):

@@ -7,7 +7,8 @@ import pytest
 from scipy.special import logsumexp
 from sklearn.preprocessing import normalize
 
-from topline import SerialExecutor, Softmax, solve
+from tests.solvers.problems import Requests
+from topline import Softmax, solve
 from topline.solvers.core.requests import OracleRequest, SelectedRowsRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.core.stopping import Status
@@ -19,18 +20,6 @@ Y = _rng.integers(M, size=N)
 X = normalize(_rng.normal(size=(N, D)) + 1.5 * np.eye(M, D)[Y])
 KEPT = np.arange(N) % 300 != 7
 LAM, TOL = 1.0 / N, 3e-4
-
-
-class Requests(SerialExecutor):
-    """Keeps the requests that were run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[object] = []
-
-    def run(self, request):
-        self.seen.append(request)
-        return super().run(request)
 
 
 class StoredRows:

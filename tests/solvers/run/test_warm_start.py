@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize
 
-from tests.solvers.problems import examples
+from tests.solvers.problems import Requests, examples
 from topline import (
     InvalidProblemError,
     MaxHinge,
@@ -32,18 +32,6 @@ LOSSES = [
     MaxHinge(), TopKHinge(2), UsunierHinge(2), TopKOthersHinge(2), Softmax(), TopKEntropy(2),
     OneVsAll("hinge"), OneVsAll("logistic"),
 ]  # fmt: skip
-
-
-class Requests(SerialExecutor):
-    """Keeps the requests that were run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[object] = []
-
-    def run(self, request):
-        self.seen.append(request)
-        return super().run(request)
 
 
 def distortions(A):
