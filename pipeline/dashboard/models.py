@@ -68,7 +68,7 @@ def model_tiles(seen: ModelSeen) -> list[Tile]:
     stored = None if record.multilabel else record.evaluation
     evaluation = Evaluation.from_dict(stored) if stored else None
     stage = seen.standing.stage(seen.record.id)
-    note = f"of {len(seen.records):,} models"
+    note = f"of {len(seen.records):,} models" if len(seen.records) > 1 else "the only model"
     took = Tile("training time", duration(result.get("seconds")), f"{number(result.get('passes'))} passes")
     tone = "good" if stage == "champion" else ""
     return [Tile("stage", stage, note, tone), *report_tiles(seen.record, evaluation), took]
