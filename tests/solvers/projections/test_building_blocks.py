@@ -8,7 +8,18 @@ from scipy.optimize import isotonic_regression
 
 from topline.solvers.projections.isotonic import block_value, next_scale, pool_blocks
 from topline.solvers.projections.ordering import largest_values, select_largest, sort_decreasing
+from topline.solvers.projections.violations import violations
 from topline.solvers.projections.weighted_topk import _derivative, _place_own_class
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_violations_are_the_margins_and_the_differences_of_scores(table) -> None:
+    random = np.random.default_rng(5)
+    q, y, out = random.standard_normal(6), 2, np.full(6, np.nan)
+    given = random.random((6, 6)) * (1 - np.eye(6)) if table else 1 - np.eye(6)
+    violations(q, y, given if table else np.empty((0, 0)), out)
+    assert out[y] == 0.0
+    np.testing.assert_array_equal(out, q - q[y] + given[y])
 
 
 def inputs(random, n):

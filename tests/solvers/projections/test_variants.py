@@ -165,8 +165,7 @@ def test_reports_vertex_support_and_a_guess_that_changes_nothing(own_in_sort):
         np.testing.assert_allclose(warm, cold, atol=1e-13)
         mass = -np.delete(cold, y)
         assert support == np.count_nonzero(mass)
-        if vertex:
-            assert set(mass[mass > 0]) <= set(rho)
+        assert vertex == (set(mass[mass > 0]) <= set(rho))
         seen.add(vertex)
     assert seen == {False, True}
 
