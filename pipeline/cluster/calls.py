@@ -7,7 +7,7 @@ import concurrent.futures
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
@@ -34,13 +34,6 @@ TELL_SECONDS = 2.0
 _CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
 
 
-@dataclass(frozen=True)
-class AnswerOf:
-    """An argument: the answer of the call with this number, of those that are run together."""
-
-    call: int
-
-
 @dataclass(frozen=True, eq=False)
 class Call:
     """`function(*arguments)` on the worker at `worker`, a module-level function of ours."""
@@ -48,6 +41,13 @@ class Call:
     worker: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class AnswerOf:
+    """An argument: the answer of another call, of those before it that are run together."""
+
+    call: Call
 
 
 class WorkersLost(Exception):  # noqa: N818 - a signal to the executor, which handles it
@@ -72,7 +72,7 @@ class _Begun:
         return all(task.future.done() for task in self.needs)
 
 
-_Tasks: TypeAlias = list[_Begun]
+_Tasks: TypeAlias = dict[Call, _Begun]
 
 
 class WorkerCalls:
@@ -96,24 +96,24 @@ class WorkerCalls:
 
         Raises `WorkersLost`, `ClusterError` when the scheduler is gone, or what a call raised itself.
         """
-        answers = self.run_together(calls, range(len(calls)), limit=limit)
+        answers = self.run_together(calls, calls, limit=limit)
         return {call.worker: answer for call, answer in zip(calls, answers, strict=True)}
 
     def run_together(
-        self, calls: Sequence[Call], wanted: Sequence[int], *, limit: float | None = None
+        self, calls: Sequence[Call], wanted: Sequence[Call], *, limit: float | None = None
     ) -> list[Any]:
-        """Answers of the calls numbered `wanted`; those of others stay with the workers, for later calls.
+        """Answers of the calls `wanted`; those of others stay with the workers, for later calls.
 
         Arguments may be the answers of calls before (`AnswerOf`), which go from worker to worker.  Raises
         what `run` raises.
         """
         self._watch.check_scheduler()
         deadline = self._clock() + (limit or float("inf"))
-        tasks: _Tasks = []
+        tasks: _Tasks = {}
         try:
             for call in calls:
                 needs = tuple(tasks[item.call] for item in call.arguments if isinstance(item, AnswerOf))
-                tasks.append(_Begun(call.worker, self._submit(call, tasks), needs))
+                tasks[call] = _Begun(call.worker, self._submit(call, tasks), needs)
             self._wait(tasks, deadline)
             answers = self._answers(tasks, wanted, min(deadline, self._clock() + FETCH_SECONDS))
         except _CANCELLED as error:
@@ -125,12 +125,12 @@ class WorkerCalls:
             raise WorkersLost(_workers(tasks), "answered, and the connection is cut") from error
         finally:
             self._drop(tasks)
-        self.received += sum(map(_nbytes, answers))
+        self.received += sum(map(nbytes, answers))
         return answers
 
     def begin(self, call: Call) -> Future[Any]:
         """Begin a call that nobody waits for; it is given up when the future is dropped."""
-        return self._submit(call, ())
+        return self._submit(call, {})
 
     def tell(self, workers: Sequence[str], function: Callable[..., Any], *arguments: Any) -> None:
         """Run `function(*arguments, dask_worker=...)` beside the tasks of workers, those that answer."""
@@ -156,7 +156,7 @@ class WorkerCalls:
         """Threads of each worker that is there and can be trusted, by address, in a fixed order."""
         return self._watch.trusted()
 
-    def _submit(self, call: Call, begun: Sequence[_Begun]) -> Future[Any]:
+    def _submit(self, call: Call, begun: _Tasks) -> Future[Any]:
         arguments = [
             begun[item.call].future if isinstance(item, AnswerOf) else self._sent(item, call.worker)
             for item in call.arguments
@@ -171,7 +171,7 @@ class WorkerCalls:
         )
 
     def _sent(self, argument: Any, worker: str) -> Any:
-        size = _nbytes(argument)
+        size = nbytes(argument)
         self.sent += size
         if size <= DIRECT_BYTES:
             return argument
@@ -193,12 +193,12 @@ class WorkerCalls:
         while tasks:
             try:
                 with self._client.as_current():
-                    wait([task.future for task in tasks], timeout=POLL_SECONDS)
+                    wait([task.future for task in tasks.values()], timeout=POLL_SECONDS)
             except TimeoutError:
                 self._check_workers(tasks)
-                if any(task.future.status == "error" for task in tasks):
+                if any(task.future.status == "error" for task in tasks.values()):
                     return
-                waiting = [task for task in tasks if not task.future.done() and task.can_begin]
+                waiting = [task for task in tasks.values() if not task.future.done() and task.can_begin]
                 pending = {str(task.future.key): task.worker for task in waiting}
                 if reasons := watchdog.find(pending, self._watch.alive):
                     self._watch.give_up(reasons)
@@ -217,12 +217,12 @@ class WorkerCalls:
         if silent := self._watch.silent(_workers(tasks)):
             raise WorkersLost(silent, f"has been silent for {self._watch.heartbeat_timeout:g} s")
 
-    def _answers(self, tasks: _Tasks, wanted: Sequence[int], deadline: float) -> list[Any]:
+    def _answers(self, tasks: _Tasks, wanted: Sequence[Call], deadline: float) -> list[Any]:
         """Fetch answers at once; a fetch takes what time the connection needs and begins only once."""
         # Errors first: who has failed says so, however long the others still take.
         self._raise_errors(tasks)
         loop: Any = self._client.loop
-        futures = [tasks[number].future for number in wanted]
+        futures = [tasks[call].future for call in wanted]
         fetch = asyncio.run_coroutine_threadsafe(self._fetch(futures), loop.asyncio_loop)
         try:
             while True:
@@ -246,7 +246,7 @@ class WorkerCalls:
 
     def _raise_errors(self, tasks: _Tasks) -> None:
         """Raise what a call raised; what a worker says of its own state is a loss."""
-        for task in tasks:
+        for task in tasks.values():
             if task.future.status == "error":
                 error = task.future.exception(timeout=self._watch.heartbeat_timeout)
                 if isinstance(error, StateLostError | KilledWorker):
@@ -255,20 +255,20 @@ class WorkerCalls:
 
     def _drop(self, tasks: _Tasks) -> None:
         """Take back what has no answer; what has one is freed with its future."""
-        pending = [task.future for task in tasks if not task.future.done()]
+        pending = [task.future for task in tasks.values() if not task.future.done()]
         if pending and self._client.status == "running":
             self._client.cancel(pending)
 
 
-def _workers(tasks: Iterable[_Begun]) -> list[str]:
+def _workers(tasks: _Tasks) -> list[str]:
     """Return the workers of tasks, each once."""
-    return [*dict.fromkeys(task.worker for task in tasks)]
+    return [*dict.fromkeys(call.worker for call in tasks)]
 
 
-def _nbytes(value: Any) -> int:
+def nbytes(value: Any) -> int:
     """Return the bytes of the arrays in an argument or answer, which are nearly all that is sent."""
     if isinstance(value, np.ndarray | ShippedRows):
         return value.nbytes
     if isinstance(value, list | tuple):
-        return sum(_nbytes(item) for item in value)
-    return sum(_nbytes(getattr(value, field.name)) for field in fields(value)) if is_dataclass(value) else 0
+        return sum(nbytes(item) for item in value)
+    return sum(nbytes(getattr(value, field.name)) for field in fields(value)) if is_dataclass(value) else 0

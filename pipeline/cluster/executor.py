@@ -2,14 +2,14 @@
 
 A round is one task for each worker.  It is pinned to the worker that owns the blocks, runs them all and sends
 back their sums, merged along the solvers' tree, so the total is bitwise the same for any number of workers;
-many of them merge their sums among each other first (`topline.pipeline.cluster.tree_sums`).  Dask is asked
-for nothing else: lost tasks are not run elsewhere, nothing is scattered to stay.  The coordinator watches its
-futures and the workers (`topline.pipeline.cluster.watchdog`); when an owner is gone, silent or hangs, a
-new epoch begins and its blocks go to others (`topline.pipeline.cluster.placement`).  Without dual variables
-the round is repeated and nothing is lost.  With them the rows that went with the worker come from the last
-checkpoint, or are 0; those of all others stay, and `DualsReplacedError` says that W has to be rebuilt.  Now
-and then, between rounds, blocks also go to workers that have joined, and from slow ones to fast ones: that
-loses nothing.
+many of them hand on the weights (`topline.pipeline.cluster.tree_weights`) and merge their sums among each
+other first (`topline.pipeline.cluster.tree_sums`).  Dask is asked for nothing else: lost tasks are not run
+elsewhere, nothing is scattered to stay.  The coordinator watches its futures and the workers
+(`topline.pipeline.cluster.watchdog`); when an owner is gone, silent or hangs, a new epoch begins and its
+blocks go to others (`topline.pipeline.cluster.placement`).  Without dual variables the round is repeated and
+nothing is lost.  With them the rows that went with the worker come from the last checkpoint, or are 0; those
+of all others stay, and `DualsReplacedError` says that W has to be rebuilt.  Now and then, between rounds,
+blocks also go to workers that have joined, and from slow ones to fast ones: that loses nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
 from topline.pipeline.cluster.messages import Span, Sums
 from topline.pipeline.cluster.placement import BlockPlacement, Bound, LeaseRenewal
 from topline.pipeline.cluster.scheduling import BlockScheduler, CheckpointSource, replaced
-from topline.pipeline.cluster.sent_weights import WeightsSender
+from topline.pipeline.cluster.sent_weights import SentRequest, WeightsSender
 from topline.pipeline.cluster.tree_sums import joined, with_merges
+from topline.pipeline.cluster.tree_weights import requested
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.rows import TrainingRows
 from topline.solvers.core.block_stats import BlockStats, tree_total
@@ -164,7 +165,7 @@ class DaskExecutor:
             epoch = self.epoch
             message = self._weights.message(request, epoch)
             try:
-                sums = self._sums(self._to_owners(worker_blocks.run_request, message))
+                sums = self._sums(message)
             except WorkersLost as lost:
                 scheduler.recover(lost, pending_step)
                 continue
@@ -243,11 +244,14 @@ class DaskExecutor:
         places = self._here().placement
         return [Call(owner, function, (places.run, places.epoch, *arguments)) for owner in places.owned]
 
-    def _sums(self, requests: list[Call]) -> Sums:
-        """Sums over all blocks, merged between the workers where these are many."""
-        calls, wanted = with_merges(requests, self.owners, self.blocks)
-        answers = self._calls.run_together(calls, wanted)
-        return joined([calls[number].worker for number in wanted], answers)
+    def _sums(self, message: SentRequest) -> Sums:
+        """Sums over all blocks; many workers hand on the weights, and merge the sums, among each other."""
+        places = self._here().placement
+        names = places.run, places.epoch
+        relays, requests = requested([*places.owned], worker_blocks.run_request, names, message)
+        calls, wanted = with_merges(requests, places.owned, self.blocks)
+        answers = self._calls.run_together([*relays, *calls], wanted)
+        return joined([call.worker for call in wanted], answers)
 
     def _once(self, calls: Sequence[Call], pending_step: PendingStep | None) -> dict[str, Any]:
         """Run calls that are not worth repeating on other rows of A."""

@@ -160,9 +160,10 @@ class BlockPlacement:
         holder = self._holders[span.index]
         for start, stop in row_runs(span.start, span.stop, self.m):
             read = (self.run, self.epoch, span.index, start, stop, None)
-            write = (self.run, self.epoch, span.index, start, AnswerOf(0))
-            calls = [Call(holder, worker_blocks.read_duals, read)]
-            self._calls.run_together([*calls, Call(worker, worker_blocks.write_duals, write)], [1])
+            there = Call(holder, worker_blocks.read_duals, read)
+            write = (self.run, self.epoch, span.index, start, AnswerOf(there))
+            here = Call(worker, worker_blocks.write_duals, write)
+            self._calls.run_together([there, here], [here])
         self._holders[span.index] = worker
 
     def _restore(self, lost: set[int], owned: Assignment, saved: Saved) -> None:

@@ -85,19 +85,20 @@ def part_starts(first: int, stop: int, blocks: int) -> list[int]:
     return starts
 
 
-def with_merges(requests: Sequence[Call], owned: Assignment, blocks: int) -> tuple[list[Call], Sequence[int]]:
+def with_merges(
+    requests: Sequence[Call], owned: Assignment, blocks: int
+) -> tuple[list[Call], Sequence[Call]]:
     """Add the calls that merge the answers to `requests`, one an owner, and say which answers to fetch."""
-    plan = plan_merges(owned, blocks)
+    plan, calls = plan_merges(owned, blocks), [*requests]
     if plan is None:
-        return [*requests], range(len(requests))
+        return calls, requests
     names = [call.worker for call in requests] + [""] * len(plan.merges)
-    merges = []
     for merge in plan.merges:
-        sources = [AnswerOf(number) for number in merge.sources]
+        sources = [AnswerOf(calls[number]) for number in merge.sources]
         come_from = [names[number] for number in merge.sources]
         arguments = (blocks, merge.first, merge.stop, come_from, *sources)
-        merges.append(Call(merge.worker, merged, arguments))
-    return [*requests, *merges], plan.wanted
+        calls.append(Call(merge.worker, merged, arguments))
+    return calls, [calls[number] for number in plan.wanted]
 
 
 def joined(names: Sequence[str], sources: Iterable[Answer | Sums]) -> Sums:

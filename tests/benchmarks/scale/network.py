@@ -6,13 +6,15 @@ starts workers of which each is reached over a link of --mbit a second and --del
 is (`tests.benchmarks.scale.slow_links`), trains on a few rows with weights of d m numbers, and prints the
 seconds and the coordinator's bytes of a round, those of the model, and the seconds of the same rounds where
 links are as fast as the machine.  Then it prints what the model says of 64 and 256 workers for 14 million
-rows of 2,048 features and 21,000 classes.
+rows of 2,048 features and 21,000 classes: as it is sent, with W from the coordinator alone, and with that
+twice and all in float64.
 
 The model: a round of `dual_ascent` sends W to every worker and gets a sum of products back, d m numbers
-each.  All copies of W pass the coordinator's link one after the other, and so do the sums of up to 16
-workers (`topline.pipeline.cluster.tree_sums`); of more, pairs add up theirs first, level by level.  Every
-request takes some delays (`DELAYS`), and the slowest worker's time: the mean one's times 1 + spread
-sqrt(2 ln K), the expected largest of K normal numbers.
+each.  The copies of W for up to 8 workers pass the coordinator's link one after the other; more workers hand
+it on to each other, each to 4 (`topline.pipeline.cluster.tree_weights`).  So do the sums of up to 16 workers
+(`topline.pipeline.cluster.tree_sums`); of more, pairs add up theirs first, level by level.  Every request
+takes some delays (`DELAYS`, and `LEVEL_DELAYS` a level), and the slowest worker's time: the mean one's times
+1 + spread sqrt(2 ln K), the expected largest of K normal numbers.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import math
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,6 +35,7 @@ from tests.benchmarks.datasets import relu_features
 from tests.benchmarks.scale.slow_links import slow_cluster
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.cluster.tree_sums import MOST_SUMS
+from topline.pipeline.cluster.tree_weights import FAN, MOST_COPIES, sender_of
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.losses import TopKHinge
@@ -40,6 +44,9 @@ from topline.solvers.run import solve
 #: Ways over a link that a request takes whatever its size: of the task and the word that it is done, of what
 #: is sent and the word that it has come, of the question for the answer and the answer.
 DELAYS = 6
+#: Ways that W takes from a worker that has it to one that it hands it on to: of the word that it is there, of
+#: the task, of the question for W and of W itself.
+LEVEL_DELAYS = 4
 #: Requests of a round that measures W and sweeps.
 REQUESTS = 2
 #: Bits a second of links that limit nothing.
@@ -84,22 +91,38 @@ class RoundCost:
         return self.down + self.up + self.delays + self.work
 
 
-def round_cost(numbers: float, workers: int, messages: Messages, network: Network, work: float) -> RoundCost:
+def copies_in_a_row(workers: int) -> tuple[int, int]:
+    """Return how many copies of W follow each other until the last worker has it, over how many levels."""
+    if workers <= MOST_COPIES:
+        return workers, 0
+    senders = [sender_of(number) for number in range(workers)]
+    copies, copies_before, levels = Counter(senders), [0] * workers, [0] * workers
+    for number, sender in enumerate(senders):
+        before, level = (0, -1) if sender is None else (copies_before[sender], levels[sender])
+        copies_before[number], levels[number] = before + copies[sender], level + 1
+    return max(copies_before), max(levels)
+
+
+def round_cost(
+    numbers: float, workers: int, messages: Messages, network: Network, work: float, *, handed_on: bool = True
+) -> RoundCost:
     """Return what a round costs with `numbers` = d m, and `work` seconds of the mean worker.
 
-    Down pass K copies of W.  Up pass min(K, 16) sums, after ceil(log2(K / 16)) levels of pairs, of
-    which each takes the time of one sum over a link and two delays.
+    Down pass as many copies of W as have to follow each other (`copies_in_a_row`).  Up pass min(K, 16) sums,
+    after ceil(log2(K / 16)) levels of pairs, of which each takes the time of one sum over a link and two
+    delays.  Without `handed_on` the coordinator sends all K copies itself.
     """
     down, up = numbers * messages.down, numbers * messages.up
+    copies, levels_down = copies_in_a_row(workers) if handed_on else (workers, 0)
     levels = max(math.ceil(math.log2(workers / MOST_SUMS)), 0)
     sums = min(workers, MOST_SUMS)
     slowest = 1.0 + network.spread * math.sqrt(2.0 * math.log(workers))
     return RoundCost(
-        down=workers * down / network.bytes_per_second,
+        down=copies * down / network.bytes_per_second,
         up=(sums + levels) * up / network.bytes_per_second,
-        delays=(REQUESTS * DELAYS + 2 * levels) * network.delay,
+        delays=(REQUESTS * DELAYS + LEVEL_DELAYS * levels_down + 2 * levels) * network.delay,
         work=work * slowest,
-        nbytes=workers * down + sums * up,
+        nbytes=(FAN if levels_down else workers) * down + sums * up,
     )
 
 
@@ -171,8 +194,10 @@ def model_table(options: argparse.Namespace) -> str:
         work = 2.5 * 2.0 * n * d * m / workers / (options.gflops * 1e9)
         for gbit in (1, 10, 25):
             network = Network(gbit * 1e9 / 8, options.delay, spread=0.1)
-            for name, messages in (("float64", IN_FLOAT64), ("as sent", AS_SENT)):
-                cost = round_cost(d * m, workers, messages, network, work)
+            for name, messages, handed_on in (
+                ("as sent", AS_SENT, True), ("from one", AS_SENT, False), ("float64", IN_FLOAT64, False)
+            ):  # fmt: skip
+                cost = round_cost(d * m, workers, messages, network, work, handed_on=handed_on)
                 lines.append(
                     f"{workers:>8}{gbit:>8}{name:>10}{cost.down:>8.1f}{cost.up:>7.1f}{cost.work:>8.1f}"
                     f"{cost.seconds:>8.1f}"

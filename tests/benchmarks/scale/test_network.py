@@ -23,10 +23,19 @@ def test_the_model_counts_what_passes_the_links_by_hand() -> None:
 
 def test_many_workers_add_up_their_sums_level_by_level() -> None:
     few, many = (round_cost(1e6, workers, Messages(4.0, 4.0), GIGABIT, 0.0) for workers in (16, 64))
-    assert many.down == pytest.approx(4 * few.down)
     assert many.up == pytest.approx(few.up * 18 / 16)  # two levels of pairs, each one sum over a link
     uneven = round_cost(1.0, 64, Messages(4.0, 4.0), Network(1e12, 0.0, spread=0.1), work=1.0)
     assert uneven.work == pytest.approx(1.0 + 0.1 * math.sqrt(2.0 * math.log(64)))
+
+
+def test_many_workers_hand_on_the_weights_level_by_level() -> None:
+    # 16: four copies, and three by each of four. 64: four, four, and 44 by 16, of whom some send three.
+    costs = {
+        workers: round_cost(1e6, workers, Messages(4.0, 4.0), GIGABIT, 0.0) for workers in (8, 16, 20, 64)
+    }
+    assert [round(cost.down / 0.032) for cost in costs.values()] == [8, 7, 8, 11]
+    assert costs[64].delays == pytest.approx(0.005 * (12 + 4 * 2 + 2 * 2))
+    assert costs[64].nbytes == 4e6 * (4 + 16)
 
 
 @pytest.mark.cluster

@@ -71,19 +71,19 @@ def test_any_deal_gives_the_same_total_from_few_sums(workers: int, blocks: int) 
     owned = assigned(workers, blocks, random)
     leaves = [BlockStats(rows=1, product=10.0 ** random.uniform(-8, 8, (1, 1))) for _ in range(blocks)]
     expected = tree_total(((leaf(i), stats) for i, stats in enumerate(leaves)), blocks)
-    done: list[Any] = []
-    for spans in owned.values():
+    done: dict[Call, Any] = {}
+    for worker, spans in owned.items():
         merger = TreeMerger(blocks)
         for span in spans:
             merger.add(leaf(span.index), leaves[span.index])
-        done.append(Answer(merger.parts(), 1.0, 0, 0))
-    calls, wanted = with_merges([Call(worker, int, ()) for worker in owned], owned, blocks)
+        done[Call(worker, int, ())] = Answer(merger.parts(), 1.0, 0, 0)
+    calls, wanted = with_merges([*done], owned, blocks)
     for call in calls[workers:]:
         arguments = [done[item.call] if isinstance(item, AnswerOf) else item for item in call.arguments]
-        done.append(merged(*arguments))
+        done[call] = merged(*arguments)
         if blocks == workers:
             assert sum(isinstance(item, AnswerOf) for item in call.arguments) <= 2
-    sums = joined([calls[number].worker for number in wanted], [done[number] for number in wanted])
+    sums = joined([call.worker for call in wanted], [done[call] for call in wanted])
     assert len(sums.parts) <= MOST_SUMS
     assert set(sums.answers) == set(owned)
     total = tree_total(sums.parts, blocks)
