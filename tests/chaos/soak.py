@@ -10,67 +10,41 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tests.e2e.served_store import END_SECONDS, ServedStore
 from tests.pipeline.fresh_photos import CLASSES, photograph, photographs
 from topline.storage.models import load_model, read_standing
 from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
 
-OPTIONS = [
-    "--workers",
-    "0",
-    "--backbone",
-    "hog:size=24,cells=8",
-    "--k",
-    "2",
-    "--tol",
-    "1e-3",
-    "--most-feature-drift",
-    "10",
-    "--prune",
-    "--keep",
-    "5",
-    "--days",
-    "0.003",
-]
 LEAST_GAIN = 0.0
-END_SECONDS = 120.0
 
 
 @dataclass
-class Soak:
-    """A folder of photographs, a served store, and what was done to them."""
+class Soak(ServedStore):
+    """A served store, and what was done to its photographs."""
 
-    folder: Path
-    seed: int
-    every: str = "20s"
-    options: tuple[str, ...] = ()
-    done: Counter[str] = field(default_factory=Counter)
-    told: list[dict[str, str]] = field(default_factory=list)
-    memory: list[int] = field(default_factory=list)
-    number: int = 1000
+    seed: int = field(kw_only=True)
+    done: Counter[str] = field(default_factory=Counter, kw_only=True)
+    memory: list[int] = field(default_factory=list, kw_only=True)
+    number: int = field(default=1000, kw_only=True)
 
     def __post_init__(self) -> None:
-        self.photos, self.store = self.folder / "photos", self.folder / "store"
-        self.log = self.folder / "events.jsonl"
+        super().__post_init__()
         self.rng = random.Random(self.seed)
 
     def run(self, seconds: float) -> dict[str, Any]:
@@ -88,69 +62,6 @@ class Soak:
             while len(self.events("finished")) == quiet and time.monotonic() < deadline:
                 time.sleep(1.0)
         return self.judged()
-
-    @contextmanager
-    def hook(self) -> Iterator[str]:
-        """Receive what is told."""
-        told = self.told
-
-        class Hook(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                told.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *args: object) -> None:
-                """Say nothing."""
-
-        with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            yield f"http://127.0.0.1:{server.server_port}/hook"
-            server.shutdown()
-
-    @contextmanager
-    def served(self, address: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Serve the schedule until the block ends."""
-        environ = {**os.environ, "PREFECT_HOME": str(self.folder / "prefect"), "HOME": str(self.folder)}
-        environ.pop("PREFECT_API_URL", None)
-        words = [
-            sys.executable,
-            "-m",
-            "topline",
-            "serve",
-            "--every",
-            self.every,
-            "--json",
-            "--notify",
-            address,
-        ]
-        words += ["--images", str(self.photos), "--store", str(self.store), *OPTIONS, *self.options]
-        with self.log.open("wb") as out, (self.folder / "serve.err").open("wb") as errors:
-            process = subprocess.Popen(words, stdout=out, stderr=errors, env=environ, start_new_session=True)
-            try:
-                self.wait_for("serving", 400.0)
-                yield process
-            finally:
-                process.send_signal(signal.SIGINT)
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(END_SECONDS)
-                process.kill()
-                process.wait()
-
-    def wait_for(self, event: str, seconds: float) -> None:
-        """Wait for the first line of this kind."""
-        deadline = time.monotonic() + seconds
-        while not self.events(event):
-            if time.monotonic() > deadline:
-                raise SystemExit(f"no {event}: {(self.folder / 'serve.err').read_text()[-2000:]}")
-            time.sleep(0.5)
-
-    def events(self, kind: str = "") -> list[dict[str, Any]]:
-        """Return the lines that `serve` wrote so far."""
-        lines = self.log.read_text().splitlines() if self.log.exists() else []
-        found = [json.loads(line) for line in lines if line.endswith("}")]
-        # The last line is the command's own result, which is no event.
-        return [line for line in found if "event" in line and kind in ("", line["event"])]
 
     def happens(self, serving: subprocess.Popen[bytes]) -> None:
         """Let one thing happen."""
@@ -237,7 +148,7 @@ class Soak:
                 sum(f.stat().st_size for f in self.store.rglob("*") if f.is_file()) / 2**20, 1
             ),
             "prefect_KiB_a_run": round(
-                (self.folder / "prefect" / "prefect.db").stat().st_size / max(1, events["started"]) / 2**10
+                (self.prefect / "prefect.db").stat().st_size / max(1, events["started"]) / 2**10
             ),
             "wrong": wrong,
         }
@@ -280,7 +191,7 @@ def main() -> None:
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="topline-soak-"))
     folder.mkdir(parents=True, exist_ok=True)
-    found = Soak(folder.resolve(), given.seed).run(60 * given.minutes)
+    found = Soak(folder.resolve(), seed=given.seed).run(60 * given.minutes)
     print(json.dumps(found, indent=1))
     sys.exit(1 if found["wrong"] else 0)
 
