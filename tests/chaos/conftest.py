@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.chaos.harness import FREE, Chaos, Row, copy_store
@@ -17,6 +17,7 @@ from tests.pipeline.small_data import make_features, make_split, write_dataset
 from topline.storage.stores import open_store
 
 ROWS = "chaos"
+FAILED = pytest.StashKey[bool]()
 #: What became of disturbed runs, in whichever process, and of the undisturbed one of this process.
 _rows: list[Row] = []
 _undisturbed: list[Row] = []
@@ -79,7 +80,8 @@ def chaos(
     name = request.node.originalname.removeprefix("test_").replace("_", " ")
     details = dict(request.node.callspec.params)
     del details["seed"]
-    row = Row(" ".join([name, *map(str, details.values()), *([f"(seed {seed})"] if seed else [])]))
+    fault = " ".join([name, *map(str, details.values())])
+    row = Row(f"{fault} (seed {seed})" if seed else fault, of=fault)
     chaos = Chaos(tmp_path, copy_store(data, tmp_path / "store"), undisturbed, row)
     began = time.monotonic()
     try:
@@ -87,9 +89,18 @@ def chaos(
     finally:
         chaos.close()
         row.seconds = time.monotonic() - began
+        row.lost = request.node.stash.get(FAILED, False)
         told, _undisturbed[:] = [*_undisturbed, row], []
         # A report brings them to the process that prints, where several test side by side.
         request.node.user_properties.append((ROWS, [asdict(row) for row in told]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[FAILED] = report.failed
+    return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -111,5 +122,21 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         repeated = "-" if row.repeated is None else f"{row.repeated:g}"
         text = f"{row.fault:<{width}}  {repeated:>8}  {primal:>12}  {off:>8}  {row.seconds:7.1f}  {row.saw}"
         write(text)
-    total = np.sum([row.seconds for row in _rows])
-    write(f"{sum(row.fault != 'none' for row in _rows)} faults, {total:.0f} s")
+    _write_kinds(write, [row for row in _rows if row.fault != "none"])
+
+
+def _write_kinds(write: Callable[[str], None], rows: Sequence[Row]) -> None:
+    """Write a line a kind of fault: how often it was tried, after how many something was lost, its worst."""
+    kinds = defaultdict(list)
+    for row in rows:
+        kinds[row.of].append(row)
+    width = max(map(len, kinds), default=0)
+    write("")
+    write(f"{'':<{width}}  trials  losses  most rounds repeated  most off by")
+    for kind, same in sorted(kinds.items()):
+        repeated = max((row.repeated for row in same if row.repeated is not None), default=0)
+        off = [abs(row.primal / row.undisturbed - 1) for row in same if row.primal and row.undisturbed]
+        numbers = f"{len(same):6d}  {sum(row.lost for row in same):6d}  {repeated:20g}"
+        write(f"{kind:<{width}}  {numbers}  {max(off, default=0.0):11.1e}")
+    lost, seconds = sum(row.lost for row in rows), sum(row.seconds for row in rows)
+    write(f"{len(rows)} faults, {lost} with a loss, {seconds:.0f} s")

@@ -65,7 +65,7 @@ class Ended:
 
 @dataclass
 class Row:
-    """A line of the table."""
+    """A line of the table: a fault, `of` without its seed, and whether its test found a loss or an error."""
 
     fault: str
     saw: str = ""
@@ -73,6 +73,8 @@ class Row:
     primal: float | None = None
     undisturbed: float | None = None
     seconds: float = 0.0
+    of: str = ""
+    lost: bool = False
 
 
 class Process:
