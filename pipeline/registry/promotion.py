@@ -94,7 +94,7 @@ def decide(
     """
     checks, name = [*_certificate(challenger.certificate, rule)], ""
     if champion is None:
-        checks.append(("champion", True, "there is no champion yet"))
+        checks.append(("champion", True, "there was no champion before it"))
     else:
         metric = row_metric(rule.metric_for(challenger))
         name = metric.name

@@ -291,7 +291,7 @@ def test_certificates_and_first_champions() -> None:
         assert decide(challenger, None, Evidence(), PromotionRule(need_certificate=False)).promote
     first = decide(record(certificate=CERTIFIED), None, Evidence(), PromotionRule())
     assert first.promote
-    assert first.reasons[-1] == "there is no champion yet"
+    assert first.reasons[-1] == "there was no champion before it"
     few = dataclasses.replace(record(), m=2, loss={"name": "topk_hinge", "k": 5})
     assert (PromotionRule().metric_for(few), PromotionRule(k=2).metric_for(few)) == ("top-1", "top-2")
     assert PromotionRule(k=2, metric="balanced").metric_for(few) == "balanced"
