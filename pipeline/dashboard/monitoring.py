@@ -13,10 +13,11 @@ from topline.pipeline.dashboard.overview import Overview
 from topline.pipeline.telemetry import Served, next_time
 
 
-def metrics_text(seen: Overview, now: float, free_bytes: int | None) -> bytes:
+def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes: int | None) -> bytes:
     """Return the gauges of a store in Prometheus' text format; `now` is in seconds since 1970.
 
-    What is not known has no sample: without a champion there are none of it.
+    `free_bytes` and `used_bytes` are those of its place and of its files.  What is not known has no sample:
+    without a champion there are none of it.
     """
     registry = CollectorRegistry()
 
@@ -27,6 +28,9 @@ def metrics_text(seen: Overview, now: float, free_bytes: int | None) -> bytes:
     gauge("damaged_models", "Models whose records cannot be read").set(len(seen.damaged))
     if free_bytes is not None:
         gauge("free_bytes", "Room left where the store lies").set(free_bytes)
+    if used_bytes is not None:
+        gauge("store_bytes", "Room that the files of the store take").set(used_bytes)
+    gauge("retraining", "1 while somebody retrains the store").set(seen.retraining is not None)
     _runs(gauge, seen)
     _decisions(gauge, seen, now)
     _schedule(gauge, seen, now)

@@ -47,7 +47,8 @@ class Overview:
     """All that the page shows; newest first, but `reigns` as they came.
 
     `models` are as `model_line` makes them; `metrics` are those that are shown: the headlines, and the one
-    that decides on a promotion.  `damaged` says why models cannot be read, by id.
+    that decides on a promotion.  `damaged` says why models cannot be read, by id; `retraining` who retrains
+    the store just now.
     """
 
     tiles: Sequence[Tile]
@@ -59,6 +60,7 @@ class Overview:
     runs: Sequence[RunLine]
     damaged: Mapping[str, str] = field(default_factory=dict)
     schedule: ScheduleSeen | None = None
+    retraining: str | None = None
     sweeps: Sequence[SweepRecord] = ()
 
 
@@ -134,6 +136,7 @@ def overview(
         runs=runs,
         damaged=damaged,
         schedule=seen,
+        retraining=retraining,
         sweeps=sweeps,
     )
 

@@ -225,7 +225,8 @@ def _monitoring(
     """Return what answers those who watch many such servers."""
 
     def metrics(request: Request) -> Response:
-        text = metrics_text(follower.overview(now()), now(), follower.store.free_bytes())
+        seen, store = follower.overview(now()), follower.store
+        text = metrics_text(seen, now(), store.free_bytes(), store.used_bytes())
         return _answer(request, 200, "text/plain; version=0.0.4; charset=utf-8", text, "default-src 'none'")
 
     def healthy(request: Request) -> Response:

@@ -75,6 +75,10 @@ class Store(ABC):
     def free_bytes(self) -> int | None:
         """Return the room left where the store lies, None where nobody knows."""
 
+    @abstractmethod
+    def used_bytes(self) -> int | None:
+        """Return the bytes of all files, None where only a listing of every object would tell."""
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Store) and self.url == other.url
 

@@ -24,7 +24,7 @@ from topline.storage.models import (
     record_decision,
 )
 from topline.storage.served_schedule import ServedSchedule, note_schedule
-from topline.storage.stores import Store, open_store
+from topline.storage.stores import Store, held_lease, open_store
 
 ALERTS = Path(__file__).resolve().parents[3] / "deploy" / "alerts.yaml"
 
@@ -59,7 +59,15 @@ def test_a_store_in_numbers(full: Store) -> None:
     assert said["topline_champion_age_seconds"] > 0
     assert sum(value for name, value in said.items() if name.startswith("topline_runs ")) > 0
     assert said["topline_free_bytes"] == pytest.approx(full.free_bytes(), rel=0.2)
+    assert said["topline_store_bytes"] == sum(full.size(path) for path in full.walk())
+    assert said["topline_retraining"] == 0
     assert answer(full, "/health").json() == {"status": "ok", "damaged": {}, "schedule": None}
+
+
+def test_a_retraining_under_way_is_a_gauge(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", create=True)
+    with held_lease(store, "retrain", "a test"):
+        assert samples(store)["topline_retraining"] == 1
 
 
 def test_an_empty_store_has_no_champion(tmp_path: Path) -> None:

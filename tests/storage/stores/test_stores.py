@@ -235,6 +235,15 @@ def test_free_bytes(local_store: Store, memory_store: Store) -> None:
     assert memory_store.free_bytes() is None
 
 
+def test_used_bytes(local_store: Store, memory_store: Store) -> None:
+    for store in (local_store, memory_store):
+        before = store.used_bytes()
+        store.write_bytes("a/b/c", b"12345")
+        store.write_bytes("d", b"123")
+        after = store.used_bytes()
+        assert (before, after) == ((None, None) if store is memory_store else (0, 8))
+
+
 def test_split_url() -> None:
     assert split_url("/data/store/models/m0001", "models") == ("/data/store", "m0001")
     assert split_url("s3://b/p/models/m0001/", "models") == ("s3://b/p", "m0001")
