@@ -7,7 +7,6 @@ writes whole: units that were lost with a worker are simply done again.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from topline.pipeline.errors import ClusterError, InputError
 from topline.pipeline.images import Pixels, SourceImages
 from topline.pipeline.options import ClusterConfig, PredictConfig
-from topline.pipeline.prediction.answers import AnswerRule, Answers
+from topline.pipeline.prediction.answers import AnswerRule
 from topline.pipeline.prediction.dataset_table import dataset_tables, set_sizes
 from topline.pipeline.prediction.page import write_page
 from topline.pipeline.prediction.table import table_schema, table_writer
+from topline.pipeline.prediction.units import BatchTask, forget_model, predict_units
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel
 from topline.storage.cache import PredictionsDraft, StoredPredictions, cache_key
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Scores of so many bytes are computed at once.
-SCORE_BYTES = 1 << 26
 # Rows of about so many bytes go to a worker in one call: seconds of work, and little to do again.
 CALL_BYTES = 1 << 28
 # So many rounds in a row may lose a worker.
@@ -71,17 +68,6 @@ class BatchResult:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self)
-
-
-@dataclass(frozen=True, eq=False)
-class BatchTask:
-    """Model, dataset, draft and rule: all that a worker needs."""
-
-    model_url: str
-    dataset: Dataset
-    draft: PredictionsDraft
-    rule: AnswerRule
-    kernel: bool = False
 
 
 def predict_dataset(
@@ -168,42 +154,6 @@ def _predicted(
     except BaseException:
         task.draft.discard()
         raise
-
-
-def predict_units(task: BatchTask, units: Sequence[int]) -> list[FileEntry]:
-    """Predict and write some units, on a worker; return the files."""
-    stored = _opened(task.model_url)
-    labels, m = task.dataset.labels(), stored.model.record.m
-    ids = task.dataset.sample_ids() if task.rule.sets is not None else []
-    entries: list[FileEntry] = []
-    for unit in units:
-        span = task.draft.plan.bounds(unit)
-        rows: Any = task.dataset.rows(span.start, span.stop)
-        arrays = {
-            name: np.empty((span.rows, *spec.row_shape), spec.dtype)
-            for name, spec in task.draft.specs.items()
-        }
-        step = max(1, SCORE_BYTES // (8 * m))
-        for low in range(0, span.rows, step):
-            scores = stored.scores(stored.transforms.apply(rows[low : low + step]))
-            part = slice(span.start + low, span.start + low + len(scores))
-            for name, values in _stored_arrays(task.rule.answer(scores, ids[part])).items():
-                arrays[name][low : low + step] = values
-        # A rejected row has zeros for features, which mean nothing.
-        rejected = labels[span.start : span.stop] < 0
-        for name, values in arrays.items():
-            values[rejected] = {"classes": -1, "sets": 0}.get(name, np.nan)
-        entries += task.draft.write_unit(unit, arrays)
-    return entries
-
-
-def _stored_arrays(answers: Answers) -> dict[str, NDArray[Any]]:
-    found: dict[str, NDArray[Any]] = {"classes": answers.classes, "scores": answers.scores}
-    if answers.probabilities is not None:
-        found["probabilities"] = answers.probabilities
-    if answers.sets is not None:
-        found["sets"] = np.packbits(answers.sets, axis=1)
-    return found
 
 
 def _write_page(path: Path, model: str, found: StoredPredictions, dataset: Dataset) -> None:
@@ -305,24 +255,3 @@ def _assigned(waiting: Sequence[int], workers: Sequence[str], most: int) -> Mapp
     each = max(1, min(most, len(waiting) // len(workers)))
     assigned = {worker: list(waiting[i * each : (i + 1) * each]) for i, worker in enumerate(workers)}
     return {worker: units for worker, units in assigned.items() if units}
-
-
-_lock = threading.Lock()
-_held: StoredModel | None = None
-
-
-def _opened(model_url: str) -> StoredModel:
-    """Return the model, opened once in each process; the last one makes room."""
-    global _held
-    with _lock:
-        if _held is None or _held.model.url != model_url:
-            _held = None
-            _held = StoredModel.open(model_url)
-        return _held
-
-
-def forget_model() -> None:
-    """Drop the model that this process holds."""
-    global _held
-    with _lock:
-        _held = None
