@@ -60,7 +60,7 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
     without = f", {found.unclassified:,} of them rejected" if found.unclassified else ""
     speed = "stored already" if found.reused else f"{found.rows / found.seconds:,.0f} rows/s"
     shown = {
-        "predictions": f"{found.predictions} ({speed})",
+        "predictions": f"{found.predictions or 'not kept, the store is read-only'} ({speed})",
         "dataset": f"{found.dataset}, {found.rows:,} rows{without}",
         "classes": DecisionRule(found.top_k, found.threshold).text(),
         "probabilities": found.probabilities,

@@ -75,7 +75,8 @@ def _sentence(part: Mapping[str, Any]) -> str:
     name = "--" + str(part["loc"][0]).replace("_", "-") if part["loc"] else ""
     if not name:
         return message
-    return f"{name} {part['input']!r} is not usable: {message[:1].lower()}{message[1:]}"
+    given = str(part["input"]) if isinstance(part["input"], Path) else part["input"]
+    return f"{name} {given!r} is not usable: {message[:1].lower()}{message[1:]}"
 
 
 def _near(name: str, known: Iterable[str]) -> str:

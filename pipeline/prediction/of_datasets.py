@@ -20,6 +20,7 @@ from topline.pipeline.images import Pixels, SourceImages
 from topline.pipeline.options import ClusterConfig, PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule
 from topline.pipeline.prediction.dataset_table import dataset_tables, set_sizes
+from topline.pipeline.prediction.keeping import kept_in
 from topline.pipeline.prediction.page import write_page
 from topline.pipeline.prediction.table import table_schema, table_writer
 from topline.pipeline.prediction.units import BatchTask, forget_model, predict_units
@@ -48,10 +49,10 @@ class BatchResult:
 
     `threshold` is that of several labels, None where the best `top_k` of each row are predicted.
     `probabilities` says in words what they are, `sets` what sets were made and how large they are on average.
-    `reused`: they were stored already.
+    `reused`: they were stored already.  Nobody keeps them (`predictions` is None) in a read-only store.
     """
 
-    predictions: str
+    predictions: str | None
     model: str
     dataset: str
     rows: int
@@ -100,19 +101,16 @@ def predict_dataset(
     key = cache_key(facts)
     found = StoredPredictions.find(store, key)
     reused = found is not None
-    if found is None:
-        draft = _draft(store, key, dataset, rule, record.m)
-        task = BatchTask(stored.model.url, dataset, draft, rule, stored.kernel is not None)
-        facts["class_names"] = list(record.class_names)
-        found = _predicted(task, key, facts, cluster or ClusterConfig(), progress, client)
-    if config.output is not None:
-        with table_writer(config.output, table_schema("sample_id", sets=found.sets is not None)) as write:
-            for table in dataset_tables(found, dataset):
-                write(table)
-    if config.page is not None:
-        _write_page(config.page, stored.model.url, found, dataset)
+    with kept_in(store, shown=bool(config.output or config.page) and not reused) as keeper:
+        if found is None:
+            draft = _draft(keeper, key, dataset, rule, record.m)
+            task = BatchTask(stored.model.url, dataset, draft, rule, stored.kernel is not None)
+            facts["class_names"] = list(record.class_names)
+            found = _predicted(task, key, facts, cluster or ClusterConfig(), progress, client)
+        _show(config, stored.model.url, found, dataset)
+        sets = set_sizes(found, dataset, rule)
     return BatchResult(
-        predictions=found.url,
+        predictions=found.url if reused or keeper == store else None,
         model=stored.model.url,
         dataset=dataset.info.id,
         rows=dataset.info.n_rows,
@@ -120,7 +118,7 @@ def predict_dataset(
         top_k=rule.best.top_k,
         threshold=rule.best.threshold,
         probabilities=rule.calibration,
-        sets=set_sizes(found, dataset, rule),
+        sets=sets,
         seconds=time.perf_counter() - started,
         reused=reused,
         output=None if config.output is None else str(config.output),
@@ -154,6 +152,16 @@ def _predicted(
     except BaseException:
         task.draft.discard()
         raise
+
+
+def _show(config: PredictConfig, model: str, found: StoredPredictions, dataset: Dataset) -> None:
+    """Write the table and the page that are asked for."""
+    if config.output is not None:
+        with table_writer(config.output, table_schema("sample_id", sets=found.sets is not None)) as write:
+            for table in dataset_tables(found, dataset):
+                write(table)
+    if config.page is not None:
+        _write_page(config.page, model, found, dataset)
 
 
 def _write_page(path: Path, model: str, found: StoredPredictions, dataset: Dataset) -> None:

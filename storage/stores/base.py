@@ -76,6 +76,10 @@ class Store(ABC):
         """Return the room left where the store lies, None where nobody knows."""
 
     @abstractmethod
+    def is_writable(self) -> bool:
+        """Whether writing is worth a try: False where this process is known not to be let."""
+
+    @abstractmethod
     def used_bytes(self) -> int | None:
         """Return the bytes of all files, None where only a listing of every object would tell."""
 

@@ -121,6 +121,10 @@ class LocalStore(Store):
         with self._translated(""):
             return shutil.disk_usage(self._root).free
 
+    def is_writable(self) -> bool:
+        """Whether the kernel lets this process write here."""
+        return os.access(self._root, os.W_OK)
+
     def used_bytes(self) -> int:
         """Return the bytes of all files; one that goes meanwhile counts for nothing."""
         used = 0

@@ -206,6 +206,10 @@ class ObjectStore(Store):
         """Nobody knows."""
         return
 
+    def is_writable(self) -> bool:
+        """Only a write would tell."""
+        return True
+
     def used_bytes(self) -> None:
         """A listing is paid for by the request."""
         return

@@ -24,6 +24,7 @@ from topline.storage.cache import StoredPredictions
 from topline.storage.datasets import Dataset
 from topline.storage.schema import SPLITS
 from topline.storage.stores import open_store
+from topline.storage.stores.local import LocalStore
 from topline.storage.verification import verify_store
 
 HERE = ClusterConfig(workers=0)
@@ -164,3 +165,21 @@ def test_few_rows_are_scored_here_unless_somebody_chooses_workers(
     monkeypatch.setattr("topline.pipeline.cluster.given_or_own_client", ask)
     with pytest.raises(Asked):
         predict_dataset(model, PredictConfig(dataset="latest", top_k=4), ClusterConfig(workers=2))
+
+
+def test_a_store_that_is_only_read_gives_a_table_and_keeps_nothing(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(model.rpartition("/models/")[0])
+    store.delete_tree("predictions")
+    monkeypatch.setattr(LocalStore, "is_writable", lambda self: False)
+    config = PredictConfig(dataset="latest", top_k=3, output=tmp_path / "rows.parquet")
+    found = predict_dataset(model, config, ClusterConfig(workers=2))
+    assert (found.predictions, found.reused, found.rows) == (None, False, 700)
+    assert "is read-only" in caplog.text
+    assert store.list("predictions") == []
+    rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
+    best = best_classes(model, 3)[0]
+    assert [row["classes"] for row in rows[1:65]] == [
+        [f"class {code}" for code in best[i]] for i in range(1, 65)
+    ]

@@ -46,5 +46,5 @@ def test_a_table_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_other_files_are_refused_before_any_work() -> None:
-    with pytest.raises(ConfigError, match=r"--output .*rows\.xlsx.* is not usable: .*\.parquet or \.csv"):
+    with pytest.raises(ConfigError, match=r"--output '.*rows\.xlsx' is not usable: .*\.parquet or \.csv"):
         build(PredictConfig, {"output": "rows.xlsx"})

@@ -235,6 +235,16 @@ def test_free_bytes(local_store: Store, memory_store: Store) -> None:
     assert memory_store.free_bytes() is None
 
 
+def test_what_the_kernel_would_not_let_be_written(
+    local_store: Store, memory_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert local_store.is_writable()
+    assert memory_store.is_writable()
+    # The superuser, as whom tests may run, is let everywhere but on a read-only mount.
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)
+    assert not local_store.is_writable()
+
+
 def test_used_bytes(local_store: Store, memory_store: Store) -> None:
     for store in (local_store, memory_store):
         before = store.used_bytes()
