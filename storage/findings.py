@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+#: What to do with a file that nothing else holds.
+RESTORE = "restore it from a copy"
+
 
 @dataclass(frozen=True, order=True)
 class Finding:
@@ -28,4 +31,6 @@ class Finding:
 
     def __str__(self) -> str:
         rows = f" (rows {self.rows[0]}-{self.rows[1] - 1})" if self.rows else ""
-        return f"{self.path}: {self.what}{rows}; {self.fix}"
+        # An error that became a finding says itself what to do.
+        mend = "" if self.fix in self.what else f"; {self.fix}"
+        return f"{self.path}: {self.what}{rows}{mend}"

@@ -17,7 +17,7 @@ from topline.storage.datasets.info import (
 )
 from topline.storage.datasets.staging import listed_units
 from topline.storage.errors import StorageError
-from topline.storage.findings import Finding
+from topline.storage.findings import RESTORE, Finding
 from topline.storage.models import Model, ModelRecord, calibration_files, load_model, published_models
 from topline.storage.models.decisions import decision_findings
 from topline.storage.models.records import model_log, unfinished_models
@@ -37,7 +37,6 @@ from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.sealed import unsealed
 from topline.storage.stores.urls import join
 
-_RESTORE = "restore the file from a copy"
 #: Folders whose number `begun.json` takes, and the sealed records that no other check opens.
 _NUMBERED = re.compile(r"^(models/m|runs/r|sweeps/s)\d{4,}$")
 _RECORDS = {"runs": "run.json", "sweeps": "sweep.json"}
@@ -107,7 +106,7 @@ def _datasets(store: Store, known: dict[str, str], *, deep: bool) -> Iterator[Fi
             yield from own
         except StorageError as error:
             if path not in told:
-                yield Finding("dataset", path, str(error), _RESTORE)
+                yield Finding("dataset", path, str(error), RESTORE)
             sound = False
     if read == len(numbers):
         yield from _staging(store, folders)
@@ -181,7 +180,7 @@ def _models(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[
             model = load_model(join(store.url, place))
         except StorageError as error:
             if all(finding.harmless for finding in found):
-                yield Finding("model", place, str(error), _RESTORE)
+                yield Finding("model", place, str(error), RESTORE)
             continue
         yield from _model(model, place, datasets, deep=deep)
 
@@ -194,7 +193,7 @@ def _model(model: Model, place: str, datasets: Collection[str], *, deep: bool) -
     yield from check_files(model.files, deep=deep, fix="train the model again")
     calibration = calibration_files(model)
     if calibration is not None:
-        yield from check_files(calibration, deep=deep, fix=_RESTORE)
+        yield from check_files(calibration, deep=deep, fix=RESTORE)
     yield from _run_of(store, record)
 
 
@@ -206,7 +205,7 @@ def _run_of(store: Store, record: ModelRecord) -> Iterator[Finding]:
     if record.run in removed_runs(store):
         return
     if record.run not in run_names(store):
-        yield Finding("run", folder, f"it is gone, and {record.id} came of it", _RESTORE)
+        yield Finding("run", folder, f"it is gone, and {record.id} came of it", RESTORE)
 
 
 def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Finding]:
@@ -214,7 +213,7 @@ def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Fi
         try:
             run = read_run(store, name)
         except StorageError as error:
-            yield Finding("run", join("runs", name), str(error), _RESTORE)
+            yield Finding("run", join("runs", name), str(error), RESTORE)
             continue
         if run.dataset and run.dataset not in datasets:
             what, fix = f"its dataset {run.dataset} is gone", "it cannot be resumed; start a new run"
@@ -225,10 +224,10 @@ def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Fi
             if run.outcome is None and last and last[0].get("event") == "end" and not last[0].get("reason"):
                 path = join("runs", name, "outcome.json")
                 what = "it is missing, though training ended: killed before the outcome was written, or lost"
-                fix = f"{_RESTORE}, or resume the run: it ends at once"
+                fix = f"{RESTORE}, or resume the run: it ends at once"
                 yield Finding("run", path, what, fix, harmless=True)
         except StorageError as error:
-            yield Finding("history", history_path(name), str(error), "delete the damaged line")
+            yield Finding("history", history_path(name), str(error), RESTORE)
         for round_number in checkpoint_rounds(store, name):
             yield from _checkpoint(store, name, round_number, deep=deep)
         for folder in stray_folders(store, name):
@@ -254,7 +253,7 @@ def _sealed_records(store: Store, paths: Collection[str], told: Collection[str])
             try:
                 unsealed(store, path)
             except StorageError as error:
-                yield Finding("record", path, str(error), _RESTORE)
+                yield Finding("record", path, str(error), RESTORE)
 
 
 def _numbered_folders(paths: Collection[str]) -> Iterator[Finding]:
@@ -272,7 +271,7 @@ def _numbered_folders(paths: Collection[str]) -> Iterator[Finding]:
             continue
         if "begun.json" not in held:
             what = "the record that takes the number is missing"
-            yield Finding("record", join(folder, "begun.json"), what, _RESTORE)
+            yield Finding("record", join(folder, "begun.json"), what, RESTORE)
         record = _RECORDS.get(folder.partition("/")[0])
         if record is None or record in held or "deleted.json" in held:
             continue
@@ -281,7 +280,7 @@ def _numbered_folders(paths: Collection[str]) -> Iterator[Finding]:
             what = "it was begun and never written"
             yield Finding("record", path, what, "delete the folder", harmless=True)
         else:
-            yield Finding("record", path, "the record is missing", _RESTORE)
+            yield Finding("record", path, "the record is missing", RESTORE)
 
 
 def _partials(paths: Collection[str]) -> Iterator[Finding]:

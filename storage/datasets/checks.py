@@ -25,7 +25,7 @@ from topline.storage.stores import check_files
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.urls import join
 
-_REWRITE = "restore the file from a copy, or write the dataset again under another key"
+_REWRITE = "restore it from a copy, or write the dataset again under another key"
 
 
 def check_dataset(dataset: Dataset, *, deep: bool, checked: set[str] | None = None) -> list[Finding]:

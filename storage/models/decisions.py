@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from topline.storage.errors import ConflictError, FormatError, IntegrityError, StorageError
-from topline.storage.findings import Finding
+from topline.storage.findings import RESTORE, Finding
 from topline.storage.models.records import deleted_models, published_models
 from topline.storage.records import from_fields, now, plain
 from topline.storage.schema import DECISION_ENCODING, check_encoding, encoding
@@ -22,7 +22,6 @@ from topline.storage.stores.urls import join
 
 ACTIONS = ("promote", "keep", "rollback", "archive", "delete", "pin", "unpin")
 
-_RESTORE = "restore the file from a copy"
 
 _DONE = {
     "promote": "promoted",
@@ -238,7 +237,7 @@ def decision_findings(store: Store) -> Iterator[Finding]:
         standing = read_standing(store)
     except StorageError as error:
         if all(finding.harmless for finding in found):
-            yield Finding("registry", log.folder, str(error), _RESTORE)
+            yield Finding("registry", log.folder, str(error), RESTORE)
         return
     published = published_models(store)
     for name in (standing.champion, standing.previous):
@@ -254,10 +253,10 @@ def decision_findings(store: Store) -> Iterator[Finding]:
     stones = deleted_models(store)
     for name in sorted(standing.deleted.difference(published, stones)):
         path = join("models", name, "deleted.json")
-        yield Finding("registry", path, "it is missing, and the decision to delete is there", _RESTORE)
+        yield Finding("registry", path, "it is missing, and the decision to delete is there", RESTORE)
     for name in stones:
         if name not in standing.deleted:
-            yield Finding("registry", log.folder, f"the decision to delete {name} is missing", _RESTORE)
+            yield Finding("registry", log.folder, f"the decision to delete {name} is missing", RESTORE)
 
 
 def _log(store: Store) -> CommitLog:

@@ -185,7 +185,8 @@ class HistoryReader:
                     if self._is_last(line):
                         return
                     raise IntegrityError(
-                        f"line {self._lines + 1} of {self._place} is damaged; restore it or delete the line"
+                        f"line {self._lines + 1} of {self._place} is damaged;"
+                        " restore it from a copy or delete the line"
                     )
                 if record.get("event") == "begin":
                     check_encoding(record, HISTORY_ENCODING, self._place)

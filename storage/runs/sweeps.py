@@ -84,7 +84,7 @@ def finish_sweep(store: Store, sweep_id: str, outcome: Mapping[str, Any]) -> Non
 
 def sweep_findings(store: Store) -> Iterator[Finding]:
     """Yield what is wrong with the sweeps."""
-    fix = "restore the file from a copy, or start a new sweep"
+    fix = "restore it from a copy, or start a new sweep"
     for name in _SWEEPS.recorded(store):
         try:
             sweep, answers = read_sweep(store, name), read_answers(store, name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topline.storage.errors import ConflictError, IntegrityError, NotFoundError, StorageError
-from topline.storage.findings import Finding
+from topline.storage.findings import RESTORE, Finding
 from topline.storage.fingerprint import digest_json
 from topline.storage.stores.base import Store
 from topline.storage.stores.sealed import marked, put_marked, sealed, unsealed
@@ -22,7 +22,6 @@ _FILE = re.compile(r"^(\d{8})\.(json|head)$")
 _TRIES = 10_000
 #: Records of version 0.1.0 lack it, and have no head.
 _PREVIOUS = "previous"
-_RESTORE = "restore the file from a copy"
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ class CommitLog:
             record = self.record(seq)
             if record.get(_PREVIOUS, before) != before:
                 place = join(self.store.url, self._path(seq))
-                raise IntegrityError(f"{place} does not follow the record before it; {_RESTORE}")
+                raise IntegrityError(f"{place} does not follow the record before it; {RESTORE}")
             before = digest_json(record)
             yield record
 
@@ -130,15 +129,15 @@ class CommitLog:
             try:
                 record = self.record(seq)
             except NotFoundError:
-                yield Finding(kind, path, "it is missing from the commit log", _RESTORE)
+                yield Finding(kind, path, "it is missing from the commit log", RESTORE)
                 before = None
                 continue
             except StorageError as error:
-                yield Finding(kind, path, str(error), _RESTORE)
+                yield Finding(kind, path, str(error), RESTORE)
                 before = None
                 continue
             if record.get(_PREVIOUS, before) != before and (before is not None or seq == 1):
-                yield Finding(kind, path, "it does not follow the record before it", _RESTORE)
+                yield Finding(kind, path, "it does not follow the record before it", RESTORE)
             before = digest_json(record)
             if _PREVIOUS in record or seq in heads:
                 yield from self._head_findings(kind, seq, before)
@@ -148,7 +147,7 @@ class CommitLog:
         try:
             if unsealed(self.store, path).get("digest") != digest:
                 what = f"it is the head of another record than {seq:08d}.json"
-                yield Finding(kind, path, what, _RESTORE)
+                yield Finding(kind, path, what, RESTORE)
         except NotFoundError:
             what = "the record's head is missing: its writer was killed, or the file was lost"
             yield Finding(kind, path, what, "nothing: the next record puts it again", harmless=True)
