@@ -18,8 +18,9 @@ from topline.solvers.errors import UnsupportedCombinationError
 from topline.solvers.losses import ranking
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
-#: A difference of u is taken over this share of the distance in which u can change by its whole range.
-_SHORT = 1e-7
+#: A difference of u is taken over this share of the distance in which u can change by its whole range, or of
+#: a hinge by its size, and over this share of the scores at least, lest it be rounding.
+_SHORT, _RESOLVED = 1e-7, 1e-9
 #: A change of u below this share of the one that a unit J would make is rounding.
 _FLAT = 1e-4
 #: The same for a smooth loss, whose J is nowhere exactly zero.
@@ -101,9 +102,18 @@ class Envelopes:
     def moved(self, curved: CurvedRows, T: Any) -> Float64Array:
         """Return J_i t_i for the rows of T (r, m), by a difference of u."""
         largest = np.abs(T).max(axis=1, keepdims=True).astype(np.float64)
-        step = _SHORT * self._stiffness / np.where(largest > 0.0, largest, 1.0)
+        step = self._reach(curved) / np.where(largest > 0.0, largest, 1.0)
         at = self.gradients(curved.scores + step * T, curved.y, curved.weights)
         return np.asarray((curved.U - at) / step)
+
+    def _reach(self, curved: CurvedRows) -> Float64Array:
+        """Return a change of each row's scores (r, 1) that is short beside the way to the next kink."""
+        if self._smooth:
+            return np.full((len(curved.U), 1), _SHORT * self._stiffness)
+        # Where C is large and the loss small all u are, and the kinks of a wide envelope as much closer.
+        size = float(np.abs(curved.U).max(initial=0.0)) or 1.0
+        resolved = _RESOLVED * np.abs(curved.scores).max(axis=1, keepdims=True)
+        return np.asarray(np.maximum(_SHORT * self._stiffness * min(size, 1.0), resolved))
 
     def moving(self, curved: CurvedRows, seed: tuple[int, int]) -> Any:
         """Return in which classes u of each row moves: by its formula, or by one random short step."""

@@ -271,6 +271,34 @@ def test_rows_of_the_hessian_are_projectors_however_large_c_is(loss) -> None:
     np.testing.assert_allclose(projectors, projectors.transpose(0, 2, 1), rtol=0, atol=1e-15)
 
 
+def test_rows_of_the_hessian_look_no_further_than_the_next_kink() -> None:
+    """A row misses its margin by 1e-3 in class 1; class 2 takes part where it misses it by half of that."""
+    sigma, scores = 1e5, np.array([[0.0, 1e-3 - 1.0, 4e-4 - 1.0], [0.0, 1e-3 - 1.0, 6e-4 - 1.0]])
+    problem = Problem(MaxHinge(), n=2, d=1, m=3, lam=1e-9)
+    envelopes = Envelopes(problem, sigma)
+    y, weights = np.zeros(2, dtype=np.int32), np.ones(2)
+    U = envelopes.gradients(scores, y, weights)
+    J = sigma * envelopes.jacobians(CurvedRows(np.arange(2), None, y, weights, scores, U))
+    two = np.array([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]) / 2.0
+    np.testing.assert_allclose(J, [two, np.eye(3) - 1.0 / 3.0], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("m", "loss"), [(2, MaxHinge()), (3, TopKHinge(3))], ids=["max", "top-3"])
+def test_small_dual_variables_take_no_more_passes_than_others(m, loss) -> None:
+    """C = 1e6 where every margin can be kept: dual variables are of size 1e-7, and sigma as much larger."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        y = np.arange(60) % m
+        rows = rng.standard_normal((m, 20))[y] + rng.standard_normal((60, 20))
+        with SerialExecutor(blocks=3) as executor:
+            result = solve(
+                rows, y, loss, lam=1e-6 / 60, method="newton", max_passes=150, executor=executor
+            )  # fmt: skip
+        assert result.status is Status.SOLVED
+        primal = reference.primal(rows, y, loss, result.problem.lam, 0.0, result.W)
+        assert result.primal == pytest.approx(primal, rel=1e-9)
+
+
 @pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("method", ["newton", "auto"])
 def test_classes_that_can_be_told_apart_are_solved_at_any_c(method, blocks) -> None:
