@@ -4,13 +4,16 @@ For each limit a store is made once whose training rows are five times as large 
 train reads them under the limit: Frank-Wolfe, dual ascent, auto, an exact kernel, and a sweep.  Prints the
 most memory of all processes of the command at one time: their PSS, in which a page that two share counts half
 in each, looked at ten times a second, and the sum of their RSS, which is never less.  A limit that is too
-small is refused, with one that is not.  Exit status 1 where PSS exceeds the limit.
+small is refused, with one that is not.  Processor seconds are those of all processes.  A way ends after a
+pass or two, a kernel after a minute: what each takes is there from its first rounds on.  Exit status 1 where
+PSS exceeds the limit.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,7 +30,6 @@ from topline.storage.stores import open_store
 
 MIB = 1 << 20
 D, M = 2048, 10
-#: A pass or two each: what a way takes is there from its first rounds on.
 WAYS = {
     "fw": ("train", "--method", "fw", "--max-passes", "1", "--tol", "1e-6"),
     "dual ascent": ("train", "--method", "dual_ascent", "--max-passes", "2", "--tol", "1e-6"),
@@ -48,6 +50,7 @@ class Peak:
     status: int
     pss: int
     rss: int
+    cpu_seconds: float
     said: str
 
     @property
@@ -64,7 +67,7 @@ class Peak:
         sizes = f"{self.pss / MIB:8.0f} {self.rss / MIB:8.0f} {self.pss / self.limit:6.0%}"
         where = f"{self.limit / MIB:6.0f} {self.data / MIB:7.0f} {self.workers:7d}"
         said = self.said if self.refused or not self.kept else ""
-        return f"{self.way:<12} {where} {sizes}  {said}"
+        return f"{self.way:<12} {where} {sizes} {self.cpu_seconds:6.0f}  {said}"
 
 
 def wide_store(folder: Path, size: int, d: int = D) -> Dataset:
@@ -90,6 +93,7 @@ def measured(dataset: Dataset, way: str, limit: int, workers: int) -> Peak:
     """Run the command and watch all its processes."""
     words = [*WAYS[way], "--store", dataset.store.url, "--dataset", dataset.info.id, "--json"]
     words += ["--workers", str(workers), "--memory-limit", f"{limit // MIB}MiB"]
+    before = _cpu_of_children()
     with (
         subprocess.Popen(
             [sys.executable, "-m", "topline", *words],
@@ -102,7 +106,14 @@ def measured(dataset: Dataset, way: str, limit: int, workers: int) -> Peak:
         answer, errors = process.communicate()
     said = json.loads(answer).get("error", {}).get("message", "") if answer else errors[-300:]
     size = 4 * dataset.info.n_rows * dataset.info.d
-    return Peak(way, limit, workers, size, process.returncode, memory.peak.pss, memory.peak_rss, said)
+    cpu = _cpu_of_children() - before
+    return Peak(way, limit, workers, size, process.returncode, memory.peak.pss, memory.peak_rss, cpu, said)
+
+
+def _cpu_of_children() -> float:
+    """Return the processor seconds of all processes that ended, each waited for by its parent."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Peak]:
@@ -114,10 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> list[Peak]:
     parser.add_argument("--times", type=float, default=5.0, help="data of so many times the limit")
     parser.add_argument("--workers", type=int, help="worker processes (default: two from 2 GiB on)")
     options = parser.parse_args(arguments)
-    print(
-        f"{'':<12} {'limit':>6} {'rows':>7} {'workers':>7} {'PSS':>8} {'RSS':>8} {'of it':>6}  (MiB)",
-        flush=True,
-    )
+    where = f"{'limit':>6} {'rows':>7} {'workers':>7}"
+    print(f"{'':<12} {where} {'PSS':>8} {'RSS':>8} {'of it':>6} {'CPU s':>6}  (MiB)", flush=True)
     found = []
     for text in options.limits:
         limit = int(parse_bytes(text))
