@@ -133,7 +133,7 @@ class IterationRecord:
         return {**vars(self), "activity": [worker.to_dict() for worker in self.activity]}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SolveResult(HasGap):
     """What a run reached, certified by a last pass in float64.
 
@@ -174,8 +174,8 @@ class SolveResult(HasGap):
     array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2])
     """
 
-    W: Float64Array = field(repr=False)
-    A: FloatArray | None = field(repr=False)
+    W: Float64Array
+    A: FloatArray | None
     conjugate_mean: float
     primal: float
     dual: float
@@ -184,17 +184,26 @@ class SolveResult(HasGap):
     status: Status
     passes: int
     seconds: float
-    history: tuple[IterationRecord, ...] = field(repr=False)
-    problem: Problem = field(repr=False)
-    state: SolverState = field(repr=False)
-    W_dual: Float64Array | None = field(default=None, repr=False)
+    history: tuple[IterationRecord, ...]
+    problem: Problem
+    state: SolverState
+    W_dual: Float64Array | None = None
     mean_sq_dual: float = 0.0
-    found_at: FoundAt | None = field(default=None, repr=False)
+    found_at: FoundAt | None = None
     dual_share: float = 1.0
     stationarity: float | None = None
     collapsed: bool = False
     method: str = ""
     why: str = ""
+
+    def __repr__(self) -> str:
+        """Return in one line how the run ended, and what with."""
+        if self.stationarity is None:
+            reached = f"relative gap {self.relative_gap:.1e}, primal {self.primal:.6g}, dual {self.dual:.6g}"
+        else:
+            reached = f"gradient at {self.stationarity:.1e} of its first size, primal {self.primal:.6g}"
+        ended = f"{self.status.value}: {reached}; {self.passes} passes, {self.seconds:.1f} s, {self.method}"
+        return f"{type(self).__name__}({ended}; W {self.W.shape})"
 
     def decision_function(self, X: Any) -> Float64Array:
         """Return the scores X W, shape (rows of X, m), in float64."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -92,7 +92,7 @@ class KernelExpansion:
         return scores
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class KernelResult(SolveResult):
     """What a run with a kernel reached; `primal`, `dual` and `gap` were computed from K.
 
@@ -110,7 +110,7 @@ class KernelResult(SolveResult):
     (RBFKernel(gamma=0.5), (12, 3))
     """
 
-    expansion: KernelExpansion = field(repr=False)
+    expansion: KernelExpansion
     kernel_seconds: float = 0.0
 
     @property
