@@ -9,7 +9,7 @@ import typer
 
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import facts
+from topline.pipeline.cli.table import facts, following
 from topline.pipeline.export import FORMATS, export_format
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def export(
             "best classes": _agreement(found),
         }
     )
+    lines += following(("topline", "models", "promote", url, "--reason", "WHY"))
     return Outcome(found.to_dict(), lines)
 
 

@@ -11,7 +11,7 @@ import typer
 from topline.pipeline.cli.arguments import ModelArgument, StoreOption, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
-from topline.pipeline.cli.table import facts, table
+from topline.pipeline.cli.table import facts, following, table
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import RUN_STORE, EvaluateConfig, PromotionRule
 
@@ -43,7 +43,24 @@ def list_(call: Call, store: StoreOption = RUN_STORE) -> Outcome:  # noqa: ARG00
         lines = [f"{store} holds no model yet: topline train --store {store}"]
     reigns = [asdict(reign) for reign in standing.reigns]
     payload = {"store": store, "champion": standing.champion, "models": models, "champions": reigns}
-    return Outcome(payload, [*lines, *_champion_lines(standing)])
+    after = _next_of_list(store, standing.champion, [model["id"] for model in models])
+    return Outcome(payload, [*lines, *_champion_lines(standing), *after])
+
+
+def _next_of_list(store: str, champion: str | None, models: Sequence[str]) -> list[str]:
+    """Return what comes after a list of models, of which the last is the newest."""
+    if not models:
+        return []
+    if champion is None:
+        return following(("topline", "models", "promote", f"{store}/models/{models[-1]}", "--reason", "WHY"))
+    if champion == models[-1]:
+        return _next_of_champion(store)
+    return following(("topline", "models", "compare", store))
+
+
+def _next_of_champion(store: str) -> list[str]:
+    champion = f"{store}/models/champion"
+    return following(("topline", "predict", champion, "--images", "FOLDER", "--output", "predictions.csv"))
 
 
 def show(call: Call, model: ModelArgument) -> Outcome:  # noqa: ARG001 - one shape for all
@@ -124,7 +141,8 @@ def promote(
     url = find_model(model)
     by_rule = by_rule or call.chose("promote", *PromotionRule.model_fields)
     if not by_rule:
-        return _decided(crown(url, reason=reason, force=force))
+        standing = crown(url, reason=reason, force=force)
+        return _decided(standing, _next_of_champion(url.rpartition("/models/")[0]))
     if force or reason:
         raise ConfigError("--force and --reason are for promotion by hand: leave out the rule, or them")
     split = call.config(EvaluateConfig).split
@@ -145,7 +163,7 @@ def rollback(
     """Make the champion before the champion again."""
     from topline.pipeline.registry import rollback as back
 
-    return _decided(back(store, reason=reason))
+    return _decided(back(store, reason=reason), _next_of_champion(store))
 
 
 def archive(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
@@ -185,7 +203,7 @@ def delete(
     return _decided(remove(find_model(model), reason=reason, force=force))
 
 
-def _decided(standing: Standing) -> Outcome:
+def _decided(standing: Standing, after: Sequence[str] = ()) -> Outcome:
     entry = standing.entries[-1]
     payload = {
         "decision": entry.to_json(),
@@ -197,7 +215,7 @@ def _decided(standing: Standing) -> Outcome:
         "champion": standing.champion or "none",
         "rollback to": standing.previous or "none",
     }
-    return Outcome(payload, facts(shown))
+    return Outcome(payload, [*facts(shown), *after])
 
 
 def _measured(evidence: Evidence, ids: tuple[str, str]) -> list[str]:

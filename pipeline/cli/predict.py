@@ -38,6 +38,8 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     if config.output is None and config.page is None:
         written = ("--output", "predictions.csv", "--page", "predictions.html")
         lines += following(("topline", "predict", url, "--images", str(config.images), *written))
+    else:
+        lines += following(("topline", "inspect", url))
     return Outcome(found.to_dict(), lines, warnings)
 
 

@@ -8,7 +8,7 @@ import typer
 
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.exits import FAILURE, SUCCESS
-from topline.pipeline.cli.table import facts
+from topline.pipeline.cli.table import facts, following
 from topline.pipeline.options import RUN_STORE
 
 
@@ -25,4 +25,5 @@ def status(
 
     found = store_status(open_store(store))
     payload = {"store": store, **found.health, "lines": dict(found.lines)}
-    return Outcome(payload, facts(found.lines), code=SUCCESS if found.healthy else FAILURE)
+    lines = [*facts(found.lines), *following(("topline", "dashboard", "--store", store))]
+    return Outcome(payload, lines, code=SUCCESS if found.healthy else FAILURE)

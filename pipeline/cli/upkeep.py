@@ -9,7 +9,7 @@ import typer
 
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.exits import FAILURE, SUCCESS
-from topline.pipeline.cli.table import facts, table
+from topline.pipeline.cli.table import facts, following, table
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import PruneConfig
 
@@ -63,6 +63,7 @@ def prune(
     if dry_run:
         plan = retention.plan_pruning(opened, policy, datetime.now(UTC))
         lines = [*_lines(plan.going), f"{len(plan.going)} things, {plan.bytes:,} bytes would go from {store}"]
+        lines += following(("topline", "prune", store)) if plan.going else []
         going = [item.to_json() for item in plan.going]
         payload = {"store": store, "would_go": going, "bytes": plan.bytes, "staying": plan.staying}
         return Outcome(payload, lines)

@@ -99,7 +99,10 @@ def _csv_column(path: Path, lines: list[list[str]], usual: Sequence[str], rows: 
         values = np.asarray([line[0].strip() if line else "" for line in lines], dtype=object)
         return values if len(values) == rows else values[1:]
     if name is None:
-        raise InputError(f"{path} has the columns {', '.join(header)}: name one of them {usual[0]}")
+        raise InputError(
+            f"{path} has the columns {', '.join(header)}: name one of them {usual[0]}; if these are values,"
+            " not names, put a line of names above them"
+        )
     place = header.index(name)
     short = [i + 2 for i, line in enumerate(lines[1:]) if len(line) <= place]
     if short:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +70,7 @@ def compare(
     if first.id == second.id:
         raise InputError(
             f"{first.id} would be compared with itself: name another model, of those that topline models list"
-            f" --store {root} shows"
+            f" --store {shlex.quote(root)} shows"
         )
     evidence = measure(first_url, second_url, split=split, confidence=confidence, progress=progress)
     standing = read_standing(open_store(root))

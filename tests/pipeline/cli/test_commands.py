@@ -123,6 +123,13 @@ def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(
         assert ran.code == 0, ran.err
         name, *words = shlex.split(ran.out.partition("  next: ")[2].partition("\n")[0])
         assert (name, words[0], words[1]) == ("topline", expected, str(tmp_path / "my store/models/m0001"))
+    words = ["models", "list", "--store", str(tmp_path / "my store")]
+    for expected in ("models promote", "predict"):
+        ran = topline(*words)
+        assert ran.code == 0, ran.err
+        name, *words = shlex.split(ran.out.partition("  next: ")[2].partition("\n")[0])
+        assert " ".join(words).startswith(expected)
+    assert words[1] == str(tmp_path / "my store/models/champion")
     ran = topline("inspect", str(tmp_path / "my store/models/m0001"), "--max-passes", "0")
     assert re.search(r" [1-9]\d* open \(a larger --max-passes settles more\)", ran.out)
 
