@@ -24,6 +24,8 @@ MOST_WORKERS = 24
 STRETCHES = 120
 # Versions that a chart, and reigns that a strip, has room for.
 MOST_VERSIONS, MOST_REIGNS = 60, 60
+# Width of the place of one version at most.
+MOST_APART = 110.0
 # Least span of an axis of accuracies.
 LEAST_SPAN = 0.1
 
@@ -137,7 +139,8 @@ def versions_chart(models: Sequence[Model], metrics: Sequence[Metric]) -> Markup
     short = max(0.0, LEAST_SPAN - (high - low))
     air = 0.08 * (high - low) + 0.004
     y_axis = Scale(max(0.0, low - air - short), min(1.0, high + air), TALL - BOTTOM, TOP)
-    step = (WIDE - LEFT - RIGHT) / len(known)
+    # On a phone the chart begins at its left, where a few versions are to be seen without scrolling.
+    step = min((WIDE - LEFT - RIGHT) / len(known), MOST_APART)
     places = [LEFT + step * (number + 0.5) for number in range(len(known))]
     parts = [y_grid(y_axis, LEFT, WIDE - RIGHT, percent), _names(known, places)]
     lines = []
