@@ -21,4 +21,5 @@ def test_the_answer_without_rows_is_that_of_a_fit_anew_in_fewer_passes(
     assert [row[:2] for row in rows] == [["digits", loss] for loss in rows_removed.LOSSES]
     for row in rows:
         assert float(row[5]) < float(row[4])
+        assert row[8] == "" or 0.0 < float(row[8].rstrip("%")) <= 100.0
         assert float(row[7]) <= 1e-3  # both lie between the same optimum and 1e-3 above it
