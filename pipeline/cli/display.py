@@ -24,6 +24,8 @@ from topline.pipeline.telemetry import time_text
 
 # A line a stage is enough for a log; a stage that takes longer than this says how far it is.
 LOG_SECONDS = 30.0
+# Columns of a window that has room for a bar and for all that is to be said beside it.
+WIDE_ENOUGH = 130
 
 
 class LineDisplay:
@@ -71,10 +73,13 @@ class LineDisplay:
 
 
 class BarDisplay:
-    """A live bar with speed, time left or the latest gap; finished stages stay as lines above it."""
+    """A live bar with speed, time left or the latest gap; finished stages stay as lines above it.
 
-    def __init__(self, bars: RichProgress) -> None:
-        self._bars = bars
+    Where it is `narrow`, as in a window of 80 columns, less is said, so that none of it is cut off.
+    """
+
+    def __init__(self, bars: RichProgress, *, narrow: bool = False) -> None:
+        self._bars, self._narrow = bars, narrow
         self._task: TaskID | None = None
         self._unit = ""
         self._begun = 0.0
@@ -114,8 +119,8 @@ class BarDisplay:
         """Return the amount, and the gap where there is one, otherwise the speed and the time left."""
         task = self._bars.tasks[-1]
         seconds = time.monotonic() - self._begun
-        total = f"/{task.total:,.0f}" if task.total and not finished else ""
-        facts = fact_text(self._facts, ended=finished)
+        facts = fact_text(self._facts, ended=finished, short=self._narrow)
+        total = f"/{task.total:,.0f}" if task.total and not finished and not (self._narrow and facts) else ""
         parts = [f"{task.completed:,.0f}{total} {self._unit}".rstrip(), facts]
         if not facts and seconds > 0.5 and task.completed:
             speed = task.completed / seconds
@@ -126,22 +131,24 @@ class BarDisplay:
         return ", ".join(part for part in parts if part)
 
 
-def fact_text(facts: Mapping[str, Any], *, ended: bool = False) -> str:
-    """Return the facts worth a place beside a bar, shortly; once it has ended, no time is left."""
+def fact_text(facts: Mapping[str, Any], *, ended: bool = False, short: bool = False) -> str:
+    """Return the facts worth a place beside a bar; once it has ended, no time is left."""
     if "relative_gap" in facts:
         gap, stationarity = facts["relative_gap"], facts.get("stationarity")
-        after = ("" if ended else time_text(facts.get("left"))) + held_out_text(facts)
+        after = ("" if ended else time_text(facts.get("left"))) + held_out_text(facts, short=short)
         if isinstance(stationarity, float):
-            return f"gradient at {stationarity:.2e} of its first size{after}"
-        return f"relative gap {gap:.2e}{after}" if isinstance(gap, float) else ""
+            return f"gradient at {stationarity:.2e}{'' if short else ' of its first size'}{after}"
+        return f"{'' if short else 'relative '}gap {gap:.2e}{after}" if isinstance(gap, float) else ""
     return ", ".join(f"{name} {value}" for name, value in facts.items() if isinstance(value, (int, str)))
 
 
-def held_out_text(facts: Mapping[str, Any]) -> str:
+def held_out_text(facts: Mapping[str, Any], *, short: bool = False) -> str:
     """Return the accuracy on held-out rows at the last look, as it stands behind a gap; "" before that."""
     share = facts.get("held_out")
     if not isinstance(share, float):
         return ""
+    if short:
+        return f", top-1 {100 * share:.1f}%"
     return f", top-1 {100 * share:.1f}% of {facts['held_out_rows']:,} {facts['held_out_split']} rows"
 
 
@@ -153,14 +160,16 @@ def show_progress() -> Iterator[Progress]:
         yield lines
         lines.end()
         return
+    console = Console(stderr=True)
+    narrow = console.width < WIDE_ENOUGH
     columns = (
         SpinnerColumn(finished_text="[green]✓[/]"),
         TextColumn("{task.description:<8}"),
-        BarColumn(bar_width=16),
+        *(() if narrow else (BarColumn(bar_width=16),)),
         TimeElapsedColumn(),
         TextColumn("[dim]{task.fields[detail]}[/]"),
     )
-    with RichProgress(*columns, console=Console(stderr=True)) as bars:
-        display = BarDisplay(bars)
+    with RichProgress(*columns, console=console) as bars:
+        display = BarDisplay(bars, narrow=narrow)
         yield display
         display.end()

@@ -8,7 +8,7 @@ from rich.progress import Progress as RichProgress
 from rich.progress import TextColumn
 
 from topline.pipeline.cli import display
-from topline.pipeline.cli.display import BarDisplay, LineDisplay, fact_text
+from topline.pipeline.cli.display import BarDisplay, LineDisplay, fact_text, show_progress
 from topline.pipeline.telemetry import TimeLeft
 
 
@@ -61,6 +61,29 @@ def test_bars_end_where_the_work_ended() -> None:
     assert (trained.completed, trained.total, trained.finished) == (40, 40, True)
     assert trained.fields["detail"] == "40 passes, relative gap 5.00e-04"
     assert (certified.completed, certified.finished) == (3, True)
+
+
+def test_all_of_a_training_fits_a_window_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    facts = {"relative_gap": 6.87e-3, "held_out": 0.406, "held_out_rows": 2000, "held_out_split": "test"}
+    for columns, said in (
+        ("80", "141 passes, gap 6.87e-03, 12 s to 2 min left, top-1 40.6%"),
+        (
+            "160",
+            "141/1,000 passes, relative gap 6.87e-03, 12 s to 2 min left, top-1 40.6% of 2,000 test rows",
+        ),
+    ):
+        monkeypatch.setenv("COLUMNS", columns)
+        with show_progress() as shown:
+            shown.begin("train", 1000, "passes")
+            shown.note({**facts, "left": TimeLeft(40.0, 12.0, 120.0)})
+            shown.advance(141)
+            assert isinstance(shown, BarDisplay)
+            shown._bars.refresh()
+            assert said in capsys.readouterr().err
 
 
 def test_facts_are_short() -> None:
