@@ -18,6 +18,8 @@ from topline.pipeline.cli.app import app
 from topline.pipeline.cli.exits import BAD_INPUT, FAILURE, INTERRUPTED, exit_code, is_expected, sentence
 
 DEBUG = "TOPLINE_DEBUG"
+#: What typer says of words that belong to no option.
+_TOO_MANY = "unexpected extra argument"
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -40,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = FAILURE
     except TyperException as error:
         message = error.format_message().replace("Value error, ", "")
+        if _TOO_MANY in message:
+            message += (
+                ": values of a list have commas between them, as in --C 0.1,1, and a path with spaces quotes"
+            )
         code = _fail(words, "UsageError", message, BAD_INPUT)
     except BaseException as error:
         if os.environ.get(DEBUG) or isinstance(error, SystemExit):

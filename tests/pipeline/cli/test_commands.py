@@ -134,6 +134,12 @@ def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(
     assert re.search(r" [1-9]\d* open \(a larger --max-passes settles more\)", ran.out)
 
 
+def test_values_with_spaces_between_them_are_told_of_commas(topline: Any, tmp_path: Path) -> None:
+    ran = topline("sweep", "--store", str(tmp_path), "--C", "0.1", "1")
+    assert ran.code == 2
+    assert "(1): values of a list have commas between them, as in --C 0.1,1" in ran.err
+
+
 def test_a_word_in_capitals_is_the_readers_and_other_words_are_quoted() -> None:
     assert following(("topline", "predict", "a b", "--images", "FOLDER"), ("ls", "c"), hint="at last") == [
         "",
