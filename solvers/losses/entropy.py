@@ -17,7 +17,7 @@ from topline.solvers.losses.rank_weights import flat
 from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
 from topline.solvers.losses.topk_others import OTHERS_SUM_THEN_HINGE
 from topline.solvers.projections.entropic import entropic_column
-from topline.solvers.projections.exponentials import exp_of_negatives
+from topline.solvers.projections.exponentials import exp_of_row
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Numbers of as many rows as have their exponentials taken together.
@@ -66,7 +66,7 @@ def _rows(
         count = rows.stop - rows.start
         _below_highest(scores[rows], x)
         size = count * m
-        exp_of_negatives(x.ravel()[:size], e.ravel()[:size], powers.ravel()[:size])
+        exp_of_row(x.ravel()[:size], e.ravel()[:size], powers.ravel()[:size])
         _shares(x, e, y[rows], weights[rows], U[rows], losses[rows], sums)
 
 

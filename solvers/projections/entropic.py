@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.projections.exponentials import entropic_weight
+from topline.solvers.projections.exponentials import entropic_weight, entropic_weights
 from topline.solvers.projections.ordering import largest_values
 from topline.solvers.typing import Float64Array
 
@@ -66,7 +66,7 @@ def entropic_column(
     t = t_guess if low < t_guess < high else high
     s = p = 0.0
     for _ in range(_MAX_STEPS):
-        s, p, slope = _masses(b, m, y, c, log_c, k, t, weights, top, work[2])
+        s, p, slope = _masses(b, m, y, c, log_c, k, t, weights, top, work)
         total = s + p
         if abs(total - 1.0) <= 4.0 * _EPS * (1.0 + abs(t * slope)):
             break
@@ -103,9 +103,11 @@ def _masses(
     t: float,
     weights: Float64Array,
     top: Float64Array,
-    top_weights: Float64Array,
+    work: Float64Array,
 ) -> tuple[float, float, float]:
     """Return s(t), p(t) and the slope of s + p, leaving X(b_j - t) in `weights`."""
+    top_weights = work[2]
+    entropic_weights(b, top[0], t, c, log_c, weights[:m], work[3][:m], work[4][:m])
     tail = 0.0
     tail_slope = 0.0
     last = top[k - 1]
@@ -113,8 +115,7 @@ def _masses(
     for j in range(m):
         if j == y:
             continue
-        x = entropic_weight((b[j] - top[0]) - t, c, log_c)
-        weights[j] = x
+        x = weights[j]
         if b[j] < last:
             tail += x
             tail_slope -= x / (1.0 + c * x)

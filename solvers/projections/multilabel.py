@@ -20,7 +20,7 @@ import numpy as np
 
 from topline.solvers.jit_cache import jit
 from topline.solvers.projections.bipartite import bipartite_simplex
-from topline.solvers.projections.exponentials import entropic_weight, exp_of_negatives
+from topline.solvers.projections.exponentials import entropic_weights, exp_of_row
 from topline.solvers.projections.own_classes import own_class, own_count
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
@@ -150,7 +150,7 @@ def multilabel_entropy_column(
         highest = max(highest, b[j])
     for j in range(m):
         b[j] -= highest
-    t, total = _common_level(b, c, weights, work[2][:m])
+    t, total = _common_level(b, c, weights, work[2][:m], work[3][:m])
     place, own = 1, own_class(sets, y, 1)
     for j in range(m):
         out[j] = -weights[j] / total
@@ -163,14 +163,14 @@ def multilabel_entropy_column(
 
 @jit
 def _common_level(
-    b: Float64Array, c: float, weights: Float64Array, powers: Float64Array
+    b: Float64Array, c: float, weights: Float64Array, logs: Float64Array, powers: Float64Array
 ) -> tuple[float, float]:
     """Solve for the t at which the X with c X + log X = b_j - t sum to 1; max b = 0.
 
     Leaves the X in `weights`, and returns t and their sum, which is 1 but for rounding, or for c = 0.
     """
     m = b.shape[0]
-    exp_of_negatives(b, weights, powers)
+    exp_of_row(b, weights, powers)
     total = weights.sum()
     t = math.log(total)
     if c == 0.0:
@@ -184,8 +184,8 @@ def _common_level(
     t = min(max(t - c * square / (total * total), low), high)
     for _ in range(_MAX_STEPS):
         total = slope = 0.0
+        entropic_weights(b, 0.0, t, c, log_c, weights, logs, powers)
         for j in range(m):
-            weights[j] = entropic_weight(b[j] - t, c, log_c)
             total += weights[j]
             slope -= weights[j] / (1.0 + c * weights[j])
         if abs(total - 1.0) <= 4.0 * _EPS * (1.0 + abs(t * slope)):
@@ -236,7 +236,7 @@ def multilabel_softmax_row(
         highest = max(highest, s[j])
     for j in range(m):
         x[j] = s[j] - highest
-    exp_of_negatives(x, u, powers)
+    exp_of_row(x, u, powers)
     total = u.sum()
     level = math.log(total)
     mean = entropy = 0.0

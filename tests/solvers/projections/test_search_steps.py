@@ -96,7 +96,7 @@ def _entropic(b, c, random, guess=np.nan):
 
 
 def _level(b, c, random):
-    return plain(multilabel._common_level)(b - b.max(), c, np.empty(M), np.empty(M))
+    return plain(multilabel._common_level)(b - b.max(), c, np.empty(M), np.empty(M), np.empty(M))
 
 
 def _logistic(b, c, random):
@@ -110,7 +110,7 @@ COUNTED = {
     "scaled permutahedron": (scaled_permutahedron, "next_scale", _scaled, 1.56, 3),
     "two curvatures": (weighted_topk_two_curvatures, "next_scale", _two, 1.51, 8),
     "entropy": (entropic, "_masses", _entropic, 4.75, 6),
-    "entropy of label sets": (multilabel, "entropic_weight", _level, 3.22 * M, 5 * M),
+    "entropy of label sets": (multilabel, "entropic_weights", _level, 3.22, 5),
     "logistic": (binary, "_sigmoid", _logistic, 5.17, 7),
 }
 
