@@ -42,6 +42,7 @@ from topline.pipeline.sweep.paths import PathTask
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.sweep.workers import Answer
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES
+from topline.solvers.blocks import most_open
 from topline.solvers.core.heads import CopyDualsRequest, CountHitsRequest, HeadsProblem
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.problem import Problem
@@ -260,7 +261,7 @@ def open_shared(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) 
 def _memory(
     plan: SweepPlan, rows: TrainingRows, cluster: ClusterConfig, workers: int, blocks: int
 ) -> tuple[MemoryPlan, int]:
-    """Return budgets, and how many cells may be solved at once: fewer where they do not all fit.
+    """Return budgets, and how many cells may be solved at once: fewer where they do not all fit, as arrays.
 
     The weights of so many cells lie side by side, as those of a problem with so many times the classes.
     """
@@ -284,4 +285,6 @@ def _memory(
             continue
         # Cells that wait keep their dual variables too, packed.
         duals = WHOLE_DUALS * len(rows) * m if budgets.dual_bytes is None else budgets.dual_bytes
-        return replace(budgets, dual_bytes=duals), at_once
+        # Where arrays fit at all, the cells that are solved together have theirs.
+        arrays = most_open(duals, len(rows), rows.shape[1], rows.dataset.info.m)
+        return replace(budgets, dual_bytes=duals), min(at_once, arrays) if arrays else at_once

@@ -11,5 +11,6 @@ from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.extrapolation import extrapolation_bytes
 from topline.solvers.blocks.second_order import most_kept
 from topline.solvers.blocks.shared.heads import HeadBlocks, make_block
+from topline.solvers.blocks.shared.open_duals import most_open
 
-__all__ = ["Block", "HeadBlocks", "extrapolation_bytes", "make_block", "most_kept"]
+__all__ = ["Block", "HeadBlocks", "extrapolation_bytes", "make_block", "most_kept", "most_open"]

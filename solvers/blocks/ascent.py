@@ -48,6 +48,9 @@ _MOST_VISITS_WARM = 16.0
 #: the optimum already, less than the next; and then no more stages are made after one that brought less than
 #: the last.
 _LOOKS, _LOOKS_WARM, _SETTLED = 0.1, 5e-3, 2.5e-4
+#: Entropies close in by a large factor a sweep, and would go far beyond what was asked for: one sweep at a
+#: time, and a look where the last one brought less than the gap that is enough.
+_LOOKS_SMOOTH = 1.0
 #: The next look is where a sweep brings so many times what it will, should the gap fall as the sweeps' rises.
 _LOOKS_EARLY = 1.3
 
@@ -101,11 +104,17 @@ def _stages(
     least = first * (_STAGE_PAYS_WARM if request.warm else _STAGE_PAYS)
     if request.warm:
         least = min(least, _SETTLED * request.enough)
-    look = (_LOOKS_WARM if request.warm else _LOOKS) * request.enough
+    look = (_LOOKS_WARM if request.warm else _LOOKS if work.linear else _LOOKS_SMOOTH) * request.enough
+    sweeps = request.sweeps if work.linear or request.warm else 1
+    if sweeps == 1 and first < look:
+        gap = work.gap(held, rows)
+        if gap <= request.enough:
+            return gap
+        look = _next_look(look, first, request.enough, gap)
     extrapolation = Extrapolation(work, held, rows) if Extrapolation.fits(work, rows) else None
     work.take_few(held, rows)
     for _ in range(_MOST_STAGES):
-        rise, last, cost = work.sweeps(held, rows, request.sweeps, budget)
+        rise, last, cost = work.sweeps(held, rows, sweeps, budget)
         budget -= cost
         # What visits all of the rows needs as many visits that are left.
         whole = len(work.allowed(rows)) == len(rows)
@@ -113,10 +122,15 @@ def _stages(
             gap = work.gap(held, rows)
             if gap <= request.enough:
                 return gap
-            look = min(look, _LOOKS_EARLY * last * request.enough / gap)
+            look = _next_look(look, last, request.enough, gap)
         # The primal objective is far from its least value where rows were moved together: sweeps come last.
         if budget <= 0 or work.over or last < least:
             break
         if extrapolation is not None and len(work.allowed(rows)) == len(rows):
             extrapolation.step(rise)
     return math.inf
+
+
+def _next_look(look: float, last: float, enough: float, gap: float) -> float:
+    """Return what a sweep may bring before the gap is looked for again, which was too large after `last`."""
+    return min(look, _LOOKS_EARLY * last * enough / gap)

@@ -13,6 +13,7 @@ from topline.solvers.blocks.second_order import BlockNewton
 from topline.solvers.blocks.shared.tile_work import Evaluate, FindVertex, Rebuild, TileWork, work_through
 from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.dual_rows import ByteBudget
 from topline.solvers.core.kernel_rows import Mark
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import (
@@ -64,7 +65,7 @@ class Block:
         problem: Problem,
         keep_duals: bool,
         weights: Float64Array | None = None,
-        dual_bytes: int | None = None,
+        dual_bytes: int | ByteBudget | None = None,
         kept_bytes: int | None = None,
         helpers: Helpers | None = None,
     ) -> None:
@@ -174,6 +175,18 @@ class Block:
         self._column_atoms = self._newton = self._kernel = None
         if other._kernel is not None:
             self._kernelised().take_scores(other._kernel)
+
+    def open_duals(self) -> None:
+        """Keep A as an array from now on, whatever its budget."""
+        self._kept_duals().open()
+
+    def pack_duals(self) -> None:
+        """Keep A packed from now on, under its budget."""
+        self._kept_duals().pack()
+
+    def clear_duals(self) -> None:
+        """Give back what A takes of its budget; the block is used no more."""
+        self._kept_duals().clear()
 
     def _find_change(self, request: AscentRequest | ColumnRequest, threads: int) -> BlockStats:
         """Find a change of A row by row; it waits for its step."""

@@ -34,7 +34,8 @@ class BlockDuals:
     dtype : of A at first.
     cuts : the rows 0 = r_0 < r_1 < ... = rows at which tiles begin and end.
     dual_bytes : memory for A and the change that waits; where it does not hold both as arrays they are
-        packed, and go to a temporary file beyond it.  None for arrays.
+        packed, and go to a temporary file beyond it.  None for arrays.  A budget that others share as well
+        means packed, until `open` is called.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class BlockDuals:
         weights: Float64Array,
         dtype: np.dtype[np.floating],
         cuts: Sequence[int],
-        dual_bytes: int | None = None,
+        dual_bytes: int | ByteBudget | None = None,
     ) -> None:
         self._problem = problem
         self._form = problem.form
@@ -52,8 +53,8 @@ class BlockDuals:
         self._y, self._weights = y, weights
         self._weighted = not is_uniform(weights)
         self._cuts = cuts
-        self._budget = None
-        if dual_bytes is not None and dual_bytes < whole_bytes(len(y), problem.m):
+        self._budget = dual_bytes if isinstance(dual_bytes, ByteBudget) else None
+        if isinstance(dual_bytes, int) and dual_bytes < whole_bytes(len(y), problem.m):
             self._budget = ByteBudget(dual_bytes)
         self.A: DualStore = make_store(cuts, problem.m, dtype, self._budget)
         self.ranked = np.zeros((len(y), len(self._rho)), dtype=np.int32)
@@ -63,6 +64,25 @@ class BlockDuals:
         self._dense = np.zeros(tiles, dtype=np.bool_)
         self._applied = np.full(tiles, _NEVER, dtype=np.int64)
         self._pending = np.full(tiles, _NEVER, dtype=np.int64)
+
+    def open(self) -> None:
+        """Keep A and what waits as arrays from now on, for which there is room."""
+        self._move(None)
+
+    def pack(self) -> None:
+        """Keep A and what waits packed from now on, under the budget."""
+        self._move(self._budget)
+
+    def clear(self) -> None:
+        """Give back what A and what waits take; they are used no more."""
+        for store in (self.A, self._change):
+            if store is not None:
+                store.clear()
+
+    def _move(self, budget: ByteBudget | None) -> None:
+        m = self._problem.m
+        self.A = _moved(self.A, self._cuts, m, budget)
+        self._change = None if self._change is None else _moved(self._change, self._cuts, m, budget)
 
     def conjugates(self, A: FloatArray, rows: slice) -> float:
         """Return sum w_i (-Phi*(-alpha_i)) of dual rows A (r, m) in the place of `rows`."""
@@ -213,8 +233,18 @@ class BlockDuals:
 
     def _room(self) -> DualStore:
         if self._change is None:
-            self._change = make_store(self._cuts, self._problem.m, self.A.dtype, self._budget)
+            budget = None if self.A.dense is not None else self._budget
+            self._change = make_store(self._cuts, self._problem.m, self.A.dtype, budget)
         return self._change
+
+
+def _moved(store: DualStore, cuts: Sequence[int], m: int, budget: ByteBudget | None) -> DualStore:
+    """Return a store of the same rows, as an array without a budget; the one before is given back."""
+    found = make_store(cuts, m, store.dtype, budget)
+    for start, stop in pairwise(cuts):
+        found.write(start, stop, store.read(start, stop))
+    store.clear()
+    return found
 
 
 def inside(problem: Problem, A: FloatArray, y: IntArray, weights: Float64Array | None) -> Float64Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -115,21 +116,23 @@ class DenseStore:
 
 
 class ByteBudget:
-    """Bytes of memory that the stores of a block share."""
+    """Bytes of memory that the stores of a block share, and the threads that write to them."""
 
     def __init__(self, nbytes: int) -> None:
-        self._left = nbytes
+        self._left, self._lock = nbytes, threading.Lock()
 
     def take(self, nbytes: int) -> bool:
         """Take so many bytes, unless fewer are left; return whether they were."""
-        if nbytes > self._left:
-            return False
-        self._left -= nbytes
-        return True
+        with self._lock:
+            if nbytes > self._left:
+                return False
+            self._left -= nbytes
+            return True
 
     def give_back(self, nbytes: int) -> None:
         """Return what was taken."""
-        self._left += nbytes
+        with self._lock:
+            self._left += nbytes
 
 
 class SpillFile:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from topline.solvers.blocks.block import Block
+from topline.solvers.blocks.shared.open_duals import OpenDuals
 from topline.solvers.blocks.shared.tile_work import TileWork, work_through
 from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.core.block_stats import BlockStats
@@ -44,7 +45,7 @@ class HeadBlocks:
     """A contiguous run of examples, with the dual variables of every head.
 
     The parameters are those of `Block`, but that `weights` (stop - start, columns) has a column for each
-    group of heads, and `dual_bytes` is for all of them.
+    group of heads, and `dual_bytes` is for all of them (`topline.solvers.blocks.shared.open_duals`).
     """
 
     def __init__(
@@ -63,7 +64,9 @@ class HeadBlocks:
         self._y = np.ascontiguousarray(y, dtype=np.int32)
         columns = np.ones((stop - start, 1)) if weights is None else weights
         self._weights = [np.ascontiguousarray(column, dtype=np.float64) for column in columns.T]
-        self._dual_bytes = None if dual_bytes is None else dual_bytes // problem.most
+        self._open: OpenDuals | None = None
+        if dual_bytes is not None:
+            self._open = OpenDuals(dual_bytes, stop - start, problem.d, problem.m)
         self._tiles = TileReader(self._X, self._y, np.ones(stop - start), start, problem.m)
         self._dtype = compute_dtype(X.dtype)
         self._heads: dict[int, Block] = {}
@@ -76,8 +79,7 @@ class HeadBlocks:
         Raises what `Block.run` does.
         """
         for head in request.ended:
-            self._heads.pop(head, None)
-            self._known.pop(head, None)
+            self._forget(head)
         answers: dict[int, Sums] = {}
         works: dict[int, TileWork] = {}
         sweeps: list[HeadCall] = []
@@ -122,6 +124,8 @@ class HeadBlocks:
         """Take the dual variables of a block of the same rows, which is used no more."""
         for head, block in other._heads.items():
             self._new(head, *other._known[head]).take_duals(block)
+        if self._open is not None and other._open is not None:
+            self._open.take(other._open, self._heads)
 
     def duals(
         self, pending: PendingHeadSteps | None = None, start: int | None = None, stop: int | None = None
@@ -144,12 +148,21 @@ class HeadBlocks:
 
     def _new(self, head: int, problem: Problem, column: int) -> Block:
         """Return a block with A = 0 for a head."""
+        self._forget(head)
         self._known[head] = problem, column
+        budget = None if self._open is None else self._open.packed
         self._heads[head] = Block(
             self.index, self.start, self.stop, self._X, self._y, problem, keep_duals=True,
-            weights=self._weights[column], dual_bytes=self._dual_bytes, helpers=self._helpers,
+            weights=self._weights[column], dual_bytes=budget, helpers=self._helpers,
         )  # fmt: skip
         return self._heads[head]
+
+    def _forget(self, head: int) -> None:
+        """Let go of a head, and of the room that its dual variables take."""
+        block = self._heads.pop(head, None)
+        self._known.pop(head, None)
+        if block is not None and self._open is not None:
+            self._open.forget(head, block)
 
     def _copy_duals(self, call: HeadCall, request: CopyDualsRequest) -> BlockStats:
         """Give a head the dual variables of another one; of rows that were lost with it, none."""
@@ -168,6 +181,8 @@ class HeadBlocks:
     def _swept(self, calls: Sequence[HeadCall], threads: int) -> dict[int, Sums]:
         """Answer requests that visit rows one by one, several heads at the same time."""
         blocks = [(self._of(call.head, call.problem, call.column), call) for call in calls]
+        if self._open is not None:
+            self._open.open({call.head: block for block, call in blocks})
         together = len(calls) > 1 and not kept_in_memory(self._X, 0, self.stop - self.start)
         at_once = len(calls) if together else min(threads, len(calls))
         each = max(threads // max(len(calls), 1), 1)
