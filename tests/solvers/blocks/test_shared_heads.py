@@ -1,16 +1,19 @@
-"""Heads over one block's rows: one pool of helping threads for all of them, and the numbers of one thread."""
+"""Heads over one block's rows: one pool of helping threads, the numbers of one thread, and room for A."""
 
 from __future__ import annotations
 
+import math
 import threading
 
 import numpy as np
+import pytest
 
 from topline import Problem, TopKHinge
-from topline.solvers.blocks import ascent_tiles
+from topline.solvers.blocks import ascent_tiles, extrapolation_bytes, most_open
+from topline.solvers.blocks.duals import whole_bytes
 from topline.solvers.blocks.shared.heads import HeadBlocks
-from topline.solvers.core.heads import HeadCall, HeadRequests, HeadsProblem
-from topline.solvers.core.requests import AscentRequest
+from topline.solvers.core.heads import HeadCall, HeadRequests, HeadsProblem, PendingHeadSteps
+from topline.solvers.core.requests import AscentRequest, PendingStep
 
 #: As many classes and features as weights have that threads sweep tile by tile.
 N, D, M, HEADS = 120, 2048, 40, 3
@@ -40,3 +43,55 @@ def test_heads_share_one_pool_of_threads(monkeypatch) -> None:
     assert len(first_helpers() - before) == 1
     assert np.abs(sums[1]).max(axis=(1, 2)).all()
     np.testing.assert_array_equal(sums[4], sums[1])
+
+
+def swept_in_turn(dual_bytes, heads=HEADS, rounds=3):
+    """Sweep one head after the other, several times; give the block of all and each head's change of W."""
+    random = np.random.default_rng(1)
+    X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
+    problem = Problem(TopKHinge(3), N, D, M, 1.0 / N)
+    blocks = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, heads), dual_bytes=dual_bytes)
+    W = {head: np.zeros((D, M)) for head in range(heads)}
+    for round_ in range(rounds):
+        for head in range(heads):
+            step = PendingStep(round_ - 1, 1.0) if round_ else None
+            request = AscentRequest(round=round_, W=W[head], pending_step=step, sweeps=2, seed=head)
+            found = blocks.run(HeadRequests((HeadCall(head, problem, 0, request),))).parts[head]
+            W[head] = W[head] + found.product / (problem.lam * N)
+    return blocks, W
+
+
+@pytest.mark.parametrize("room", [1, 2, HEADS])
+def test_heads_that_are_swept_have_arrays_and_the_others_what_they_had(room) -> None:
+    """Bit for bit what heads without a budget come to: opened, packed and opened again."""
+    # A quarter of the budget is for those that wait.
+    budget = math.ceil((whole_bytes(N, M) + extrapolation_bytes((N + D) * M)) * room / 0.75)
+    assert most_open(budget, N, D, M) == room
+    free, expected = swept_in_turn(None)
+    some, found = swept_in_turn(budget)
+    for head in range(HEADS):
+        np.testing.assert_array_equal(found[head], expected[head])
+    last = PendingHeadSteps({head: PendingStep(2, 1.0) for head in range(HEADS)})
+    there, rows = some.duals(last), free.duals(last)
+    for head in range(HEADS):
+        np.testing.assert_array_equal(there[head][2], rows[head][2])
+        assert rows[head][2].any()
+
+
+def test_without_room_for_one_array_heads_are_swept_packed() -> None:
+    assert most_open(1000, N, D, M) == 0
+    _, found = swept_in_turn(1000, rounds=1)
+    assert all(W.any() for W in found.values())
+
+
+def test_heads_that_ended_leave_their_room_to_others() -> None:
+    each = whole_bytes(N, M) + extrapolation_bytes((N + D) * M)
+    blocks, _ = swept_in_turn(math.ceil(each / 0.75), rounds=1)
+    opened = blocks._open
+    assert opened is not None
+    assert list(opened._open) == [HEADS - 1]
+    left = opened.packed._left
+    assert left < int(0.25 * math.ceil(each / 0.75))
+    blocks.run(HeadRequests((), ended=tuple(range(HEADS))))
+    assert not opened._open
+    assert opened.packed._left == int(0.25 * math.ceil(each / 0.75))
