@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from distributed import Client, get_worker
 
+from tests.pipeline.cluster.many_workers import many_workers
 from tests.pipeline.small_data import make_features
-from topline.pipeline.cluster import DaskExecutor, open_cluster
+from topline.pipeline.cluster import DaskExecutor
 from topline.pipeline.cluster.calls import AnswerOf, Call
 from topline.pipeline.cluster.messages import Answer, Span
 from topline.pipeline.cluster.tree_sums import (
@@ -22,7 +23,6 @@ from topline.pipeline.cluster.tree_sums import (
     plan_merges,
     with_merges,
 )
-from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf, tree_total
 from topline.solvers.core.state import SolveResult
 from topline.solvers.executors import Executor, SerialExecutor
@@ -36,9 +36,7 @@ WORKERS, BLOCKS = 20, 45
 
 @pytest.fixture
 def many() -> Iterator[Client]:
-    with open_cluster(ClusterConfig(workers=WORKERS, dashboard=False), data_bytes=0) as client:
-        assert client is not None
-        client.wait_for_workers(WORKERS, timeout=240)
+    with many_workers(WORKERS) as client:
         yield client
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from distributed import Client, get_worker
 
+from tests.pipeline.cluster.many_workers import many_workers
 from tests.pipeline.small_data import make_features
-from topline.pipeline.cluster import DaskExecutor, open_cluster, tree_weights
+from topline.pipeline.cluster import DaskExecutor, tree_weights
 from topline.pipeline.cluster.calls import AnswerOf, Call
 from topline.pipeline.cluster.sent_weights import SentRequest
 from topline.pipeline.cluster.tree_weights import FAN, MOST_COPIES, requested
-from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.core.requests import RebuildRequest
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import TopKHinge
@@ -41,9 +41,7 @@ def dying(message: SentRequest) -> SentRequest:
 
 @pytest.fixture
 def many() -> Iterator[Client]:
-    with open_cluster(ClusterConfig(workers=WORKERS, dashboard=False), data_bytes=0) as client:
-        assert client is not None
-        client.wait_for_workers(WORKERS, timeout=240)
+    with many_workers(WORKERS) as client:
         yield client
 
 

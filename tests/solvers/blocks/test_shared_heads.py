@@ -78,6 +78,27 @@ def test_heads_that_are_swept_have_arrays_and_the_others_what_they_had(room) -> 
         assert rows[head][2].any()
 
 
+def test_a_block_that_takes_over_goes_on_with_the_arrays_and_the_room() -> None:
+    """As a worker does with the blocks that it keeps when others are placed anew."""
+    each = whole_bytes(N, M) + extrapolation_bytes((N + D) * M)
+    before, _ = swept_in_turn(math.ceil(each / 0.75), rounds=1)
+    steps = PendingHeadSteps({head: PendingStep(0, 1.0) for head in range(HEADS)})
+    rows = {head: part[2].copy() for head, part in before.duals(steps).items()}
+    random = np.random.default_rng(1)
+    X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
+    after = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, HEADS), dual_bytes=math.ceil(each / 0.75))
+    after.take_duals(before)
+    for head, part in after.duals(None).items():
+        np.testing.assert_array_equal(part[2], rows[head])
+    opened = after._open
+    assert opened is not None
+    # One array was open and is; whoever is swept next takes its place.
+    assert list(opened._open) == [HEADS - 1]
+    problem = Problem(TopKHinge(3), N, D, M, 1.0 / N)
+    after.run(HeadRequests((HeadCall(0, problem, 0, AscentRequest(round=1, W=np.zeros((D, M)))),)))
+    assert list(opened._open) == [0]
+
+
 def test_without_room_for_one_array_heads_are_swept_packed() -> None:
     assert most_open(1000, N, D, M) == 0
     _, found = swept_in_turn(1000, rounds=1)
