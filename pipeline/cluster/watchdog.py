@@ -13,11 +13,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from dask.utils import format_bytes
 from distributed import Client
 from distributed.protocol.pickle import dumps
+from distributed.utils_comm import retry
 
 from topline.pipeline.cluster.liveness import Liveness, liveness_of
 from topline.pipeline.errors import ClusterError
@@ -28,6 +30,8 @@ ASK_SECONDS = 5.0
 # A worker that was killed is back from its nanny after about 3 s.
 REPLACEMENT_SECONDS = 5.0
 IDLE_SECONDS = 20.0
+# A connection of Dask's pool that was cut is found out by using it: as many may lie there as calls ran at once.
+ASK_AGAIN = 3
 # Dask pauses a worker at a peak of its memory and lets it continue a moment later.
 PAUSED_SECONDS = 15.0
 # A call that ends no stretch of its work for so long, whatever else it does, is in an endless loop or queue.
@@ -251,7 +255,9 @@ def known_workers(client: Client, timeout: float | None = None) -> Mapping[str, 
     async def ask() -> Any:
         if client.scheduler is None:
             raise OSError("the client is closed")
-        return await client.scheduler.identity(n_workers=-1)
+        return await retry(
+            partial(client.scheduler.identity, n_workers=-1), ASK_AGAIN, POLL_SECONDS, POLL_SECONDS
+        )
 
     workers: Mapping[str, Any] = client.sync(ask, callback_timeout=timeout)["workers"]
     return workers

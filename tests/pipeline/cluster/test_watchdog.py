@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client, get_worker
+from distributed.comm import CommClosedError
 
 from tests.pipeline.small_data import make_features
 from topline.pipeline.cluster import (
@@ -277,3 +278,28 @@ def test_a_paused_worker_is_said_to_be_paused(clock: list[float]) -> None:
     assert clock[0] <= 24.0
     with pytest.raises(ClusterError, match="as after a clock has jumped"):
         polls(watchdog_of(client, clock), clock, 60.0, status="running")
+
+
+class CutConnection:
+    """A scheduler that answers once `cuts` connections that were cut are used up."""
+
+    def __init__(self, scheduler: Any, cuts: int) -> None:
+        self._scheduler = scheduler
+        self.cuts = cuts
+
+    async def identity(self, **options: Any) -> Any:
+        if self.cuts:
+            self.cuts -= 1
+            raise CommClosedError("the connection was cut")
+        return await self._scheduler.identity(**options)
+
+
+def test_connections_that_were_cut_are_not_a_scheduler_that_is_gone(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = WorkerWatch(client, heartbeat_timeout=30.0)
+    monkeypatch.setattr(client, "scheduler", CutConnection(client.scheduler, cuts=2))
+    assert len(watch.alive()) == 2
+    monkeypatch.setattr(client, "scheduler", CutConnection(client.scheduler, cuts=1_000))
+    with pytest.raises(ClusterError, match="does not answer"):
+        watch.alive()
