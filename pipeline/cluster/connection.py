@@ -159,7 +159,8 @@ def _own_cluster(
                 worker_dashboard_address=None if processes else "127.0.0.1:0",
                 # Worker threads share this process: a share of its memory each would only pause them.
                 memory_limit=(worker_bytes or "auto") if processes else 0,
-                silence_logs=logging.ERROR,
+                # A worker whose heartbeat finds the cluster closing calls that an error.
+                silence_logs=logging.CRITICAL,
             )
         except OSError as error:
             raise ClusterError(

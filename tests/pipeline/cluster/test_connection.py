@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import time
@@ -87,6 +88,21 @@ def test_an_own_cluster_stays_on_loopback_and_leaves_nothing(
     while left := children() - before:
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.1)
+    assert capfd.readouterr().err == ""
+
+
+def complain() -> int:
+    """What a worker process logs where its heartbeat meets a cluster that is closing."""
+    logging.getLogger("distributed.worker").error("failed to communicate")
+    return os.getpid()
+
+
+@pytest.mark.cluster
+def test_worker_processes_keep_their_troubles_out_of_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+    with open_cluster(ClusterConfig(workers=1)) as client:
+        assert client is not None
+        (pid,) = client.run(complain).values()
+    assert pid != os.getpid()
     assert capfd.readouterr().err == ""
 
 
