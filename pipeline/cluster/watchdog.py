@@ -30,7 +30,7 @@ ASK_SECONDS = 5.0
 # A worker that was killed is back from its nanny after about 3 s.
 REPLACEMENT_SECONDS = 5.0
 IDLE_SECONDS = 20.0
-# A connection of Dask's pool that was cut is found out by using it: as many may lie there as calls ran at once.
+# A connection of Dask's pool that was cut shows when it is used; as many may lie there as calls ran at once.
 ASK_AGAIN = 3
 # Dask pauses a worker at a peak of its memory and lets it continue a moment later.
 PAUSED_SECONDS = 15.0

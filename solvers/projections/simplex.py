@@ -122,10 +122,13 @@ def _above(b: Float64Array, level: float) -> tuple[float, int]:
 
 @jit(fastmath={"reassoc"})
 def _write(b: Float64Array, level: float, c: float, out: Float64Array) -> float:
-    """Write -x_j = -max(0, b_j - level) / c to `out`, and return the sum of x."""
+    """Write -x_j = -max(0, b_j - level) / c to `out`, and return the sum of x.
+
+    In two loops: one that writes as well sums in another order where the arrays lie close together.
+    """
+    for j in range(len(b)):
+        out[j] = -((b[j] - level) / c) if b[j] > level else 0.0
     s = 0.0
     for j in range(len(b)):
-        x = (b[j] - level) / c if b[j] > level else 0.0
-        out[j] = -x
-        s += x
+        s -= out[j]
     return s

@@ -42,6 +42,7 @@ from topline.solvers.losses import (
     TruncatedTopKEntropy,
     loss_from_dict,
 )
+from topline.solvers.projections.ordering import FLOAT_ROWS, INDEX_ROWS
 
 EXTREMES = [
     TopKHinge(1),
@@ -242,3 +243,23 @@ def test_every_loss_goes_to_a_worker_that_is_a_process_of_its_own() -> None:
         for field in fields(form.family):
             here, from_there = getattr(form.family, field.name), getattr(back.family, field.name)
             assert here is from_there if callable(here) else type(here) is type(from_there), field.name
+
+
+@pytest.mark.parametrize("loss", [loss for loss in EVERY_LOSS if loss.form(M).convex], ids=loss_name)
+def test_no_bit_of_a_column_update_depends_on_where_its_arrays_lie(loss) -> None:
+    """A compiled loop that both sums and writes may do one thing for arrays far apart, and another else."""
+    form, m = loss.form(M), M
+    rng = np.random.default_rng(3)
+    cases = [(rng.normal(size=m), int(rng.integers(m)), float(rng.uniform(0.2, 3.0))) for _ in range(200)]
+    index_work = np.empty((INDEX_ROWS, m + 1), dtype=np.int64)
+    size = FLOAT_ROWS * (m + 1)
+    near, far = [], []
+    for apart, found in ((0, near), (1024, far)):
+        buffer = np.zeros(2 * size + 2048)
+        work = buffer[:size].reshape(FLOAT_ROWS, m + 1)
+        q, alpha = buffer[size : size + m], buffer[size + m + apart : size + 2 * m + apart]
+        for scores, y, c in cases:
+            q[:] = scores
+            form.column(q, y, c, c, form.rho, form.table, alpha, work, index_work, -1.0)
+            found.append(alpha.copy())
+    np.testing.assert_array_equal(near, far)
