@@ -11,7 +11,7 @@ import typer
 
 from topline.pipeline.cli.arguments import StoreOption
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import facts
+from topline.pipeline.cli.table import facts, following
 from topline.pipeline.options import DASHBOARD_PORT, RUN_STORE
 
 RunArgument = Annotated[
@@ -62,7 +62,8 @@ def _write(store: str, run: str | None, out: Path) -> Outcome:
     from topline.pipeline.dashboard import write_page
 
     place = write_page(store, run, out)
-    return Outcome({"store": store, "run": run, "page": place}, facts({"page": place}))
+    after = following(("topline", "dashboard", "--store", store), hint="shows it live")
+    return Outcome({"store": store, "run": run, "page": place}, [*facts({"page": place}), *after])
 
 
 def _serve(store: str, run: str | None, host: str, port: int | None, *, allow_remote: bool) -> Outcome:

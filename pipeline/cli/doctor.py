@@ -8,6 +8,7 @@ import typer
 
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.exits import FAILURE, SUCCESS
+from topline.pipeline.cli.table import following
 
 
 def doctor(
@@ -31,5 +32,7 @@ def doctor(
             lines.append(f"      {'':<{width}}  fix: {check.fix}")
     failed = [check for check in checks if not check.ok]
     lines.append(f"{len(failed)} of {len(checks)} checks failed" if failed else "everything works")
+    after, hint = ("doctor", "once that is fixed") if failed else ("run", "")
+    lines += following(("topline", after), hint=hint)
     payload = {"ok": not failed, "checks": [check.to_dict() for check in checks]}
     return Outcome(payload, lines, code=FAILURE if failed else SUCCESS)

@@ -40,7 +40,7 @@ def list_(call: Call, store: StoreOption = RUN_STORE) -> Outcome:  # noqa: ARG00
     head = (*HEAD, *(metric.column for metric in known), "stage")
     lines = table(head, [_row(model, known) for model in models])
     if not models:
-        lines = [f"{store} holds no model yet: topline train --store {store}"]
+        lines = [f"{store} holds no model yet"]
     reigns = [asdict(reign) for reign in standing.reigns]
     payload = {"store": store, "champion": standing.champion, "models": models, "champions": reigns}
     after = _next_of_list(store, standing.champion, [model["id"] for model in models])
@@ -50,7 +50,7 @@ def list_(call: Call, store: StoreOption = RUN_STORE) -> Outcome:  # noqa: ARG00
 def _next_of_list(store: str, champion: str | None, models: Sequence[str]) -> list[str]:
     """Return what comes after a list of models, of which the last is the newest."""
     if not models:
-        return []
+        return following(("topline", "train", "--store", store))
     if champion is None:
         return following(("topline", "models", "promote", f"{store}/models/{models[-1]}", "--reason", "WHY"))
     if champion == models[-1]:
@@ -79,7 +79,22 @@ def show(call: Call, model: ModelArgument) -> Outcome:  # noqa: ARG001 - one sha
     width = max(len(name) for name, _ in flat(shown))
     lines = [f"{name:<{width}}  {value}" for name, value in flat(shown)]
     lines += [f"{'decision':<{width}}  {entry}" for entry in standing.of(opened.record.id)]
-    return Outcome({"model": model, **record, **known, "decisions": decisions}, lines)
+    after = _next_of_model(opened.url, standing, evaluated=bool(evaluation))
+    return Outcome({"model": model, **record, **known, "decisions": decisions}, [*lines, *after])
+
+
+def _next_of_model(url: str, standing: Standing, *, evaluated: bool) -> list[str]:
+    """Return what comes after a model was looked at."""
+    store, _, name = url.rpartition("/models/")
+    if not evaluated:
+        return following(("topline", "evaluate", url))
+    if standing.champion is None:
+        return following(("topline", "models", "promote", url, "--reason", "WHY"))
+    return _next_of_champion(store) if name == standing.champion else following(_comparison(url))
+
+
+def _comparison(url: str) -> tuple[str, ...]:
+    return "topline", "models", "compare", url
 
 
 def _champion_lines(standing: Standing) -> list[str]:
@@ -122,7 +137,10 @@ def compare(
     names = ("stage", "dataset", "certified", "relative_gap", "passes", "seconds")
     rows = [(name, *(_text(one[name]) for one in payload["models"])) for name in names]
     rows += [(name, *map(_text, values)) for name, values in found.differences.items() if name not in names]
-    return Outcome(payload, [*_measured(found.evidence, ids), "", *table(("", *ids), rows)])
+    lines = [*_measured(found.evidence, ids), "", *table(("", *ids), rows)]
+    if found.stages[0] == "champion":
+        return Outcome(payload, [*lines, *_next_of_champion(first.rpartition("/models/")[0])])
+    return Outcome(payload, [*lines, *following(("topline", "models", "promote", first, "--by-rule"))])
 
 
 def promote(
@@ -152,6 +170,7 @@ def promote(
     ids = (url.rpartition("/")[2], (found.champion or "").rpartition("/")[2])
     lines = [*_measured(found.evidence, ids), "", f"{ids[0]} is {verdict}:"]
     lines += [f"  {reason}" for reason in found.decision.reasons]
+    lines += _next_of_champion(url.rpartition("/models/")[0]) if promoted else following(_comparison(url))
     return Outcome(found.to_dict(), lines, code=SUCCESS if promoted else SHORT_OF_TOLERANCE)
 
 
@@ -170,21 +189,25 @@ def archive(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outc
     """Lay a model aside; it can still be promoted."""
     from topline.pipeline.registry import archive as lay_aside
 
-    return _decided(lay_aside(find_model(model), reason=reason))
+    url = find_model(model)
+    listed = following(("topline", "models", "list", "--store", url.rpartition("/models/")[0]))
+    return _decided(lay_aside(url, reason=reason), listed)
 
 
 def pin(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
     """Keep a model, its run and its dataset, however old it gets: topline prune leaves them alone."""
     from topline.pipeline.registry import pin as keep
 
-    return _decided(keep(find_model(model), reason=reason))
+    url = find_model(model)
+    return _decided(keep(url, reason=reason), _next_of_room(url))
 
 
 def unpin(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
     """Let topline prune remove a model again when its rule says so."""
     from topline.pipeline.registry import unpin as let_go
 
-    return _decided(let_go(find_model(model), reason=reason))
+    url = find_model(model)
+    return _decided(let_go(url, reason=reason), _next_of_room(url))
 
 
 def delete(
@@ -200,7 +223,13 @@ def delete(
         raise ConfigError(
             f"{model} is not the URL of a model: write STORE/models/m0001, so that none is meant by chance"
         )
-    return _decided(remove(find_model(model), reason=reason, force=force))
+    url = find_model(model)
+    return _decided(remove(url, reason=reason, force=force), _next_of_room(url))
+
+
+def _next_of_room(url: str) -> list[str]:
+    """Return what comes after a model was kept or let go: what pruning its store would remove."""
+    return following(("topline", "prune", url.rpartition("/models/")[0], "--dry-run"))
 
 
 def _decided(standing: Standing, after: Sequence[str] = ()) -> Outcome:

@@ -10,7 +10,7 @@ import typer
 from topline.pipeline.cli.command import Call, Outcome, flow_runner
 from topline.pipeline.cli.exits import SUCCESS
 from topline.pipeline.cli.models import disputed_line
-from topline.pipeline.cli.table import facts, metrics_line
+from topline.pipeline.cli.table import facts, following, metrics_line
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import (
     ClusterConfig,
@@ -93,7 +93,9 @@ def serve(
         "out": call.out,
     }
     flow_runner()("serve", parameters, call.progress)
-    return Outcome({"served": every, "store": call.config(RetrainOptions).store}, ["the schedule has ended"])
+    store = call.config(RetrainOptions).store
+    lines = ["the schedule has ended", *following(("topline", "status", store))]
+    return Outcome({"served": every, "store": store}, lines)
 
 
 def config_of(call: Call) -> RetrainConfig:
@@ -135,4 +137,7 @@ def retraining_lines(result: RetrainResult) -> list[str]:
         shown["labels"] = disputed_line(result.evidence["disputed"]).removeprefix("labels: ")
     if result.pruned_bytes is not None:
         shown["pruned"] = f"{result.pruned_bytes:,} bytes"
-    return [*facts(shown), "", f"{result.outcome}:", *(f"  {reason}" for reason in result.reasons)]
+    lines = [*facts(shown), "", f"{result.outcome}:", *(f"  {reason}" for reason in result.reasons)]
+    if result.outcome == "kept":
+        return [*lines, *following(("topline", "inspect", result.model))]
+    return [*lines, *following(("topline", "status", result.store))]

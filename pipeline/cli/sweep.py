@@ -35,6 +35,7 @@ def sweep(call: Call) -> Outcome:
         )
     else:
         lines += ["", *facts(training_facts(result.trained))]
+        lines += following(("topline", "evaluate", result.trained.model))
     return Outcome(result.to_dict(), lines, warnings)
 
 

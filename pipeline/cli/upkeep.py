@@ -38,6 +38,9 @@ def fsck(
         if findings
         else f"{store}: everything is in order"
     )
+    lines += following(
+        ("topline", "prune", store, "--dry-run") if findings and not serious else ("topline", "status", store)
+    )
     payload = {"store": store, "ok": not serious, "findings": [finding.to_json() for finding in findings]}
     return Outcome(payload, lines, code=FAILURE if serious else SUCCESS)
 
@@ -63,13 +66,14 @@ def prune(
     if dry_run:
         plan = retention.plan_pruning(opened, policy, datetime.now(UTC))
         lines = [*_lines(plan.going), f"{len(plan.going)} things, {plan.bytes:,} bytes would go from {store}"]
-        lines += following(("topline", "prune", store)) if plan.going else []
+        lines += following(("topline", "prune" if plan.going else "status", store))
         going = [item.to_json() for item in plan.going]
         payload = {"store": store, "would_go": going, "bytes": plan.bytes, "staying": plan.staying}
         return Outcome(payload, lines)
     done = retention.prune(opened, policy, datetime.now(UTC))
     lines = [*_lines(done.gone), f"{len(done.gone)} things, {done.bytes:,} bytes went from {store}"]
     lines += [f"in use, and left: {item}" for item in done.in_use]
+    lines += following(("topline", "status", store))
     return Outcome({"store": store, **done.to_json()}, lines)
 
 
@@ -109,4 +113,6 @@ def forget(
     if done.in_use:
         shown["in use"] = f"{', '.join(done.in_use)}: run topline prune once nobody reads them"
     verdict = "nothing of them is left" if done.clean else "something of them is left"
-    return Outcome(done.to_dict(), [*facts(shown), "", verdict], code=SUCCESS if done.clean else FAILURE)
+    after = following(("topline", "train", "--store", store) if done.models else ("topline", "status", store))
+    lines = [*facts(shown), "", verdict, *after]
+    return Outcome(done.to_dict(), lines, code=SUCCESS if done.clean else FAILURE)

@@ -21,6 +21,7 @@ from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers.base import LABEL_NAMES
+from topline.pipeline.readers.labels import numbers_in
 from topline.pipeline.readers.text import TextFeatures, line_blocks, parsed_blocks
 
 FEATURE, MEMBER, SINGLE = range(3)
@@ -99,6 +100,8 @@ class ArffFeatures(TextFeatures):
         """Return the label of each row, or a tuple of its labels."""
         if self._members is None and self._single is None:
             return None
+        if self._single is not None and self._header.attributes[self._single].numeric:
+            return numbers_in(self._words)
         found = np.empty(self.n, dtype=object)
         found[:] = self._words
         return found

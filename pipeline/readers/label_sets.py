@@ -106,6 +106,8 @@ def _of_lists(lists: list[tuple[Any, ...]], place: str, names: Sequence[str] | N
     else:
         negative = [value for value, text in spelled.items() if str(text).startswith("-")]
         _refuse(place, "a negative label", lists, [v for v in negative if str(v).lstrip("-+").isdecimal()])
+        fractions = [v for v in spelled if isinstance(v, float) and not v.is_integer()]
+        _refuse(place, "a fraction for a label", lists, fractions)
     words = {value: str(text) if names is None else code[str(text)] for value, text in spelled.items()}
     rows = [tuple(words[value] for value in labels) for labels in lists]
     twice = [row for row, labels in enumerate(rows) if len(set(labels)) < len(labels)]

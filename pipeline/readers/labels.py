@@ -19,7 +19,13 @@ from topline.pipeline.readers.base import LABEL_NAMES, NAMED_ROWS
 from topline.pipeline.readers.damage import cause, check_members, check_not_empty, reading
 from topline.storage.schema import SPLITS
 
+#: What to do about labels that are fractions.
+NO_FRACTIONS = (
+    "number classes from 0, or save their names as text, labels.astype(str), in .npy or Parquet; amounts are"
+    " no classes"
+)
 _WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def read_labels(path: Path, rows: int | None = None) -> NDArray[Any]:
@@ -77,7 +83,7 @@ def read_column(path: Path, usual: Sequence[str], rows: int | None = None) -> ND
                 file.seek(0)
                 lines = list(csv.reader(file, delimiter=delimiter))
                 return _csv_column(path, lines, usual, rows)
-            return np.asarray([line.strip() for line in file.read().splitlines()], dtype=object)
+            return numbers_in([line.strip() for line in file.read().splitlines()])
     except (OSError, ValueError, csv.Error) as error:
         if isinstance(error, InputError):
             raise
@@ -96,8 +102,8 @@ def _csv_column(path: Path, lines: list[list[str]], usual: Sequence[str], rows: 
     header = [word.strip() for word in lines[0]]
     name = next((name for name in usual if name in header), None)
     if name is None and len(header) == 1:
-        values = np.asarray([line[0].strip() if line else "" for line in lines], dtype=object)
-        return values if len(values) == rows else values[1:]
+        values = [line[0].strip() if line else "" for line in lines]
+        return numbers_in(values if len(values) == rows else values[1:])
     if name is None:
         raise InputError(
             f"{path} has the columns {', '.join(header)}: name one of them {usual[0]}; if these are values,"
@@ -107,14 +113,31 @@ def _csv_column(path: Path, lines: list[list[str]], usual: Sequence[str], rows: 
     short = [i + 2 for i, line in enumerate(lines[1:]) if len(line) <= place]
     if short:
         raise InputError(f"{path}, line {short[0]}, has no {name}")
-    return np.asarray([line[place].strip() for line in lines[1:]], dtype=object)
+    return numbers_in([line[place].strip() for line in lines[1:]])
+
+
+def numbers_in(words: Sequence[str]) -> NDArray[Any]:
+    """Return the words of a text as they are, or, where all are numbers, its fractions as floats.
+
+    A text has no types: 3.11 is a name beside nightly, and a number among others.
+    """
+    found = np.empty(len(words), dtype=object)
+    found[:] = words
+    if all(_NUMBER.fullmatch(text) for text in words if word(text) is not None):
+        found[:] = [text if _is_whole(text) else float(text) for text in words]
+    return found
+
+
+def _is_whole(text: str) -> bool:
+    return word(text) is None or _WHOLE.fullmatch(text) is not None
 
 
 def label_words(values: NDArray[Any], place: str, names: Sequence[str] | None) -> list[str]:
     """Return labels as class names.
 
-    Whole numbers are names themselves, or places in `names` if that is given; text must then be one of them.
-    `InputError` naming `place` and rows for labels that are missing (empty, NaN, negative) or out of range.
+    Whole numbers are names themselves, 1.0 as 1, or places in `names` if that is given; text must then be
+    one of them.  `InputError` naming `place` and rows for labels that are missing (empty, NaN, negative),
+    fractions or out of range.
     """
     words = [word(value) for value in values.tolist()]
     _refuse(place, "no label", [word is None for word in words], "give each row one")
@@ -124,6 +147,8 @@ def label_words(values: NDArray[Any], place: str, names: Sequence[str] | None) -
         foreign = [word not in code for word in known]
         _refuse(place, "a label out of range", foreign, f"give 0..{len(names) - 1} or names", known)
         return [code[word] for word in known]
+    fractions = [isinstance(value, float) and not value.is_integer() for value in values.tolist()]
+    _refuse(place, "a fraction for a label", fractions, NO_FRACTIONS, known)
     # -1 and 1 are two classes; among others -1 means that there is no label.
     if set(known) != {"-1", "1"}:
         negative = [word.startswith("-") and word[1:].isdecimal() for word in known]

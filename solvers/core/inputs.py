@@ -32,7 +32,8 @@ def checked_rows(X: Any) -> RowSource:
 def checked_labels(y: Any, n: int, m: Any) -> tuple[IntArray, int]:
     """Return labels as (n,) int32 and the number of classes (by default the largest label + 1).
 
-    Without m every class below the largest must have an example: others would be made of a slip.
+    Floats may be whole, 1.0 as 1.  Without m every class below the largest must have an example: others would
+    be made of a slip.
     """
     labels = np.asarray(y)
     if labels.ndim != 1:
@@ -43,6 +44,8 @@ def checked_labels(y: Any, n: int, m: Any) -> tuple[IntArray, int]:
         )
     if n == 0:
         raise InvalidProblemError("there are no examples; give at least one row of features")
+    if labels.dtype.kind == "f":
+        labels = _whole(labels)
     if labels.dtype.kind not in "iu":
         raise InvalidProblemError(
             f"the labels have dtype {labels.dtype}; give whole numbers from 0 to m - 1, such as"
@@ -60,6 +63,19 @@ def checked_labels(y: Any, n: int, m: Any) -> tuple[IntArray, int]:
             f"the label of row {row} is {labels[row]}; labels must lie between 0 and {classes - 1}"
         )
     return labels.astype(np.int32), classes
+
+
+def _whole(labels: Any) -> IntArray:
+    """Return floats as the whole numbers that they are."""
+    wrong = np.flatnonzero((labels != np.rint(labels)) | (np.abs(labels) > np.iinfo(np.int32).max))
+    if wrong.size:
+        row = int(wrong[0])
+        raise InvalidProblemError(
+            f"the label of row {row} is {labels[row]}; give whole numbers from 0 to m - 1, or"
+            " TopKClassifier, which takes any text, y.astype(str)"
+        )
+    whole: IntArray = labels.astype(np.int64)
+    return whole
 
 
 def _classes_without_gaps(labels: Any) -> int:

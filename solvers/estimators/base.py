@@ -154,6 +154,7 @@ class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
     def _examples(self, X: Any, y: Any) -> tuple[Any, np.ndarray[Any, Any], IntArray]:
         """Return checked rows, the classes (m,) of two or more and the number of each row's class (n,)."""
         X, y = validate_data(self, X, y, order="C", **ROWS)
+        _refuse_fractions(y)
         check_classification_targets(y)
         classes, labels = np.unique(y, return_inverse=True)
         if len(classes) < 2:
@@ -161,6 +162,19 @@ class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
                 f"every label is {classes[0]}, which is one class; give examples of at least two classes"
             )
         return X, classes, labels
+
+
+def _refuse_fractions(y: Any) -> None:
+    """Refuse labels that are fractions; whole floats are classes, and stay floats."""
+    if y.ndim != 1 or y.dtype.kind != "f":
+        return
+    wrong = np.flatnonzero(y != np.rint(y))
+    if wrong.size:
+        # scikit-learn's checks want its first words.
+        raise InvalidProblemError(
+            f"Unknown label type: the label of row {wrong[0]} is {y[wrong[0]]}, a fraction; give whole"
+            " numbers or text, such as y.astype(str)"
+        )
 
 
 def one_of_two(values: Float64Array) -> Float64Array:

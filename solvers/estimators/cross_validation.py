@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +17,7 @@ from topline.solvers.estimators.topk import TopKClassifier, fitted_path
 from topline.solvers.kernels import Kernel
 from topline.solvers.losses import Loss
 from topline.solvers.names import DEFAULT_METHOD
+from topline.solvers.run import Callback
 from topline.solvers.typing import Float64Array
 
 #: What `scoring` calls the share of rows whose label is among `k_` guesses.
@@ -34,7 +36,7 @@ class TopKClassifierCV(TopKClassifier):
     Cs : int or sequence of floats, default=6
         The values of C; a number is that many from 1e-3 to 1e2, evenly spread on a logarithmic scale.
     loss, k, smoothing, tol, smoothing_kind, max_passes, fit_intercept, weights, margins, class_weight,
-    kernel, gamma, degree, coef0, random_state, verbose : as for `TopKClassifier`.
+    kernel, gamma, degree, coef0, random_state, verbose, callbacks : as for `TopKClassifier`.
     method : str, default="auto"
         "auto", "lbfgs", or one that knows warm starts: "dual_ascent", "sdca" or "newton".
     cv : int, splitter or iterable, default=5
@@ -91,6 +93,7 @@ class TopKClassifierCV(TopKClassifier):
         coef0: float | None = None,
         random_state: Any = 0,
         verbose: bool = False,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.Cs = Cs
         self.loss = loss
@@ -112,6 +115,7 @@ class TopKClassifierCV(TopKClassifier):
         self.coef0 = coef0
         self.random_state = random_state
         self.verbose = verbose
+        self.callbacks = callbacks
 
     @property
     def C(self) -> float:  # type: ignore[override]  # noqa: N802 - scikit-learn's word

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, Self, cast
 
@@ -22,6 +23,7 @@ from topline.solvers.estimators.training import Training
 from topline.solvers.kernels import Kernel
 from topline.solvers.losses import Loss, checked_k, make_loss
 from topline.solvers.names import DEFAULT_METHOD
+from topline.solvers.run import Callback
 from topline.solvers.typing import Float64Array
 
 #: The rule that predicts the same number of labels for every row.
@@ -74,6 +76,8 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         "precomputed" or a Kernel.
     random_state : int, RandomState or None, default=0
         Of the order in which examples are visited, and of the folds.
+    verbose, callbacks : default=False and ()
+        As in TopKClassifier, in each of the trainings.
 
     Attributes
     ----------
@@ -118,6 +122,8 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         degree: int | None = None,
         coef0: float | None = None,
         random_state: Any = 0,
+        verbose: bool = False,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.loss = loss
         self.C = C
@@ -134,6 +140,8 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         self.degree = degree
         self.coef0 = coef0
         self.random_state = random_state
+        self.verbose = verbose
+        self.callbacks = callbacks
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, float32 or float64, and the labels of its rows.

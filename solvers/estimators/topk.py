@@ -7,6 +7,7 @@ does so when it is first asked for.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -31,7 +32,7 @@ from topline.solvers.kernels import Kernel
 from topline.solvers.losses import Loss, checked_k
 from topline.solvers.methods import method_named
 from topline.solvers.names import DEFAULT_METHOD
-from topline.solvers.run import PrintProgress, regularisation_path
+from topline.solvers.run import Callback, PrintProgress, regularisation_path
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -100,6 +101,9 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         within the same tolerance.
     verbose : bool, default=False
         Print how far training is, a line whenever the gap has halved.  What compiles says so by itself.
+    callbacks : sequence of functions, default=()
+        Called after each round with (IterationRecord, SolverState), as those of `solve`; one that returns
+        False ends the training.
 
     Attributes
     ----------
@@ -153,6 +157,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         coef0: float | None = None,
         random_state: Any = 0,
         verbose: bool = False,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.loss = loss
         self.k = k
@@ -173,6 +178,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         self.coef0 = coef0
         self.random_state = random_state
         self.verbose = verbose
+        self.callbacks = callbacks
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, float32 or float64, and y (n,), labels of two or more classes.
@@ -231,15 +237,14 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         self.classes_, self.k_ = fit.classes, fit.k
 
     def _solve(self, X: Any, labels: IntArray, weights: Float64Array | None, loss: Loss) -> SolveResult:
-        options: dict[str, Any] = {"callbacks": (PrintProgress(),)} if self.verbose else {}
         if not self.warm_start:
-            return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind, options=options)
+            return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind)
         if not method_named(self.method).keeps_duals:
             raise UnsupportedCombinationError(
                 f"the method {self.method} has no warm_start; take auto or leave warm_start out"
             )
         warm: WarmStart | None = getattr(self, "_warm", None)
-        options |= {} if warm is None else warm.options(loss, labels, weights)
+        options = {} if warm is None else warm.options(loss, labels, weights)
         options["keep_duals"] = True
         return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind, options=options)
 
@@ -262,7 +267,7 @@ def fitted_path(
         rows, fit.labels, fit.loss, Cs, template.smoothing, template.method, kernel=kernel,
         sample_weight=fit.weights, tol=template.tol, max_passes=template.max_passes,
         seed=seed_of(template.random_state), smoothing_kind=template.smoothing_kind,
-        callbacks=(PrintProgress(),) if template.verbose else (),
+        callbacks=(*template.callbacks, PrintProgress()) if template.verbose else template.callbacks,
     )  # fmt: skip
     models = []
     for C, result in zip(Cs, results, strict=True):

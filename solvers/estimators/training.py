@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +17,7 @@ from topline.solvers.estimators.base import FittedModel, one_of_two
 from topline.solvers.estimators.support import seed_of, shortfall
 from topline.solvers.kernels import KernelResult
 from topline.solvers.losses import LabelSets, Loss
-from topline.solvers.run import solve
+from topline.solvers.run import Callback, solve
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -29,6 +29,8 @@ class Training(FittedModel):
     tol: float
     max_passes: int
     random_state: Any
+    verbose: bool
+    callbacks: Sequence[Callback]
     n_features_in_: int
 
     def _train(
@@ -48,7 +50,8 @@ class Training(FittedModel):
         return solve(
             rows, labels, loss, 1.0 / (len(labels) * positive_number("C", self.C)), smoothing, self.method,
             kernel, weights, self.tol, self.max_passes, seed_of(self.random_state),
-            smoothing_kind=smoothing_kind, label_sets=label_sets, **options,
+            callbacks=self.callbacks, verbose=self.verbose, smoothing_kind=smoothing_kind,
+            label_sets=label_sets, **options,
         )  # fmt: skip
 
     def _keep_result(self, result: SolveResult, *, two_as_one: bool = True) -> None:

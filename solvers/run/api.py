@@ -23,6 +23,7 @@ from topline.solvers.methods import MethodSpec, chosen_method
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.kernel_blocks import is_for_blocks, solve_in_process
 from topline.solvers.run.loop import Callback
+from topline.solvers.run.printing import PrintProgress
 from topline.solvers.run.task import Task, run_task
 from topline.solvers.typing import Float64Array
 
@@ -48,6 +49,7 @@ def solve(
     smoothing_kind: SmoothingKind = "moreau",
     label_sets: LabelSets | None = None,
     keep_duals: bool = False,
+    verbose: bool = False,
     time_limit: float | None = None,
     m: int | None = None,
     state: SolverState | None = None,
@@ -62,8 +64,8 @@ def solve(
     Parameters
     ----------
     X : (n, d) features, one example per row: NumPy array, memory map, Zarr array or SciPy CSR matrix.
-    y : (n,) whole numbers from 0 to m - 1; with a loss of several labels an indicator matrix (n, m), or the
-        numbers (n,) of `label_sets`.
+    y : (n,) whole numbers from 0 to m - 1, 1.0 as 1; with a loss of several labels an indicator matrix
+        (n, m), or the numbers (n,) of `label_sets`.
     loss : one of the losses of this package, such as ``TopKHinge(5)``.
     lam : weight of the regulariser; C = 1/(lam n).
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
@@ -87,8 +89,8 @@ def solve(
     seed : of the random orders of dual_ascent and sdca; the others have none.
     executor : where to run; by default threads of this process.  It stays bound, so that its duals can be
         read.
-    callbacks : called after each round with (IterationRecord, SolverState); one that returns False ends the
-        run.
+    callbacks : called after each round with (IterationRecord, SolverState), whose record has the passes, the
+        seconds, primal, dual and relative_gap; one that returns False ends the run.
     risk : ``MeanRisk()``, or ``AverageTopK(k)`` for the mean of the k largest losses in the place of the mean
         of all (`topline.solvers.core.risks`); with the Frank-Wolfe methods, of which fw_fully_corrective then
         is a bundle method with a W_dual of its own, and without weights and kept duals.  Where k is below the
@@ -97,6 +99,8 @@ def solve(
         Lapin's smooth top-k hinge.
     label_sets : the label sets that y numbers; None where it does not.
     keep_duals : keep A (n, m) also with a Frank-Wolfe method and no smoothing, where it is not needed.
+    verbose : print the passes, the seconds, primal, dual and the relative gap, a line whenever the gap has
+        halved (`PrintProgress`).  What compiles says so by itself.
     time_limit : seconds.
     m : number of classes; by default the largest label + 1, and then every class needs an example.
     state, duals : continue from a SolverState and, where A is kept, from
@@ -124,6 +128,16 @@ def solve(
     >>> result = solve(X, y, TopKHinge(k=2), lam=0.01, tol=1e-3)
     >>> result.status, result.relative_gap <= 1e-3, result.W.shape
     (<Status.SOLVED: 'solved'>, True, (6, 6))
+
+    A callback sees every round, and may end the run:
+
+    >>> seen = []
+    >>> def watch(record, state):
+    ...     seen.append(record.relative_gap)
+    ...     return record.passes < 100
+    >>> result = solve(X, y, TopKHinge(k=2), lam=0.01, callbacks=[watch])
+    >>> seen[-1] <= 1e-3
+    True
     """
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
     problem, rows, labels = checked_problem(
@@ -141,6 +155,7 @@ def solve(
         _refuse_duals(problem, spec, keep_duals=keep_duals)
     else:
         keep_duals = keep_duals or spec.keeps_duals or (spec.smooths_through_duals and problem.mean_risk)
+    callbacks = (*callbacks, PrintProgress()) if verbose else callbacks
     task = Task(
         problem, rows, labels, weights, spec, choice, criteria, seed, executor, callbacks, keep_duals, state,
         duals, duals_near, of_duals,

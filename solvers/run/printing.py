@@ -8,10 +8,10 @@ from topline.solvers.core.state import IterationRecord, SolverState
 
 
 class PrintProgress:
-    """Print a line for the first round, and whenever the gap has halved since the line before.
+    """Print a line for the first round of a run, and whenever the gap has halved since the line before.
 
-    Pass it to `solve` as one of its callbacks, or give `TopKClassifier` verbose=True.  A function of your own
-    with the same arguments may take its place; it ends the run by returning False.
+    `solve` and the estimators have one where verbose=True; among `callbacks` it may stand beside functions of
+    your own with the same arguments, of which one that returns False ends the run.
 
     Examples
     --------
@@ -24,12 +24,14 @@ class PrintProgress:
 
     def __init__(self) -> None:
         self._below: float | None = None
+        self._round = -1
 
     def __call__(self, record: IterationRecord, state: SolverState) -> None:  # noqa: ARG002 - a callback
         """Print a line about the round, if it is worth one."""
         convex = record.stationarity is None
         left = record.relative_gap if record.stationarity is None else record.stationarity
-        if self._below is not None and not left <= self._below:
+        begins, self._round = record.round <= self._round, record.round
+        if self._below is not None and not begins and not left <= self._below:
             return
         self._below = 0.5 * left
         bound = f", dual {record.dual:.6g}, relative gap {left:.1e}"

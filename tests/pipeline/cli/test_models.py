@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.pipeline.cli.test_commands import store, topline  # noqa: F401 - fixtures
+from tests.pipeline.small_data import small_dataset
 from topline.pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
+from topline.pipeline.doctor import CheckResult
 
 
 def test_a_model_is_weighed_promoted_and_rolled_back(topline: Any, store: str) -> None:  # noqa: F811
@@ -57,3 +63,50 @@ def test_a_dataset_is_predicted_or_images_are(topline: Any, store: str) -> None:
     ]:
         refused = topline(*options, *words)
         assert (refused.code, said in refused.err) == (BAD_INPUT, True), refused.err
+
+
+def test_what_comes_next_stands_behind_every_command(topline: Any, tmp_path: Path) -> None:  # noqa: F811
+    store = str(tmp_path / "my store")  # noqa: F811
+    small_dataset(Path(store))
+
+    def following(*words: str) -> str:
+        ran = topline(*words)
+        assert ran.code in (0, SHORT_OF_TOLERANCE), ran.err
+        name, *after = shlex.split(ran.out.partition("  next: ")[2].partition("\n")[0])
+        assert name == "topline"
+        assert any(word.startswith(store) for word in after)
+        return " ".join(after[:2] if after[0] == "models" else after[:1])
+
+    first, second = f"{store}/models/m0001", f"{store}/models/m0002"
+    assert following("models", "list", "--store", store) == "train"
+    for C in ("1", "1e-6"):
+        following("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.05", "--C", C)
+    assert following("models", "show", first) == "evaluate"
+    following("evaluate", first)
+    assert following("models", "show", first) == "models promote"
+    assert following("models", "promote", first, "--reason", "the first") == "predict"
+    assert following("models", "show", first) == "predict"
+    assert following("models", "compare", second) == "models promote"
+    assert following("models", "compare", first, second) == "predict"
+    assert following("models", "promote", second, "--by-rule") == "models compare"
+    assert following("models", "archive", second) == "models list"
+    assert following("models", "pin", second) == "prune"
+    assert following("models", "unpin", second) == "prune"
+    assert following("models", "delete", second) == "prune"
+    assert following("prune", store, "--keep", "1", "--dry-run") in ("prune", "status")
+    assert following("prune", store, "--keep", "1") == "status"
+    assert following("fsck", store) == "status"
+    assert following("forget", store, "--rows", "row000003") == "train"
+    assert following("dashboard", "--store", store, "--out", str(tmp_path / "page.html")) == "dashboard"
+
+
+@pytest.mark.parametrize(("ok", "word"), [(True, "run"), (False, "doctor   once that is fixed")])
+def test_what_comes_next_is_said_after_doctor(
+    topline: Any,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    ok: bool,
+    word: str,
+) -> None:
+    checks = [CheckResult("versions", ok, "those of today", "install it again", 0.1)]
+    monkeypatch.setattr("topline.pipeline.doctor.run_checks", lambda **_: checks)
+    assert topline("doctor").out.splitlines()[-1] == f"  next: topline {word}"

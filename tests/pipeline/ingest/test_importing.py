@@ -333,6 +333,8 @@ def test_lengths_must_match(tmp_path: Path) -> None:
         (np.array(["a", "", "b"]), r"no label in row 1"),
         (np.array([0, -1, 3]), r"a negative label in row 1 \(-1\): number classes from 0"),
         (np.array(["a", None, None], dtype=object), r"no label in rows 1, 2"),
+        (np.array([0.0, 0.5, 1.0]), r"a fraction for a label in row 1 \(0\.5\): .*labels\.astype\(str\)"),
+        (np.array([1, 2.5, 3], dtype=object), r"a fraction for a label in row 1 \(2\.5\)"),
     ],
 )
 def test_labels_that_are_missing_are_named_by_row(values: Array, message: str) -> None:
@@ -450,6 +452,13 @@ def test_labels_of_spreadsheets_are_read_whatever_separates_and_heads_them(tmp_p
         table.write_text(text, encoding="utf-8")
         assert read_column(table, ("label",), 3).tolist() == ["cat", "dog", "cat"], text
     assert read_column(table, ("label",)).tolist() == ["dog", "cat"], "nobody knows how many there are"
+    for name in ("labels.csv", "labels.txt"):
+        for words in (["3.11", "nightly", "3.12"], ["007", "1", "2"]):
+            (tmp_path / name).write_text("\n".join(words))
+            assert label_words(read_labels(tmp_path / name, 3), "", None) == words
+        (tmp_path / name).write_text("1.0\n2.5\n.5e1\n")
+        with pytest.raises(InputError, match=r"fraction for a label in row 1 \(2\.5\)"):
+            label_words(read_labels(tmp_path / name, 3), name, None)
     table.write_text("hound; beagle\nhound\n", encoding="utf-8")
     assert read_column(table, ("label",), 2).tolist() == ["hound; beagle", "hound"]
 

@@ -14,6 +14,7 @@ from tests.pipeline.fresh_photos import photograph, photographs, spoil
 from tests.pipeline.pictures import BAD_FILES
 from topline.pipeline.backbones.hog import Hog
 from topline.pipeline.cli.entry import main
+from topline.pipeline.cli.retrain import retraining_lines
 from topline.pipeline.images import ImageItem, folders
 from topline.pipeline.ingest import extraction
 from topline.pipeline.jobs.retraining import RetrainResult, retrain
@@ -243,4 +244,6 @@ def test_two_at_once(
             main(["retrain", "--store", store, "--images", str(tmp_path / "photos"), "--json"])
     assert ended.value.code == 73
     assert "the other one" in capsys.readouterr().out
-    assert again(overlap="wait").outcome == "promoted"
+    done = again(overlap="wait")
+    assert done.outcome == "promoted"
+    assert retraining_lines(done)[-1] == f"  next: topline status {done.store}"

@@ -37,7 +37,9 @@ def call(**changes):
     [
         ({"y": with_value(3, -1, Y)}, "the label of row 3 is -1; labels must lie between 0 and 4"),
         ({"y": with_value(3, 9, Y), "m": 5}, "the label of row 3 is 9; labels must lie between 0 and 4"),
-        ({"y": Y + 0.5}, "the labels have dtype float64; give whole numbers"),
+        ({"y": with_value(3, 0.5, Y.astype(float))}, r"the label of row 3 is 0.5; .* y\.astype\(str\)"),
+        ({"y": with_value(3, np.nan, Y.astype(float))}, "the label of row 3 is nan; give whole numbers"),
+        ({"y": Y.astype(str)}, "the labels have dtype <U21; give whole numbers"),
         ({"y": Y[:-1]}, "there are 20 rows of features but 19 labels"),
         ({"y": Y[:, None]}, r"the labels have the shape \(20, 1\)"),
         ({"X": X[0]}, r"the features have the shape \(4,\)"),
@@ -75,6 +77,10 @@ def call(**changes):
 def test_what_makes_no_problem(changes, message) -> None:
     with pytest.raises(InvalidProblemError, match=message):
         call(**changes)
+
+
+def test_whole_floats_are_labels() -> None:
+    assert np.array_equal(call(y=Y.astype(np.float32)).W, call().W)
 
 
 @pytest.mark.parametrize(
