@@ -41,7 +41,7 @@ def extract(call: Call) -> Outcome:
 
 def import_(call: Call) -> Outcome:
     """Store existing features and labels: npy, npz, Parquet, HDF5, ARFF or LIBSVM text."""
-    from topline.pipeline.ingest import import_features
+    from topline.pipeline.ingest import import_features, names_line
 
     result: ImportResult = import_features(call.config(ImportConfig), call.progress)
     again, several = " (stored already)" if result.reused else "", result.label_sets
@@ -49,6 +49,7 @@ def import_(call: Call) -> Outcome:
         {
             "dataset": f"{result.dataset} in {result.store}{again}",
             "data": f"n {result.n:,}, d {result.d:,}, m {result.m:,}, {result.layout}",
+            "classes": names_line(result.info.class_names),
             "rows": counted(result.counts),
             **({} if several is None else {"labels": f"several a row, {several:,} distinct label sets"}),
         }

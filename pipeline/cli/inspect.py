@@ -41,7 +41,8 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
         "model": found.model,
         "training rows": f"{found.rows:,}: {found.right:,} proven right without themselves, {found.wrong:,}"
         f" wrong, {unproven}",
-        "leave-one-out error": f"between {least:.2%} and {most:.2%}",
+        "leave-one-out error": f"about {found.loo_estimate:.1%}, proven to be between {least:.1%} and"
+        f" {most:.1%}",
         "labels in dispute": f"{found.disputed:,} of {found.rows + found.others:,}",
         **_duplicates(found),
         **({"table": found.output} if found.output else {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.images import delimiter_of
+from topline.pipeline.readers import named, reading, word
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetInfo, DatasetWriter
 from topline.storage.fingerprint import digest_json
@@ -103,11 +105,15 @@ def _corrected(dataset: Dataset, edits: Edits, ids: Sequence[str]) -> NDArray[np
     codes = {name: code for code, name in enumerate(dataset.class_names)}
     labels = dataset.labels().copy()
     places = {name: place for place, name in enumerate(ids)}
-    for name, label in edits.labels.items():
+    for name, given in edits.labels.items():
+        label = given if given in codes else word(given) or given
         if label not in codes:
+            close = difflib.get_close_matches(label, codes, n=1)
             raise InputError(
                 f"the label {label!r} of {name} is none of the {len(codes)} classes of dataset"
-                f" {dataset.info.id}: give one of them, or nothing to leave the row out"
+                f" {dataset.info.id}: "
+                + (f"did you mean {close[0]!r}? " if close else "give one of them, ")
+                + "or nothing to leave the row out"
             )
         if labels[places[name]] >= 0:
             labels[places[name]] = codes[label]
@@ -127,7 +133,7 @@ def _ids(text: str) -> list[str]:
     path = Path(text).expanduser()
     if path.suffix.lower() in (".csv", ".parquet"):
         return [row[_ID] for row in _table(path, (_ID,))]
-    if path.is_file():
+    if path.is_file() or path.suffix.lower() == ".txt":
         return [line.strip() for line in _text(path).splitlines() if line.strip()]
     return [part.strip() for part in text.split(",") if part.strip()]
 
@@ -135,20 +141,19 @@ def _ids(text: str) -> list[str]:
 def _table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Return some columns of a table as text."""
     if path.suffix.lower() == ".parquet":
-        try:
-            rows = pq.read_table(path).to_pylist()
-        except (OSError, pa.ArrowInvalid) as error:
-            raise InputError(f"{path} cannot be read: {error}") from error
+        with reading(str(path)):
+            table = pq.read_table(path)
+        rows, there = table.to_pylist(), table.column_names
     else:
         lines = _text(path).splitlines()
-        rows = list(csv.DictReader(lines, delimiter=delimiter_of(path, lines[0] if lines else "", columns)))
-    missing = [name for name in columns if rows and name not in rows[0]]
-    if missing or not rows:
-        raise InputError(
-            f"{path} has no column {missing[0]}"
-            if missing
-            else f"{path} has no rows: give a table with the columns {' and '.join(columns)}"
-        )
+        reader = csv.DictReader(lines, delimiter=delimiter_of(path, lines[0] if lines else "", columns))
+        rows, there = list(reader), list(reader.fieldnames or ())
+    missing = [name for name in columns if name not in there]
+    wanted = f"give a table with the columns {' and '.join(columns)}"
+    if there and missing:
+        raise InputError(f"{path} has no column {missing[0]}, its first line has {named(there)}: {wanted}")
+    if not rows:
+        raise InputError(f"{path} has no rows: {wanted}")
     return [{name: _plain(row[name]) for name in columns} for row in rows]
 
 
@@ -158,7 +163,5 @@ def _plain(value: object) -> str:
 
 
 def _text(path: Path) -> str:
-    try:
+    with reading(str(path)):
         return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -24,6 +25,7 @@ from topline.pipeline.readers import (
     first_rows,
     label_lists,
     label_words,
+    named,
     open_features,
     read_class_names,
     read_column,
@@ -36,6 +38,8 @@ from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import CsrDatasetWriter, DatasetInfo, DatasetWriter, empty_manifest
 from topline.storage.fingerprint import digest_json
 from topline.storage.stores import open_store
+
+logger = logging.getLogger(__name__)
 
 # A CSR entry takes twice the room of a dense one and its products are slower: above this, dense wins.
 DENSE_SHARE = 0.25
@@ -85,6 +89,7 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
         with reading(source.place):
             ids = source.ids() or [f"row{row:09d}" for row in range(source.n)]
             rows = _row_splits(config, source, ids)
+        _tell(source, rows)
         writer = _begin(config, source)
         info, reused = writer.committed, writer.committed is not None
         if info is None:
@@ -132,9 +137,11 @@ def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -
     found = source.labels() if inside else read_labels(Path(str(config.labels)), source.n)
     place = source.place if inside else str(config.labels)
     if found is None:
+        known = source.left_out()
         raise InputError(
-            f"{source.place} has no labels: give them with --labels (npy, csv or a line a row; of an ARFF"
-            " file the XML that names them), or name the column or array that holds them with --labels-name"
+            f"{source.place} has no labels: name the column or array that holds them with --labels-name"
+            + (f" ({named(known)})" if known else "")
+            + ", or their file with --labels (npy, csv or a line a row; the XML of an ARFF file of several)"
         )
     _check_length(place, "labels", len(found), source)
     names = source.class_names() if config.class_names is None and inside else None
@@ -150,6 +157,24 @@ def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -
     usable = np.ones(source.n, dtype=bool)
     words = lists or label_words(np.asarray(found), place, names)
     return split_rows(ids, words, given, usable, held_out=HeldOut.of(config), class_names=names)
+
+
+def _tell(source: FeatureFile, rows: RowSplits) -> None:
+    """Say what may not be meant: columns that are not taken, one-hot labels, classes of one row."""
+    out = source.left_out()
+    if out:
+        logger.info("not taken, as they are no numbers, labels or names of rows: %s", named(out))
+    if rows.label_sets is not None:
+        if (np.diff(rows.label_sets.indptr)[rows.labels] == 1).all():
+            logger.warning(
+                "every row has one label and is stored as one of several: for top-k accuracy give numbers,"
+                " labels.argmax(axis=1)"
+            )
+        return
+    counts = np.bincount(rows.labels[rows.labels >= 0], minlength=len(rows.class_names))
+    single = [rows.class_names[code] for code in np.flatnonzero(counts == 1).tolist()]
+    if single:
+        logger.info("classes of one row, too few to train on and to measure: %s", named(single))
 
 
 def _label_attributes(config: ImportConfig) -> list[str] | None:

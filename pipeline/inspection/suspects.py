@@ -32,7 +32,8 @@ CARRIERS = 5
 class Inspection:
     """What was found; `right`, `wrong` and `open` count training rows, `others` the rows of other splits.
 
-    `loo_error` bounds the leave-one-out error of the model from below and above.  `boundary` names for each
+    `loo_error` bounds the leave-one-out error of the model from below and above, `loo_estimate` is what the
+    margins say of it, the open ones included.  `boundary` names for each
     class the training rows with the largest dual variables, `duplicates` rows that lie almost on each other
     and have two labels or lie in two splits; None where the rows are too many to be compared.
     """
@@ -46,6 +47,7 @@ class Inspection:
     others: int
     disputed: int
     loo_error: tuple[float, float]
+    loo_estimate: float
     passes: int
     seconds: float
     suspects: tuple[Suspect, ...]
@@ -100,6 +102,7 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
         others=len(judged.rows) - record.n,
         disputed=disputed,
         loo_error=found.error_bounds(),
+        loo_estimate=float((found.margins < 0.0).mean()),
         passes=found.passes,
         seconds=time.perf_counter() - started,
         suspects=suspects[: config.shown],

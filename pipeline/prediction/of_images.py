@@ -83,7 +83,9 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     was.
     """
     if config.images is None:
-        raise ConfigError("--images is missing: name a folder of images")
+        raise ConfigError(
+            "--images is missing: name a folder of images, or the rows of a store with --dataset latest"
+        )
     stored = StoredModel.open(model_url)
     backbone = _backbone(stored)
     rule = AnswerRule.of(stored, config, progress)

@@ -8,7 +8,7 @@ format is one file with a `FeatureFile` and a line in `READERS` of `formats.py`.
 from __future__ import annotations
 
 from topline.pipeline.readers.arff import read_label_names
-from topline.pipeline.readers.base import FeatureFile, Rows, first_rows
+from topline.pipeline.readers.base import FeatureFile, Rows, first_rows, named
 from topline.pipeline.readers.damage import reading
 from topline.pipeline.readers.formats import READERS, ConcatenatedFeatures, open_features
 from topline.pipeline.readers.label_sets import (
@@ -25,6 +25,7 @@ from topline.pipeline.readers.labels import (
     read_column,
     read_labels,
     split_words,
+    word,
 )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "label_set_table",
     "label_sets_for_solver",
     "label_words",
+    "named",
     "open_features",
     "read_class_names",
     "read_column",
@@ -47,4 +49,5 @@ __all__ = [
     "require_single_labels",
     "split_labels",
     "split_words",
+    "word",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ FEATURE_NAMES = ("features", "X", "x", "embeddings", "embedding", "data", "arr_0
 LABEL_NAMES = ("labels", "label", "y", "Y", "targets", "target", "class")
 
 Rows = NDArray[Any] | csr_matrix
+#: Names that a message lists at most.
+NAMED_COLUMNS = 8
 #: Types of the labels of a row that has several.
 SEVERAL = (tuple, list, np.ndarray)
 #: Rows that a message lists before it only counts.
@@ -64,6 +67,10 @@ class FeatureFile(ABC):
         """Return the name of each row."""
         return None
 
+    def left_out(self) -> Sequence[str]:
+        """Return the columns that are taken for nothing."""
+        return ()
+
     def files(self) -> Sequence[Path]:
         """Return the files that all this comes from."""
         return (self.path,)
@@ -87,12 +94,27 @@ def pick(place: str, what: str, wanted: str | None, usual: Sequence[str], there:
     """
     if wanted is not None:
         if wanted not in there:
-            raise InputError(f"{place} has no {what} {wanted!r}: it has {', '.join(there) or 'none'}")
+            raise InputError(f"{place} has no {what} {wanted!r}: {_choice(wanted, there)}")
         return wanted
     found = [name for name in usual if name in there]
     if found:
         return found[0]
     return there[0] if len(there) == 1 else None
+
+
+def _choice(wanted: str, there: Sequence[str]) -> str:
+    """Return what there is in the place of a name that is not there, a similar one before others."""
+    close = difflib.get_close_matches(wanted, there, n=1)
+    found = f"it has {named(there)}" if there else "it has none"
+    return f"did you mean {close[0]!r}? {found}" if close else found
+
+
+def named(names: Sequence[str]) -> str:
+    """Return names with commas between them, of many the first and the last ones."""
+    if len(names) <= NAMED_COLUMNS:
+        return ", ".join(names)
+    first, last = names[: NAMED_COLUMNS - 2], names[-2:]
+    return f"{', '.join(first)} ... {', '.join(last)} ({len(names):,} in all)"
 
 
 def check_matrix(place: str, shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, int]:

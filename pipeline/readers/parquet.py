@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers.arrays import NpyFeatures
-from topline.pipeline.readers.base import FEATURE_NAMES, LABEL_NAMES, FeatureFile, pick
+from topline.pipeline.readers.base import FEATURE_NAMES, LABEL_NAMES, FeatureFile, named, pick
 
 BATCH_ROWS = 4096
 ID_NAMES = ("sample_id", "image_path", "key")
@@ -77,6 +77,12 @@ class ParquetFeatures(FeatureFile):
         """Return the column sample_id."""
         return row_names(self.path)
 
+    def left_out(self) -> Sequence[str]:
+        """Return the columns that are neither numbers, labels, splits nor names of rows."""
+        schema = self._file.schema_arrow
+        taken = {*self._columns, self._label, "split", *ID_NAMES, *pandas_index(schema)}
+        return [name for name in schema.names if name not in taken]
+
     def _feature_columns(self, schema: pa.Schema, wanted: str | None) -> list[str]:
         lists = [field.name for field in schema if _is_list(field.type) and field.name != self._label]
         if wanted is not None or lists:
@@ -89,7 +95,9 @@ class ParquetFeatures(FeatureFile):
         others = {self._label, "split", *ID_NAMES, *pandas_index(schema)}
         found = [field.name for field in schema if _is_number(field.type) and field.name not in others]
         if not found:
-            raise InputError(f"{self.place} has no column of numbers or of lists of numbers")
+            raise InputError(
+                f"{self.place} has no column of numbers or of lists of numbers: it has {named(schema.names)}"
+            )
         return found
 
     def _arrays(self) -> Iterator[NDArray[Any]]:
@@ -131,7 +139,10 @@ class ClipFolder(FeatureFile):
         super().__init__(folder)
         self._arrays = [NpyFeatures(path) for path in _numbered(folder / "img_emb", ".npy")]
         if not self._arrays:
-            raise InputError(f"{folder} has no img_emb/*.npy: name a file, or a clip-retrieval folder")
+            raise InputError(
+                f"{folder} has no img_emb/*.npy: name a file, or a clip-retrieval folder; images become"
+                " features by topline extract --images"
+            )
         self._tables = _numbered(folder / "metadata", ".parquet")
         self._labels_name = labels_name
         widths = {array.d for array in self._arrays}

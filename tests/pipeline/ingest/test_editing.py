@@ -59,7 +59,9 @@ def test_what_no_row_or_file_is_called_is_refused(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path / "store", n=80)
     for text, words in (
         ("sample_id,label\nrow000001,class 1\nrow000001,class 2\n", "two labels of row000001"),
-        ("id,label\nrow000001,class 1\n", "no column sample_id"),
+        ("id,label\nrow000001,class 1\n", "no column sample_id, its first line has id, label: give a table"),
+        ("row000001,class 1\n", "no column sample_id, its first line has row000001, class 1"),
+        ("sample_id,label\n", "has no rows"),
         ("", "has no rows"),
     ):
         (tmp_path / "bad.csv").write_text(text)
@@ -67,6 +69,11 @@ def test_what_no_row_or_file_is_called_is_refused(tmp_path: Path) -> None:
             Edits.read(None, tmp_path / "bad.csv")
     with pytest.raises(InputError, match="cannot be read"):
         Edits.read(str(tmp_path / "none.csv"), None)
+    with pytest.raises(InputError, match=r"none\.txt cannot be read: No such file or directory"):
+        Edits.read(str(tmp_path / "none.txt"), None)
+    (tmp_path / "bad.csv").write_text("sample_id,label\nrow000001,clas 1\n")
+    with pytest.raises(InputError, match=r"'clas 1' of row000001 .*: did you mean 'class 1'"):
+        edited_dataset(dataset, Edits.read(None, tmp_path / "bad.csv"))
     with pytest.raises(InputError, match="has no row 'row98x' and 1 other:"):
         edited_dataset(dataset, Edits.read("row000001, row99,row98x", None))
     with pytest.raises(InputError, match="nothing is left"):

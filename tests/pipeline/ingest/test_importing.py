@@ -318,7 +318,7 @@ def test_lengths_must_match(tmp_path: Path) -> None:
         InputError, match=r"y.npy has 56 labels for the 57 rows of .*X.npy: give one for each row"
     ):
         run(tmp_path, tmp_path / "X.npy", labels=tmp_path / "y.npy")
-    with pytest.raises(InputError, match="has no labels: give them with --labels"):
+    with pytest.raises(InputError, match=r"has no labels: name the column .* or their file with --labels"):
         run(tmp_path, tmp_path / "X.npy")
     with pytest.raises(InputError, match=r"no file of labels at label: .* --labels-name"):
         run(tmp_path, tmp_path / "X.npy", labels=Path("label"))
@@ -461,6 +461,31 @@ def test_labels_of_spreadsheets_are_read_whatever_separates_and_heads_them(tmp_p
             label_words(read_labels(tmp_path / name, 3), name, None)
     table.write_text("hound; beagle\nhound\n", encoding="utf-8")
     assert read_column(table, ("label",), 2).tolist() == ["hound; beagle", "hound"]
+
+
+def test_what_is_not_taken_and_what_may_not_be_meant_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    X, y = data()
+    kinds = np.array([("one", "two")[label % 2] for label in y])
+    kinds[3] = "odd"
+    columns = {f"f{place}": column for place, column in enumerate(X.T)} | {"kind": kinds, "note": kinds}
+    columns |= {"when": kinds, "who": kinds}
+    pq.write_table(pa.table(columns), tmp_path / "table.parquet")
+    with pytest.raises(InputError, match=r"name the column .* with --labels-name \(kind, note, when, who\)"):
+        run(tmp_path, tmp_path / "table.parquet")
+    with pytest.raises(
+        InputError, match=r"no column 'kid': did you mean 'kind'\? it has f0, .* \(\d+ in all\)"
+    ):
+        run(tmp_path, tmp_path / "table.parquet", labels_name="kid")
+    with caplog.at_level("INFO"):
+        run(tmp_path, tmp_path / "table.parquet", labels_name="kind")
+    assert "not taken, as they are no numbers, labels or names of rows: note, when, who" in caplog.text
+    assert "classes of one row, too few to train on and to measure: odd" in caplog.text
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "hot.npy", np.eye(y.max() + 1)[y])
+    run(tmp_path, tmp_path / "X.npy", labels=tmp_path / "hot.npy")
+    assert "every row has one label" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["labels.npy", "labels.npz"])

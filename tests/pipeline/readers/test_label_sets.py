@@ -350,7 +350,7 @@ def test_a_separator_is_for_words(tmp_path: Path) -> None:
 
 def test_an_arff_file_alone_does_not_say_which_are_labels(tmp_path: Path) -> None:
     features = from_arff(tmp_path, *data())["features"]
-    with pytest.raises(InputError, match=r"f\.arff has no labels: .* of an ARFF file the XML"):
+    with pytest.raises(InputError, match=r"f\.arff has no labels: .* the XML of an ARFF file of several"):
         run(tmp_path, features)
 
 
