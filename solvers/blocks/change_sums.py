@@ -1,9 +1,12 @@
-"""The sum of x_i change_i^T over dense rows, class by class, on several threads.
+"""The sum of x_i change_i^T over dense rows: class by class on several threads, or as products of tiles.
 
 Row by row every change fetches the sums of its class and stores them again.  Here the changes of some
 thousand rows are put in the order of their classes first, and those of a class added four at a time: its sums
 stay in the first-level cache, and threads take classes apart from each other.  The order of additions is
 fixed, so that no number depends on how many threads there are.
+
+Where many entries change, as with entropies all do, a product of a tile in float32 takes a third of that
+time, if features and changes are float32 themselves; the tiles are added in float64.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
 #: Bytes of rows whose changes are put in order together.
 _TILE_BYTES = 1 << 23
+#: Entries that change, one in so many at least, from which on a product takes less time than they do; and
+#: rows of one product, whose sums are rounded to float32.
+_DENSE, _DENSE_ROWS = 4, 512
 #: Multiplications of a tile below which one thread is done before others are of use.
 _SHARED = 1 << 23
 
@@ -36,6 +42,9 @@ def add_changes(
 
     So many threads work on it where it is large enough, those of `helpers` where they are given.
     """
+    if X.dtype == changes.dtype == np.float32 and _DENSE * np.count_nonzero(changes) >= changes.size > 0:
+        _add_products(X, places, changes, factors, out)
+        return
     m, d = out.shape
     step = max(_TILE_BYTES // (d * X.itemsize), GROUP)
     starts = np.empty(m + 1, dtype=np.int64)
@@ -53,6 +62,19 @@ def add_changes(
             list(helpers.pool(threads).map(lambda each: _add_classes(*each), work))
         else:
             _add_classes(*work[0])
+
+
+def _add_products(
+    X: FloatArray, places: Int64Array, changes: FloatArray, factors: Float64Array, out: Float64Array
+) -> None:
+    """Add the same by products in float32 of a few rows each."""
+    for low in range(0, len(places), _DENSE_ROWS):
+        part = slice(low, low + _DENSE_ROWS)
+        steps = changes[part] * factors[part, None].astype(np.float32)
+        at = places[part]
+        # Rows that were gathered for their changes lie one after the other.
+        in_turn = bool((np.diff(at) == 1).all())
+        out += steps.T @ (X[at[0] : at[0] + len(at)] if in_turn else X[at])
 
 
 @jit
