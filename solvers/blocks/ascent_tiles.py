@@ -22,7 +22,7 @@ from topline.solvers.blocks.ascent_rows import SweptPart
 from topline.solvers.blocks.ascent_sweeps import update_row
 from topline.solvers.blocks.atomics import add_and_get_old, wait_until
 from topline.solvers.blocks.thread_choice import Helpers, ThreadChoice
-from topline.solvers.blocks.tile_products import GROUP, carry_tile, dots
+from topline.solvers.blocks.tile_products import GROUP, carry_tile, carry_whole_tile, dots
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.projections.ordering import column_workspace, room
@@ -36,6 +36,9 @@ _TILE_ROWS = (4, 64)
 _SHARED = 1 << 28
 #: Chunks that the classes of a tile are cut into.
 _CHUNKS = 16
+#: A row of which one class in so many changes is kept as one of which all do, some by 0: loops then go along
+#: memory.
+_WHOLE = 2
 #: Places of the counters: tiles that are updated, and from `_FIRST` on, each `_APART` places, so that no two
 #: share a cache line, chunks of a tile that are taken and chunks that are done.
 _UPDATED, _FIRST, _APART = 0, 8, 8
@@ -45,6 +48,8 @@ class _Tiles(NamedTuple):
     """What threads share: W, the scores and inner products of two tiles, and what two tiles have changed.
 
     `order` (rows,) are the places in X of all rows, behind a tile that is none; `every` counts the classes.
+    Row p changes counts[slot, p] classes, `classes` by `steps`; those of a row that changes all, or none, are
+    in their own places.
     """
 
     W: FloatArray
@@ -100,7 +105,7 @@ class TiledWeights:
         self._inner: FloatArray = np.empty((2, t, 2 * t), dtype=dtype)
         self._counts = np.zeros((2, t), dtype=np.int64)
         self._classes = np.empty((2, t, m), dtype=np.int32)
-        self._steps = np.empty((2, t, m))
+        self._steps = np.zeros((2, t, padded))
 
     def sweep(
         self, part: SweptPart, loss: tuple[JitFunction, Float64Array, Float64Array], rises: Float64Array
@@ -196,12 +201,11 @@ def _lead(
         _do_chunks(k, part, tiles, spare)
         _wait_for_chunks(k, tiles)
         for p in range(t):
-            tiles.counts[k % 2, p] = 0
-            if k * t + p >= len(part.rows):
-                continue
-            i = part.rows[k * t + p]
-            if part.weights[i] == 0.0:
-                rises[i] = -1.0
+            i = part.rows[min(k * t + p, len(part.rows) - 1)]
+            if k * t + p >= len(part.rows) or part.weights[i] == 0.0:
+                _keep_steps(k % 2, p, 0, changed, steps, tiles)
+                if k * t + p < len(part.rows):
+                    rises[i] = -1.0
                 continue
             _scores_now(k, p, part.along[i], tiles, apart, q)
             norm = part.norms[i] - part.kept_apart * part.along[i] * part.along[i]
@@ -211,13 +215,28 @@ def _lead(
             )  # fmt: skip
             rises[i] = rise * part.weights[i]
             for e in range(n_changed):
-                tiles.classes[k % 2, p, e], tiles.steps[k % 2, p, e] = changed[e], steps[e]
                 apart[changed[e]] -= part.kept_apart * steps[e] * part.along[i]
-            tiles.counts[k % 2, p] = n_changed
+            _keep_steps(k % 2, p, n_changed, changed, steps, tiles)
         add_and_get_old(tiles.counters, _UPDATED, 1)
     for k in range(max(n_tiles - 2, 0), n_tiles):
         _carry(k, 0, tiles.W.shape[0], part, tiles, spare)
     keep((owners, shared_part, shared))
+
+
+@jit
+def _keep_steps(
+    slot: int, p: int, n_changed: int, changed: Int64Array, steps: Float64Array, tiles: _Tiles
+) -> None:
+    """Keep what row p of a tile changes: so many classes, by steps along it."""
+    m = tiles.classes.shape[2]
+    whole = n_changed == 0 or _WHOLE * n_changed >= m
+    tiles.counts[slot, p] = m if whole and n_changed > 0 else n_changed
+    if whole:
+        for j in range(m):
+            tiles.classes[slot, p, j], tiles.steps[slot, p, j] = j, 0.0
+    for e in range(n_changed):
+        at = changed[e] if whole else e
+        tiles.classes[slot, p, at], tiles.steps[slot, p, at] = changed[e], steps[e]
 
 
 @jit
@@ -229,6 +248,10 @@ def _scores_now(k: int, p: int, along: float, tiles: _Tiles, apart: Float64Array
     for r in range(t + p):
         slot, row = (before, r) if r < t else (here, r - t)
         inner = np.float64(tiles.inner[here, p, r])
+        if tiles.counts[slot, row] == len(q):
+            for j in range(len(q)):
+                q[j] += inner * tiles.steps[slot, row, j]
+            continue
         for e in range(tiles.counts[slot, row]):
             q[tiles.classes[slot, row, e]] += inner * tiles.steps[slot, row, e]
 
@@ -293,8 +316,14 @@ def _scores(k: int, low: int, part: SweptPart, tiles: _Tiles, spare: _Spare) -> 
 @jit
 def _carry(k: int, low: int, high: int, part: SweptPart, tiles: _Tiles, spare: _Spare) -> None:
     """Add what tile k has changed to the classes low..high-1."""
-    first = (k + 1) * tiles.counts.shape[1]
+    first, slot = (k + 1) * tiles.counts.shape[1], k % 2
+    whole, m = True, tiles.classes.shape[2]
+    for p in range(tiles.counts.shape[1]):
+        whole = whole and (tiles.counts[slot, p] == 0 or tiles.counts[slot, p] == m)
+    if whole:
+        carry_whole_tile(tiles.W, low, high, part.X, tiles.order, first, tiles.steps, slot)
+        return
     carry_tile(
-        tiles.W, low, high, part.X, tiles.order, first, tiles.counts, tiles.classes, tiles.steps, k % 2,
+        tiles.W, low, high, part.X, tiles.order, first, tiles.counts, tiles.classes, tiles.steps, slot,
         spare.at, spare.who, spare.much,
     )  # fmt: skip
