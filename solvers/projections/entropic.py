@@ -58,6 +58,7 @@ def entropic_column(
     weights = work[0]
     top = work[1]
     largest_values(b, m, k, y, top)
+    ties = _find_top(b, y, k, top, work[6])
     log_c = math.log(c) if c > 0.0 else 0.0
     # t counts from the largest b: scores of 1e9 cost no digits.  At `low` the k-th class alone has s >= 1; at
     # `high` no weight exceeds 1 / m.
@@ -66,7 +67,7 @@ def entropic_column(
     t = t_guess if low < t_guess < high else high
     s = p = 0.0
     for _ in range(_MAX_STEPS):
-        s, p, slope = _masses(b, m, y, c, log_c, k, t, weights, top, work)
+        s, p, slope = _masses(b, m, y, c, log_c, k, t, weights, top, ties, work)
         total = s + p
         if abs(total - 1.0) <= 4.0 * _EPS * (1.0 + abs(t * slope)):
             break
@@ -93,6 +94,32 @@ def entropic_column(
 
 
 @jit
+def _find_top(b: Float64Array, y: int, k: int, top: Float64Array, places: Float64Array) -> int:
+    """Write where the k largest b_j lie, and return how many more equal the last of them."""
+    found = 0
+    for i in range(k):
+        places[i] = y
+    for j in range(b.shape[0]):
+        if b[j] >= top[k - 1] and j != y:
+            found += 1
+            for i in range(k):
+                if top[i] == b[j]:
+                    places[i] = j
+    return found - k
+
+
+@jit(fastmath={"reassoc", "contract"})
+def _tail(b: Float64Array, last: float, c: float, weights: Float64Array) -> tuple[float, float]:
+    """Return the sum of the weights of what lies below `last`, and its slope."""
+    tail = slope = 0.0
+    for j in range(b.shape[0]):
+        x = weights[j] if b[j] < last else 0.0
+        tail += x
+        slope -= x / (1.0 + c * x)
+    return tail, slope
+
+
+@jit
 def _masses(
     b: Float64Array,
     m: int,
@@ -103,27 +130,20 @@ def _masses(
     t: float,
     weights: Float64Array,
     top: Float64Array,
+    ties: int,
     work: Float64Array,
 ) -> tuple[float, float, float]:
-    """Return s(t), p(t) and the slope of s + p, leaving X(b_j - t) in `weights`."""
+    """Return s(t), p(t) and the slope of s + p, leaving X(b_j - t) in `weights`.
+
+    work[6] says where the k largest lie, which `ties` further ones equal.
+    """
     top_weights = work[2]
     entropic_weights(b, top[0], t, c, log_c, weights[:m], work[3][:m], work[4][:m])
-    tail = 0.0
-    tail_slope = 0.0
     last = top[k - 1]
-    ties = 0
-    for j in range(m):
-        if j == y:
-            continue
-        x = weights[j]
-        if b[j] < last:
-            tail += x
-            tail_slope -= x / (1.0 + c * x)
-        elif b[j] == last:
-            ties += 1
     for i in range(k):
-        top_weights[i] = entropic_weight((top[i] - top[0]) - t, c, log_c)
-        ties -= top[i] == last
+        top_weights[i] = weights[int(work[6, i])]
+    weights[y] = 0.0
+    tail, tail_slope = _tail(b, last, c, weights)
     x = top_weights[k - 1]
     # The k-th class is never capped; ties with it that are not among the first k belong to the rest.
     tail += (1 + ties) * x

@@ -12,7 +12,7 @@ from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, Int64Array
 
 # Rows of the two buffers.  Each function documents which rows it uses by unpacking them at its start.
-FLOAT_ROWS = 6
+FLOAT_ROWS = 7
 INDEX_ROWS = 4
 
 # Up to this many largest values are kept in a sorted list during one pass; beyond it a heap is faster.
