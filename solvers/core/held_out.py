@@ -43,6 +43,8 @@ from numpy.typing import NDArray
 ROUNDING = 1e-13
 #: Rows whose scores are examined together.
 ROWS_AT_ONCE = 4096
+#: Rounding of one operation in float32, and what underflow may add to it.
+_SINGLE, _TINY = 2.0**-24, 2.0**-126
 #: Groups of rows, at random and of about the same size, whose hits are counted apart.
 GROUPS = 50
 #: 2^32 over the golden ratio: multiples of it, mod 2^32, are spread evenly whatever the step of the numbers.
@@ -102,9 +104,10 @@ def count_hits(
 ) -> HitCount:
     """Count the rows of X (r, d), dense or CSR, that have their class y among the first k under W (d, m).
 
-    A tie counts against the row, as in `topline.pipeline.evaluation`.  A row of class c counts
-    `class_weights[c]` times, once by default.  `numbers` (r,) are those that put rows in groups, from 0 by
-    default.
+    Products of float32 features are taken in float32 first, and again in float64 for the rows on which their
+    rounding could make a difference.  A tie counts against the row, as in `topline.pipeline.evaluation`.  A
+    row of class c counts `class_weights[c]` times, once by default.  `numbers` (r,) are those that put rows
+    in groups, from 0 by default.
     """
     groups = row_groups(np.arange(len(y)) if numbers is None else numbers)
     often = None if class_weights is None else np.asarray(class_weights, dtype=np.float64)
@@ -112,14 +115,39 @@ def count_hits(
     for start in range(0, len(y), ROWS_AT_ONCE):
         rows = X[start : start + ROWS_AT_ONCE]
         labels = np.asarray(y[start : start + ROWS_AT_ONCE], dtype=np.int64)
-        wide = rows if not isinstance(rows, np.ndarray) else rows.astype(np.float64)
-        hit, distance = decisions(np.asarray(wide @ W, dtype=np.float64), labels, k)
-        decided = distance > radius * _norms(rows)
+        hit, decided = _decided(rows, labels, W, k, radius)
         worth = np.ones(len(labels)) if often is None else often[labels]
         by_group = np.bincount(groups[start : start + ROWS_AT_ONCE][hit], worth[hit], minlength=GROUPS)
         low, high = float(worth @ (hit & decided)), float(worth @ (hit | ~decided))
         total += HitCount(float(worth.sum()), float(worth @ hit), low, high, tuple(by_group.tolist()))
     return total
+
+
+def _decided(
+    rows: Any, y: NDArray[np.int64], W: NDArray[np.float64], k: int, radius: float
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return whether y is among the first k of each row, and whether all moves within the radius leave it."""
+    norms = _norms(rows)
+    if not isinstance(rows, np.ndarray) or rows.dtype != np.float32:
+        wide = rows if not isinstance(rows, np.ndarray) else rows.astype(np.float64)
+        hit, distance = decisions(np.asarray(wide @ W, dtype=np.float64), y, k)
+        return hit, distance > radius * norms
+    # Each score is off by `off` at most, in whatever order its terms are added, and the distance, that of all
+    # scores from those of another decision, by sqrt(m) times that.
+    d, m = W.shape
+    most = np.sqrt(np.einsum("ij,ij->j", W, W).max(initial=0.0))
+    off = np.sqrt(m) * (d + 4) * (1.01 * _SINGLE * most * norms + _TINY * (1.0 + norms))
+    with np.errstate(over="ignore", invalid="ignore"):
+        hit, distance = decisions((rows @ W.astype(np.float32)).astype(np.float64), y, k)
+        decided = distance > radius * norms
+        # Written so that what is no number is not sure.
+        sure = (distance > off) & (np.abs(distance - radius * norms) > off)
+    again = np.flatnonzero(~sure)
+    if len(again) and k < m:
+        exact = rows[again].astype(np.float64) @ W
+        hit[again], distance[again] = decisions(exact, y[again], k)
+        decided[again] = distance[again] > radius * norms[again]
+    return hit, decided
 
 
 def decisions(
@@ -132,9 +160,11 @@ def decisions(
     r, m = scores.shape
     if k >= m:
         return np.ones(r, dtype=bool), np.full(r, np.inf)
-    own = np.take_along_axis(scores, y[:, None], axis=1)
-    others = np.delete(scores.ravel(), y + m * np.arange(r)).reshape(r, m - 1) if r else scores[:, 1:]
-    ahead = np.sort(others - own, axis=1)[:, ::-1]
+    ahead = scores - np.take_along_axis(scores, y[:, None], axis=1)
+    # The own class comes before all others, and is left out.
+    ahead[np.arange(r), y] = np.inf
+    ahead.sort(axis=1)
+    ahead = ahead[:, -2::-1]
     hit = ahead[:, k - 1] < 0.0
     distance = np.empty(r)
     distance[hit] = _shortest(-ahead[hit, :k][:, ::-1])

@@ -94,3 +94,19 @@ def test_a_row_counts_as_often_as_its_class_says() -> None:
         assert alone == again
         found += HitCount(*(-often[c] * getattr(alone, name) for name in ("rows", "hits", "low", "high")))
     assert [found.rows, found.hits, found.low, found.high] == pytest.approx([0.0] * 4, abs=1e-9)
+
+
+@pytest.mark.parametrize("k", [1, 3, 8])
+def test_rounding_of_float32_products_makes_no_difference(k) -> None:
+    """Whether scores are as good as tied, ends of a move lie at the radius, or products overflow."""
+    rng = np.random.default_rng(k)
+    X, y = rng.normal(size=(400, 60)).astype(np.float32), rng.integers(8, size=400)
+    W = rng.normal(size=(60, 1)) + 1e-7 * rng.normal(size=(60, 8))
+    wide = X.astype(np.float64)
+    single = decisions((X @ W.astype(np.float32)).astype(np.float64), y, k)[0]
+    exact, distance = decisions(wide @ W, y, k)
+    assert k == 8 or np.count_nonzero(single != exact) > 20
+    at = float(distance[0] / np.linalg.norm(wide[0]))
+    for radius in (0.0, at * (1 - 1e-9), at * (1 + 1e-9), 1.0):
+        assert count_hits(X, y, W, k, radius) == count_hits(wide, y, W, k, radius)
+    assert count_hits(X, y, 1e40 * W, k, 0.0) == count_hits(wide, y, W, k, 0.0)
