@@ -75,7 +75,8 @@ def recorded_table(found: Paired) -> Table:
     sides = [_recorded(seen.record) for seen in (found.first, found.second)]
     names = list(dict.fromkeys(name for side in sides for name in side))
     rows = [(name, *(side.get(name) for side in sides)) for name in names]
-    return Table.of("recorded", (Column("figure"), *map(Column, found.ids)), rows)
+    columns = (Column(title, "words") for title in ("figure", *found.ids))
+    return Table.of("recorded", tuple(columns), rows)
 
 
 def _recorded(record: ModelRecord) -> dict[str, str]:

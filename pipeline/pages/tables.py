@@ -16,7 +16,10 @@ MOST_ROWS = 1000
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its head, `kind` ("n" number, "t" time, "path" or text) and how values are written."""
+    """A column: its head, `kind` and how values are written.
+
+    The kinds are "n" number, "t" time, "path", "words" that may wrap on a phone, or text.
+    """
 
     title: str
     kind: str = ""

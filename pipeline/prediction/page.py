@@ -62,6 +62,7 @@ def write_page(
         model=model,
         subject=subject,
         cards=cards,
+        scored=any(not row["probabilities"] for _, row in rows),
         csv=_csv(cards),
         total=total,
         unread=unread,

@@ -223,7 +223,8 @@ def answer_words(evaluation: Evaluation | None, unit: str = "images") -> str:
     said = f"{right:,} of {evaluation.rows:,} {evaluation.split} {unit} were given their own class"
     enough = next((k for k, share in evaluation.topk.items() if share >= 0.99), None)
     if enough is not None and enough > 1:
-        said += f", and 99% or more have it among the first {enough}"
+        share = "all" if evaluation.topk[enough] == 1.0 else "99% or more"
+        said += f", and {share} have it among the first {enough}"
     guess = f"always answering {evaluation.majority_class} would be right for"
     return f"{said}; {guess} {evaluation.majority_baseline:.1%}."
 

@@ -136,6 +136,10 @@ def test_fifty_models(tab: Tab, tmp_path: Path, fifty: Store) -> None:
         }  # fmt: skip
         for name, page in pages.items():
             assert_for_everybody(tab, page, tmp_path, name)
+        # What was recorded of both stands beside its name on a phone, without scrolling sideways.
+        tab.open(pages["models"], width=390)
+        last = "document.querySelector('[data-table=recorded] th:last-child').getBoundingClientRect().right"
+        assert tab.ask(last) <= 390
         tab.open(url)
         walk_by_keyboard(tab)
         tab.follow("document.querySelector('[data-part=models] a[href]').click()")

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from tests.pipeline.dashboards import view_of
+from topline.pipeline.evaluation import Evaluation
 from topline.pipeline.evaluation.confusions import Gallery, ShownImage, WorstClass
 from topline.pipeline.images import thumbnail
 from topline.pipeline.pages import amount, duration, flat
 from topline.pipeline.pages.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
-from topline.pipeline.report.document import Rejected, ReportData, render_report, verdict
+from topline.pipeline.report.document import Rejected, ReportData, answer_words, render_report, verdict
 from topline.storage.models import ModelRecord
 
 NASTY = '<script>alert("x")</script> & "mug"'
@@ -280,3 +281,18 @@ def test_an_axis_of_shares_ends_at_the_whole() -> None:
     drawn = str(line_chart([line], x_label="log10 C", y_label="accuracy", most=1.0))
     assert re.findall(r">(1\.[0-9]+)<", drawn) == []
     assert ">1<" in drawn
+
+
+@pytest.mark.parametrize(("pictures", "seven"), [(1, False), (8, False), (9, True), (12, False), (17, True)])
+def test_no_picture_stands_alone_in_the_last_row(pictures: int, seven: bool) -> None:
+    report = hand_made_report()
+    photographs = (report.gallery.right[0],) * pictures
+    page = render_report(replace(report, gallery=replace(report.gallery, right=photographs)))
+    shown = page[page.index("Right, drawn by lot") :]
+    assert shown.partition('<div class="photos')[2].startswith(' c7"' if seven else '">')
+
+
+@pytest.mark.parametrize(("share", "words"), [(0.994, "99% or more have it"), (1.0, "all have it")])
+def test_the_answer_says_all_where_it_is_all(share: float, words: str) -> None:
+    evaluation = Evaluation.from_dict(dict(hand_made_report().record.evaluation or {}))
+    assert f", and {words} among the first 3" in answer_words(replace(evaluation, topk={1: 0.9, 3: share}))
