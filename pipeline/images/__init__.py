@@ -17,9 +17,11 @@ from topline.pipeline.images.items import (
     split_name,
 )
 from topline.pipeline.images.sources import SourceImages, list_images
+from topline.pipeline.images.words import NO_FRACTIONS, numbers_in, word
 
 __all__ = [
     "DELIMITERS",
+    "NO_FRACTIONS",
     "ImageItem",
     "ImageListing",
     "Picture",
@@ -28,9 +30,11 @@ __all__ = [
     "decode",
     "delimiter_of",
     "list_images",
+    "numbers_in",
     "read_picture",
     "sorted_names",
     "split_name",
     "thumbnail",
+    "word",
     "write_digits",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from topline.pipeline.images.items import (
     with_file_stats,
     with_unique_ids,
 )
+from topline.pipeline.images.words import NO_FRACTIONS, is_number, numbers_in, word
 
 TABLE_SUFFIXES = (*DELIMITERS, ".parquet")
 
@@ -36,7 +38,33 @@ def list_table(table: Path, *, labelled: bool = True) -> ImageListing:
     items = [_item(root, place, row, labelled=labelled) for place, row in rows]
     if not items:
         raise InputError(f"{table} has no rows: write one for each image, as path,label")
+    if not _has_text_labels(table):
+        items = _classed(table, items)
     return ImageListing(root, "table", with_unique_ids(items))
+
+
+def _classed(table: Path, items: list[ImageItem]) -> list[ImageItem]:
+    """Return images with the classes that their labels mean where all are numbers: 1.0 is the class 1."""
+    labels = [item.label for item in items if item.label is not None]
+    if not all(map(is_number, labels)):
+        return items
+    fraction = next((label for label in labels if not float(label).is_integer()), None)
+    if fraction is not None:
+        raise InputError(f"{table} has a fraction for a label ({fraction}): {NO_FRACTIONS}")
+    return [
+        item if item.label is None else replace(item, label=word(numbers_in([item.label])[0]))
+        for item in items
+    ]
+
+
+def _has_text_labels(table: Path) -> bool:
+    """Whether the labels of a table are typed as text, so that 0.5 is a name."""
+    if table.suffix.lower() != ".parquet":
+        return False
+    schema = pq.read_schema(table)
+    kind = schema.field("label").type if "label" in schema.names else pa.string()
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return not (pa.types.is_floating(kind) or pa.types.is_integer(kind))
 
 
 def _item(root: Path, place: str, row: Row, *, labelled: bool) -> ImageItem:

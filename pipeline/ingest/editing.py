@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images import delimiter_of
-from topline.pipeline.readers import named, reading, word
+from topline.pipeline.images import delimiter_of, word
+from topline.pipeline.readers import named, reading
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetInfo, DatasetWriter
 from topline.storage.fingerprint import digest_json

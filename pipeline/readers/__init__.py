@@ -25,7 +25,6 @@ from topline.pipeline.readers.labels import (
     read_column,
     read_labels,
     split_words,
-    word,
 )
 
 __all__ = [
@@ -49,5 +48,4 @@ __all__ = [
     "require_single_labels",
     "split_labels",
     "split_words",
-    "word",
 ]

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
+from topline.pipeline.images import numbers_in
 from topline.pipeline.readers.base import LABEL_NAMES
-from topline.pipeline.readers.labels import numbers_in
 from topline.pipeline.readers.text import TextFeatures, line_blocks, parsed_blocks
 
 FEATURE, MEMBER, SINGLE = range(3)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
+from topline.pipeline.images import word
 from topline.pipeline.readers.base import SEVERAL, first_rows
-from topline.pipeline.readers.labels import word
 from topline.solvers.losses import LabelSets
 from topline.storage.datasets import DatasetInfo, LabelSetTable
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,18 +13,10 @@ from numpy.typing import NDArray
 from scipy.sparse import load_npz
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images import DELIMITERS, delimiter_of, split_name
+from topline.pipeline.images import DELIMITERS, NO_FRACTIONS, delimiter_of, numbers_in, split_name, word
 from topline.pipeline.readers.base import LABEL_NAMES, NAMED_ROWS
 from topline.pipeline.readers.damage import cause, check_members, check_not_empty, reading
 from topline.storage.schema import SPLITS
-
-#: What to do about labels that are fractions.
-NO_FRACTIONS = (
-    "number classes from 0, or save their names as text, labels.astype(str), in .npy or Parquet; amounts are"
-    " no classes"
-)
-_WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def read_labels(path: Path, rows: int | None = None) -> NDArray[Any]:
@@ -116,22 +107,6 @@ def _csv_column(path: Path, lines: list[list[str]], usual: Sequence[str], rows: 
     return numbers_in([line[place].strip() for line in lines[1:]])
 
 
-def numbers_in(words: Sequence[str]) -> NDArray[Any]:
-    """Return the words of a text as they are, or, where all are numbers, its fractions as floats.
-
-    A text has no types: 3.11 is a name beside nightly, and a number among others.
-    """
-    found = np.empty(len(words), dtype=object)
-    found[:] = words
-    if all(_NUMBER.fullmatch(text) for text in words if word(text) is not None):
-        found[:] = [text if _is_whole(text) else float(text) for text in words]
-    return found
-
-
-def _is_whole(text: str) -> bool:
-    return word(text) is None or _WHOLE.fullmatch(text) is not None
-
-
 def label_words(values: NDArray[Any], place: str, names: Sequence[str] | None) -> list[str]:
     """Return labels as class names.
 
@@ -175,23 +150,6 @@ def read_class_names(path: Path) -> list[str]:
     if not names or not all(names) or len(set(names)) < len(names):
         raise InputError(f"{path} holds a different class name in each line, and at least one")
     return names
-
-
-def word(value: object) -> str | None:
-    """Return a label as text; None where it is missing."""
-    if value is None or (isinstance(value, float) and not np.isfinite(value)):
-        return None
-    if isinstance(value, (bool, int)):
-        return str(int(value))
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else str(value)
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    text = text.strip()
-    if text.lower() in ("", "nan", "none", "null"):
-        return None
-    # LIBSVM writes +1, and many tools write whole numbers as 3.0; 007 stays a name.
-    whole = _WHOLE.fullmatch(text)
-    return whole.group(1) if whole else text
 
 
 def _refuse(

@@ -210,6 +210,34 @@ def test_a_table_names_paths_labels_and_splits(tmp_path: Path, suffix: str, mark
 
 
 @pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        (("1.0", "2.0", "1e1", "007"), ["1", "2", "10", "007"]),
+        (("3.11", "nightly", "2.0", "1"), ["3.11", "nightly", "2.0", "1"]),
+    ],
+)
+def test_numbers_of_a_table_are_classes_by_one_rule(
+    tmp_path: Path, labels: tuple[str, ...], classes: list[str]
+) -> None:
+    rows = {"path": [f"{place}.png" for place in range(4)], "label": list(labels)}
+    table = tmp_path / "t.csv"
+    table.write_text("path,label\n" + "\n".join(map(",".join, zip(*rows.values(), strict=True))))
+    assert [item.label for item in list_images(str(table)).items] == classes
+    pq.write_table(pa.table(rows), tmp_path / "text.parquet")
+    assert [item.label for item in list_images(str(tmp_path / "text.parquet")).items] == list(labels)
+
+
+def test_fractions_are_no_classes_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,label\na.png,0.5\nb.png,1\n")
+    pq.write_table(pa.table({"path": ["a.png"], "label": [0.5]}), tmp_path / "t.parquet")
+    for name in ("t.csv", "t.parquet"):
+        with pytest.raises(InputError, match=r"has a fraction for a label \(0\.5\): .*labels\.astype\(str\)"):
+            list_images(str(tmp_path / name))
+    pq.write_table(pa.table({"path": ["a.png"], "label": [3.0]}), tmp_path / "t.parquet")
+    assert list_images(str(tmp_path / "t.parquet")).items[0].label == "3"
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("file,label\na.png,x\n", "file, label: it needs path and label"),
