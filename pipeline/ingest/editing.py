@@ -112,8 +112,8 @@ def _corrected(dataset: Dataset, edits: Edits, ids: Sequence[str]) -> NDArray[np
             raise InputError(
                 f"the label {label!r} of {name} is none of the {len(codes)} classes of dataset"
                 f" {dataset.info.id}: "
-                + (f"did you mean {close[0]!r}? " if close else "give one of them, ")
-                + "or nothing to leave the row out"
+                + (f"did you mean {close[0]!r}? An" if close else "give one of them; an")
+                + " empty label leaves the row out"
             )
         if labels[places[name]] >= 0:
             labels[places[name]] = codes[label]
