@@ -19,7 +19,7 @@ from distributed.scheduler import KilledWorker
 
 from topline.pipeline.cluster.liveness import KEY_PREFIX
 from topline.pipeline.cluster.messages import ShippedRows
-from topline.pipeline.cluster.watchdog import POLL_SECONDS, Clock, Watchdog, WorkerWatch
+from topline.pipeline.cluster.watchdog import POLL_SECONDS, Clock, Watchdog, WorkerWatch, ask_scheduler
 from topline.solvers.errors import StateLostError
 
 logger = logging.getLogger(__name__)
@@ -136,13 +136,12 @@ class WorkerCalls:
         """Run `function(*arguments, dask_worker=...)` beside the tasks of workers, those that answer."""
         message = {"op": "run", "function": dumps(function), "args": dumps(arguments), "kwargs": dumps({})}
 
-        async def ask() -> None:
-            scheduler: Any = self._client.scheduler
+        async def broadcast(scheduler: Any) -> None:
             await scheduler.broadcast(msg=message | {"wait": True}, workers=workers, on_error="ignore")
 
         try:
-            self._client.sync(ask, callback_timeout=TELL_SECONDS)
-        except (OSError, TimeoutError, AttributeError) as error:
+            ask_scheduler(self._client, broadcast, TELL_SECONDS)
+        except (OSError, TimeoutError) as error:
             logger.debug("%s were not told: %s", workers, error)
 
     def wait_for_workers(self, hoped_for: int, seconds: float) -> dict[str, int]:

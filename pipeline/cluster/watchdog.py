@@ -11,7 +11,7 @@ Time counts only between answers: a worker that was stopped, or a machine that s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -83,7 +83,7 @@ class Watchdog:
             return {}
         self._polled = now
         try:
-            answers = self._client.sync(self._ask, pending, callback_timeout=ASK_SECONDS)
+            answers = ask_scheduler(self._client, partial(self._ask, pending), ASK_SECONDS)
         except (OSError, TimeoutError):
             return {}
         known = alive()
@@ -131,9 +131,8 @@ class Watchdog:
             return "did not end its task in time"
         return None
 
-    async def _ask(self, pending: Mapping[str, str]) -> dict[str, Mapping[str, Liveness]]:
+    async def _ask(self, pending: Mapping[str, str], scheduler: Any) -> dict[str, Mapping[str, Liveness]]:
         """Return the liveness of the tasks that each worker still has to do, of those who answer."""
-        scheduler: Any = self._client.scheduler
         message = {"op": "run", "function": dumps(liveness_of), "args": dumps((list(pending),))}
         workers: Sequence[str] = sorted(set(pending.values()))
         answers = await scheduler.broadcast(
@@ -252,15 +251,36 @@ def known_workers(client: Client, timeout: float | None = None) -> Mapping[str, 
     Raises OSError or TimeoutError where the scheduler does not answer within `timeout` seconds.
     """
 
+    async def identity(scheduler: Any) -> Any:
+        return await retry(partial(scheduler.identity, n_workers=-1), ASK_AGAIN, POLL_SECONDS, POLL_SECONDS)
+
+    workers: Mapping[str, Any] = ask_scheduler(client, identity, timeout)["workers"]
+    return workers
+
+
+def ask_scheduler(
+    client: Client, question: Callable[[Any], Awaitable[Any]], timeout: float | None = None
+) -> Any:
+    """Return the answer to `question(scheduler)`, which waits for one of the scheduler's own functions.
+
+    Raises OSError or TimeoutError where the scheduler does not answer within `timeout` seconds.
+    """
+
     async def ask() -> Any:
         if client.scheduler is None:
             raise OSError("the client is closed")
-        return await retry(
-            partial(client.scheduler.identity, n_workers=-1), ASK_AGAIN, POLL_SECONDS, POLL_SECONDS
-        )
+        try:
+            return await question(client.scheduler)
+        except RuntimeError as error:
+            # What Dask's pool of connections says once its client has given the scheduler up.
+            if client.status in ("running", "connecting"):
+                raise
+            raise OSError(f"the client is {client.status}") from error
 
-    workers: Mapping[str, Any] = client.sync(ask, callback_timeout=timeout)["workers"]
-    return workers
+    try:
+        return client.sync(ask, callback_timeout=timeout)
+    except TimeoutError as error:
+        raise TimeoutError("no answer in time" if timeout is None else f"none in {timeout:g} s") from error
 
 
 def is_paused(info: Mapping[str, Any]) -> bool:

@@ -101,6 +101,10 @@ class Process:
             raise AssertionError(f"it hangs: {self.err.read_text()}")
         return Ended(code, self.out.read_text(), self.err.read_text(), time.monotonic() - self.began)
 
+    @property
+    def ended(self) -> bool:
+        return self._process.exitcode is not None
+
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
 
@@ -277,7 +281,12 @@ class Chaos:
         return ended
 
     def wait_for_checkpoints(self, number: int) -> None:
-        until(lambda: len(self.checkpoints()) >= number, f"{number} checkpoints")
+        self._until(lambda: len(self.checkpoints()) >= number, f"{number} checkpoints")
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for something that a job brings about; where all of them have ended it will not come."""
+        until(lambda: all(job.ended for job in self.jobs) or condition(), what)
+        assert condition(), f"{what} did not come: {[job.err.read_text() for job in self.jobs]}"
 
     def history(self) -> list[dict[str, Any]]:
         runs = self.store / "runs" / "r0001"
@@ -287,10 +296,10 @@ class Chaos:
         return [int(line["round"]) for line in self.history() if "round" in line]
 
     def wait_for_rounds(self, rounds: int) -> None:
-        until(lambda: len(self.rounds()) >= rounds, f"{rounds} rounds")
+        self._until(lambda: len(self.rounds()) >= rounds, f"{rounds} rounds")
 
     def wait_for_orders(self, cluster: Cluster, orders: int) -> None:
-        until(lambda: len(cluster.orders()) >= orders, f"{orders} orders")
+        self._until(lambda: len(cluster.orders()) >= orders, f"{orders} orders")
 
     def checkpoints(self) -> list[Path]:
         return sorted((self.store / "runs" / "r0001" / "checkpoints").glob("*.json"))

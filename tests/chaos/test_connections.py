@@ -10,7 +10,8 @@ import pytest
 from tests.chaos.harness import FREE, TOL, Chaos
 from tests.chaos.proxy import Proxy
 
-PATIENT = ("--heartbeat-timeout", 3, "--worker-wait", 4)
+# More than a starved machine takes to answer, and no more than a test can wait.
+PATIENT = ("--heartbeat-timeout", 20, "--worker-wait", 20)
 ENDLESS = ("--tol", 1e-9)
 
 

@@ -25,7 +25,7 @@ from topline.pipeline.cluster import (
     open_cluster,
 )
 from topline.pipeline.cluster.liveness import Liveness, liveness_of
-from topline.pipeline.cluster.watchdog import Watchdog, WorkerWatch
+from topline.pipeline.cluster.watchdog import Watchdog, WorkerWatch, ask_scheduler
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.blocks import Block
@@ -303,3 +303,16 @@ def test_connections_that_were_cut_are_not_a_scheduler_that_is_gone(
     monkeypatch.setattr(client, "scheduler", CutConnection(client.scheduler, cuts=1_000))
     with pytest.raises(ClusterError, match="does not answer"):
         watch.alive()
+
+
+def test_a_client_that_has_given_its_scheduler_up_is_told_from_a_fault(client: Client) -> None:
+    """Dask's pool of connections then raises RuntimeError, now here and now there."""
+
+    async def closed(_: Any) -> None:
+        raise RuntimeError("ConnectionPool is closed")
+
+    with pytest.raises(RuntimeError, match="ConnectionPool"):
+        ask_scheduler(client, closed, 30.0)
+    client.close()
+    with pytest.raises(OSError, match="the client is closed"):
+        ask_scheduler(client, closed, 30.0)
