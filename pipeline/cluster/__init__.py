@@ -24,10 +24,13 @@ from topline.pipeline.cluster.memory_plan import (
     plan_alone,
     plan_memory,
     plan_on_workers,
+    room_for_rows,
 )
+from topline.pipeline.cluster.scheduling import LOSSES_IN_A_ROW, too_many_losses
 from topline.pipeline.cluster.watchdog import known_workers
 
 __all__ = [
+    "LOSSES_IN_A_ROW",
     "TOPIC",
     "Call",
     "DaskExecutor",
@@ -43,6 +46,8 @@ __all__ = [
     "plan_alone",
     "plan_memory",
     "plan_on_workers",
+    "room_for_rows",
     "takes_processes",
+    "too_many_losses",
     "worker_count",
 ]

@@ -105,6 +105,18 @@ def worker_share(limit: int, workers: int) -> int:
     return share
 
 
+def room_for_rows(limit: int, workers: int | None, processes: int) -> int:
+    """Return the bytes of `limit` that each process has for rows, below 0 where not even it itself fits.
+
+    `workers` are 0 for a job without Dask, `processes` for one whose workers are threads.
+    """
+    if workers == 0:
+        return limit - ALONE_BYTES
+    if processes == 0:
+        return limit - COORDINATOR_BYTES
+    return int(FILLED * ((limit - COORDINATOR_BYTES) // processes)) - WORKER_BYTES
+
+
 def plan_memory(
     limit: int | None, size: ProblemSize, workers: int, cache_bytes: int, *, processes: bool = True
 ) -> MemoryPlan:

@@ -196,10 +196,15 @@ class BlockScheduler:
     def _count(self, lost: WorkersLost) -> None:
         self._losses += 1
         if self._losses >= LOSSES_IN_A_ROW:
-            raise ClusterError(
-                f"workers were lost {self._losses} times in a row, at last because {lost}: if they run out"
-                " of memory, raise --memory-limit or take fewer workers; the run can be resumed"
-            ) from lost
+            raise too_many_losses(self._losses, lost, "run") from lost
+
+
+def too_many_losses(losses: int, lost: WorkersLost, job: str) -> ClusterError:
+    """Return the error that ends a job whose workers keep dying."""
+    return ClusterError(
+        f"workers were lost {losses} times in a row, at last because {lost}: if they run out of memory, raise"
+        f" --memory-limit or take fewer workers; the {job} can be resumed"
+    )
 
 
 def replaced(lost: WorkersLost) -> DualsReplacedError:

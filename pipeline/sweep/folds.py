@@ -95,6 +95,11 @@ def stratified_sample(y: Labels, rows: int | None, seed: int) -> NDArray[np.int6
     return np.sort(_by_class(y, seed)[np.arange(rows) * len(y) // rows])
 
 
+def held_folds(folds: int, nbytes: int) -> int:
+    """Return how many folds a process comes to keep of rows of so many bytes."""
+    return min(folds, max(KEPT_FOLDS, KEPT_BYTES // max(nbytes, 1)))
+
+
 def fold_data(source: FoldSource, fold: int) -> FoldData:
     """Read one fold's rows, or find them where they were kept."""
     key = source, fold

@@ -17,10 +17,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from dask.system import CPU_COUNT
 from distributed import Client
 
-from topline.pipeline.cluster import given_or_own_client, memory_limit
+from topline.pipeline.cluster import given_or_own_client, worker_count
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
 from topline.pipeline.options import Cell, ClusterConfig, SweepConfig
 from topline.pipeline.progress import Progress
@@ -203,15 +202,13 @@ class _Rounds:
 
 @contextmanager
 def _runner(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) -> Iterator[Runner]:
-    wanted = cluster.workers or max(1, CPU_COUNT // cluster.threads_per_worker)
-    limit = memory_limit(cluster.memory_limit)
-    if not fits_every_process(plan, limit, 1 if cluster.workers == 0 else wanted):
+    if not fits_every_process(plan, cluster):
         with open_shared(plan, cluster, client) as shared:
             yield shared
         return
     if client is None and cluster.scheduler is None and cluster.workers != 0:
         most = len(plan.paths) * plan.config.folds
-        cluster = cluster.model_copy(update={"workers": min(wanted, most)})
+        cluster = cluster.model_copy(update={"workers": min(worker_count(cluster), most)})
     with given_or_own_client(cluster, client, plan.nbytes) as found:
         if found is None:
             yield HereRunner()

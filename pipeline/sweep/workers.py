@@ -9,7 +9,13 @@ from typing import Protocol
 
 from distributed import Client
 
-from topline.pipeline.cluster import Call, WorkerCalls, WorkersLost
+from topline.pipeline.cluster import (
+    LOSSES_IN_A_ROW,
+    Call,
+    WorkerCalls,
+    WorkersLost,
+    too_many_losses,
+)
 from topline.pipeline.sweep.cells import Outcome
 from topline.pipeline.sweep.folds import forget_folds
 from topline.pipeline.sweep.paths import PathTask, advance_paths, forget_paths
@@ -62,7 +68,7 @@ class DaskRunner:
 
     def run(self, tasks: Sequence[PathTask]) -> Iterator[Answer]:
         """Yield each task with its answer as it comes, a wave of one task a worker after the other."""
-        waiting = list(tasks)
+        waiting, losses = list(tasks), 0
         while waiting:
             workers = list(self._calls.wait_for_workers(self._hoped_for, self._wait))
             self._hoped_for = len(workers)
@@ -72,9 +78,12 @@ class DaskRunner:
                     [Call(worker, advance_paths, ([task],)) for worker, task in wave.items()]
                 )
             except WorkersLost as lost:
+                if (losses := losses + 1) >= LOSSES_IN_A_ROW:
+                    raise too_many_losses(losses, lost, "sweep") from lost
                 logger.warning("%s: its paths go to others", lost)
                 self._homes = {path: home for path, home in self._homes.items() if home not in lost.workers}
                 continue
+            losses = 0
             for worker, task in wave.items():
                 waiting.remove(task)
                 yield task, answers[worker][0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from tests.pipeline.small_data import make_features, small_dataset, write_datase
 from tests.reference import losses as reference
 from topline import MaxHinge, Problem, SerialExecutor, TopKHinge, solve
 from topline.pipeline.cli import main
-from topline.pipeline.cluster import known_workers, open_cluster
-from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
+from topline.pipeline.cluster import WorkersLost, known_workers, open_cluster
+from topline.pipeline.errors import ClusterError, ConfigError, InputError, InterruptedRunError
 from topline.pipeline.options import build
 from topline.pipeline.options.sweep import Cell, SweepConfig, Variant
 from topline.pipeline.options.train import ClusterConfig
@@ -31,7 +32,7 @@ from topline.pipeline.sweep.folds import (
     stratified_sample,
 )
 from topline.pipeline.sweep.paths import PathTask, forget_paths
-from topline.pipeline.sweep.plan import plan_sweep
+from topline.pipeline.sweep.plan import SweepPlan, fits_every_process, plan_sweep
 from topline.pipeline.sweep.workers import DaskRunner, HereRunner
 from topline.solvers.errors import DualsReplacedError
 from topline.storage.errors import ConflictError, MismatchError
@@ -328,6 +329,44 @@ def test_what_the_data_cannot_bear_is_refused(store: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("topline.pipeline.sweep.plan.psutil.virtual_memory", lambda: few)
     with pytest.raises(InputError, match=r"standardize makes other rows of every fold.* --rows \d"):
         sweep(SweepConfig(store=store, topk=1, transforms=("standardize",)), HERE)
+
+
+@pytest.mark.parametrize(
+    ("workers", "limit", "fits"),
+    [(2, "4GiB", True), (2, "1500MiB", False), (0, "1500MiB", True), (0, "600MiB", False)],
+)
+def test_a_limit_holds_the_processes_as_well_as_their_rows(
+    store: str, monkeypatch: pytest.MonkeyPatch, workers: int, limit: str, fits: bool
+) -> None:
+    """A worker that outgrows its share is ended by its nanny, and so is the next that does its work.
+
+    80 MiB of rows, in each process with those of five folds; a process takes some 400 MiB without any.
+    """
+    plan = plan_sweep(SweepConfig(store=store, topk=1, folds=5))
+    monkeypatch.setattr(SweepPlan, "nbytes", property(lambda _: 80 << 20))
+    free = type("M", (), {"available": 64 << 30})
+    monkeypatch.setattr("topline.pipeline.sweep.plan.psutil.virtual_memory", lambda: free)
+    assert fits_every_process(plan, ClusterConfig(workers=workers, memory_limit=limit)) is fits
+
+
+def test_a_sweep_whose_workers_keep_dying_ends_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dying:
+        asked = 0
+
+        def wait_for_workers(self, *_: object) -> dict[str, int]:
+            return {"tcp://a": 1}
+
+        def run(self, *_: object) -> None:
+            self.asked += 1
+            raise WorkersLost(["tcp://a"], "is gone")
+
+    runner = DaskRunner(None, heartbeat_timeout=60.0, worker_wait=60.0)  # type: ignore[arg-type]
+    dying = Dying()
+    monkeypatch.setattr(runner, "_calls", dying)
+    task = SimpleNamespace(name="a/0", fold=0)
+    with pytest.raises(ClusterError, match=r"5 times in a row.*raise --memory-limit"):
+        list(runner.run([task]))  # type: ignore[list-item]
+    assert dying.asked == 5
 
 
 @pytest.mark.parametrize("workers", [0, 2])
