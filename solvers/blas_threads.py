@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,13 +21,37 @@ class _Limit:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.users = 0
-        self.controller: ThreadpoolController | None = None
-        self.limit: Any = None
+        #: Each library of BLAS with the threads that it had before.
+        self.before: list[tuple[Any, int]] = []
+        self._found: dict[bool, list[Any]] = {}
 
-    def find(self) -> ThreadpoolController:
-        """Return the controller, which takes 2 ms to look for BLAS."""
-        self.controller = self.controller or ThreadpoolController()
-        return self.controller
+    def libraries(self) -> list[Any]:
+        """Return the libraries of BLAS in this process, which takes 2 ms to look for."""
+        # SciPy brings one of its own, which may be loaded later.
+        both = "scipy.linalg" in sys.modules
+        if both not in self._found:
+            self._found[both] = ThreadpoolController().select(user_api="blas").lib_controllers
+        return self._found[both]
+
+    def hold(self) -> None:
+        """Give every library one thread."""
+        self.before = [(library, library.num_threads) for library in self.libraries()]
+        for library, _ in self.before:
+            _set_threads(library, 1)
+
+    def release(self) -> None:
+        """Give every library what it had."""
+        for library, number in self.before:
+            _set_threads(library, number)
+
+
+def _set_threads(library: Any, number: int) -> None:
+    """Set the threads of a library of BLAS, in whichever thread this is.
+
+    From threadpoolctl 3.8 on `set_num_threads` does nothing for OpenBLAS in any thread but the one that came
+    first, as long as that lives; here users are counted instead.
+    """
+    getattr(library, "_real_set_num_threads", library.set_num_threads)(number)
 
 
 _held = _Limit()
@@ -43,14 +68,14 @@ def one_blas_thread() -> Iterator[None]:
     with _held.lock:
         _held.users += 1
         if _held.users == 1:
-            _held.limit = _held.find().limit(limits=1, user_api="blas")
+            _held.hold()
     try:
         yield
     finally:
         with _held.lock:
             _held.users -= 1
             if _held.users == 0:
-                _held.limit.restore_original_limits()
+                _held.release()
 
 
 def threads_here() -> int:
@@ -61,9 +86,9 @@ def threads_here() -> int:
     """
     with _held.lock:
         if _held.users:
-            found = [_held.limit.get_original_num_threads()["blas"]]
+            found = [number for _, number in _held.before]
         else:
-            found = [info["num_threads"] for info in _held.find().info() if info["user_api"] == "blas"]
+            found = [library.num_threads for library in _held.libraries()]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([cores, *(int(number) for number in found if number)]))
 

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from topline.pipeline.errors import InputError
+from topline.solvers.blas_threads import one_blas_thread
 
 Float32Array = NDArray[np.float32]
 
@@ -54,7 +54,7 @@ class Vocabulary:
         learn_gmm: Any = skimage.feature.learn_gmm
         values = np.asarray(descriptors, dtype=np.float64)
         # Sums on several threads come in an order of their own.
-        with threadpool_limits(1), warnings.catch_warnings():
+        with one_blas_thread(), warnings.catch_warnings():
             # A mixture that is not at its likeliest is a vocabulary all the same.
             warnings.simplefilter("ignore", ConvergenceWarning)
             mean = values.mean(axis=0)

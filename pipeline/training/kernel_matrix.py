@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from distributed import Client, fire_and_forget, wait
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from topline.pipeline.cluster import known_workers
 from topline.pipeline.errors import ClusterError, ConfigError
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import TrainingRows, Transforms
+from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.core.rows import as_rows
 from topline.solvers.kernels import Kernel, factor, is_precomputed
 from topline.solvers.kernels.low_rank import ARRAYS
@@ -164,7 +164,7 @@ def _on_workers(task: KernelTask, runs: list[tuple[int, int]], client: Client) -
 
 def _compute_alone(task: KernelTask, first: int, last: int) -> list[FileEntry]:
     """Compute units on a worker, whose other threads have their own."""
-    with threadpool_limits(1):
+    with one_blas_thread():
         return compute_units(task, first, last)
 
 
