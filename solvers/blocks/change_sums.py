@@ -23,8 +23,8 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 #: Bytes of rows whose changes are put in order together.
 _TILE_BYTES = 1 << 23
 #: Entries that change, one in so many at least, from which on a product takes less time than they do; and
-#: rows of one product, whose sums are rounded to float32.
-_DENSE, _DENSE_ROWS = 4, 512
+#: rows of one product, whose sums are rounded to float32, at most and at least.
+_DENSE, _DENSE_ROWS, _FEW_ROWS = 4, 512, 64
 #: Multiplications of a tile below which one thread is done before others are of use.
 _SHARED = 1 << 23
 
@@ -42,10 +42,13 @@ def add_changes(
 
     So many threads work on it where it is large enough, those of `helpers` where they are given.
     """
-    if X.dtype == changes.dtype == np.float32 and _DENSE * np.count_nonzero(changes) >= changes.size > 0:
-        _add_products(X, places, changes, factors, out)
-        return
     m, d = out.shape
+    # Products of few rows, as all are where rows are long, cost more than their sums.
+    together = min(_DENSE_ROWS, _TILE_BYTES // (d * X.itemsize))
+    single = X.dtype == changes.dtype == np.float32
+    if single and together >= _FEW_ROWS and _DENSE * np.count_nonzero(changes) >= changes.size > 0:
+        _add_products(X, places, changes, factors, out, together)
+        return
     step = max(_TILE_BYTES // (d * X.itemsize), GROUP)
     starts = np.empty(m + 1, dtype=np.int64)
     helpers = helpers or Helpers()
@@ -65,11 +68,16 @@ def add_changes(
 
 
 def _add_products(
-    X: FloatArray, places: Int64Array, changes: FloatArray, factors: Float64Array, out: Float64Array
+    X: FloatArray,
+    places: Int64Array,
+    changes: FloatArray,
+    factors: Float64Array,
+    out: Float64Array,
+    together: int,
 ) -> None:
-    """Add the same by products in float32 of a few rows each."""
-    for low in range(0, len(places), _DENSE_ROWS):
-        part = slice(low, low + _DENSE_ROWS)
+    """Add the same by products in float32 of so many rows each."""
+    for low in range(0, len(places), together):
+        part = slice(low, low + together)
         steps = changes[part] * factors[part, None].astype(np.float32)
         at = places[part]
         # Rows that were gathered for their changes lie one after the other.

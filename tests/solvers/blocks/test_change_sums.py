@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -31,3 +33,20 @@ def test_it_is_the_product_whatever_the_threads_and_tiles(monkeypatch, dtype, ro
             found.append((tile_bytes, out))
     for tile_bytes, out in found:
         assert all(np.array_equal(out, other) for size, other in found if size == tile_bytes)
+
+
+def test_long_rows_that_change_whole_are_not_gathered_first() -> None:
+    """A product of tiles takes a copy of its rows where they do not lie in turn."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 100_000), dtype=np.float32)
+    places = rng.permutation(len(X))
+    changes = rng.standard_normal((len(X), 3), dtype=np.float32)
+    out = np.zeros((3, X.shape[1]))
+    add_changes(X, places, changes, np.ones(len(X)), out)
+    np.testing.assert_allclose(out, changes.T @ X[places], rtol=1e-4, atol=1e-3)
+    tracemalloc.start()
+    try:
+        add_changes(X, places, changes, np.ones(len(X)), out)
+        assert tracemalloc.get_traced_memory()[1] < X.nbytes / 4
+    finally:
+        tracemalloc.stop()
