@@ -42,7 +42,7 @@ from topline.pipeline.sweep.paths import PathTask
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.sweep.workers import Answer
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES
-from topline.solvers.blocks import most_open
+from topline.solvers.blocks import most_open, swept_bytes
 from topline.solvers.core.heads import CopyDualsRequest, CountHitsRequest, HeadsProblem
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.problem import Problem
@@ -265,26 +265,51 @@ def _memory(
 
     The weights of so many cells lie side by side, as those of a problem with so many times the classes.
     """
-    limit, at_once = memory_limit(cluster.memory_limit), len(plan.paths) * plan.config.folds
-    processes = cluster.workers != 0 and takes_processes(rows.nbytes)
+    at_once = len(plan.paths) * plan.config.folds
     while True:
-        m = rows.dataset.info.m * at_once
-        held = _CELL_ROW_BYTES * len(rows) * at_once
-        size = ProblemSize(
-            len(rows), rows.shape[1], m, blocks, rows.nbytes, keeps_duals=True, ranked=0, held=held
-        )
         try:
-            if cluster.workers == 0:
-                budgets, _ = plan_alone(limit, size, 1, cluster.cache_bytes)
-            else:
-                budgets = plan_memory(limit, size, workers, cluster.cache_bytes, processes=processes)
+            return _memory_of(at_once, rows, cluster, workers, blocks)
         except ConfigError:
             if at_once == 1:
                 raise
             at_once = (at_once + 1) // 2
-            continue
-        # Cells that wait keep their dual variables too, packed.
-        duals = WHOLE_DUALS * len(rows) * m if budgets.dual_bytes is None else budgets.dual_bytes
-        # Where arrays fit at all, the cells that are solved together have theirs.
-        arrays = most_open(duals, len(rows), rows.shape[1], rows.dataset.info.m)
-        return replace(budgets, dual_bytes=duals), min(at_once, arrays) if arrays else at_once
+
+
+def _memory_of(
+    at_once: int, rows: TrainingRows, cluster: ClusterConfig, workers: int, blocks: int
+) -> tuple[MemoryPlan, int]:
+    """Return budgets for so many cells at once, and how many of them go together.
+
+    Raises ConfigError where that does not fit.
+    """
+    (n, d), m = rows.shape, rows.dataset.info.m
+    budgets, duals = _budgets(at_once, 0, rows, cluster, workers, blocks)
+    # Where arrays fit at all, the cells that are solved together have theirs.
+    arrays = most_open(duals, n, d, m)
+    together = min(at_once, arrays) if arrays else at_once
+    if arrays and budgets.cache_bytes >= rows.nbytes:
+        return replace(budgets, dual_bytes=duals), together
+    swept = together * swept_bytes(n, d, m, packed=not arrays)
+    try:
+        budgets, duals = _budgets(at_once, swept, rows, cluster, workers, blocks)
+    except ConfigError:
+        # One cell alone is what a training is.
+        if at_once > 1:
+            raise
+    return replace(budgets, dual_bytes=duals), together
+
+
+def _budgets(
+    at_once: int, swept: int, rows: TrainingRows, cluster: ClusterConfig, workers: int, blocks: int
+) -> tuple[MemoryPlan, int]:
+    """Return budgets for so many cells and what their sweeps take, and the bytes of all dual variables."""
+    (n, d), m = rows.shape, rows.dataset.info.m * at_once
+    limit, held = memory_limit(cluster.memory_limit), _CELL_ROW_BYTES * n * at_once + swept
+    size = ProblemSize(n, d, m, blocks, rows.nbytes, keeps_duals=True, ranked=0, held=held)
+    if cluster.workers == 0:
+        budgets, _ = plan_alone(limit, size, 1, cluster.cache_bytes)
+    else:
+        processes = takes_processes(rows.nbytes)
+        budgets = plan_memory(limit, size, workers, cluster.cache_bytes, processes=processes)
+    # Cells that wait keep their dual variables too, packed.
+    return budgets, WHOLE_DUALS * n * m if budgets.dual_bytes is None else budgets.dual_bytes

@@ -42,6 +42,15 @@ _OPENED_BYTES = 1 << 24
 _LEAST_SHARE = 0.25
 
 
+def swept_bytes(rows: int, d: int, m: int, *, packed: bool) -> int:
+    """Return the bytes that sweeps of one head take over float32 rows that are read, beside one slab of them.
+
+    `packed` dual variables are opened, with their change, and packed again; the rows that are visited many
+    times are held where dual variables are arrays.
+    """
+    return 3 * min(_OPENED_BYTES, 4 * rows * m) if packed else min(_HELD_BYTES, 4 * rows * d)
+
+
 class RowFeed:
     """The rows of a block in any order.
 

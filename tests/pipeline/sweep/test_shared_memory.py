@@ -1,0 +1,42 @@
+"""How memory is shared out among the cells of a sweep that go together over rows that are read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from topline.pipeline.cluster.memory_plan import FILLED, MIB, WORKER_BYTES
+from topline.pipeline.options import ClusterConfig
+from topline.pipeline.sweep.shared import _memory
+from topline.solvers.blocks import most_open, swept_bytes
+
+
+class Rows:
+    """Rows that nobody reads."""
+
+    def __init__(self, n: int, d: int, m: int) -> None:
+        self.shape, self.nbytes = (n, d), 4 * n * d
+        self.dataset = SimpleNamespace(info=SimpleNamespace(m=m))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "n"), [("1500MiB", 40_000), ("2GiB", 200_000), ("3GiB", 400_000), ("4GiB", 200_000)]
+)
+def test_what_sweeps_open_of_every_cell_fits_beside_the_rest(limit: str, n: int) -> None:
+    """Fifteen cells at once opened 48 MiB each that nobody had counted, and their worker was ended."""
+    d, m = 1024, 100
+    plan: Any = SimpleNamespace(paths=[0] * 3, config=SimpleNamespace(folds=5))
+    rows: Any = Rows(n, d, m)
+    found, together = _memory(plan, rows, ClusterConfig(workers=1, memory_limit=limit), 1, 1)
+    assert found.worker_bytes is not None
+    assert found.dual_bytes is not None
+    packed = most_open(found.dual_bytes, n, d, m) == 0
+    held = found.cache_bytes < rows.nbytes or packed
+    swept = together * swept_bytes(n, d, m, packed=packed) if held else 0
+    taken = WORKER_BYTES + min(found.cache_bytes, rows.nbytes) + found.dual_bytes + swept
+    assert taken <= FILLED * found.worker_bytes + MIB
