@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -9,11 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 from uuid import UUID
 
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
+from prefect.runner import Runner
 from prefect.schedules import Cron, Interval, Schedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.types.entrypoint import EntrypointType
@@ -28,7 +30,6 @@ from topline.flows.killed_runs import (
     ensure_heartbeat_automation,
 )
 from topline.flows.local_server import local_server
-from topline.flows.orderly_runner import OrderlyRunner
 from topline.flows.parameters import refuse_credentials
 from topline.flows.retraining import retrain
 from topline.pipeline.errors import ConfigError
@@ -225,3 +226,47 @@ def _absolute(config: RetrainConfig) -> RetrainConfig:
     if "://" not in store:
         store = str(Path(store).absolute())
     return config.model_copy(update={"extract": extract, "store": store})
+
+
+class OrderlyRunner(Runner):
+    """A runner whose loop SIGTERM cancels, and which knows afterwards what it cut off.
+
+    Prefect's own handler leaves the loop by an exception in the middle, and asyncio reports it at length.
+    What the cancelled loop was running Prefect kills, and leaves as running on the server.
+    """
+
+    #: Flow runs that were under way when the serving ended.
+    interrupted: frozenset[UUID] = frozenset()
+    #: What ended the serving.
+    ended_by = "an error"
+
+    _cancel: Any = None
+    _terminated = False
+
+    def run(self) -> None:
+        """Serve until SIGTERM, then return; Ctrl-C is raised as everywhere."""
+        try:
+            asyncio.run(self._served())
+            self.ended_by = "SIGTERM"
+        except KeyboardInterrupt:
+            self.ended_by = "Ctrl-C"
+            raise
+
+    def handle_sigterm(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the signature of Prefect's
+        """Take the signal, for which `start` installs this."""
+        self._terminated = True
+        self._cancel()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Leave as Prefect does, which ends the processes of the runs."""
+        self.interrupted = frozenset(self._scheduled_run_poller._submitting_flow_run_ids)
+        await super().__aexit__(*exc_info)
+
+    async def _served(self) -> None:
+        loop, serving = asyncio.get_running_loop(), asyncio.ensure_future(self.start())
+        self._cancel = lambda: loop.call_soon_threadsafe(serving.cancel)
+        try:
+            await serving
+        except asyncio.CancelledError:
+            if not self._terminated:
+                raise

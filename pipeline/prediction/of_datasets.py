@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,6 @@ from topline.pipeline.images import Pixels, SourceImages
 from topline.pipeline.options import ClusterConfig, PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule
 from topline.pipeline.prediction.dataset_table import dataset_tables, set_sizes
-from topline.pipeline.prediction.keeping import kept_in
 from topline.pipeline.prediction.page import write_page
 from topline.pipeline.prediction.table import table_schema, table_writer
 from topline.pipeline.prediction.units import BatchTask, forget_model, predict_units
@@ -263,3 +264,21 @@ def _assigned(waiting: Sequence[int], workers: Sequence[str], most: int) -> Mapp
     each = max(1, min(most, len(waiting) // len(workers)))
     assigned = {worker: list(waiting[i * each : (i + 1) * each]) for i, worker in enumerate(workers)}
     return {worker: units for worker, units in assigned.items() if units}
+
+
+@contextmanager
+def kept_in(store: Store, *, shown: bool) -> Iterator[Store]:
+    """Yield the store that takes the predictions: `store`, or memory where nobody may write there.
+
+    Only what is also `shown`, in a file, is worth predicting without keeping it.
+    """
+    if not shown or store.is_writable():
+        yield store
+        return
+    logger.warning("%s is read-only: predictions go to the output alone, and are made here", store.url)
+    memory = open_store(f"memory://topline-{uuid.uuid4().hex}", create=True)
+    try:
+        yield memory
+    finally:
+        for name in memory.list():
+            memory.delete_tree(name)

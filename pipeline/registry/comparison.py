@@ -16,7 +16,6 @@ from topline.pipeline.progress import Progress
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.registry.class_changes import ClassChanges, class_changes
 from topline.pipeline.registry.drift import Drift, drift_between
-from topline.pipeline.registry.model_classes import ModelClasses, common_classes
 from topline.pipeline.registry.paired_tests import paired_metric
 from topline.pipeline.registry.promotion import Disputed, Evidence
 from topline.pipeline.registry.summary import settings, summary
@@ -26,6 +25,43 @@ from topline.storage.errors import IntegrityError
 from topline.storage.models import ModelRecord, load_model, read_standing
 from topline.storage.schema import SPLITS
 from topline.storage.stores import open_store, split_url
+
+
+@dataclass(frozen=True, eq=False)
+class ModelClasses:
+    """A model's scores of some classes; the score of a class is the largest of those that it stands for.
+
+    `classes` are names of rows' classes, each with the names of the model's.
+    """
+
+    model: StoredModel
+    classes: Mapping[str, Sequence[str]]
+
+    def scores(self, X: Any) -> NDArray[np.float64]:
+        """Return the scores (r, classes) of transformed rows X."""
+        place = {name: code for code, name in enumerate(self.model.model.record.class_names)}
+        found = self.model.scores(X)
+        columns = [[place[name] for name in names] for names in self.classes.values()]
+        if columns == [[code] for code in range(found.shape[1])]:
+            return found
+        return np.stack([found[:, own].max(axis=1) for own in columns], axis=1)
+
+    def codes(self, rows: TrainingRows) -> NDArray[np.int64]:
+        """Return the code of each row's class among `classes`, -1 where it is none of them."""
+        place = {name: code for code, name in enumerate(self.classes)}
+        codes = np.array([place.get(name, -1) for name in rows.dataset.class_names], dtype=np.int64)
+        return codes[rows.labels()]
+
+
+def common_classes(
+    challenger: StoredModel, champion: StoredModel, changes: ClassChanges
+) -> list[ModelClasses]:
+    """Return both models by the classes that both know."""
+    names = champion.model.record.class_names
+    return [
+        ModelClasses(challenger, {name: (name,) for name in changes.common}),
+        ModelClasses(champion, {name: changes.sources(name, names) for name in changes.common}),
+    ]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.rows.jit import squared_norms
+from topline.solvers.jit_cache import jit
 
 Float32Array = NDArray[np.float32]
 Map = Callable[[Float32Array], Float32Array]
@@ -198,3 +198,16 @@ def refuse_argument(name: str, argument: str | None) -> None:
         raise ConfigError(
             f"the transform {name} takes no argument, so write {name} instead of {name}:{argument}"
         )
+
+
+@jit(fastmath={"reassoc"})
+def squared_norms(X: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Sums of squares of the rows of X (r, d) in float64; each depends on its row alone."""
+    sums = np.zeros(len(X))
+    for i in range(X.shape[0]):
+        total = 0.0
+        for j in range(X.shape[1]):
+            value = np.float64(X[i, j])
+            total += value * value
+        sums[i] = total
+    return sums

@@ -1,7 +1,15 @@
-"""Minimise P by the method that its size asks for, and certify weights that come from anywhere."""
+"""Minimise P by the method that its size asks for, and certify weights that come from anywhere.
+
+What is too wide or too sparse for the interior point takes a fully corrective bundle method.  Every w gives a
+cut: the weights p of its k largest losses and their derivatives make a lower bound of P, known by
+W = -C X^T u and b alone.  The next w is where the best convex combination of all cuts has its minimum, a
+small quadratic program over the simplex.  In the language of `topline.solvers.methods.atoms` cuts are atoms
+with lam = 1/C, and this is Frank-Wolfe on (u, p) whose direction is the top k, fully corrective.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -9,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.average_top.bundle import bundle
 from topline.solvers.average_top.interior_point import interior_point
 from topline.solvers.average_top.problem import (
     AverageTopProblem,
@@ -17,9 +24,14 @@ from topline.solvers.average_top.problem import (
     Certificate,
     LowerBound,
     collapse_shown_by,
+    finished,
+    is_converged,
 )
-from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.blas_threads import blas_threads_for
+from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.methods.atoms import Atoms
+from topline.solvers.methods.simplex_qp import maximise_on_simplex
 from topline.solvers.typing import Float64Array
 
 #: Multiplications a round, and bytes of dense features, up to which "auto" takes the interior point.
@@ -28,6 +40,59 @@ _BYTES = 1 << 30
 #: Relative gap to which the bound of the worst rows is computed, and rounds that it may take.
 _BOUND_TOL = 1e-8
 _BOUND_ROUNDS = 200
+
+#: Cuts of weight 0 that are kept for a while: they often come back.
+_IDLE = 50
+#: Rounds in which neither P nor D moved after which only rounding is left.
+_PATIENCE = 20
+
+
+def bundle(problem: AverageTopProblem, tol: float = 1e-4, max_iterations: int = 2000) -> AverageTopResult:
+    """Minimise P to the relative gap `tol`; a round is two passes over the features, array or CSR.
+
+    Rounds grow with 1/tol and with C: the losses of large C and small tolerance want the interior point.
+    MAX_PASSES is the status where the rounds ran out.
+    """
+    with blas_threads_for(problem.n * problem.d):
+        return _corrected(problem, tol, max_iterations)
+
+
+def _corrected(problem: AverageTopProblem, tol: float, max_iterations: int) -> AverageTopResult:
+    lam = 1.0 / problem.C
+    atoms = Atoms(
+        W=np.zeros((1, problem.d, 1)), conjugate_means=np.zeros(1), weights=np.ones(1), gram=np.zeros((1, 1))
+    )
+    w, best_w = np.zeros(problem.d), np.zeros(problem.d)
+    primal, dual = np.inf, 0.0
+    iteration = stalled = 0
+    while True:
+        value, cut = problem.evaluated(w)
+        if not (math.isfinite(value) and math.isfinite(cut.value)):
+            return finished(
+                problem, w, value, cut.value, tol=tol, iterations=iteration, unsolved=Status.NONFINITE
+            )
+        before = (primal, dual)
+        if value < primal:
+            best_w, primal = w, value
+        atoms, _ = atoms.with_atom(lam, cut.w[:, None], cut.b)
+        weights = maximise_on_simplex(atoms.gram, atoms.conjugate_means, atoms.weights)
+        atoms = atoms.weighted(weights, idle=_IDLE)
+        w, dual = _minimum(problem, atoms, dual)
+        stalled = 0 if (primal, dual) != before else stalled + 1
+        done = is_converged(problem, best_w, primal, dual, tol)
+        if done or stalled > _PATIENCE or iteration == max_iterations:
+            break
+        iteration += 1
+    unsolved = Status.MAX_PASSES if iteration == max_iterations else Status.NO_PROGRESS
+    return finished(problem, best_w, primal, dual, tol=tol, iterations=iteration, unsolved=unsolved)
+
+
+def _minimum(problem: AverageTopProblem, atoms: Atoms, dual: float) -> tuple[Float64Array, float]:
+    """Return where the combination of the cuts has its minimum, and the largest minimum so far."""
+    W, b = atoms.point()
+    w = W[:, 0]
+    return w, max(dual, b - float(w @ w) / (2.0 * problem.C))
+
 
 SOLVERS: Mapping[str, Callable[[AverageTopProblem, float, int], AverageTopResult]] = MappingProxyType(
     {"interior_point": interior_point, "bundle": bundle}

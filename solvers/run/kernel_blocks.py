@@ -34,6 +34,7 @@ from topline.solvers.methods.kernel_atoms import KernelAtomFrankWolfe
 from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe
 from topline.solvers.methods.kernel_scores import KernelMethod, mark_of, values_of_rows
 from topline.solvers.run.loop import Callback, Run, iterate
+from topline.solvers.run.task import result_of
 from topline.solvers.run.warm_start import checked_duals
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -95,7 +96,7 @@ def solve_on_blocks(
             state = SolverState.start(bare)
         state = replace(state, problem_key=problem_key(problem, labels, weights))
         run = iterate(bare, executor, method, criteria, state, callbacks, duals_kept=True, of_duals=True)
-        return _result(problem, run, _duals_of(executor, run), choice)
+        return result_of(problem, run, _duals_of(executor, run), criteria.tol, choice)
 
 
 def _of_best_multiple(problem: Problem, executor: Executor, method: KernelMethod) -> SolverState:
@@ -157,24 +158,3 @@ def _duals_of(executor: Executor, run: Run) -> FloatArray | None:
     if not executor.in_process:
         return None
     return np.concatenate([rows for _, _, rows in executor.duals()])
-
-
-def _result(problem: Problem, run: Run, A: FloatArray | None, choice: Choice) -> SolveResult:
-    final = run.final
-    values: dict[str, Any] = {
-        name: getattr(final, name)
-        for name in ("W", "conjugate_mean", "primal", "dual", "smoothed_gap", "mean_sq_dual")
-    }
-    return SolveResult(
-        **values,
-        A=A,
-        gap_kind="true",
-        status=run.status,
-        passes=run.state.passes,
-        seconds=run.state.seconds,
-        history=run.history,
-        problem=problem,
-        state=run.state,
-        method=choice.method,
-        why=choice.why,
-    )

@@ -27,9 +27,8 @@ from tests.pipeline.fresh_photos import photographs
 from topline.flows import events, killed_runs, serving
 from topline.flows.killed_runs import HEARTBEAT_TIMEOUT, ensure_heartbeat_automation
 from topline.flows.local_server import LocalServer
-from topline.flows.orderly_runner import OrderlyRunner
 from topline.flows.retraining import coalesce_missed_runs, retrain
-from topline.flows.serving import schedule_of
+from topline.flows.serving import OrderlyRunner, schedule_of
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.jobs import LEASE
 from topline.pipeline.options import ClusterConfig, ExtractConfig, PromotionRule, RetrainConfig, TrainConfig

@@ -16,7 +16,6 @@ from topline.solvers.blocks.kernel import jit
 from topline.solvers.blocks.kernel.atoms import BlockAtoms
 from topline.solvers.blocks.kernel.columns import KeptColumns, Places, TileColumns
 from topline.solvers.blocks.kernel.products import add_products, holds_values, values_of
-from topline.solvers.blocks.kernel.sent_rows import picked_of, sent
 from topline.solvers.blocks.kernel.tile_update import updated
 from topline.solvers.blocks.kernel.vertices import BlockVertices
 from topline.solvers.blocks.vertices import vertices_of
@@ -30,6 +29,8 @@ from topline.solvers.core.kernel_rows import (
     KernelRequest,
     Mark,
     MixRequest,
+    PairValues,
+    PickedRows,
     PickRequest,
     ReweighRequest,
     SpreadRequest,
@@ -38,6 +39,7 @@ from topline.solvers.core.kernel_rows import (
     VertexSpreadRequest,
 )
 from topline.solvers.core.problem import Problem
+from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.core.tiles import Tile, TileReader
 from topline.solvers.typing import FloatArray, Int64Array
 
@@ -295,3 +297,19 @@ class BlockKernel:
             if len(places):
                 found.append(values_of(request.kernel, tile.X[places], None, request.numbers, self._dtype))
         return BlockStats(values=np.concatenate(found) if found else None)
+
+
+def sent(kernel: PairValues, tile: Tile, places: Int64Array) -> Rows:
+    """Return what other blocks need of rows: nothing but their numbers where these hold kernel values."""
+    if holds_values(kernel):
+        return np.empty((len(places), 0), dtype=np.float32)
+    X: Rows = tile.X[places]
+    return X if is_sparse(X) else np.ascontiguousarray(X)
+
+
+def picked_of(
+    kernel: PairValues, tile: Tile, places: Int64Array, first: int, A: FloatArray, S: FloatArray
+) -> PickedRows:
+    """Return rows at some places of a tile, from `first` on, as they are sent."""
+    X = sent(kernel, tile, places)
+    return PickedRows(first + places, X, tile.y[places], tile.weights[places], A[places], S[places])
