@@ -5,15 +5,20 @@ dual variables of the others, which is what `topline train --from MODEL --withou
 it goes on from the weights, by one step at least.  Beside it stands a fit anew on the rows that are left.
 Passes are counted here, as rows whose scores or products were taken over all rows: a visit of few rows is a
 fraction, and so is a visit of few classes of a row and what makes weights of the dual variables that are not
-0.  The certificate in the end, which both pay, is in neither.  "carry" is the share of rows whose dual
-variables are not 0: making weights of these and sweeping over them once is twice as many passes.  "apart" is
-the difference of the two objective values, as a share of them: each certificate allows `tol`.
+0.  The certificate in the end, which both pay, is in neither.  The passes from the model went to "start", the
+weights of the dual variables that were kept; "sweeps", or a softmax's Newton steps; and "checks", which are
+gradients, gaps over all rows and certificates that did not hold.  "carry" is the share of rows whose dual
+variables are not 0, and "moved" that of the rows whose dual variables are others in the end: "sweeps" over
+"moved" says how many sweeps over these alone there would be.  "apart" is the difference of the two objective
+values, as a share of them: each certificate allows `tol`.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,27 +40,32 @@ from topline.solvers.run import left_behind
 
 SETS = ("googlenet", "usps", "letter", "satimage")
 LOSSES = {"max_hinge": MaxHinge(), "topk_hinge": TopKHinge(5), "softmax": Softmax()}
+#: What passes are for.
+PARTS = ("start", "sweeps", "checks")
+#: A dual variable that differs by more has moved; float32 keeps seven digits of it.
+MOVED = 1e-6
 
 
 class CountedRows(SerialExecutor):
-    """Counts the rows that requests touch; `passes` is what they were before the last certificate."""
+    """Counts the rows that requests touch; `passes` are what they were for before the last certificate."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows = self.passes = 0.0
+        self.rows, self.passes = Counter[str](), Counter[str]()
 
     def run(self, request: Request) -> BlockStats:
         """Run a request, and count its rows."""
         if _certifies(request):
-            self.passes = self.rows / self._blocks[0].stop
+            self.passes = Counter({name: rows / self._blocks[0].stop for name, rows in self.rows.items()})
         stats = super().run(request)
         match request:
             case EvaluateRequest() | OracleRequest() | SelectedRowsRequest():
-                self.rows += stats.rows
+                self.rows["checks"] += stats.rows
             case RebuildRequest():
-                self.rows += sum(float(A.any(axis=1).sum()) for _, _, A in self.duals(request.pending_step))
+                with_mass = sum(float(A.any(axis=1).sum()) for _, _, A in self.duals(request.pending_step))
+                self.rows["checks" if request.feasible else "start"] += with_mass
             case _:
-                self.rows += stats.visited
+                self.rows["sweeps"] += stats.visited
         return stats
 
 
@@ -66,8 +76,10 @@ def _certifies(request: Request) -> bool:
     return isinstance(request, OracleRequest) and request.exact and request.round == 0
 
 
-def counted(X: Any, y: Any, loss: Any, lam: float, tol: float, **start: Any) -> tuple[SolveResult, float]:
-    """Return a result of `solve` and its passes."""
+def counted(
+    X: Any, y: Any, loss: Any, lam: float, tol: float, **start: Any
+) -> tuple[SolveResult, Counter[str]]:
+    """Return a result of `solve` and what its passes were for."""
     executor = CountedRows()
     result = solve(X, y, loss, lam, tol=tol, executor=executor, **start)
     return result, executor.passes
@@ -80,20 +92,60 @@ def start_from(before: SolveResult, kept: Any) -> dict[str, Any]:
     return {"duals": [(0, len(kept), before.A[kept])], "duals_near": True}
 
 
-def line(name: str, X: Any, y: Any, loss: str, C: float, tol: float, share: float) -> str:
-    """Return a row of the table."""
+@dataclass(frozen=True)
+class Removal:
+    """What leaving rows out of one model took, in passes, beside a fit anew."""
+
+    anew: float
+    passes: Counter[str]
+    apart: float
+    carry: float | None
+    moved: float | None
+
+    @property
+    def share(self) -> float:
+        """Passes from the model as a share of those anew."""
+        return self.passes.total() / self.anew
+
+    def cells(self) -> str:
+        """Return the columns of the table."""
+        parts = " | ".join(f"{self.passes[name]:.2f}" for name in PARTS)
+        rows = " | ".join("" if value is None else f"{value:.0%}" for value in (self.carry, self.moved))
+        passes = f"{self.anew:.1f} | {self.passes.total():.1f} | {self.share:.0%} | {parts}"
+        return f"{passes} | {rows} | {self.apart:.1e}"
+
+
+def removal(X: Any, y: Any, loss: str, C: float, tol: float, share: float) -> Removal:
+    """Leave a share of the rows out of a model that is trained on all of them."""
     n = len(y)
     kept = np.sort(np.random.default_rng(0).permutation(n)[round(share * n) :])
     hinge = loss != "softmax"
     before = solve(X, y, LOSSES[loss], 1.0 / (n * C), tol=tol, keep_duals=hinge)
-    lam = 1.0 / (len(kept) * C)
-    problem = X[kept], y[kept], LOSSES[loss], lam, tol
+    problem = X[kept], y[kept], LOSSES[loss], 1.0 / (len(kept) * C), tol
     anew, passes_anew = counted(*problem, m=before.problem.m)
-    without, passes_without = counted(*problem, m=before.problem.m, **start_from(before, kept))
+    without, passes = counted(*problem, m=before.problem.m, **start_from(before, kept))
     apart = abs(without.primal - anew.primal) / anew.primal
-    passes = f"{passes_anew:.1f} | {passes_without:.1f} | {passes_without / passes_anew:.0%}"
-    carry = "" if before.A is None else f"{before.A[kept].any(axis=1).mean():.0%}"
-    return f"| {name} | {loss} | {C:g} | {tol:g} | {passes} | {apart:.1e} | {carry} |"
+    if before.A is None or without.A is None:
+        return Removal(passes_anew.total(), passes, apart, None, None)
+    A = before.A[kept]
+    moved = (np.abs(without.A - A) > MOVED).any(axis=1)
+    return Removal(passes_anew.total(), passes, apart, float(A.any(axis=1).mean()), float(moved.mean()))
+
+
+def in_all(losses: str, found: list[Removal]) -> str:
+    """Return the range and the median of some rows of the table, in a sentence."""
+    share = [one.share for one in found]
+    alone = [one.passes["sweeps"] / one.anew for one in found]
+    takes = [one.passes.total() for one in found]
+    anew = [one.anew for one in found]
+    parts = sum((one.passes for one in found), Counter[str]())
+    went = ", ".join(f"{parts[name] / parts.total():.0%} {name}" for name in PARTS)
+    return (
+        f"{losses}: {min(share):.0%} to {max(share):.0%} of a fit anew, {np.median(share):.0%} in the median;"
+        f" {min(takes):.1f} to {max(takes):.1f} passes in place of {min(anew):.0f} to {max(anew):.0f}; of all"
+        f" of these {went}; sweeps alone are {min(alone):.0%} to {max(alone):.0%} of a fit anew,"
+        f" {np.median(alone):.0%} in the median"
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -107,7 +159,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--share", type=float, default=0.01)
     parser.add_argument("--quick", action="store_true", help="a few hundred rows of each set")
     options = parser.parse_args(arguments)
-    head = ("set", "loss", "C", "tol", "passes anew", "passes from the model", "share", "apart", "carry")
+    head = ("set", "loss", "C", "tol", "anew", "from the model", "share", *PARTS, "carry", "moved", "apart")
+    found: dict[str, list[Removal]] = {"hinges": [], "softmax": []}
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
     for name in options.sets:
         try:
@@ -119,7 +172,12 @@ def main(arguments: list[str] | None = None) -> None:
         for loss in options.losses:
             for C in options.C:
                 for tol in options.tol:
-                    print(line(name, X, data.y, loss, C, tol, options.share), flush=True)
+                    one = removal(X, data.y, loss, C, tol, options.share)
+                    found["softmax" if loss == "softmax" else "hinges"].append(one)
+                    print(f"| {name} | {loss} | {C:g} | {tol:g} | {one.cells()} |", flush=True)
+    for losses, some in found.items():
+        if some:
+            print(in_all(losses, some))
 
 
 if __name__ == "__main__":
