@@ -215,7 +215,7 @@ class InspectConfig(BaseModel):
         default=None,
         ge=0,
         description="Passes over the rows that proofs may take, 0 for bounds alone (default: as many as"
-        " training took)",
+        " training took; the proof of a row takes some tens)",
     )
     page: Path | None = Field(
         default=None, description="HTML page to write, with pictures and what lies nearest to them"

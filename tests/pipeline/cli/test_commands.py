@@ -131,7 +131,7 @@ def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(
         assert " ".join(words).startswith(expected)
     assert words[1] == str(tmp_path / "my store/models/champion")
     ran = topline("inspect", str(tmp_path / "my store/models/m0001"), "--max-passes", "0")
-    assert re.search(r" [1-9]\d* open \(a larger --max-passes settles more\)", ran.out)
+    assert re.search(r" [1-9]\d* open \(--max-passes settles them one at a time", ran.out)
 
 
 def test_values_with_spaces_between_them_are_told_of_commas(topline: Any, tmp_path: Path) -> None:
