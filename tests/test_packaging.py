@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -23,6 +25,22 @@ def files_of_the_rooms() -> set[str]:
         if path.is_file() and path.suffix in {".py", ".yml", ".css", ".js", ".j2"}
     }
     return found | {f"topline/{name}" for name in ("__init__.py", "__main__.py", "py.typed")}
+
+
+def test_changes_and_images_have_the_version_of_the_package() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    heads = re.findall(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    in_the_making = version.removesuffix(".dev0") != version
+    expected = f"{version.removesuffix('.dev0')}, " + ("unreleased" if in_the_making else r"\d{4}-\d\d-\d\d")
+    assert re.fullmatch(expected, heads[0])
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+, \d{4}-\d\d-\d\d", head) for head in heads[1:])
+    tags = {
+        tag
+        for path in (ROOT / "deploy").rglob("*")
+        if path.is_file()
+        for tag in re.findall(r"(?:topline:|newTag: )(\d[\w.]*)", path.read_text(encoding="utf-8"))
+    }
+    assert tags == {version}
 
 
 @pytest.mark.slow

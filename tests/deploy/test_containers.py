@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ MANIFESTS = [
     for document in yaml.safe_load_all(path.read_text())
 ]
 SECRET_NAMES = re.compile(r"PASSWORD|SECRET|AUTH_STRING|CONNECTION_URL")
-OURS = "topline:0.1.0"
+VERSION = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["version"]
+OURS = f"topline:{VERSION}"
 
 
 def pod_specs() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -285,7 +287,7 @@ def test_kustomize_renders_every_manifest_with_the_image_of_the_registry() -> No
     )
     rendered = list(yaml.safe_load_all(done.stdout))
     assert len(rendered) == len([found for found in MANIFESTS if found["kind"] != "Kustomization"])
-    assert done.stdout.count("image: registry.example/topline:0.1.0") == 4
+    assert done.stdout.count(f"image: registry.example/{OURS}") == 4
     assert "image: topline\n" not in done.stdout
 
 
