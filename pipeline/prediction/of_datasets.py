@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -162,16 +161,13 @@ def _show(config: PredictConfig, model: str, found: StoredPredictions, dataset: 
             for table in dataset_tables(found, dataset):
                 write(table)
     if config.page is not None:
-        _write_page(config.page, model, found, dataset)
+        manifest, source = dataset.manifest(), SourceImages(dataset.info.features)
 
+        def picture(place: int, _: Mapping[str, Any]) -> Pixels:
+            return source(manifest.slice(place, 1).to_pylist()[0])
 
-def _write_page(path: Path, model: str, found: StoredPredictions, dataset: Dataset) -> None:
-    manifest, source = dataset.manifest(), SourceImages(dataset.info.features)
-
-    def picture(place: int, _: Mapping[str, Any]) -> Pixels:
-        return source(manifest.slice(place, 1).to_pylist()[0])
-
-    write_page(path, model, f"rows of dataset {dataset.info.id}", dataset_tables(found, dataset), picture)
+        subject, tables = f"rows of dataset {dataset.info.id}", dataset_tables(found, dataset)
+        write_page(config.page, config, model, subject, tables, picture)
 
 
 def _check(stored: StoredModel, dataset: Dataset) -> None:

@@ -167,7 +167,7 @@ def _write(result: PredictResult, config: PredictConfig, listing: ImageListing) 
         def picture(place: int, _: Mapping[str, Any]) -> Pixels:
             return decode(listing.items[place].read(listing.root, limits.max_bytes), limits)
 
-        write_page(config.page, result.model, f"images of {config.images}", [table], picture)
+        write_page(config.page, config, result.model, f"images of {config.images}", [table], picture)
 
 
 def image_table(predictions: Sequence[Prediction], schema: pa.Schema) -> pa.Table:

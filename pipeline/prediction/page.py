@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import PipelineError
 from topline.pipeline.images import thumbnail
+from topline.pipeline.options import PredictConfig
 from topline.pipeline.pages import csv_url, make_page
 from topline.storage.records import now
 from topline.storage.stores import open_store
@@ -48,11 +49,16 @@ class Card:
 
 
 def write_page(
-    path: Path, model: str, subject: str, tables: Iterable[pa.Table], read_picture: ReadPicture
+    path: Path,
+    config: PredictConfig,
+    model: str,
+    subject: str,
+    tables: Iterable[pa.Table],
+    read_picture: ReadPicture,
 ) -> None:
     """Write the page of the predictions in `tables` of the model `model`; what is there is replaced.
 
-    `subject` says in words what was predicted.
+    `config` asked for them, and `subject` says in words what was predicted.
     """
     rows, total, unread = _least_certain(tables)
     cards = [_card(place, row, read_picture) for place, row in rows]
@@ -62,6 +68,8 @@ def write_page(
         model=model,
         subject=subject,
         cards=cards,
+        coverage=None if config.coverage is None else f"{100.0 * config.coverage:g}%",
+        per_class=config.per_class,
         scored=any(not row["probabilities"] for _, row in rows),
         csv=_csv(cards),
         total=total,

@@ -5,6 +5,7 @@ The screenshots stay in the tests' output folder (pytest's --basetemp).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from tests.pipeline.report.test_document import NASTY, hand_made_report
 from topline.pipeline.dashboard import serve_dashboard
 from topline.pipeline.ingest import extract
 from topline.pipeline.inspection import inspect_model
-from topline.pipeline.options import ClusterConfig, ExtractConfig, InspectConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, ExtractConfig, InspectConfig, PredictConfig, TrainConfig
 from topline.pipeline.prediction.page import write_page
 from topline.pipeline.prediction.table import table_schema
 from topline.pipeline.report import render_report
@@ -94,6 +95,30 @@ def test_the_confusion_matrix_is_sorted(tab: Tab, tmp_path: Path) -> None:
     counts = {(a[0], b[0]): a[1 + j] for a in before for j, b in enumerate(before)}
     assert {(a[0], names[j]): a[1 + j] for a in after for j in range(len(names))} == counts
     assert names[0] == "calculator"
+
+
+@pytest.mark.parametrize(("m", "fits"), [(15, True), (40, False)])
+def test_a_confusion_matrix_on_a_phone(tab: Tab, tmp_path: Path, m: int, fits: bool) -> None:
+    data = hand_made_report()
+    counts = (30 * np.eye(m, dtype=int) + np.eye(m, k=1, dtype=int)).tolist()
+    names = tuple(f"class with a name {j}" for j in range(m))
+    evaluation = {**(data.record.evaluation or {}), "confusion": counts}
+    page = tmp_path / "report.html"
+    record = replace(data.record, class_names=names, evaluation=evaluation)
+    page.write_text(render_report(replace(data, record=record)), encoding="utf-8")
+    tab.open(page.as_uri(), width=390)
+    assert tab.ask("document.documentElement.scrollWidth") <= 390
+    box = "document.querySelector('.matrix').closest('.scroll')"
+    assert tab.ask(f"{box}.scrollWidth <= {box}.clientWidth") == fits
+    tab.ask(f"{box}.scrollTo(300, 300)")
+    # What a cell is of stays in sight: names to the left, and above.
+    cell = "document.querySelector('.matrix CELL')"
+    place = f"{cell}.getBoundingClientRect().SIDE - {box}.getBoundingClientRect().SIDE"
+    left = tab.ask(place.replace("SIDE", "left").replace("CELL", "tbody tr:last-child th"))
+    top = tab.ask(place.replace("SIDE", "top").replace("CELL", "thead th"))
+    assert 0 <= left < 2
+    assert fits or 0 <= top < 2
+    tab.shoot(tmp_path / "matrix.png")
 
 
 def test_tables_are_downloaded(tab: Tab, tmp_path: Path, fifty: Store) -> None:
@@ -176,7 +201,9 @@ def test_predictions(tab: Tab, tmp_path: Path) -> None:
     }  # fmt: skip
     table = pa.table(rows, schema=schema)
     page = tmp_path / "predictions.html"
-    write_page(page, "m0001", "images of photos", [table], lambda *_: np.full((60, 80, 3), 120, np.uint8))
+    config = PredictConfig(images="photos", coverage=0.95)
+    grey = np.full((60, 80, 3), 120, np.uint8)
+    write_page(page, config, "m0001", "images of photos", [table], lambda *_: grey)
     assert_for_everybody(tab, page.as_uri(), tmp_path, "predictions")
     assert downloaded(tab, "a[download='predictions.csv']", tmp_path / "csv").count("calculator | mug") == 1
     assert tab.complaints == []

@@ -167,8 +167,8 @@ def test_the_report_shows_reliability_and_sets(model: str, tmp_path: Path) -> No
 
 
 def test_the_table_has_probabilities_and_sets(model: str, tmp_path: Path) -> None:
-    output = tmp_path / "rows.parquet"
-    config = PredictConfig(dataset="latest", top_k=2, coverage=0.9, per_class=True, output=output)
+    output, page = tmp_path / "rows.parquet", tmp_path / "page.html"
+    config = PredictConfig(dataset="latest", top_k=2, coverage=0.9, per_class=True, output=output, page=page)
     found = predict_dataset(model, config, HERE)
     rows = pq.read_table(output).to_pylist()
     known = calibration_of(StoredModel.open(model))
@@ -185,6 +185,9 @@ def test_the_table_has_probabilities_and_sets(model: str, tmp_path: Path) -> Non
         # The best first, as far as they are among the best two.
         best = [names[c] for c in order[:2] if sets[i, c]]
         assert by_id[name]["set"][: len(best)] == best
+    said = page.read_text(encoding="utf-8")
+    assert "holds the right class with probability 90% in every class" in said
+    assert said.count("Set at 90%: ") == said.count('<article class="card">') > 0
     assert found.sets is not None
     assert found.sets["mean_size"] == pytest.approx(np.mean([len(row["set"]) for row in rows]))
     other = predict_dataset(model, config.model_copy(update={"seed": 2}), HERE)
