@@ -19,6 +19,17 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 _LOOKED_AT = 1 << 22
 
 
+class RowNorms:
+    """|x_i|^2 (rows,) of the rows of a block, -1 where no visit has found it yet, and <x_i, u>.
+
+    Blocks of the same rows may share them as long as u = 0: whoever finds one first writes the same.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.squares = np.full(rows, -1.0)
+        self.along = np.zeros(rows)
+
+
 class BlockRows:
     """Rows of one block, and what sweeps over them find out about them once.
 
@@ -30,6 +41,7 @@ class BlockRows:
     index : place of the block among all blocks; it seeds the random orders.
     dtype : precision of products, where a request does not ask for float64.
     helpers : threads that work on the rows beside the one that is asked; None for some of its own.
+    norms : what several blocks of these rows find out about them; None for what this one finds out.
     """
 
     def __init__(
@@ -41,6 +53,7 @@ class BlockRows:
         index: int,
         dtype: np.dtype[Any],
         helpers: Helpers | None = None,
+        norms: RowNorms | None = None,
     ) -> None:
         form = problem.form
         self.problem, self.X, self.y, self.weights = problem, X, y, weights
@@ -48,32 +61,41 @@ class BlockRows:
         alike = problem.smoothing_own == problem.smoothing
         self.loss = form.column_where(alike=alike), form.rho, form.table
         self.helpers = helpers or Helpers()
-
-    @cached_property
-    def norms(self) -> Float64Array:
-        """|x_i|^2 (rows,), -1 where it is not known yet."""
-        return np.full(len(self.y), -1.0)
+        self._undirected, self._directed = norms, RowNorms(0)
 
     @cached_property
     def thread_choice(self) -> ThreadChoice:
         """Whether sweeps over these rows are faster on several threads."""
         return ThreadChoice()
 
-    @cached_property
+    @property
+    def norms(self) -> Float64Array:
+        """|x_i|^2 (rows,), -1 where it is not known yet."""
+        return self._norms.squares
+
+    @property
     def along(self) -> Float64Array:
         """<x_i, u> (rows,) where |x_i|^2 is known."""
-        return np.zeros(len(self.y))
+        return self._norms.along
+
+    @property
+    def _norms(self) -> RowNorms:
+        if self._direction is not None:
+            return self._directed
+        self._undirected = self._undirected or RowNorms(len(self.y))
+        return self._undirected
 
     _direction: Float64Array | None = None
 
     def keep_apart(self, request: AscentRequest) -> tuple[Float64Array, float]:
         """Return the direction that a request keeps apart, and by how much it shrinks squares along it."""
         shared = request.shared
-        u = np.zeros(self.problem.d) if shared is None else shared.u
-        if self._direction is None or not np.array_equal(u, self._direction):
-            self._direction = u
-            self.norms[:] = -1.0
-        return self._direction, 0.0 if shared is None else 1.0 - shared.kappa
+        if shared is None:
+            self._direction = None
+            return np.zeros(self.problem.d), 0.0
+        if self._direction is None or not np.array_equal(shared.u, self._direction):
+            self._direction, self._directed = shared.u, RowNorms(len(self.y))
+        return self._direction, 1.0 - shared.kappa
 
 
 def rows_with_mass(A: DualStore) -> NDArray[np.bool_]:

@@ -184,11 +184,12 @@ def sweep_dense(
             continue
         place = places[t]
         if norms[i] < 0.0:
-            norms[i] = along[i] = 0.0
+            square = inner = 0.0
             for f in range(X.shape[1]):
                 x = np.float64(X[place, f])
-                norms[i] += x * x
-                along[i] += x * u[f]
+                square += x * x
+                inner += x * u[f]
+            norms[i], along[i] = square, inner
         dense_scores(W, X, place, scores)
         for j in range(m):
             q[j] = scores[j] + apart[j] * along[i]
@@ -268,10 +269,11 @@ def sweep_csr(
             continue
         low, high = indptr[places[t]], indptr[places[t] + 1]
         if norms[i] < 0.0:
-            norms[i] = along[i] = 0.0
+            square = inner = 0.0
             for p in range(low, high):
-                norms[i] += np.float64(data[p]) * np.float64(data[p])
-                along[i] += np.float64(data[p]) * u[indices[p]]
+                square += np.float64(data[p]) * np.float64(data[p])
+                inner += np.float64(data[p]) * u[indices[p]]
+            norms[i], along[i] = square, inner
         _sparse_scores(W, data, indices, low, high, scores)
         for j in range(m):
             q[j] = scores[j] + apart[j] * along[i]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.blocks.ascent import BlockAscent
+from topline.solvers.blocks.ascent_rows import RowNorms
 from topline.solvers.blocks.column_atoms import BlockColumnAtoms
 from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.blocks.kernel.block import BlockKernel
@@ -52,7 +53,8 @@ class Block:
         in a temporary file.  None for arrays.  Whichever it is, the numbers are the same.
     kept_bytes : memory for what Newton's method would else compute again in a round, and for columns of a
         kernel matrix; None for what they take.
-    helpers : threads of several blocks that sweeps share; None for those of its own.
+    helpers, norms : threads of several blocks that sweeps share, and what they find out about the rows, which
+        are the same; None for those of its own.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Block:
         dual_bytes: int | ByteBudget | None = None,
         kept_bytes: int | None = None,
         helpers: Helpers | None = None,
+        norms: RowNorms | None = None,
     ) -> None:
         self.index, self.start, self.stop = index, start, stop
         self.problem = problem
@@ -80,7 +83,7 @@ class Block:
         self._tiles = TileReader(X, self._y, self._weights, start, problem.m)
         self._largest_losses = LargestLossesOracle(problem, X, self._y, self._tiles, start, self._dtype)
         self._ascent: BlockAscent | None = None
-        self._helpers = helpers
+        self._shared_by_sweeps = helpers, norms
         self._column_atoms: BlockColumnAtoms | None = None
         self._newton: BlockNewton | None = None
         self._kernel: BlockKernel | None = None
@@ -196,7 +199,7 @@ class Block:
         rows = self.problem, self._X, self._y, self._weights, self.index, self._dtype
         match request:
             case AscentRequest():
-                self._ascent = self._ascent or BlockAscent(*rows, self._helpers)
+                self._ascent = self._ascent or BlockAscent(*rows, *self._shared_by_sweeps)
                 stats = self._ascent.run(request, duals.A, duals.change(), threads)
             case ColumnRequest():
                 A, change = duals.whole("Frank-Wolfe over the columns")

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from topline.solvers.blocks.ascent_rows import RowNorms
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.shared.open_duals import OpenDuals
 from topline.solvers.blocks.shared.tile_work import TileWork, work_through
@@ -71,7 +72,7 @@ class HeadBlocks:
         self._dtype = compute_dtype(X.dtype)
         self._heads: dict[int, Block] = {}
         self._known: dict[int, tuple[Problem, int]] = {}
-        self._helpers = Helpers()
+        self._helpers, self._norms = Helpers(), RowNorms(stop - start)
 
     def run(self, request: HeadRequests, threads: int = 1) -> HeadStats:
         """Answer the calls of all heads; a head that is not known starts with A = 0.
@@ -154,6 +155,7 @@ class HeadBlocks:
         self._heads[head] = Block(
             self.index, self.start, self.stop, self._X, self._y, problem, keep_duals=True,
             weights=self._weights[column], dual_bytes=budget, helpers=self._helpers,
+            norms=self._norms,
         )  # fmt: skip
         return self._heads[head]
 
