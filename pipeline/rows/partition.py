@@ -227,8 +227,8 @@ class CachedRows(TrainingRows):
     """Training rows of which as many as fit into `budget` bytes stay in memory; the rest is streamed.
 
     Only rows start..stop-1 count (a worker's own).  They are kept as slices give them or, if that
-    is smaller (transformed float16) and they do not all fit, as stored.  Does not travel: each worker makes
-    its own.
+    is smaller (transformed float16) and they do not all fit, as stored.  Dense rows that all fit are one
+    array, which solvers visit in place.  Does not travel: each worker makes its own.
     """
 
     def __init__(self, rows: TrainingRows, budget: int, start: int = 0, stop: int | None = None) -> None:
@@ -240,6 +240,12 @@ class CachedRows(TrainingRows):
         self.keeps_stored = stored < ready and sum(sizes) * ready > budget
         self._kept = batches_within(sizes, stored if self.keeps_stored else ready, budget)
         self._cache: dict[int, Rows] = {}
+        taken = [batch for batch, size in enumerate(sizes) if size]
+        self._span = (self.batch_span(taken[0])[0], self.batch_span(taken[-1])[1]) if taken else (0, 0)
+        #: The rows of `_span`; as much of it takes room as was read.
+        self._array: NDArray[Any] | None = None
+        if not self.keeps_stored and info.layout == "dense" and self.keeps(*self._span):
+            self._array = np.empty((self._span[1] - self._span[0], self.shape[1]), dtype=self.dtype)
         self._locks = {batch: threading.Lock() for batch in self._kept}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -250,15 +256,31 @@ class CachedRows(TrainingRows):
         if other.keeps_stored == self.keeps_stored:
             # A copy, for a task of the epoch before may still be adding to it.
             held = other._cache.copy()
+            if other._span != self._span or self._array is None:
+                self._array = None
+            else:
+                self._array = other._array
             self._cache.update({batch: rows for batch, rows in held.items() if batch in self._kept})
 
     def at_hand(self, start: int, stop: int) -> bool:
         """Return whether rows start..stop-1 are in memory as slices give them."""
         return not self.keeps_stored and all(batch in self._cache for batch in self._batches_of(start, stop))
 
+    def in_place(self, start: int, stop: int) -> bool:
+        """Return whether slices of rows start..stop-1 are views of one array, once they are read."""
+        return self._array is not None and self._span[0] <= start <= stop <= self._span[1]
+
     def keeps(self, start: int, stop: int) -> bool:
         """Return whether rows start..stop-1 stay in memory once they are read, in whatever form."""
         return all(batch in self._kept for batch in self._batches_of(start, stop))
+
+    def __getitem__(self, rows: slice) -> Rows:
+        start, stop, step = rows.indices(len(self))
+        if step != 1 or self._array is None or not self.in_place(start, stop):
+            return super().__getitem__(rows)
+        for batch in self._batches_of(start, stop):
+            self._keep(batch)
+        return self._array[start - self._span[0] : stop - self._span[0]]
 
     def take(self, rows: NDArray[np.int64]) -> Rows:
         """Return kept rows by their numbers, in any order, as slices give them."""
@@ -294,5 +316,11 @@ class CachedRows(TrainingRows):
     def _keep(self, batch: int) -> Rows:
         with self._locks[batch]:
             if batch not in self._cache:
-                self._cache[batch] = super().raw_batch(batch) if self.keeps_stored else self._prepared(batch)
+                rows = super().raw_batch(batch) if self.keeps_stored else self._prepared(batch)
+                if self._array is not None:
+                    start, stop = self.batch_span(batch)
+                    place = self._array[start - self._span[0] : stop - self._span[0]]
+                    place[:] = rows
+                    rows = place
+                self._cache[batch] = rows
             return self._cache[batch]

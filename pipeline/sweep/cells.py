@@ -6,8 +6,9 @@ which is more exact by now: that is the better start where the duals hardly depe
 be a little larger, because what a coarse solution lacks comes slowest.
 
 No pass is spent on what is known.  W(A), b and |A|^2 of a multiple of A follow from those of A; a cell that
-goes on was measured when it was left, P(0) and D(0) = 0 are known; and a gap above `COARSE` is not measured
-again in float64, for the rounding of float32 products is nothing beside it.
+goes on was measured when it was left, P(0) and D(0) = 0 are known; and a gap above the tolerance and `COARSE`
+is not measured again in float64.  The rounding of float32 products, `ROUNDED` of P at most, counts as a part
+of it.
 
 Where C is small P hardly falls below P(0), and a small share of it is no small gap: W = 0 has it, which knows
 no class.  So above the tolerance a cell goes on until its gap is `FALLEN` times P(0) - D at most, the most
@@ -44,8 +45,10 @@ from topline.solvers.run import Callback, Run, iterate
 EARLIER = 2.0
 #: The smaller C is the start where it is at most so many times as far below the primal value.
 NEAR = 2.0
-#: A relative gap of at least so much is taken as the rounds measure it.
-COARSE = 5e-3
+#: A relative gap of at least so much, above the tolerance, is taken as the rounds measure it,
+COARSE = 5e-4
+#: with this share of P for what float32 products have rounded: ten times what P and D were seen to be off by.
+ROUNDED = 1e-6
 #: The gap is at most this share of P(0) - D.
 FALLEN = 0.5
 
@@ -172,20 +175,22 @@ def advance_cell(
     callbacks: Sequence[Callback] = (),
 ) -> tuple[Run, Outcome]:
     """Take a cell to a gap: `aim` is its C, the gap and its fold, and `zero` is P(0)."""
-    (C, gap, fold), began = aim, time.perf_counter()
+    (C, goal, fold), began = aim, time.perf_counter()
     start = _start(rows, problem, known, before, zero)
     glance = Glance(start[0].W if start[0].W.any() else None)
-    run, extra = _run_to(gap, rows, problem, config, start, zero, (glance, *callbacks))
+    run, extra = _run_to(goal, rows, problem, config, start, zero, (glance, *callbacks))
     final = run.final
     W = final.W
     if final.W_dual is not None and final.relative_gap > config.tol and not W.any():
         W = final.W_dual
-    count = rows.count(W, ball_radius(final.gap, final.primal, problem.lam, of_duals=final.W_dual is None))
+    rounded = 0.0 if run.certified else ROUNDED
+    gap = final.gap + rounded * abs(final.primal)
+    count = rows.count(W, ball_radius(gap, final.primal, problem.lam, of_duals=final.W_dual is None))
     # Later rounds have the one before to be compared with.
     seen = None if known is not None else glance.before(final.relative_gap)
     return run, Outcome(
         C=C, fold=fold, rows=count.rows, hits=count.hits, low=count.low, high=count.high,
-        primal=final.primal, gap=final.gap, relative_gap=final.relative_gap,
+        primal=final.primal, gap=gap, relative_gap=final.relative_gap + rounded,
         passes=run.state.passes - start[0].passes + extra, seconds=time.perf_counter() - began,
         status=run.status.value, earlier=None if seen is None else rows.count(seen, 0.0).hits,
         by_group=count.by_group,
@@ -206,7 +211,7 @@ def _run_to(
         state, measured = start
         run = iterate(
             problem, rows, method, StoppingCriteria(tol=gap, max_passes=config.max_passes), state, callbacks,
-            duals_kept=True, measured=measured, certified=gap < COARSE,
+            duals_kept=True, measured=measured, certified=gap <= max(config.tol, COARSE),
         )  # fmt: skip
         final, extra = run.final, extra + run.certified
         enough = FALLEN * (zero - final.dual)

@@ -20,7 +20,7 @@ from topline.solvers.core.rows import (
     RowSource,
     as_rows,
     gives_sparse,
-    held_in_memory,
+    in_place,
     is_sparse,
     kept_in_memory,
     slab_bounds,
@@ -151,8 +151,8 @@ class RowFeed:
 
     @cached_property
     def _held(self) -> tuple[Any, bool]:
-        """All rows where they lie in memory, else None; and whether they can be worked on as they are."""
-        values = self._X[0 : self._n] if held_in_memory(self._X) else None
+        """All rows where they lie as one array, else None; and whether they can be worked on as they are."""
+        values = self._X[0 : self._n] if in_place(self._X, 0, self._n) else None
         return values, values is not None and self._ready(values)
 
     def _portions(self, slab: tuple[int, int], values: Rows, rows: Int64Array) -> Iterator[Portion]:

@@ -85,6 +85,10 @@ class RowRange:
         """Whether slices are CSR matrices."""
         return gives_sparse(self._source)
 
+    def in_place(self, start: int, stop: int) -> bool:
+        """Whether slices of rows start..stop-1 are views of one array, once they are read."""
+        return in_place(self._source, self._start + start, self._start + stop)
+
     def at_hand(self, start: int, stop: int) -> bool:
         """Whether rows start..stop-1 cost no reading."""
         return at_hand(self._source, self._start + start, self._start + stop)
@@ -142,6 +146,12 @@ def kept_in_memory(X: RowSource, start: int, stop: int) -> bool:
     """Return whether rows start..stop-1 lie in memory or stay there once read: they are visited at will."""
     keeps: Callable[[int, int], bool] | None = getattr(X, "keeps", None)
     return held_in_memory(X) or (keeps is not None and keeps(start, stop))
+
+
+def in_place(X: RowSource, start: int, stop: int) -> bool:
+    """Return whether slices of rows start..stop-1 are views of one array, once they are read."""
+    says: Callable[[int, int], bool] | None = getattr(X, "in_place", None)
+    return held_in_memory(X) or (says is not None and says(start, stop))
 
 
 def taken_rows(X: RowSource, rows: Int64Array) -> Any:

@@ -376,3 +376,20 @@ def test_a_range_takes_rows_by_its_own_numbers(tmp_path: Path) -> None:
     assert part.keeps(0, 200)
     assert np.array_equal(part.take(wanted), rows[100:300][wanted])
     assert not RowRange(rows, 100, 300).keeps(0, 200)
+
+
+def test_rows_that_all_fit_are_one_array_and_are_handed_on_as_such(tmp_path: Path) -> None:
+    dataset = small_dataset(tmp_path)
+    rows = TrainingRows(dataset)
+    n = len(rows)
+    kept, parts = CachedRows(rows, rows.nbytes), CachedRows(rows, rows.nbytes // 2)
+    assert kept.in_place(0, n)
+    assert not parts.in_place(0, n)
+    assert np.array_equal(kept[0:n], rows[0:n])
+    assert np.shares_memory(kept[0:n], kept[n // 2 : n])
+    later = CachedRows(rows, rows.nbytes)
+    later.adopt(kept)
+    assert np.shares_memory(later[0:n], kept[0:n])
+    later.adopt(parts)
+    assert not later.in_place(0, n)
+    assert np.array_equal(later[0:n], rows[0:n])
