@@ -1,7 +1,7 @@
 """What a stored model's held-out rows say of its scores: probabilities, and the rows behind sets of classes.
 
 `calibration_of` finds it with the model, or makes it in one pass over the validation rows and one over the
-calibration rows and stores it.
+calibration rows and stores it.  Ties of sets are settled by `row_draws`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What dual variables say about the training rows: what each would be called by a model that never saw it.
 
-`leave_one_out` gives every row a margin with a proven interval, `label_suspects` ranks the rows by it,
-`boundary_rows` names those that carry a class, and `near_duplicates` finds rows that lie almost on each
-other.
+`leave_one_out` gives every row a margin with a proven interval, and ranks the rows by it.  `boundary_rows`
+names those that carry a class, and `near_duplicates` finds rows that lie almost on each other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Second-order sums of one block.
+"""Second-order sums of one block, from which Newton's method steps.
 
-`envelopes` knows how u moves with the scores of a row, `hessians` sums that over rows, `kept` holds what the
-requests of a round have in common, and `block` answers them.
+`envelopes` knows how u moves with the scores of a row, `hessians` sums that over rows, and `kept` holds what
+the requests of a round have in common.  `block` answers these requests.
 """
 
 from __future__ import annotations
