@@ -10,7 +10,7 @@ from topline.solvers.blocks.column_atoms import BlockColumnAtoms
 from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.blocks.kernel.block import BlockKernel
 from topline.solvers.blocks.oracles import LargestLossesOracle, duals_from_primal
-from topline.solvers.blocks.second_order import BlockNewton
+from topline.solvers.blocks.second_order import BlockNewton, second_moments
 from topline.solvers.blocks.shared.tile_work import Evaluate, FindVertex, Rebuild, TileWork, work_through
 from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.core.block_stats import BlockStats
@@ -24,6 +24,7 @@ from topline.solvers.core.requests import (
     EvaluateRequest,
     InsideRequest,
     LossesRequest,
+    MomentsRequest,
     OracleRequest,
     PendingStep,
     ProximalRequest,
@@ -122,6 +123,8 @@ class Block:
                     return BlockStats(rows=self.stop - self.start)
                 case DualsFromPrimalRequest():
                     return duals_from_primal(self.problem, self._tiles, self._kept_duals(), request)
+                case MomentsRequest():
+                    return second_moments(self._tiles, self.start, request.stride, self._dtype)
                 case LossesRequest():
                     return self._largest_losses.largest(request)
                 case SelectedRowsRequest():

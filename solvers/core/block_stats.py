@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from topline.solvers.core.kernel_rows import Change, PickedRows
 from topline.solvers.core.risks import LargestLosses
 from topline.solvers.errors import StateLostError
-from topline.solvers.typing import FloatArray
+from topline.solvers.typing import Float64Array, FloatArray
 
 T = TypeVar("T")
 
 #: What blocks give that is no sum of numbers.
-_JOINED = {"product", "stretch", "largest", "picked", "change", "values"}
+_JOINED = {"product", "openness", "stretch", "largest", "picked", "change", "values"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,10 @@ class BlockStats:
         None where the request asks for none.  Here and below u_i is
         alpha_i in the answer to a RebuildRequest, and the change of alpha_i in that to an AscentRequest.  A
         GramRequest is answered by the (m d, d) Gram matrices of all classes or the (m d, m d) Hessian, a
-        SlopeRequest by a (1, 1) sum.
+        MomentsRequest by a (d, d) sum, a SlopeRequest by a (1, 1) one.
+    openness : (m,) about sum |u_ij| - u_ij^2 in the answer to an OracleRequest with `envelope`, from some
+        rows of every tile: for the softmax sum p_ij (1 - p_ij).  None elsewhere.
+    openness_sq : about the sum of the squares of what the rows add to it over all classes.
     conjugate_u : sum b(u_i), b(u) = -Phi*(-u), which is -<delta_i, u_i> for the hinges; for an
         AscentRequest the change of sum b(alpha_i).
     alpha_u : sum <alpha_i, u_i>; 0 where no A is kept.
@@ -68,6 +71,8 @@ class BlockStats:
 
     rows: int = 0
     product: FloatArray | None = None
+    openness: Float64Array | None = None
+    openness_sq: float = 0.0
     largest: LargestLosses | None = None
     conjugate_u: float = 0.0
     alpha_u: float = 0.0
@@ -103,6 +108,7 @@ class BlockStats:
         }
         return BlockStats(
             product=_joined(self.product, other.product, _sum),
+            openness=_joined(self.openness, other.openness, _sum),
             stretch=max(self.stretch, other.stretch),
             largest=_joined(self.largest, other.largest, LargestLosses.merge),
             picked=_joined(self.picked, other.picked, PickedRows.merge),
@@ -177,5 +183,5 @@ def _joined(left: T | None, right: T | None, join: Callable[[T, T], T]) -> T | N
     return join(left, right)
 
 
-def _sum(left: FloatArray, right: FloatArray) -> FloatArray:
-    return np.asarray(left + right)
+def _sum(left: FloatArray, right: FloatArray) -> Any:
+    return left + right

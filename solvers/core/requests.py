@@ -45,7 +45,8 @@ class OracleRequest(_RoundRequest):
     ----------
     round, W, pending_step : as for the other requests.
     envelope : U = -grad Phi_gamma at the scores of W itself, not at the shifted ones: no A is needed, none is
-        changed, and conjugate_u = sum -Phi*(-u_i) - (gamma/2) |u_i|^2.
+        changed, and conjugate_u = sum -Phi*(-u_i) - (gamma/2) |u_i|^2.  The answer has the openness of
+        the classes.
     exact : products in float64, not in the precision of the features.
     """
 
@@ -219,6 +220,13 @@ class LossesRequest:
     exact: bool = True
 
 
+@dataclass(frozen=True)
+class MomentsRequest:
+    """Sum w_i x_i x_i^T (d, d) over one row of the problem in `stride`, and count those rows."""
+
+    stride: int = 1
+
+
 @dataclass(frozen=True, eq=False)
 class SelectedRowsRequest:
     """Find -grad Phi_gamma, or a vertex, at W (d, m) for some rows alone, each of which counts by a weight.
@@ -246,6 +254,7 @@ Request: TypeAlias = (
     | InsideRequest
     | DualsFromPrimalRequest
     | LossesRequest
+    | MomentsRequest
     | SelectedRowsRequest
     | KernelRequest
 )

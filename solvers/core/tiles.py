@@ -98,6 +98,11 @@ class TileReader:
         self.rows = tile_rows(width, m, compute_dtype(X.dtype).itemsize)
         self._unchecked = set(range(len(self)))
 
+    @property
+    def stop(self) -> int:
+        """The row of the block after its last tile."""
+        return len(self._y)
+
     def __len__(self) -> int:
         return count_tiles(len(self._y), self._first_row, self.rows)
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.feature_maps import FeatureMap
+from topline.solvers.core.feature_maps import ClassEmbeddings, FeatureMap
 from topline.solvers.core.requests import (
     AscentRequest,
     ColumnRequest,
@@ -16,6 +16,7 @@ from topline.solvers.core.requests import (
     DualsFromPrimalRequest,
     EvaluateRequest,
     GramRequest,
+    MomentsRequest,
     OracleRequest,
     ProximalRequest,
     Request,
@@ -57,6 +58,8 @@ class MappedExecutor(WrappedExecutor):
                 request = replace(request, V=self._map.class_weights(request.V))
             case GramRequest() if self._most > _MOST_SIDE:
                 return BlockStats()
+            case MomentsRequest() if not isinstance(self._map, ClassEmbeddings):
+                return BlockStats()
         if isinstance(
             request,
             AscentRequest
@@ -68,8 +71,10 @@ class MappedExecutor(WrappedExecutor):
         ):
             request = replace(request, W=self._map.class_weights(request.W))
         stats = self._executor.run(request)
-        if stats.product is None or isinstance(request, SlopeRequest):
+        if stats.product is None or isinstance(request, SlopeRequest | MomentsRequest):
             return stats
+        if stats.openness is not None:
+            stats = replace(stats, openness=self._openness_of_columns(stats.openness))
         product = np.asarray(stats.product, dtype=np.float64)
         summed = self._hessian if isinstance(request, GramRequest) else self._map.summed
         return replace(stats, product=summed(product))
@@ -90,6 +95,10 @@ class MappedExecutor(WrappedExecutor):
                 break
             W = product / np.abs(product).max()
         return norm
+
+    def _openness_of_columns(self, openness: Float64Array) -> Float64Array | None:
+        """Return what the openness of the classes is to the columns of V, where these belong together."""
+        return openness @ self._map.embeddings**2 if isinstance(self._map, ClassEmbeddings) else None
 
     def _hessian(self, product: Float64Array) -> Float64Array:
         """Return L^T H L of the sums H of pairs of classes (m d, m d), or of single classes (m d, d)."""

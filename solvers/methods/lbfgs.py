@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from scipy.linalg import blas
 
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.dual_points import FoundAt, best_multiple
@@ -29,18 +28,22 @@ from topline.solvers.executors import RequestRunner
 from topline.solvers.methods.base import Advance, Measurement, Method, Runner, product_of, with_loss_at_zero
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.line_search import Bracket
+from topline.solvers.methods.pairs import Pairs, most_pairs
+from topline.solvers.methods.row_metric import (
+    METRIC,
+    RowMetric,
+    arrays_of_metric,
+    find_metric,
+    misled,
+    wants_metric,
+    without_metric,
+)
 from topline.solvers.typing import Float64Array
 
-#: Pairs that are remembered at least and at most: as many as fit into so many numbers, and no more than one
-#: for so many examples, lest the product with them takes longer than a pass.
-_PAIRS = 10, 80
-_NUMBERS, _EXAMPLES = 1 << 22, 64
-#: Names in `SolverState.memory` of the pairs and of their curvatures.
-_STEPS = tuple(f"step_{i}" for i in range(_PAIRS[1]))
-_CHANGES = tuple(f"change_{i}" for i in range(_PAIRS[1]))
-_CURVATURES = "curvatures"
 #: Steps that are tried along one direction before it is given up.
 _TRIALS = 20
+#: Passes without which no metric is looked for: its own, and one at the point that it leads to.
+_FEWEST_PASSES = 2
 #: A step that lowers P by a smaller share is where float64 products begin, and points whose P differ by less
 #: are told apart by their gradients.
 _STALLED = 1e-7
@@ -48,71 +51,6 @@ _STALLED = 1e-7
 #: of float64 ones.
 _ROUNDING_FLOAT32 = 1e-6
 _ROUNDING = 1e-15
-#: A pair whose curvature is below this share of the sizes is rounding.
-_FLAT = 1e-12
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """The inverse Hessian of L-BFGS (J. Nocedal, Math. Comp. 35, 1980), as a product with it.
-
-    The last steps s, what the gradient changed by along them, y, and <s, y>, oldest first; s and y are all of
-    one shape.
-    """
-
-    steps: tuple[Float64Array, ...] = ()
-    changes: tuple[Float64Array, ...] = ()
-    curvatures: tuple[float, ...] = ()
-
-    @classmethod
-    def of(cls, memory: Mapping[str, Float64Array]) -> Pairs:
-        """Return what `to_memory` was made from; what else is in the mapping is left alone."""
-        curvatures = memory.get(_CURVATURES, np.empty(0)).tolist()
-        return cls(
-            tuple(memory[name] for name in _STEPS[: len(curvatures)]),
-            tuple(memory[name] for name in _CHANGES[: len(curvatures)]),
-            tuple(curvatures),
-        )
-
-    def to_memory(self) -> dict[str, Float64Array]:
-        """Return the arrays by name."""
-        named = {
-            **dict(zip(_STEPS, self.steps, strict=False)),
-            **dict(zip(_CHANGES, self.changes, strict=False)),
-        }
-        return named | {_CURVATURES: np.array(self.curvatures)}
-
-    def with_pair(self, step: Float64Array, change: Float64Array, most: int) -> Pairs:
-        """Add a pair, and let go of the oldest beyond `most`; one without curvature is left out."""
-        s, y = step.ravel(), change.ravel()
-        curvature = float(s @ y)
-        if not curvature > _FLAT * np.sqrt((s @ s) * (y @ y)):
-            return self
-        return Pairs(
-            (*self.steps, step)[-most:],
-            (*self.changes, change)[-most:],
-            (*self.curvatures, curvature)[-most:],
-        )
-
-    def times(self, gradient: Float64Array) -> Float64Array:
-        """Return H g by the two loops; g itself where there are no pairs."""
-        product = gradient.copy()
-        flat = product.ravel()
-        pairs = [
-            (s.ravel(), y.ravel(), c)
-            for s, y, c in zip(self.steps, self.changes, self.curvatures, strict=True)
-        ]
-        shares = []
-        for s, y, curvature in reversed(pairs):
-            share = float(s @ flat) / curvature
-            blas.daxpy(y, flat, a=-share)
-            shares.append(share)
-        if pairs:
-            _, y, curvature = pairs[-1]
-            flat *= curvature / float(y @ y)
-        for (s, y, curvature), share in zip(pairs, reversed(shares), strict=True):
-            blas.daxpy(s, flat, a=share - float(y @ flat) / curvature)
-        return product
 
 
 @dataclass(frozen=True)
@@ -149,13 +87,15 @@ class Lbfgs(Method):
             )  # fmt: skip
         return at_gradient(problem, before, stats)
 
-    def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
+    def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Take the step that was tried and set off in the next direction, or change it."""
         before, stats = measured.before, measured.stats
         memory = before.memory
         value = problem.primal(before.W, stats.loss / problem.n)
         gradient = gradient_of(problem, before.W, stats)
         pairs = Pairs.of(memory)
+        if "line" in memory and not pairs.steps and misled(problem, memory, stats):
+            return _without_metric(measured)
         if "line" in memory:
             line = Bracket.of(memory["line"])
             slope = inner(gradient, memory["direction"])
@@ -174,21 +114,28 @@ class Lbfgs(Method):
         terms = problem.lam * (_norm(before.W) + _norm(before.W - gradient / problem.lam))
         if _norm(gradient) <= rounding * terms:
             return self._without_progress(measured, pairs)
-        direction = -pairs.times(gradient)
+        found = {}
+        if measured.passes_left >= _FEWEST_PASSES and wants_metric(problem, before, stats):
+            found = find_metric(problem, run)
+        metric = RowMetric.of(problem, {**memory, **found}, stats)
+        direction = -pairs.times(gradient, metric)
         slope = inner(gradient, direction)
         if not slope < 0.0:
-            pairs, direction, slope = Pairs(), -gradient, -squared_norm(gradient)
+            pairs, metric, direction, slope = Pairs(), None, -gradient, -squared_norm(gradient)
         # P is not negative, so that without a scale the step at which its tangent is zero is not too short.
-        line = Bracket.start(value, slope, 1.0 if pairs.steps else value / -slope)
+        scaled = metric is not None or pairs.steps
+        line = Bracket.start(value, slope, 1.0 if scaled else value / -slope)
         remembered = {
             "base": before.W,
             "gradient": gradient,
             "direction": direction,
             "line": line.to_array(),
             **_kept(memory),
+            **found,
             **pairs.to_memory(),
         }
-        return _towards(measured, before.W + line.step * direction, line, remembered)
+        towards = _towards(measured, before.W + line.step * direction, line, remembered)
+        return replace(towards, passes=1) if found else towards
 
     def final(
         self,
@@ -245,18 +192,12 @@ def at_gradient(problem: Problem, state: SolverState, stats: BlockStats) -> Meas
     return Measurement(value, dual, "true", before, stats, passes=1, point=FoundAt(state.W, share))
 
 
-def most_pairs(problem: Problem) -> int:
-    """Return how many steps are remembered: where W is small many, which halve the passes."""
-    least, most = _PAIRS
-    return max(least, min(most, _NUMBERS // (2 * problem.d * problem.m), problem.n // _EXAMPLES))
-
-
 def arrays_of_lbfgs(problem: Problem) -> int:
     """Return how many arrays of the shape of W are remembered.
 
-    Those are the pairs, the best W, and of a line all but its length.
+    Those are the pairs, the best W, of a line all but its length, and the metric.
     """
-    return 2 * most_pairs(problem) + 4
+    return 2 * most_pairs(problem) + 4 + arrays_of_metric(problem)
 
 
 def unfit_for_lbfgs(problem: Problem) -> str | None:
@@ -288,14 +229,30 @@ def _towards(
     return Advance(line.step, moved=True, after=after, active=measured.stats.active, passes=0)
 
 
+def _without_metric(measured: Measurement) -> Advance:
+    """Go back to where the first step began, and descend as the gradient does there."""
+    memory = measured.before.memory
+    base, gradient, value = memory["base"], memory["gradient"], Bracket.of(memory["line"]).value
+    slope = -squared_norm(gradient)
+    line = Bracket.start(value, slope, value / -slope)
+    remembered = {
+        "base": base,
+        "gradient": gradient,
+        "direction": -gradient,
+        "line": line.to_array(),
+        **without_metric(_kept(memory)),
+    }
+    return _towards(measured, base - line.step * gradient, line, remembered)
+
+
 def _kept(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
     """Return what is remembered whatever the direction."""
-    return {name: memory[name] for name in ("first", "best", "best_values") if name in memory}
+    return {name: memory[name] for name in ("first", "best", "best_values", *METRIC) if name in memory}
 
 
 def _without_best(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
     """Return what stays where float64 begins: values of float32 are not to be compared with its own."""
-    return {"first": memory["first"]} if "first" in memory else {}
+    return {name: memory[name] for name in ("first", *METRIC) if name in memory}
 
 
 def gradient_of(problem: Problem, W: Float64Array, stats: BlockStats) -> Float64Array:

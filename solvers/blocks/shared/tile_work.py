@@ -15,7 +15,7 @@ import numpy as np
 
 from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.blocks.stretch import least_stretch, slack_of
-from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
+from topline.solvers.blocks.vertices import DenseVertices, accumulate_rows, openness, vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
@@ -132,6 +132,8 @@ class FindVertex:
         self._sums = np.zeros(ranking.N_SUMS)
         self._rows = 0
         self._alpha_u = self._alpha_sq = 0.0
+        dense = request.envelope and isinstance(self._vertices, DenseVertices)
+        self._openness, self._openness_sq = np.zeros(problem.m) if dense else None, 0.0
 
     def take(self, tile: Tile, scores: FloatArray) -> None:
         """Find the vertices of a tile, and leave them with the duals to be mixed in."""
@@ -145,6 +147,10 @@ class FindVertex:
         vertices.find(scores, y, weights, self._sums)
         if duals is not None and A is not None:
             self._alpha_u += vertices.mix_later(duals, A, tile.number, tile.rows, request.round)
+        if self._openness is not None:
+            here, square = openness(scores, weights)
+            self._openness += here
+            self._openness_sq += square
         self.clock.row_work()
         vertices.accumulate(tile.X, self._product)
         self._rows += tile.stop - tile.start
@@ -156,6 +162,8 @@ class FindVertex:
         return BlockStats(
             rows=self._rows,
             product=np.ascontiguousarray(self._product.T),
+            openness=self._openness,
+            openness_sq=self._openness_sq,
             conjugate_u=float(sums[ranking.B_U]),
             alpha_u=self._alpha_u,
             u_sq=float(sums[ranking.U_SQ]),

@@ -1,0 +1,135 @@
+"""The second moments of the rows as a metric: what L-BFGS takes for the Hessian before it has seen a step.
+
+A smooth loss has the Hessian lam I + (1/n) sum_i x_i x_i^T (x) J_i, whose blocks on the diagonal resemble
+s a_j C + lam I: C = (1/n) sum_i x_i x_i^T is common to all classes, a_j says how much of class j is open
+yet, and s is one number (D. Boehning, Ann. Inst. Statist. Math. 44, 1992, bounds the Hessian of the softmax
+by such a product).  For C a sample of the rows is enough, and one decomposition serves every round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import eigh
+
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import MomentsRequest
+from topline.solvers.core.state import SolverState
+from topline.solvers.methods.base import Runner
+from topline.solvers.typing import Float64Array
+
+#: Names in `SolverState.memory` of the eigenvectors of C, of its eigenvalues, and of what says that a step by
+#: them led astray.
+METRIC = _BASIS, _SPECTRUM, _MISLED = "metric.basis", "metric.spectrum", "metric.misled"
+#: Rows of the sample for each column.
+_ROWS_A_COLUMN = 5
+#: The sample is as large as this share of n m / d where that is more, whose sum costs an eighth of a pass.
+_SHARE = 0.25
+#: Columns beyond which C is not decomposed.
+_MOST_COLUMNS = 4_096
+#: C is made at once where d^2 is at most this share of n m, for it then costs less than a pass; up to the
+#: second share after so many rounds, that is where a problem has shown to be no easy one.
+_AT_ONCE, _LATER, _ROUNDS = 1 / 64, 2.0, 6
+#: The least a_j as a share of the largest.
+_OPEN = 1e-3
+#: The share of the rows that a loss must still be open in.  Where few rows count, theirs is another C.
+_SPREAD = 0.8
+#: A first step after which it is open in a smaller share has led astray.
+_ASTRAY = 0.6
+#: Arrays of d x d that decomposing takes, what is kept of it included.
+_ARRAYS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class RowMetric:
+    """The inverse of scale a_j C + lam I, class by class.
+
+    Attributes
+    ----------
+    basis, spectrum : eigenvectors (d, d) of C and its eigenvalues (d,).
+    openness : a (m,), positive.
+    scale, lam : see above.
+    """
+
+    basis: Float64Array
+    spectrum: Float64Array
+    openness: Float64Array
+    lam: float
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, problem: Problem, memory: Mapping[str, Float64Array], stats: BlockStats) -> RowMetric | None:
+        """Return the metric at the point of an answer, None where the memory holds no C."""
+        if _BASIS not in memory or stats.openness is None or open_rows(problem, stats) < _SPREAD:
+            return None
+        largest = float(stats.openness.max())
+        openness = stats.openness / problem.n if largest > 0.0 else np.ones(problem.m)
+        openness = np.maximum(openness, _OPEN * float(openness.max()))
+        return cls(memory[_BASIS], memory[_SPECTRUM], openness, problem.lam)
+
+    def fitted(self, step: Float64Array, change: Float64Array) -> RowMetric:
+        """Return the metric with the scale that explains best what the gradient changed by along a step."""
+        moved = self._times(step, np.outer(self.spectrum, self.openness))
+        square = float(np.vdot(moved, moved))
+        scale = float(np.vdot(moved, change - self.lam * step)) / square if square > 0.0 else 0.0
+        scale = scale if scale > 0.0 else self.scale
+        return RowMetric(self.basis, self.spectrum, self.openness, self.lam, scale)
+
+    def inverse_times(self, V: Float64Array) -> Float64Array:
+        """Return the product of the inverse with V (d, m)."""
+        return self._times(V, 1.0 / (self.scale * np.outer(self.spectrum, self.openness) + self.lam))
+
+    def _times(self, V: Float64Array, factors: Float64Array) -> Float64Array:
+        return np.asarray(self.basis @ (factors * (self.basis.T @ V)))
+
+
+def wants_metric(problem: Problem, state: SolverState, stats: BlockStats) -> bool:
+    """Return whether C is worth its price at a state, given the answer there."""
+    if {_BASIS, _MISLED} & state.memory.keys() or not _may_have_metric(problem):
+        return False
+    share = _AT_ONCE if state.round < _ROUNDS else _LATER
+    return problem.d**2 <= share * problem.n * problem.m and open_rows(problem, stats) >= _SPREAD
+
+
+def open_rows(problem: Problem, stats: BlockStats) -> float:
+    """Return (sum_i o_i)^2 / (n sum_i o_i^2) of the openness o_i: the share of the rows that it lies in."""
+    if stats.openness is None or not stats.openness_sq > 0.0:
+        return 0.0
+    return float(stats.openness.sum()) ** 2 / (problem.n * stats.openness_sq)
+
+
+def find_metric(problem: Problem, run: Runner) -> dict[str, Float64Array]:
+    """Sum C over a sample of the rows, one pass; return what to remember, nothing where blocks have no C."""
+    n, d, m = problem.n, problem.d, problem.m
+    stride = max(1, round(n / max(_ROWS_A_COLUMN * d, _SHARE * n * m / d)))
+    stats = run(MomentsRequest(stride))
+    if stats.product is None:
+        return {}
+    moments = np.asarray(stats.product, dtype=np.float64) / max(stats.rows, 1)
+    spectrum, basis = eigh(moments, driver="evd", overwrite_a=True, check_finite=False)
+    return {_BASIS: np.ascontiguousarray(basis), _SPECTRUM: np.maximum(spectrum, 0.0)}
+
+
+def misled(problem: Problem, memory: Mapping[str, Float64Array], stats: BlockStats) -> bool:
+    """Return whether a first step by the metric led to where few rows are open: it is none for these rows.
+
+    Where the classes come apart such a step goes far along directions that hardly any row has a say in.
+    """
+    return _BASIS in memory and open_rows(problem, stats) < _ASTRAY
+
+
+def without_metric(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
+    """Return what is remembered besides, and that no metric is wanted."""
+    return {name: array for name, array in memory.items() if name not in METRIC} | {_MISLED: np.ones(1)}
+
+
+def arrays_of_metric(problem: Problem) -> int:
+    """Return how many arrays of the shape of W that takes."""
+    return -(-_ARRAYS * problem.d // problem.m) if _may_have_metric(problem) else 0
+
+
+def _may_have_metric(problem: Problem) -> bool:
+    return problem.d <= min(_MOST_COLUMNS, problem.n) and problem.d**2 <= _LATER * problem.n * problem.m

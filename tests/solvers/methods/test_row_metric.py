@@ -1,0 +1,169 @@
+"""The metric of the rows against dense linear algebra, and what it saves L-BFGS and costs it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_digits
+from sklearn.preprocessing import scale
+
+from topline import Problem, SerialExecutor, Softmax, Status, solve
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.requests import MomentsRequest, OracleRequest
+from topline.solvers.methods import row_metric
+from topline.solvers.methods.row_metric import METRIC, RowMetric, arrays_of_metric, open_rows
+
+N, D, M = 60, 5, 4
+
+
+def rows(n=N, d=D, m=M, seed=0):
+    random = np.random.default_rng(seed)
+    return random.standard_normal((n, d)), random.integers(0, m, n)
+
+
+def bound(X, y, blocks=1, weights=None, m=M):
+    executor = SerialExecutor(blocks=blocks)
+    executor.bind(Problem(Softmax(), *X.shape, m, 1e-2), X, y, keep_duals=False, weights=weights)
+    return executor
+
+
+# ---------------------------------------------------------------- what the blocks sum
+
+
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("stride", [1, 7])
+def test_moments_are_those_of_the_same_rows_whatever_the_blocks(make, stride) -> None:
+    X, y = rows()
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, N)
+    taken = slice(None, None, stride)
+    expected = (X[taken] * weights[taken, None]).T @ X[taken]
+    for blocks in (1, 3, 7):
+        stats = bound(make(X), y, blocks, weights).run(MomentsRequest(stride))
+        assert stats.rows == len(X[taken])
+        np.testing.assert_allclose(stats.product, expected, rtol=1e-12)
+
+
+def test_openness_of_the_softmax_is_the_variance_of_its_classes() -> None:
+    """From all rows of a tile, where these are few."""
+    X, y = rows()
+    W = np.random.default_rng(2).standard_normal((D, M))
+    P = np.exp(X @ W)
+    P /= P.sum(axis=1, keepdims=True)
+    stats = bound(X, y).run(OracleRequest(0, W, envelope=True))
+    np.testing.assert_allclose(stats.openness, (P * (1.0 - P)).sum(axis=0), rtol=1e-12)
+    of_rows = (P * (1.0 - P)).sum(axis=1)
+    assert stats.openness_sq == pytest.approx(float(of_rows @ of_rows))
+    problem = Problem(Softmax(), N, D, M, 1e-2)
+    assert open_rows(problem, stats) == pytest.approx(of_rows.sum() ** 2 / (N * (of_rows @ of_rows)))
+    assert open_rows(problem, BlockStats()) == 0.0
+
+
+# ---------------------------------------------------------------- the metric
+
+
+def metric_of(lam=0.3, seed=3):
+    random = np.random.default_rng(seed)
+    X = random.standard_normal((9, D))
+    C, openness = X.T @ X / 9, random.uniform(0.1, 1.0, M)
+    spectrum, basis = np.linalg.eigh(C)
+    return RowMetric(basis, spectrum, openness, lam), C, openness
+
+
+def test_the_inverse_is_that_of_every_class() -> None:
+    metric, C, openness = metric_of()
+    V = np.random.default_rng(4).standard_normal((D, M))
+    product = metric.inverse_times(V)
+    for j in range(M):
+        np.testing.assert_allclose(
+            product[:, j], np.linalg.solve(openness[j] * C + 0.3 * np.eye(D), V[:, j]), rtol=1e-10
+        )
+
+
+def test_the_scale_is_that_of_what_the_gradient_changed_by() -> None:
+    metric, C, openness = metric_of()
+    step = np.random.default_rng(5).standard_normal((D, M))
+    change = 7.0 * C @ step * openness + 0.3 * step
+    assert metric.fitted(step, change).scale == pytest.approx(7.0)
+    assert metric.fitted(step, -change).scale == metric.scale, "a negative curvature is none"
+
+
+def test_the_first_step_of_the_softmax_is_that_of_newton(monkeypatch) -> None:
+    """At W = 0 its Hessian is (1/m) C + lam I wherever the gradients of the classes sum to 0."""
+    X, y = rows(n=300)
+    lam = 1e-3
+    monkeypatch.setattr(row_metric, "_ROWS_A_COLUMN", 300)
+    problem = Problem(Softmax(), 300, D, M, lam)
+    executor = bound(X, y)
+    stats = executor.run(OracleRequest(0, np.zeros((D, M)), envelope=True))
+    metric = RowMetric.of(problem, row_metric.find_metric(problem, executor.run), stats)
+    gradient = -stats.product / 300
+    H = np.kron(X.T @ X / 300, (np.eye(M) - 1.0 / M) / M) + lam * np.eye(D * M)
+    newton = np.linalg.solve(H, gradient.ravel()).reshape(D, M)
+    np.testing.assert_allclose(metric.openness, (1.0 - 1.0 / M) / M, rtol=1e-9)
+    # Of a class alone it is (1 - 1/m) / m; where the gradients of all sum to 0 the Hessian is that of 1 / m.
+    step = RowMetric(metric.basis, metric.spectrum, np.full(M, 1.0 / M), lam).inverse_times(gradient)
+    np.testing.assert_allclose(step, newton, rtol=1e-6, atol=1e-9)
+
+
+# ---------------------------------------------------------------- runs
+
+
+def long_tail():
+    """Rows behind a ReLU, of unit norm, in classes of very different sizes that hardly come apart."""
+    random = np.random.default_rng(6)
+    n, d, m = 6_000, 40, 60
+    y = np.minimum(random.exponential(m / 5, n).astype(int), m - 1)
+    X = random.standard_normal((n, d)) + 0.2 * random.standard_normal((m, d))[y] - 0.5
+    X = np.maximum(X, 0.0).astype(np.float32)
+    return X / np.linalg.norm(X, axis=1, keepdims=True), y, m
+
+
+def without_metric(monkeypatch) -> None:
+    monkeypatch.setattr(row_metric, "_AT_ONCE", 0.0)
+    monkeypatch.setattr(row_metric, "_LATER", 0.0)
+
+
+def test_it_saves_passes_where_rows_stay_open(monkeypatch) -> None:
+    X, y, m = long_tail()
+    found = solve(X, y, Softmax(), 1.0 / len(y), method="lbfgs", m=m)
+    without_metric(monkeypatch)
+    plain = solve(X, y, Softmax(), 1.0 / len(y), method="lbfgs", m=m)
+    assert (found.status, plain.status) == (Status.SOLVED, Status.SOLVED)
+    assert found.passes <= 0.6 * plain.passes
+    assert found.primal == pytest.approx(plain.primal, rel=1e-3)
+
+
+def test_a_step_that_led_astray_is_taken_back(monkeypatch) -> None:
+    """Digits come apart: a step by the metric leaves few rows open.  It costs its pass and that of C."""
+    X, y = load_digits(return_X_y=True)
+    X = scale(X).astype(np.float32)
+    monkeypatch.setattr(row_metric, "_AT_ONCE", 1.0)
+    found = solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs")
+    monkeypatch.setattr(row_metric, "_ASTRAY", 0.0)
+    monkeypatch.setattr(row_metric, "_SPREAD", 0.0)
+    held_on = solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs")
+    without_metric(monkeypatch)
+    plain = solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs")
+    assert found.passes == plain.passes + 2 < held_on.passes
+
+
+@pytest.mark.parametrize("max_passes", [1, 2, 3])
+def test_it_is_found_within_the_budget(max_passes) -> None:
+    X, y, m = long_tail()
+    result = solve(X, y, Softmax(), 1e-3 / len(y), method="lbfgs", m=m, max_passes=max_passes)
+    assert result.passes <= max_passes
+
+
+def test_its_arrays_are_counted() -> None:
+    assert arrays_of_metric(Problem(Softmax(), 1_000_000, 2_048, 1_000, 1e-6)) == 9
+    assert arrays_of_metric(Problem(Softmax(), 1_000, 2_048, 10, 1e-3)) == 0, "it is never made there"
+
+
+def test_a_run_goes_on_with_it() -> None:
+    X, y, m = long_tail()
+    first = solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs", m=m, max_passes=6)
+    assert set(METRIC[:2]) <= first.state.memory.keys()
+    whole = solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs", m=m)
+    resumed = solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs", m=m, state=first.state)
+    assert resumed.passes <= whole.passes + 2
