@@ -23,26 +23,18 @@ from numpy.typing import NDArray
 
 from topline.pipeline.cluster import (
     DaskExecutor,
-    MemoryPlan,
-    ProblemSize,
     given_or_own_client,
-    memory_limit,
-    plan_alone,
-    plan_memory,
-    takes_processes,
     worker_count,
 )
-from topline.pipeline.cluster.memory_plan import WHOLE_DUALS
-from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig
 from topline.pipeline.rows import CachedRows, TrainingRows, Transforms
 from topline.pipeline.sweep.cells import CellRows, Outcome, Reached, advance_cell, reached, still_needed
 from topline.pipeline.sweep.folds import fold_weights, stratified_folds
+from topline.pipeline.sweep.memory import plan_cells
 from topline.pipeline.sweep.paths import PathTask
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.sweep.workers import Answer
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES
-from topline.solvers.blocks import most_open, swept_bytes
 from topline.solvers.core.heads import CopyDualsRequest, CountHitsRequest, HeadsProblem
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.problem import Problem
@@ -56,9 +48,6 @@ from topline.solvers.run.warm_start import state_of_best_multiple
 from topline.solvers.run.zero_weights import risk_at_zero
 
 logger = logging.getLogger(__name__)
-
-#: What each cell that is solved keeps of a row beside dual variables: weight, label, norm, counts and order.
-_CELL_ROW_BYTES = 40
 
 #: Where a cell is: the name of its path, its fold and its C.
 Place = tuple[str, int, float]
@@ -96,8 +85,10 @@ class SharedRunner:
 
     def run(self, tasks: Sequence[PathTask]) -> Iterator[Answer]:
         """Yield each task with its answer, those that are solved together one after the other."""
-        for first in range(0, len(tasks), self._at_once):
-            together = tasks[first : first + self._at_once]
+        # As many groups as there must be, of about one size: all of them have company.
+        groups = -(-len(tasks) // self._at_once)
+        for group in range(groups):
+            together = tasks[group::groups]
             found: dict[int, list[Outcome]] = {number: [] for number in range(len(together))}
             for place in range(max(len(task.rounds[-1]) for task in together)):
                 for number, measured in self._step(together, place).items():
@@ -237,7 +228,8 @@ def open_shared(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) 
         threads = max(cluster.threads_per_worker, asked * cluster.threads_per_worker // workers)
         cluster = cluster.model_copy(update={"workers": workers, "threads_per_worker": threads})
     workers = max(cluster.workers or 1, 1)
-    memory, at_once = _memory(plan, rows, cluster, workers, blocks)
+    most = len(plan.paths) * plan.config.folds
+    memory, at_once = plan_cells(most, rows, cluster, workers, blocks)
     with given_or_own_client(cluster, client, rows.nbytes, memory.worker_bytes) as found:
         executor: Executor
         if found is None:
@@ -256,60 +248,3 @@ def open_shared(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) 
             yield SharedRunner(plan, executor, rows, at_once)
         finally:
             executor.close()
-
-
-def _memory(
-    plan: SweepPlan, rows: TrainingRows, cluster: ClusterConfig, workers: int, blocks: int
-) -> tuple[MemoryPlan, int]:
-    """Return budgets, and how many cells may be solved at once: fewer where they do not all fit, as arrays.
-
-    The weights of so many cells lie side by side, as those of a problem with so many times the classes.
-    """
-    at_once = len(plan.paths) * plan.config.folds
-    while True:
-        try:
-            return _memory_of(at_once, rows, cluster, workers, blocks)
-        except ConfigError:
-            if at_once == 1:
-                raise
-            at_once = (at_once + 1) // 2
-
-
-def _memory_of(
-    at_once: int, rows: TrainingRows, cluster: ClusterConfig, workers: int, blocks: int
-) -> tuple[MemoryPlan, int]:
-    """Return budgets for so many cells at once, and how many of them go together.
-
-    Raises ConfigError where that does not fit.
-    """
-    (n, d), m = rows.shape, rows.dataset.info.m
-    budgets, duals = _budgets(at_once, 0, rows, cluster, workers, blocks)
-    # Where arrays fit at all, the cells that are solved together have theirs.
-    arrays = most_open(duals, n, d, m)
-    together = min(at_once, arrays) if arrays else at_once
-    if arrays and budgets.cache_bytes >= rows.nbytes:
-        return replace(budgets, dual_bytes=duals), together
-    swept = together * swept_bytes(n, d, m, packed=not arrays)
-    try:
-        budgets, duals = _budgets(at_once, swept, rows, cluster, workers, blocks)
-    except ConfigError:
-        # One cell alone is what a training is.
-        if at_once > 1:
-            raise
-    return replace(budgets, dual_bytes=duals), together
-
-
-def _budgets(
-    at_once: int, swept: int, rows: TrainingRows, cluster: ClusterConfig, workers: int, blocks: int
-) -> tuple[MemoryPlan, int]:
-    """Return budgets for so many cells and what their sweeps take, and the bytes of all dual variables."""
-    (n, d), m = rows.shape, rows.dataset.info.m * at_once
-    limit, held = memory_limit(cluster.memory_limit), _CELL_ROW_BYTES * n * at_once + swept
-    size = ProblemSize(n, d, m, blocks, rows.nbytes, keeps_duals=True, ranked=0, held=held)
-    if cluster.workers == 0:
-        budgets, _ = plan_alone(limit, size, 1, cluster.cache_bytes)
-    else:
-        processes = takes_processes(rows.nbytes)
-        budgets = plan_memory(limit, size, workers, cluster.cache_bytes, processes=processes)
-    # Cells that wait keep their dual variables too, packed.
-    return budgets, WHOLE_DUALS * n * m if budgets.dual_bytes is None else budgets.dual_bytes

@@ -14,7 +14,7 @@ from topline.solvers.blocks.second_order import BlockNewton, second_moments
 from topline.solvers.blocks.shared.tile_work import Evaluate, FindVertex, Rebuild, TileWork, work_through
 from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.dual_rows import ByteBudget
+from topline.solvers.core.dual_rows import ByteBudget, row_runs
 from topline.solvers.core.kernel_rows import Mark
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import (
@@ -189,6 +189,19 @@ class Block:
     def pack_duals(self) -> None:
         """Keep A packed from now on, under its budget."""
         self._kept_duals().pack()
+
+    def array_bytes(self, *, wide: bool = False) -> int:
+        """Return what A and its change take as arrays, `wide` if they are float64 soon."""
+        return self._kept_duals().array_bytes(wide=wide)
+
+    def copy_duals(self, source: Block, share: float, pending_step: PendingStep | None) -> None:
+        """Take `share` times the dual variables of a block of the same rows and weights, after its step."""
+        theirs, mine = source._duals_after(pending_step).A, self._kept_duals()
+        for start, stop in row_runs(0, *theirs.shape):
+            rows = theirs.read(start, stop)
+            mine.load(start, rows if share == 1.0 else rows * rows.dtype.type(share))
+        self._column_atoms = self._newton = self._kernel = None
+        self._loaded = True
 
     def clear_duals(self) -> None:
         """Give back what A takes of its budget; the block is used no more."""

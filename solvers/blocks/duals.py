@@ -73,6 +73,11 @@ class BlockDuals:
         """Keep A and what waits packed from now on, under the budget."""
         self._move(self._budget)
 
+    def array_bytes(self, *, wide: bool = False) -> int:
+        """Return what A and what waits take as arrays, `wide` if they are float64 soon."""
+        itemsize = np.dtype(np.float64).itemsize if wide else self.A.dtype.itemsize
+        return array_bytes(*self.A.shape, itemsize)
+
     def clear(self) -> None:
         """Give back what A and what waits take; they are used no more."""
         for store in (self.A, self._change):
@@ -262,7 +267,12 @@ def inside(problem: Problem, A: FloatArray, y: IntArray, weights: Float64Array |
 
 def whole_bytes(rows: int, m: int) -> int:
     """Return what A (rows, m) and the change that waits take as arrays of float64, which A comes to be."""
-    return 2 * np.dtype(np.float64).itemsize * rows * m
+    return array_bytes(rows, m, np.dtype(np.float64).itemsize)
+
+
+def array_bytes(rows: int, m: int, itemsize: int) -> int:
+    """Return what A (rows, m) and the change that waits take as arrays of numbers of so many bytes."""
+    return 2 * itemsize * rows * m
 
 
 def is_uniform(weights: Float64Array) -> bool:

@@ -2,14 +2,16 @@
 
 Every head has a `Block` of its own, which answers as it does alone.  Pieces of work on tiles go through one
 reading and one product; sweeps of dual ascent run side by side, each on the weights of its own head, and
-share the reading of rows that do not lie in memory.
+share the reading of rows that do not lie in memory.  Where they do, whatever was asked goes on at the same
+time, on as many threads as there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -32,11 +34,19 @@ from topline.solvers.core.heads import (
 )
 from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import EvaluateRequest, OracleRequest, RebuildRequest, Request
+from topline.solvers.core.requests import (
+    EvaluateRequest,
+    InsideRequest,
+    OracleRequest,
+    RebuildRequest,
+    Request,
+)
 from topline.solvers.core.rows import RowSource, compute_dtype, kept_in_memory
 from topline.solvers.core.shared_scan import SharedScan
 from topline.solvers.core.tiles import Tile, TileReader
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+T = TypeVar("T")
 
 #: Rows of A of every head, with the head's problem and its column of the weights.
 HeadRows: TypeAlias = Mapping[int, tuple[Problem, int, FloatArray]]
@@ -89,6 +99,8 @@ class HeadBlocks:
         for call in request.calls:
             if isinstance(call.request, CopyDualsRequest):
                 answers[call.head] = self._copy_duals(call, call.request)
+            elif self._open is not None and _widens(call.request):
+                self._open.widen(call.head)
         with np.errstate(over="ignore", invalid="ignore"):
             for call in request.calls:
                 match call.request:
@@ -102,11 +114,7 @@ class HeadBlocks:
                         pass
                     case _:
                         sweeps.append(call)
-            if works:
-                work_through(self._tiles, list(works.values()))
-            if hits:
-                self._count(list(hits.values()))
-            answers |= self._swept(sweeps, threads)
+            answers |= self._answered(sweeps, list(works.values()), list(hits.values()), threads)
         answers |= {head: work.stats() for head, work in works.items()}
         answers |= {head: one.count for head, one in hits.items()}
         sums = [one for one in answers.values() if isinstance(one, BlockStats)]
@@ -169,7 +177,14 @@ class HeadBlocks:
     def _copy_duals(self, call: HeadCall, request: CopyDualsRequest) -> BlockStats:
         """Give a head the dual variables of another one; of rows that were lost with it, none."""
         block, source = self._new(call.head, call.problem, call.column), self._heads.get(request.source)
-        if source is not None:
+        if source is not None and self._known[request.source][1] == call.column:
+            if self._open is not None:
+                wide = [call.head] if source.array_bytes() == source.array_bytes(wide=True) else []
+                for _ in self._open.groups({call.head: block}, wide, 1):
+                    block.copy_duals(source, request.share, request.pending_step)
+            else:
+                block.copy_duals(source, request.share, request.pending_step)
+        elif source is not None:
             for start, stop in row_runs(self.start, self.stop, self.problem.m):
                 rows = source.duals(request.pending_step, start, stop)
                 block.load_duals(start, np.asarray(rows * rows.dtype.type(request.share)))
@@ -180,34 +195,55 @@ class HeadBlocks:
             for one in hits:
                 one.take(tile)
 
-    def _swept(self, calls: Sequence[HeadCall], threads: int) -> dict[int, Sums]:
-        """Answer requests that visit rows one by one, several heads at the same time."""
-        blocks = [(self._of(call.head, call.problem, call.column), call) for call in calls]
-        if self._open is not None:
-            self._open.open({call.head: block for block, call in blocks})
-        together = len(calls) > 1 and not kept_in_memory(self._X, 0, self.stop - self.start)
-        at_once = len(calls) if together else min(threads, len(calls))
-        each = max(threads // max(len(calls), 1), 1)
+    def _answered(
+        self, sweeps: Sequence[HeadCall], works: Sequence[TileWork], hits: Sequence[_Hits], threads: int
+    ) -> dict[int, Sums]:
+        """Answer requests that visit rows one by one, and do what goes through the tiles.
+
+        Where rows lie in memory all of it goes on at the same time, on `threads`, in parts of their number.
+        """
+        kept = kept_in_memory(self._X, 0, self.stop - self.start)
+        parts = threads if kept else 1
+        beside: list[Callable[[], Any]] = [
+            *(partial(work_through, self._tiles, part) for part in _dealt(works, parts)),
+            *(partial(self._count, part) for part in _dealt(hits, parts)),
+        ]
+        if not kept or not sweeps:
+            _on_threads(beside, threads if kept else 1)
+            beside = []
+        blocks = {call.head: self._of(call.head, call.problem, call.column) for call in sweeps}
+        wide = [call.head for call in sweeps if _widens(call.request)]
+        groups = [list(blocks)] if self._open is None else self._open.groups(blocks, wide, threads)
+        answers: dict[int, Sums] = {}
+        for group in groups if blocks else ():
+            calls = [call for call in sweeps if call.head in group]
+            answers |= self._swept(calls, beside, threads, kept=kept)
+            beside = []
+        return answers
+
+    def _swept(
+        self, calls: Sequence[HeadCall], beside: Sequence[Callable[[], Any]], threads: int, *, kept: bool
+    ) -> dict[int, Sums]:
+        """Sweep several heads at the same time, and do what is there to do `beside` them."""
+        together = len(calls) > 1 and not kept
+        at_once = len(calls) if together else min(threads, len(calls) + len(beside))
+        each = max(threads // (len(calls) + len(beside)), 1)
         if each > 1:
             # As many as all heads ask for together: none of them begins more while others are at work.
             self._helpers.pool(threads)
         if together:
             self._X.begin(len(calls))
 
-        def answer(block: Block, request: Request) -> BlockStats:
+        def answer(call: HeadCall) -> BlockStats:
             try:
-                # NumPy's settings are those of a thread.
-                with np.errstate(over="ignore", invalid="ignore"):
-                    return block.run(request, each)
+                return self._heads[call.head].run(_plain(call), each)
             finally:
                 if together:
                     self._X.leave()
 
-        if at_once <= 1:
-            return {call.head: answer(block, _plain(call)) for block, call in blocks}
-        with ThreadPoolExecutor(at_once, thread_name_prefix="topline-head") as pool:
-            futures = {call.head: pool.submit(answer, block, _plain(call)) for block, call in blocks}
-            return {head: future.result() for head, future in futures.items()}
+        # Sweeps take the longest and begin first.
+        found = _on_threads([*(partial(answer, call) for call in calls), *beside], at_once)
+        return {call.head: stats for call, stats in zip(calls, found, strict=False)}
 
 
 class _Hits:
@@ -226,6 +262,32 @@ class _Hits:
                 tile.X[out], tile.y[out], request.W, request.k, request.radius, request.class_weights,
                 out + (self._first_row + tile.start),
             )  # fmt: skip
+
+
+def _on_threads(jobs: Sequence[Callable[[], Any]], threads: int) -> list[Any]:
+    """Do pieces of work, so many at a time; return what each of them gave."""
+
+    def done(job: Callable[[], Any]) -> Any:
+        # NumPy's settings are those of a thread.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return job()
+
+    if min(threads, len(jobs)) <= 1:
+        return [done(job) for job in jobs]
+    with ThreadPoolExecutor(min(threads, len(jobs)), thread_name_prefix="topline-head") as pool:
+        return [future.result() for future in [pool.submit(done, job) for job in jobs]]
+
+
+def _dealt(items: Sequence[T], parts: int) -> list[Sequence[T]]:
+    """Return so many parts of about one length, or fewer, none of them empty."""
+    return [items[part::parts] for part in range(min(parts, len(items)))]
+
+
+def _widens(request: Request | CopyDualsRequest | CountHitsRequest) -> bool:
+    """Return whether a request has the dual variables in float64 from then on."""
+    if isinstance(request, EvaluateRequest):
+        return False
+    return isinstance(request, InsideRequest) or bool(getattr(request, "exact", False))
 
 
 def _plain(call: HeadCall) -> Request:

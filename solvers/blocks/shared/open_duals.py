@@ -2,56 +2,80 @@
 
 Sweeps go best over arrays: packed dual variables are opened slab by slab, and rows of a slab are swept before
 those of the next, which takes several times the passes.  So those of the heads that are swept are opened, as
-many as there is room for, and stay so until others need the room.  Heads that wait are packed, to a
+many at a time as there is room for, and stay so until others need the room.  Heads that wait are packed, to a
 temporary file beyond their part of the budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
 
 from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.duals import whole_bytes
+from topline.solvers.blocks.duals import array_bytes
 from topline.solvers.blocks.extrapolation import extrapolation_bytes
 from topline.solvers.core.dual_rows import ByteBudget
 
 #: The part of a budget that packed dual variables have.
-_PACKED = 0.25
+_PACKED = 0.125
+#: Dual variables are of this type until a run asks for a gap that it does not resolve.
+_FLOAT32 = np.dtype(np.float32).itemsize
 
 
-def most_open(dual_bytes: int, rows: int, d: int, m: int) -> int:
-    """Return of how many heads a budget holds the dual variables (rows, m) as arrays.
+def most_open(dual_bytes: int, rows: int, d: int, m: int, threads: int = 1) -> int:
+    """Return of how many heads a budget holds the dual variables (rows, m) as arrays of float32.
 
-    What sweeps over them remember is included.
+    What as many sweeps as there are threads remember meanwhile is included.
     """
-    each = whole_bytes(rows, m) + extrapolation_bytes((rows + d) * m)
-    return int((1.0 - _PACKED) * dual_bytes) // each
+    room, each = _room(dual_bytes), array_bytes(rows, m, _FLOAT32)
+    more = extrapolation_bytes((rows + d) * m)
+    alone = room // (each + more)
+    return alone if alone < threads else (room - threads * more) // each
 
 
 class OpenDuals:
-    """The heads of one block whose dual variables are arrays; `most` of them at a time.
-
-    `packed` is the budget of the others.
-    """
+    """The heads of one block whose dual variables are arrays.  `packed` is the budget of the others."""
 
     def __init__(self, dual_bytes: int, rows: int, d: int, m: int) -> None:
-        self.most = most_open(dual_bytes, rows, d, m)
-        self.packed = ByteBudget(int(_PACKED * dual_bytes) if self.most else dual_bytes)
+        self._room, self._more = _room(dual_bytes), extrapolation_bytes((rows + d) * m)
+        any_open = most_open(dual_bytes, rows, d, m) > 0
+        self.packed = ByteBudget(dual_bytes - self._room if any_open else dual_bytes)
         #: Whoever was swept last is last.
         self._open: dict[int, Block] = {}
 
-    def open(self, swept: Mapping[int, Block]) -> None:
-        """Open the dual variables of heads that are swept, and pack those of others where room is needed."""
-        idle = [head for head in self._open if head not in swept]
-        for head, block in swept.items():
-            if head not in self._open:
-                if len(self._open) == self.most:
-                    if not idle:
-                        continue
-                    self._open.pop(idle.pop(0)).pack_duals()
-                block.open_duals()
-            self._open.pop(head, None)
-            self._open[head] = block
+    def groups(self, swept: Mapping[int, Block], wide: Collection[int], threads: int) -> Iterator[list[int]]:
+        """Yield the heads that are swept, in groups whose dual variables are arrays by then.
+
+        Those of the heads that are `wide` are or come to be float64.  Who does not fit even alone is a group
+        of its own, packed.
+        """
+        left = sorted(swept, key=lambda head: head not in self._open)
+        while left:
+            group: list[int] = []
+            need = 0
+            for head in left:
+                more = swept[head].array_bytes(wide=head in wide)
+                if not group or need + more + min(len(group) + 1, threads) * self._more <= self._room:
+                    group.append(head)
+                    need += more
+            fits = self._make_room(group, need + min(len(group), threads) * self._more)
+            for head in group:
+                opened = self._open.pop(head, None)
+                if fits and opened is None:
+                    swept[head].open_duals()
+                elif opened is not None and not fits:
+                    swept[head].pack_duals()
+                if fits:
+                    self._open[head] = swept[head]
+            yield group
+            left = [head for head in left if head not in group]
+
+    def widen(self, head: int) -> None:
+        """Make room for a head whose dual variables come to be float64; without it they are packed."""
+        block = self._open.get(head)
+        if block is not None and not self._make_room([head], block.array_bytes(wide=True)):
+            self._open.pop(head).pack_duals()
 
     def forget(self, head: int, block: Block) -> None:
         """Let go of a head and of the room that its dual variables take."""
@@ -62,3 +86,19 @@ class OpenDuals:
         """Go on with the dual variables of another one, which `heads` have taken."""
         self.packed = other.packed
         self._open = {head: heads[head] for head in other._open}
+
+    def _make_room(self, kept: Collection[int], need: int) -> bool:
+        """Pack heads that are not `kept`, the first first, until there is room; return whether there is."""
+        if need > self._room:
+            return False
+        idle = [head for head in self._open if head not in kept]
+        taken = sum(self._open[head].array_bytes() for head in idle)
+        while taken + need > self._room:
+            block = self._open.pop(idle.pop(0))
+            taken -= block.array_bytes()
+            block.pack_duals()
+        return True
+
+
+def _room(dual_bytes: int) -> int:
+    return dual_bytes - int(_PACKED * dual_bytes)

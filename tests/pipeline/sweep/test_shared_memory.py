@@ -9,7 +9,7 @@ import pytest
 
 from topline.pipeline.cluster.memory_plan import FILLED, MIB, WORKER_BYTES
 from topline.pipeline.options import ClusterConfig
-from topline.pipeline.sweep.shared import _memory
+from topline.pipeline.sweep.memory import plan_cells
 from topline.solvers.blocks import most_open, swept_bytes
 
 
@@ -30,9 +30,8 @@ class Rows:
 def test_what_sweeps_open_of_every_cell_fits_beside_the_rest(limit: str, n: int) -> None:
     """Fifteen cells at once opened 48 MiB each that nobody had counted, and their worker was ended."""
     d, m = 1024, 100
-    plan: Any = SimpleNamespace(paths=[0] * 3, config=SimpleNamespace(folds=5))
     rows: Any = Rows(n, d, m)
-    found, together = _memory(plan, rows, ClusterConfig(workers=1, memory_limit=limit), 1, 1)
+    found, together = plan_cells(15, rows, ClusterConfig(workers=1, memory_limit=limit), 1, 1)
     assert found.worker_bytes is not None
     assert found.dual_bytes is not None
     packed = most_open(found.dual_bytes, n, d, m) == 0
@@ -40,3 +39,18 @@ def test_what_sweeps_open_of_every_cell_fits_beside_the_rest(limit: str, n: int)
     swept = together * swept_bytes(n, d, m, packed=packed) if held else 0
     taken = WORKER_BYTES + min(found.cache_bytes, rows.nbytes) + found.dual_bytes + swept
     assert taken <= FILLED * found.worker_bytes + MIB
+
+
+@pytest.mark.parametrize(("limit", "least"), [("4GiB", 2), ("8GiB", 15)])
+def test_cells_go_together_where_the_rows_and_their_arrays_fit(limit: str, least: int) -> None:
+    """One cell at a time keeps one core at work; the plan kept room for rows that there were not."""
+    n, d, m = 200_000, 1024, 100
+    rows: Any = Rows(n, d, m)
+    cluster = ClusterConfig(workers=1, threads_per_worker=2, memory_limit=limit)
+    found, together = plan_cells(15, rows, cluster, 1, 1)
+    assert together >= least
+    assert found.cache_bytes == rows.nbytes
+    assert found.worker_bytes is not None
+    assert found.dual_bytes is not None
+    assert most_open(found.dual_bytes, n, d, m, 2) >= together
+    assert WORKER_BYTES + found.cache_bytes + found.dual_bytes <= FILLED * found.worker_bytes

@@ -10,10 +10,16 @@ import pytest
 
 from topline import Problem, TopKHinge
 from topline.solvers.blocks import ascent_tiles, extrapolation_bytes, most_open
-from topline.solvers.blocks.duals import whole_bytes
+from topline.solvers.blocks.duals import array_bytes
 from topline.solvers.blocks.shared.heads import HeadBlocks
-from topline.solvers.core.heads import HeadCall, HeadRequests, HeadsProblem, PendingHeadSteps
-from topline.solvers.core.requests import AscentRequest, PendingStep
+from topline.solvers.core.heads import (
+    CountHitsRequest,
+    HeadCall,
+    HeadRequests,
+    HeadsProblem,
+    PendingHeadSteps,
+)
+from topline.solvers.core.requests import AscentRequest, EvaluateRequest, PendingStep
 
 #: As many classes and features as weights have that threads sweep tile by tile.
 N, D, M, HEADS = 120, 2048, 40, 3
@@ -64,8 +70,8 @@ def swept_in_turn(dual_bytes, heads=HEADS, rounds=3):
 @pytest.mark.parametrize("room", [1, 2, HEADS])
 def test_heads_that_are_swept_have_arrays_and_the_others_what_they_had(room) -> None:
     """Bit for bit what heads without a budget come to: opened, packed and opened again."""
-    # A quarter of the budget is for those that wait.
-    budget = math.ceil((whole_bytes(N, M) + extrapolation_bytes((N + D) * M)) * room / 0.75)
+    # An eighth of the budget is for those that wait, and one sweep at a time remembers its changes.
+    budget = math.ceil((array_bytes(N, M, 4) * room + extrapolation_bytes((N + D) * M)) / 0.875)
     assert most_open(budget, N, D, M) == room
     free, expected = swept_in_turn(None)
     some, found = swept_in_turn(budget)
@@ -80,13 +86,13 @@ def test_heads_that_are_swept_have_arrays_and_the_others_what_they_had(room) -> 
 
 def test_a_block_that_takes_over_goes_on_with_the_arrays_and_the_room() -> None:
     """As a worker does with the blocks that it keeps when others are placed anew."""
-    each = whole_bytes(N, M) + extrapolation_bytes((N + D) * M)
-    before, _ = swept_in_turn(math.ceil(each / 0.75), rounds=1)
+    each = array_bytes(N, M, 4) + extrapolation_bytes((N + D) * M)
+    before, _ = swept_in_turn(math.ceil(each / 0.875), rounds=1)
     steps = PendingHeadSteps({head: PendingStep(0, 1.0) for head in range(HEADS)})
     rows = {head: part[2].copy() for head, part in before.duals(steps).items()}
     random = np.random.default_rng(1)
     X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
-    after = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, HEADS), dual_bytes=math.ceil(each / 0.75))
+    after = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, HEADS), dual_bytes=math.ceil(each / 0.875))
     after.take_duals(before)
     for head, part in after.duals(None).items():
         np.testing.assert_array_equal(part[2], rows[head])
@@ -106,13 +112,68 @@ def test_without_room_for_one_array_heads_are_swept_packed() -> None:
 
 
 def test_heads_that_ended_leave_their_room_to_others() -> None:
-    each = whole_bytes(N, M) + extrapolation_bytes((N + D) * M)
-    blocks, _ = swept_in_turn(math.ceil(each / 0.75), rounds=1)
+    each = array_bytes(N, M, 4) + extrapolation_bytes((N + D) * M)
+    blocks, _ = swept_in_turn(math.ceil(each / 0.875), rounds=1)
     opened = blocks._open
     assert opened is not None
     assert list(opened._open) == [HEADS - 1]
     left = opened.packed._left
-    assert left < int(0.25 * math.ceil(each / 0.75))
+    assert left < int(0.125 * math.ceil(each / 0.875))
     blocks.run(HeadRequests((), ended=tuple(range(HEADS))))
     assert not opened._open
-    assert opened.packed._left == int(0.25 * math.ceil(each / 0.75))
+    assert opened.packed._left == int(0.125 * math.ceil(each / 0.875))
+
+
+def swept_together(dual_bytes, exact):
+    """Sweep all heads in one request, some of them in float64; give the block of all and their changes."""
+    random = np.random.default_rng(1)
+    X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
+    problem = Problem(TopKHinge(3), N, D, M, 1.0 / N)
+    blocks = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, HEADS), dual_bytes=dual_bytes)
+    requests = [
+        AscentRequest(round=0, W=np.zeros((D, M)), sweeps=2, seed=head, exact=head in exact)
+        for head in range(HEADS)
+    ]
+    calls = tuple(HeadCall(head, problem, 0, request) for head, request in enumerate(requests))
+    return blocks, blocks.run(HeadRequests(calls)).parts
+
+
+@pytest.mark.parametrize("exact", [(), (1,), (0, 2)])
+def test_heads_that_do_not_all_fit_are_swept_in_turn_as_arrays(exact) -> None:
+    """Float64 takes the room of two: nobody is swept packed, which comes to other numbers."""
+    budget = math.ceil((2 * array_bytes(N, M, 4) + extrapolation_bytes((N + D) * M)) / 0.875)
+    _, expected = swept_together(None, exact)
+    some, found = swept_together(budget, exact)
+    for head in range(HEADS):
+        np.testing.assert_array_equal(found[head].product, expected[head].product)
+    opened = some._open
+    assert opened is not None
+    assert 0 < sum(block.array_bytes() for block in opened._open.values()) <= 2 * array_bytes(N, M, 4)
+
+
+def test_what_heads_ask_at_the_same_time_they_get_as_alone() -> None:
+    """A sweep, values and hits of rows in memory go on at the same time, on any number of threads."""
+    random = np.random.default_rng(2)
+    X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
+    weights = np.ones((N, 1))
+    weights[::5] = 0.0
+    problem, W = Problem(TopKHinge(3), N, D, M, 1.0 / N), random.standard_normal((D, M))
+    calls = (
+        HeadCall(0, problem, 0, AscentRequest(round=0, W=np.zeros((D, M)), sweeps=2)),
+        HeadCall(1, problem, 0, EvaluateRequest(W)),
+        HeadCall(2, problem, 0, EvaluateRequest(2.0 * W)),
+        HeadCall(3, problem, 0, CountHitsRequest(W, 1, 0.1)),
+        HeadCall(4, problem, 0, CountHitsRequest(2.0 * W, 1, 0.1)),
+    )
+
+    def asked(calls, threads):
+        blocks = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, 5), weights)
+        return blocks.run(HeadRequests(calls), threads).parts
+
+    alone = {call.head: asked((call,), 1)[call.head] for call in calls}
+    for threads in (1, 2, 4):
+        found = asked(calls, threads)
+        np.testing.assert_array_equal(found[0].product, alone[0].product)
+        assert (found[3], found[4]) == (alone[3], alone[4])
+        for head in (1, 2):
+            assert found[head].loss == pytest.approx(alone[head].loss, rel=1e-12)
