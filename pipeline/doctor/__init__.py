@@ -8,10 +8,4 @@ from __future__ import annotations
 
 from topline.pipeline.doctor.runner import DEADLINE, Check, CheckFailedError, CheckResult, run_checks
 
-__all__ = [
-    "DEADLINE",
-    "Check",
-    "CheckFailedError",
-    "CheckResult",
-    "run_checks",
-]
+__all__ = ["DEADLINE", "Check", "CheckFailedError", "CheckResult", "run_checks"]

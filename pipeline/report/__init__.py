@@ -8,8 +8,4 @@ from __future__ import annotations
 
 from topline.pipeline.report.document import ReportData, render_report, write_report
 
-__all__ = [
-    "ReportData",
-    "render_report",
-    "write_report",
-]
+__all__ = ["ReportData", "render_report", "write_report"]

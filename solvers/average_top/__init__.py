@@ -33,12 +33,7 @@ from topline.solvers.average_top.losses import (
     Square,
     individual_loss,
 )
-from topline.solvers.average_top.problem import (
-    AverageTopProblem,
-    AverageTopResult,
-    Certificate,
-    LowerBound,
-)
+from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, Certificate, LowerBound
 from topline.solvers.average_top.solving import certify, minimise
 
 __all__ = [

@@ -17,13 +17,7 @@ from topline.solvers.kernels.functions import (
 )
 from topline.solvers.kernels.gammas import Gamma
 from topline.solvers.kernels.histograms import IntersectionKernel, LaplacianKernel
-from topline.solvers.kernels.low_rank import (
-    KernelFeatures,
-    factor,
-    gram_matrix,
-    in_memory,
-    is_precomputed,
-)
+from topline.solvers.kernels.low_rank import KernelFeatures, factor, gram_matrix, in_memory, is_precomputed
 from topline.solvers.kernels.problem import (
     KernelExpansion,
     KernelResult,

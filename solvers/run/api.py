@@ -169,10 +169,7 @@ def _with_kernel(task: Task, kernel: Any) -> SolveResult:
     if is_for_blocks(kernel, problem, spec.name):
         with ExitStack() as stack:
             blocks = executor or stack.enter_context(ThreadExecutor(available_cores()))
-            return solve_in_process(
-                as_kernel(kernel), problem, task.rows, task.labels, task.weights, blocks, task.criteria,
-                task.choice, seed=task.seed, callbacks=task.callbacks, state=task.state, duals=task.duals,
-            )  # fmt: skip
+            return solve_in_process(as_kernel(kernel), task, blocks)
     linear = partial(
         solve, y=task.labels, loss=problem.loss, lam=problem.lam, smoothing=problem.smoothing,
         method=spec.name, sample_weight=task.weights, tol=task.criteria.tol,

@@ -34,7 +34,7 @@ from topline.solvers.methods.kernel_atoms import KernelAtomFrankWolfe
 from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe
 from topline.solvers.methods.kernel_scores import KernelMethod, mark_of, values_of_rows
 from topline.solvers.run.loop import Callback, Run, iterate
-from topline.solvers.run.task import result_of
+from topline.solvers.run.task import Task, result_of
 from topline.solvers.run.warm_start import checked_duals
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -128,20 +128,13 @@ def _method(kernel: Kernel, name: str, blocks: int, seed: int, picked: int) -> K
     return KernelAscent(kernel, blocks, seed, picked)
 
 
-def solve_in_process(
-    kernel: Kernel,
-    problem: Problem,
-    rows: RowSource,
-    labels: IntArray,
-    weights: Float64Array | None,
-    executor: Executor,
-    criteria: StoppingCriteria,
-    choice: Choice,
-    **begin: Any,
-) -> KernelResult:
+def solve_in_process(kernel: Kernel, task: Task, executor: Executor) -> KernelResult:
     """Solve with a kernel as `solve_on_blocks` does, and keep the rows that score new ones."""
-    kernel = kernel.resolved(rows)
-    result = solve_on_blocks(kernel, problem, rows, labels, weights, executor, criteria, choice, **begin)
+    problem, rows, kernel = task.problem, task.rows, kernel.resolved(task.rows)
+    result = solve_on_blocks(
+        kernel, problem, rows, task.labels, task.weights, executor, task.criteria, task.choice,
+        seed=task.seed, callbacks=task.callbacks, state=task.state, duals=task.duals,
+    )  # fmt: skip
     A = result.A
     if A is None:
         A = np.concatenate([part for _, _, part in executor.duals()])

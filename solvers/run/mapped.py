@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.core.feature_maps import FeatureMap
 from topline.solvers.core.inputs import checked_problem, checked_weights
 from topline.solvers.core.rows import is_sparse
-from topline.solvers.core.state import SolveResult, SolverState
+from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.executors import Executor, MappedExecutor
+from topline.solvers.executors import Executor
 from topline.solvers.losses import Loss
 from topline.solvers.methods import chosen_method
-from topline.solvers.run.loop import Callback, iterate
-from topline.solvers.run.task import default_executor, final_duals, result_of
-from topline.solvers.run.zero_weights import risk_at_zero
+from topline.solvers.run.loop import Callback
+from topline.solvers.run.task import Task, run_task
 from topline.solvers.typing import Float64Array
 
 
@@ -94,25 +91,11 @@ def solve_with_features(
     spec, choice = chosen_method(method, problem)
     spec.refuse(problem)
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
-    duals_kept = spec.needs_duals(problem.form, problem.smoothing)
-    with ExitStack() as stack:
-        stack.enter_context(one_blas_thread())
-        if executor is None:
-            executor = default_executor(problem, spec)
-            stack.callback(executor.close)
-        spec.refuse_budget(problem, executor.dual_bytes)
-        executor.bind(problem, rows, labels, keep_duals=duals_kept, weights=weights)
-        state = SolverState(
-            round=0,
-            W=np.zeros(feature_map.shape(problem.d)),
-            loss_at_zero=risk_at_zero(problem, labels, weights, smoothed=False),
-            primal_at_zero=risk_at_zero(problem, labels, weights),
-        )
-        mapped = MappedExecutor(executor, feature_map, problem.d)
-        method_here = spec.method_for(problem, executor.blocks, seed)
-        run = iterate(problem, mapped, method_here, criteria, state, callbacks, duals_kept=duals_kept)
-        A = final_duals(problem, executor, run, labels, weights) if duals_kept else None
-    result = result_of(problem, run, A, tol, choice)
+    task = Task(
+        problem, rows, labels, weights, spec, choice, criteria, seed, executor, callbacks, keep_duals=False,
+        state=None, duals=None, feature_map=feature_map,
+    )  # fmt: skip
+    result = run_task(task)
     return MappedResult(
         **{part.name: getattr(result, part.name) for part in fields(result)}, feature_map=feature_map
     )

@@ -10,6 +10,7 @@ import numpy as np
 
 from topline.solvers.blas_threads import available_cores, one_blas_thread
 from topline.solvers.blocks.duals import inside
+from topline.solvers.core.feature_maps import FeatureMap
 from topline.solvers.core.problem import Problem, problem_key, relative_gap
 from topline.solvers.core.requests import InsideRequest
 from topline.solvers.core.risks import AverageTopK
@@ -17,7 +18,14 @@ from topline.solvers.core.rows import RowSource, kept_in_memory
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
-from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, TopLossExecutor
+from topline.solvers.executors import (
+    DualRows,
+    Executor,
+    MappedExecutor,
+    SerialExecutor,
+    ThreadExecutor,
+    TopLossExecutor,
+)
 from topline.solvers.methods import Choice, Lbfgs, MethodSpec, Newton, SampledStep, change_of_method
 from topline.solvers.run.loop import Callback, Run, is_left_behind, iterate
 from topline.solvers.run.warm_start import started
@@ -36,7 +44,7 @@ class Task:
     """What `solve` was asked for, checked; its parameters say what each means.
 
     `rows` are the features, `labels` the numbers of the classes, `weights` None where every example counts
-    once; `spec` is the method and `choice` says why it was taken.
+    once; `spec` is the method and `choice` says why it was taken.  With a `feature_map` weights are V.
     """
 
     problem: Problem
@@ -52,8 +60,9 @@ class Task:
     keep_duals: bool
     state: SolverState | None
     duals: Iterable[DualRows] | None
-    duals_near: bool
-    of_duals: bool
+    duals_near: bool = False
+    of_duals: bool = False
+    feature_map: FeatureMap | None = None
 
     @property
     def duals_kept(self) -> bool:
@@ -84,14 +93,19 @@ def _rounds(task: Task, executor: Executor, key: str) -> Run:
     """Take the rounds of a task on an executor that its problem is bound to."""
     problem, risk = task.problem, task.problem.risk
     state = started(problem, executor, task.state, task.duals, near=task.duals_near, tol=task.criteria.tol)
+    if task.feature_map is not None:
+        state = replace(state, W=np.zeros(task.feature_map.shape(problem.d)))
     of_duals = task.of_duals and task.duals_kept
     state = _with_zero(task, replace(state, problem_key=key), of_duals=of_duals)
-    method = task.spec.method_for(problem, executor.blocks, task.seed)
+    method, blocks = task.spec.method_for(problem, executor.blocks, task.seed), executor
     at_will = kept_in_memory(task.rows, 0, problem.n)
     if is_left_behind(state) and problem.form.convex and isinstance(method, Lbfgs | Newton) and at_will:
         rows = np.ones(problem.n) if task.weights is None else task.weights
         method = SampledStep(method, task.criteria.tol, rows)
-    blocks = TopLossExecutor(executor, problem, risk) if isinstance(risk, AverageTopK) else executor
+    if isinstance(risk, AverageTopK):
+        blocks = TopLossExecutor(executor, problem, risk)
+    if task.feature_map is not None:
+        blocks = MappedExecutor(executor, task.feature_map, problem.d)
     return iterate(
         problem, blocks, method, task.criteria, state, task.callbacks, duals_kept=task.duals_kept,
         of_duals=of_duals,

@@ -10,10 +10,4 @@ from topline.storage.cache.entries import cache_key
 from topline.storage.cache.kernels import KernelDraft, StoredKernel
 from topline.storage.cache.predictions import PredictionsDraft, StoredPredictions
 
-__all__ = [
-    "KernelDraft",
-    "PredictionsDraft",
-    "StoredKernel",
-    "StoredPredictions",
-    "cache_key",
-]
+__all__ = ["KernelDraft", "PredictionsDraft", "StoredKernel", "StoredPredictions", "cache_key"]
