@@ -24,7 +24,7 @@ from tests.free_ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = sorted(
     path.relative_to(ROOT).as_posix()
-    for path in (ROOT / "README.md", *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md"))
+    for path in (ROOT / "README.md", *ROOT.glob("[!.]*/README.md"), *ROOT.glob("[!.]*/*/README.md"))
 )
 SECONDS = 900.0
 PORTS = ("4200", "5000", "5432", "8786", "8787")
