@@ -20,7 +20,10 @@ _OVER = ("memory", "error", "released", "forgotten")
 # The keys of our calls begin with this.
 KEY_PREFIX = "topline-"
 # Threads that work for a call besides its own: ours by their names, and the one on which fsspec waits.
-_HELPERS = ("topline-block", "topline-duals", "topline-read-ahead", "topline-check", "fsspecIO")
+_HELPERS = (
+    "topline-block", "topline-head", "topline-helper", "topline-duals", "topline-read-ahead", "topline-check",
+    "fsspecIO",
+)  # fmt: skip
 # Part of the names of those on which Dask runs tasks.
 _DASK = "Dask-Default-Threads"
 # Where Linux says what each thread of this process has used.

@@ -29,6 +29,8 @@ from topline.pipeline.cluster.watchdog import Watchdog, WorkerWatch, ask_schedul
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.blocks import Block
+from topline.solvers.blocks.shared.heads import _on_threads
+from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import TopKHinge
 from topline.solvers.run import solve
@@ -124,6 +126,16 @@ def helped(_path: str) -> None:
     helper.join()
 
 
+def heads(_path: str) -> None:
+    """Wait for the threads of heads that share passes."""
+    _on_threads([compute, compute], 2)
+
+
+def helpers(_path: str) -> None:
+    """Wait for a thread that helps sweeps."""
+    Helpers().pool(1).submit(compute).result()
+
+
 def liveness(client: Client, worker: str, key: str) -> Liveness | None:
     return client.run(liveness_of, [key], workers=[worker])[worker].get(key)
 
@@ -140,7 +152,7 @@ def until_it_has_moved(client: Client, worker: str, key: str) -> None:
             return
 
 
-@pytest.mark.parametrize("work", [read_slowly, compute, helped, compute_alone])
+@pytest.mark.parametrize("work", [read_slowly, compute, helped, heads, helpers, compute_alone])
 def test_slow_work_shows_that_it_goes_on(client: Client, tmp_path: Path, work: Callable[..., None]) -> None:
     """Also that of the worker that waits while the other one of its process compiles."""
     (tmp_path / "file").write_bytes(bytes(16))
