@@ -32,7 +32,7 @@ _SHARE = 0.25
 _MOST_COLUMNS = 4_096
 #: C is made at once where d^2 is at most this share of n m, for it then costs less than a pass; up to the
 #: second share after so many rounds, that is where a problem has shown to be no easy one.
-_AT_ONCE, _LATER, _ROUNDS = 1 / 64, 2.0, 6
+_AT_ONCE, _LATER, _ROUNDS = 1 / 16, 2.0, 6
 #: The least a_j as a share of the largest.
 _OPEN = 1e-3
 #: The share of the rows that a loss must still be open in.  Where few rows count, theirs is another C.

@@ -1,0 +1,98 @@
+"""Passes of L-BFGS with the metric of the rows and without: python -m tests.benchmarks.scale.row_metric.
+
+Rows behind a ReLU, as `imagenet_store` makes them: of unit norm or standardised, in classes of one size or of
+a long tail, to a certified relative gap of 1e-3; then public sets whose classes come apart, where the metric
+is let go.  CPU seconds are those of all threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from tests.benchmarks.datasets import DATA_DIR, load
+from tests.benchmarks.scale.imagenet_store import DIRECTIONS, THRESHOLD, class_means, labels_of
+from topline import OneVsAll, Softmax, Status, TopKEntropy, solve
+from topline.solvers.methods import row_metric
+
+LOSSES = (Softmax(), TopKEntropy(5), OneVsAll("logistic"))
+PUBLIC = ("usps/z", "letter", "letter/z", "satimage/z", "optdigits/z")
+#: Shares of n m up to which the metric is made at once and later: never, and as it comes.
+NEVER, AS_IT_COMES = (0.0, 0.0), (row_metric._AT_ONCE, row_metric._LATER)
+
+
+def relu_rows(n: int, d: int, m: int, *, unit: bool, tail: bool) -> tuple[Any, Any]:
+    """Make rows (n, d) and labels; of a long tail the last class has what is left of an exponential."""
+    random = np.random.default_rng(1)
+    y = np.minimum(random.exponential(m / 5, n).astype(np.int32), m - 1) if tail else labels_of(n, m)
+    means, directions = class_means(m, d)
+    X = random.standard_normal((n, d), dtype=np.float32) + means[y]
+    X += random.standard_normal((n, DIRECTIONS), dtype=np.float32) @ directions
+    np.maximum(X - np.float32(THRESHOLD), 0.0, out=X)
+    if unit:
+        return X / np.linalg.norm(X, axis=1, keepdims=True), y
+    return (X - X.mean(axis=0)) / X.std(axis=0), y
+
+
+def problems(options: argparse.Namespace) -> Iterator[tuple[str, Any, Any, int, Sequence[Any]]]:
+    """Yield a name, rows, labels, classes and losses."""
+    n, d, m = options.rows, options.d, options.m
+    for unit in (True, False):
+        for tail in (False, True):
+            name = f"ReLU {n:,} x {d}, m {m}, {'unit norm' if unit else 'standardised'}"
+            X, y = relu_rows(n, d, m, unit=unit, tail=tail)
+            yield name + (", long tail" if tail else ""), X, y, m, LOSSES
+    for name in options.public.split(",") if options.public else ():
+        try:
+            data = load(name, options.data)
+        except FileNotFoundError as missing:
+            print(f"{name}: skipped, {missing.filename} is not there")
+            continue
+        yield data.title, data.X, data.y, data.m, LOSSES[:1]
+
+
+def taken(X: Any, y: Any, loss: Any, C: float, m: int, shares: tuple[float, float]) -> tuple[int, float]:
+    """Give passes and CPU seconds of one fit."""
+    with mock.patch.multiple(row_metric, _AT_ONCE=shares[0], _LATER=shares[1]):
+        began = time.process_time()
+        result = solve(X, y, loss, 1.0 / (C * len(y)), method="lbfgs", m=m)
+    if result.status is not Status.SOLVED:
+        raise SystemExit(f"{loss.name} at C = {C:g} was not solved: {result!r}")
+    return result.passes, time.process_time() - began
+
+
+def main(arguments: Sequence[str] | None = None) -> list[tuple[int, int]]:
+    """Run the benchmark; give the passes without and with the metric."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, value in (("rows", 40_000), ("d", 256), ("m", 250)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--C", type=float, nargs="+", default=[1.0, 10.0])
+    parser.add_argument("--data", type=Path, default=DATA_DIR)
+    parser.add_argument("--public", default=",".join(PUBLIC), help="public sets, '' for none")
+    options = parser.parse_args(arguments)
+    found = []
+    for title, X, y, m, losses in problems(options):
+        print(title, flush=True)
+        for loss in losses:
+            taken(X, y, loss, 0.01, m, AS_IT_COMES)  # compiles
+            for C in options.C:
+                (plain, before), (passes, after) = (taken(X, y, loss, C, m, s) for s in (NEVER, AS_IT_COMES))
+                print(
+                    f"  {loss.name}, C {C:g}: {plain} passes, {before:.1f} CPU s without;"
+                    f" {passes} passes, {after:.1f} CPU s with it",
+                    flush=True,
+                )
+                found.append((plain, passes))
+    return found
+
+
+if __name__ == "__main__":
+    main()
