@@ -58,7 +58,8 @@ class MappedExecutor(WrappedExecutor):
                 request = replace(request, V=self._map.class_weights(request.V))
             case GramRequest() if self._most > _MOST_SIDE:
                 return BlockStats()
-            case MomentsRequest() if not isinstance(self._map, ClassEmbeddings):
+            case MomentsRequest() if not self._ordinary:
+                # What they say of W is not said of V.
                 return BlockStats()
         if isinstance(
             request,
@@ -73,8 +74,6 @@ class MappedExecutor(WrappedExecutor):
         stats = self._executor.run(request)
         if stats.product is None or isinstance(request, SlopeRequest | MomentsRequest):
             return stats
-        if stats.openness is not None:
-            stats = replace(stats, openness=self._openness_of_columns(stats.openness))
         product = np.asarray(stats.product, dtype=np.float64)
         summed = self._hessian if isinstance(request, GramRequest) else self._map.summed
         return replace(stats, product=summed(product))
@@ -82,6 +81,12 @@ class MappedExecutor(WrappedExecutor):
     @property
     def _most(self) -> int:
         return max(self._d * self._map.classes, int(np.prod(self._map.shape(self._d))))
+
+    @cached_property
+    def _ordinary(self) -> bool:
+        """Whether V is W, because psi(x, j) = e_j (x) x."""
+        embeddings = self._map.embeddings if isinstance(self._map, ClassEmbeddings) else np.empty((0, 0))
+        return np.array_equal(embeddings, np.eye(self._map.classes))
 
     @cached_property
     def _norm(self) -> float:
@@ -95,10 +100,6 @@ class MappedExecutor(WrappedExecutor):
                 break
             W = product / np.abs(product).max()
         return norm
-
-    def _openness_of_columns(self, openness: Float64Array) -> Float64Array | None:
-        """Return what the openness of the classes is to the columns of V, where these belong together."""
-        return openness @ self._map.embeddings**2 if isinstance(self._map, ClassEmbeddings) else None
 
     def _hessian(self, product: Float64Array) -> Float64Array:
         """Return L^T H L of the sums H of pairs of classes (m d, m d), or of single classes (m d, d)."""

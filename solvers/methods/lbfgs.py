@@ -30,11 +30,11 @@ from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.line_search import Bracket
 from topline.solvers.methods.pairs import Pairs, most_pairs
 from topline.solvers.methods.row_metric import (
-    METRIC,
     RowMetric,
     arrays_of_metric,
     find_metric,
     misled,
+    of_rows,
     wants_metric,
     without_metric,
 )
@@ -247,12 +247,14 @@ def _without_metric(measured: Measurement) -> Advance:
 
 def _kept(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
     """Return what is remembered whatever the direction."""
-    return {name: memory[name] for name in ("first", "best", "best_values", *METRIC) if name in memory}
+    return {name: memory[name] for name in ("first", "best", "best_values") if name in memory} | of_rows(
+        memory
+    )
 
 
 def _without_best(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
     """Return what stays where float64 begins: values of float32 are not to be compared with its own."""
-    return {name: memory[name] for name in ("first", *METRIC) if name in memory}
+    return {name: memory[name] for name in ("first",) if name in memory} | of_rows(memory)
 
 
 def gradient_of(problem: Problem, W: Float64Array, stats: BlockStats) -> Float64Array:

@@ -1,15 +1,17 @@
 """The second moments of the rows as a metric: what L-BFGS takes for the Hessian before it has seen a step.
 
-A smooth loss has the Hessian lam I + (1/n) sum_i x_i x_i^T (x) J_i, whose blocks on the diagonal resemble
-s a_j C + lam I: C = (1/n) sum_i x_i x_i^T is common to all classes, a_j says how much of class j is open
-yet, and s is one number (D. Boehning, Ann. Inst. Statist. Math. 44, 1992, bounds the Hessian of the softmax
-by such a product).  For C a sample of the rows is enough, and one decomposition serves every round.
+A smooth loss has the Hessian lam I + (1/n) sum_i x_i x_i^T (x) J_i, which resembles lam I + s C (x) J:
+C = (1/n) sum_i x_i x_i^T is common to all classes, J is that of one row which is as open in every class as
+all rows are together, and s is one number (D. Boehning, Ann. Inst. Statist. Math. 44, 1992, bounds the
+Hessian of the softmax by such a product).  Where the rows of the dual domain sum to zero J is diag(a) -
+a a^T / sum(a), as diag(p) - p p^T for probabilities p, else diag(a).  For C a sample of the rows is enough,
+and one decomposition serves every round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import eigh
@@ -45,19 +47,21 @@ _ARRAYS = 4
 
 @dataclass(frozen=True, eq=False)
 class RowMetric:
-    """The inverse of scale a_j C + lam I, class by class.
+    """The inverse of lam I + scale C (x) J.
 
     Attributes
     ----------
     basis, spectrum : eigenvectors (d, d) of C and its eigenvalues (d,).
     openness : a (m,), positive.
-    scale, lam : see above.
+    lam, scale : see above.
+    balanced : whether J has the second term.
     """
 
     basis: Float64Array
     spectrum: Float64Array
     openness: Float64Array
     lam: float
+    balanced: bool
     scale: float = 1.0
 
     @classmethod
@@ -65,25 +69,34 @@ class RowMetric:
         """Return the metric at the point of an answer, None where the memory holds no C."""
         if _BASIS not in memory or stats.openness is None or open_rows(problem, stats) < _SPREAD:
             return None
-        largest = float(stats.openness.max())
-        openness = stats.openness / problem.n if largest > 0.0 else np.ones(problem.m)
+        openness = stats.openness / problem.n
         openness = np.maximum(openness, _OPEN * float(openness.max()))
-        return cls(memory[_BASIS], memory[_SPECTRUM], openness, problem.lam)
+        balanced = problem.form.family.balanced
+        return cls(memory[_BASIS], memory[_SPECTRUM], openness, problem.lam, balanced)
 
     def fitted(self, step: Float64Array, change: Float64Array) -> RowMetric:
         """Return the metric with the scale that explains best what the gradient changed by along a step."""
-        moved = self._times(step, np.outer(self.spectrum, self.openness))
-        square = float(np.vdot(moved, moved))
-        scale = float(np.vdot(moved, change - self.lam * step)) / square if square > 0.0 else 0.0
-        scale = scale if scale > 0.0 else self.scale
-        return RowMetric(self.basis, self.spectrum, self.openness, self.lam, scale)
+        moved = self.basis.T @ step
+        opened = moved * self.openness
+        if self.balanced:
+            opened -= np.outer(opened.sum(axis=1), self.openness / self.openness.sum())
+        opened *= self.spectrum[:, None]
+        square = float(np.vdot(opened, opened))
+        left = self.basis.T @ change - self.lam * moved
+        scale = float(np.vdot(opened, left)) / square if square > 0.0 else 0.0
+        return replace(self, scale=scale) if scale > 0.0 else self
 
     def inverse_times(self, V: Float64Array) -> Float64Array:
-        """Return the product of the inverse with V (d, m)."""
-        return self._times(V, 1.0 / (self.scale * np.outer(self.spectrum, self.openness) + self.lam))
-
-    def _times(self, V: Float64Array, factors: Float64Array) -> Float64Array:
-        return np.asarray(self.basis @ (factors * (self.basis.T @ V)))
+        """Return the product of the inverse with V (d, m); the second term of J by Sherman and Morrison."""
+        curvature = self.scale * self.spectrum
+        inverse = 1.0 / (np.outer(curvature, self.openness) + self.lam)
+        product = inverse * (self.basis.T @ V)
+        if self.balanced:
+            together = self.openness.sum()
+            weighed = inverse * self.openness
+            left = self.lam * weighed.sum(axis=1) / together
+            product += weighed * (curvature / together * (product @ self.openness) / left)[:, None]
+        return np.asarray(self.basis @ product)
 
 
 def wants_metric(problem: Problem, state: SolverState, stats: BlockStats) -> bool:
@@ -124,6 +137,11 @@ def misled(problem: Problem, memory: Mapping[str, Float64Array], stats: BlockSta
 def without_metric(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
     """Return what is remembered besides, and that no metric is wanted."""
     return {name: array for name, array in memory.items() if name not in METRIC} | {_MISLED: np.ones(1)}
+
+
+def of_rows(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
+    """Return what is remembered of the rows alone: it serves every other lam."""
+    return {name: memory[name] for name in METRIC if name in memory}
 
 
 def arrays_of_metric(problem: Problem) -> int:

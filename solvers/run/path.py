@@ -12,6 +12,7 @@ from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationEr
 from topline.solvers.kernels import KernelFeatures
 from topline.solvers.losses import Loss
 from topline.solvers.methods import method_named
+from topline.solvers.methods.row_metric import of_rows
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.api import solve
 
@@ -79,7 +80,7 @@ def regularisation_path(
 
 def _start_from(result: SolveResult) -> dict[str, Any]:
     if result.method == "lbfgs" or (result.method == "newton" and result.problem.form.smooth):
-        return {"state": SolverState(round=0, W=result.W)}
+        return {"state": SolverState(round=0, W=result.W, memory=of_rows(result.state.memory))}
     if result.A is None:
         raise UnsupportedCombinationError(
             f"{result.method} left no dual variables here that the next C could start from; leave executor "

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import scale
 
-from topline import Problem, SerialExecutor, Softmax, Status, solve
+from topline import Problem, SerialExecutor, Softmax, Status, regularisation_path, solve
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.requests import MomentsRequest, OracleRequest
 from topline.solvers.methods import row_metric
@@ -62,34 +64,35 @@ def test_openness_of_the_softmax_is_the_variance_of_its_classes() -> None:
 # ---------------------------------------------------------------- the metric
 
 
-def metric_of(lam=0.3, seed=3):
+def metric_of(balanced, lam=0.3, seed=3):
     random = np.random.default_rng(seed)
     X = random.standard_normal((9, D))
-    C, openness = X.T @ X / 9, random.uniform(0.1, 1.0, M)
+    C, a = X.T @ X / 9, random.uniform(0.1, 1.0, M)
     spectrum, basis = np.linalg.eigh(C)
-    return RowMetric(basis, spectrum, openness, lam), C, openness
+    J = np.diag(a) - balanced * np.outer(a, a) / a.sum()
+    return RowMetric(basis, spectrum, a, lam, balanced), C, J
 
 
-def test_the_inverse_is_that_of_every_class() -> None:
-    metric, C, openness = metric_of()
+@pytest.mark.parametrize("balanced", [False, True])
+def test_the_inverse_is_that_of_the_whole_matrix(balanced) -> None:
+    metric, C, J = metric_of(balanced)
     V = np.random.default_rng(4).standard_normal((D, M))
-    product = metric.inverse_times(V)
-    for j in range(M):
-        np.testing.assert_allclose(
-            product[:, j], np.linalg.solve(openness[j] * C + 0.3 * np.eye(D), V[:, j]), rtol=1e-10
-        )
+    H = 0.3 * np.eye(D * M) + np.kron(C, J)
+    expected = np.linalg.solve(H, V.ravel()).reshape(D, M)
+    np.testing.assert_allclose(metric.inverse_times(V), expected, rtol=1e-9)
 
 
-def test_the_scale_is_that_of_what_the_gradient_changed_by() -> None:
-    metric, C, openness = metric_of()
+@pytest.mark.parametrize("balanced", [False, True])
+def test_the_scale_is_that_of_what_the_gradient_changed_by(balanced) -> None:
+    metric, C, J = metric_of(balanced)
     step = np.random.default_rng(5).standard_normal((D, M))
-    change = 7.0 * C @ step * openness + 0.3 * step
+    change = 7.0 * C @ step @ J + 0.3 * step
     assert metric.fitted(step, change).scale == pytest.approx(7.0)
     assert metric.fitted(step, -change).scale == metric.scale, "a negative curvature is none"
 
 
 def test_the_first_step_of_the_softmax_is_that_of_newton(monkeypatch) -> None:
-    """At W = 0 its Hessian is (1/m) C + lam I wherever the gradients of the classes sum to 0."""
+    """At W = 0 its J is (I - 1/m) / m, and the metric's 1 - 1/m times that."""
     X, y = rows(n=300)
     lam = 1e-3
     monkeypatch.setattr(row_metric, "_ROWS_A_COLUMN", 300)
@@ -100,10 +103,8 @@ def test_the_first_step_of_the_softmax_is_that_of_newton(monkeypatch) -> None:
     gradient = -stats.product / 300
     H = np.kron(X.T @ X / 300, (np.eye(M) - 1.0 / M) / M) + lam * np.eye(D * M)
     newton = np.linalg.solve(H, gradient.ravel()).reshape(D, M)
-    np.testing.assert_allclose(metric.openness, (1.0 - 1.0 / M) / M, rtol=1e-9)
-    # Of a class alone it is (1 - 1/m) / m; where the gradients of all sum to 0 the Hessian is that of 1 / m.
-    step = RowMetric(metric.basis, metric.spectrum, np.full(M, 1.0 / M), lam).inverse_times(gradient)
-    np.testing.assert_allclose(step, newton, rtol=1e-6, atol=1e-9)
+    step = replace(metric, scale=1.0 / (1.0 - 1.0 / M)).inverse_times(gradient)
+    np.testing.assert_allclose(step, newton, rtol=1e-6)
 
 
 # ---------------------------------------------------------------- runs
@@ -158,6 +159,18 @@ def test_it_is_found_within_the_budget(max_passes) -> None:
 def test_its_arrays_are_counted() -> None:
     assert arrays_of_metric(Problem(Softmax(), 1_000_000, 2_048, 1_000, 1e-6)) == 9
     assert arrays_of_metric(Problem(Softmax(), 1_000, 2_048, 10, 1e-3)) == 0, "it is never made there"
+
+
+def test_a_path_decomposes_once(monkeypatch) -> None:
+    X, y, m = long_tail()
+    calls = []
+    original = row_metric.find_metric
+    monkeypatch.setattr(
+        "topline.solvers.methods.lbfgs.find_metric", lambda *given: calls.append(1) or original(*given)
+    )
+    results = regularisation_path(X, y, Softmax(), [0.01, 0.1, 1.0], method="lbfgs", m=m)
+    assert calls == [1]
+    assert all(result.status is Status.SOLVED for result in results)
 
 
 def test_a_run_goes_on_with_it() -> None:
