@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy.special import entr, expit
+from numpy.typing import NDArray
+from scipy.special import entr, expit, logsumexp
 
 from topline.pipeline.certification.formulas import (
     HINGE_PER_RANK,
@@ -119,6 +120,23 @@ class OneVsAllLogistic:
         return OneVsAllHinge(self.own).violations(alpha, y)
 
 
+class _Entropic(NamedTuple):
+    """The maximum over x of rows of a top-k entropy.
+
+    Attributes
+    ----------
+    level : log(s / (1 - s)) of the optimal s = sum x, shape (r,).
+    capped : how many classes are at their cap s / k, (r,).
+    tails : log sum exp of all classes but the u highest, for every u below k, (r, k).
+    top : the k highest classes, highest first, (r, k).
+    """
+
+    level: Array
+    capped: NDArray[np.intp]
+    tails: Array
+    top: NDArray[np.intp]
+
+
 @dataclass(frozen=True)
 class TopKEntropy:
     """The top-k entropy loss; softmax for k = 1."""
@@ -128,21 +146,20 @@ class TopKEntropy:
 
     def values(self, scores: Array, y: Labels) -> Array:
         """Phi(s; y) of each row."""
-        level, _, _ = self._solve(_differences(scores, y))
-        return np.asarray(np.logaddexp(0.0, level))
+        return np.asarray(np.logaddexp(0.0, self._solve(_differences(scores, y)).level))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
         """Return the dual row of the maximising x; it is smooth as it is, so gamma is 0."""
         a = _differences(scores, y)
-        level, capped, tails = self._solve(a)
-        order = np.argsort(-a, axis=1, kind="stable")
-        ranked = np.take_along_axis(a, order, axis=1)
-        rows = np.arange(len(a))
-        shares = (self.k - capped[:, None]) / self.k * np.exp(ranked - tails[rows, capped][:, None])
-        shares = np.where(np.arange(a.shape[1]) < capped[:, None], 1.0 / self.k, shares)
-        x = np.empty_like(a)
-        np.put_along_axis(x, order, expit(level)[:, None] * shares, axis=1)
-        return dual_rows(x, y)
+        found = self._solve(a)
+        at_cap = found.capped[:, None]
+        # What is above the tail is at its cap.
+        below = np.minimum(a - np.take_along_axis(found.tails, at_cap, axis=1), 0.0)
+        shares = (self.k - at_cap) / self.k * np.exp(below)
+        capped = np.arange(found.top.shape[1]) < at_cap
+        highest = np.where(capped, 1.0 / self.k, np.take_along_axis(shares, found.top, axis=1))
+        np.put_along_axis(shares, found.top, highest, axis=1)
+        return dual_rows(expit(found.level)[:, None] * shares, y)
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
         """-sum x log x - p log p of each row."""
@@ -157,22 +174,28 @@ class TopKEntropy:
         amounts = [np.abs(own - total), -x.min(axis=1), total - 1.0, x.max(axis=1) - total / self.k]
         return np.asarray(np.maximum(np.max(amounts, axis=0), 0.0))
 
-    def _solve(self, a: Array) -> tuple[Array, Array, Array]:
-        """Return log(s / (1 - s)) of the optimal s = sum x, how many classes are capped, and the tails.
+    def _solve(self, a: Array) -> _Entropic:
+        """Find the optimal s = sum x.
 
         With u classes at their cap s / k the rest is (k - u) / k times softmax of the rest, and the maximum
         over s is log(1 + e^G_u); the u that counts is the least whose rest keeps below the cap.
         """
-        ranked = -np.sort(-a, axis=1)
-        tails = np.logaddexp.accumulate(ranked[:, ::-1], axis=1)[:, ::-1]
-        u = np.arange(min(self.k, a.shape[1]))
+        count = min(self.k, a.shape[1])
+        top = np.argpartition(a, -count, axis=1)[:, -count:]
+        top = np.take_along_axis(top, np.argsort(-np.take_along_axis(a, top, axis=1), axis=1), axis=1)
+        ranked, others = np.take_along_axis(a, top, axis=1), a.copy()
+        np.put_along_axis(others, top, -np.inf, axis=1)
+        rest = logsumexp(others, axis=1) if count < a.shape[1] else np.full(len(a), -np.inf)
+        from_last = np.column_stack([rest, ranked[:, ::-1]])
+        tails = np.logaddexp.accumulate(from_last, axis=1)[:, :0:-1]
+        u = np.arange(count)
         free = (self.k - u) / self.k
-        sums = np.concatenate([np.zeros((len(a), 1)), np.cumsum(ranked, axis=1)], axis=1)[:, u]
-        levels = sums / self.k + free * (tails[:, u] - np.log(free)) + u / self.k * np.log(self.k)
+        sums = np.column_stack([np.zeros(len(a)), np.cumsum(ranked, axis=1)[:, :-1]])
+        levels = sums / self.k + free * (tails - np.log(free)) + u / self.k * np.log(self.k)
         # The last u has one class of share 1 / k for itself, so there always is one.
-        keeps = free * np.exp(ranked[:, u] - tails[:, u]) <= (1.0 + 1e-13) / self.k
+        keeps = free * np.exp(ranked - tails) <= (1.0 + 1e-13) / self.k
         capped = np.argmax(keeps, axis=1)
-        return levels[np.arange(len(a)), capped], capped, tails
+        return _Entropic(levels[np.arange(len(a)), capped], capped, tails, top)
 
 
 def _differences(scores: Array, y: Labels) -> Array:
