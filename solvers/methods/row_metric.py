@@ -122,6 +122,9 @@ def find_metric(problem: Problem, run: Runner) -> dict[str, Float64Array]:
     if stats.product is None:
         return {}
     moments = np.asarray(stats.product, dtype=np.float64) / max(stats.rows, 1)
+    if not np.isfinite(moments).all():
+        # Squares of float32 overflow where the features themselves do not.
+        return {_MISLED: np.ones(1)}
     spectrum, basis = eigh(moments, driver="evd", overwrite_a=True, check_finite=False)
     return {_BASIS: np.ascontiguousarray(basis), _SPECTRUM: np.maximum(spectrum, 0.0)}
 

@@ -156,6 +156,14 @@ def test_it_is_found_within_the_budget(max_passes) -> None:
     assert result.passes <= max_passes
 
 
+def test_squares_that_overflow_are_no_metric() -> None:
+    X, y, m = long_tail()
+    huge = solve(1e25 * X, y, Softmax(), 1e49, method="lbfgs", m=m)
+    assert METRIC[2] in huge.state.memory
+    assert METRIC[0] not in huge.state.memory
+    assert huge.status is Status.SOLVED
+
+
 def test_its_arrays_are_counted() -> None:
     assert arrays_of_metric(Problem(Softmax(), 1_000_000, 2_048, 1_000, 1e-6)) == 9
     assert arrays_of_metric(Problem(Softmax(), 1_000, 2_048, 10, 1e-3)) == 0, "it is never made there"
