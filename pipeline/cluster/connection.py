@@ -12,7 +12,7 @@ import socket
 import ssl
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -166,7 +166,7 @@ def _own_cluster(
             raise ClusterError(
                 f"the cluster on this machine did not start: {error}; --workers 0 needs none"
             ) from error
-        stack.enter_context(cluster)
+        stack.callback(_close, cluster)
         client = stack.enter_context(Client(cluster, set_as_default=False, direct_to_workers=True))
         if processes:
             client.register_plugin(IgnoreInterrupts())
@@ -174,6 +174,12 @@ def _own_cluster(
         client.scheduler_comm.interval = 0.001
         _wait_for_worker(client, "the cluster on this machine", config.worker_wait)
         yield client
+
+
+def _close(cluster: LocalCluster) -> None:
+    """Close a cluster whose work is done: Dask kills a worker that does not end in time, and raises then."""
+    with suppress(TimeoutError):
+        cluster.close()
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:

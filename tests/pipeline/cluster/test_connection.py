@@ -201,3 +201,18 @@ def test_a_memory_limit_that_is_no_size_is_refused() -> None:
         open_cluster(ClusterConfig(workers=1, memory_limit="lots"), data_bytes=0),
     ):
         pass
+
+
+def test_a_worker_that_does_not_end_in_time_takes_no_answer_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine Dask kills it and raises, after everything is done."""
+    whole = LocalCluster.close
+
+    def late(self: LocalCluster, *arguments: object) -> None:
+        whole(self, *arguments)
+        raise TimeoutError
+
+    monkeypatch.setattr(LocalCluster, "close", late)
+    with open_cluster(ClusterConfig(workers=1, dashboard=False), data_bytes=0) as client:
+        assert client is not None
+        answer = client.submit(sum, (1, 2)).result()
+    assert answer == 3
