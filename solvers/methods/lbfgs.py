@@ -42,8 +42,6 @@ from topline.solvers.typing import Float64Array
 
 #: Steps that are tried along one direction before it is given up.
 _TRIALS = 20
-#: Passes without which no metric is looked for: its own, and one at the point that it leads to.
-_FEWEST_PASSES = 2
 #: A step that lowers P by a smaller share is where float64 products begin, and points whose P differ by less
 #: are told apart by their gradients.
 _STALLED = 1e-7
@@ -115,7 +113,7 @@ class Lbfgs(Method):
         if _norm(gradient) <= rounding * terms:
             return self._without_progress(measured, pairs)
         found = {}
-        if measured.passes_left >= _FEWEST_PASSES and wants_metric(problem, before, stats):
+        if measured.passes_left >= 1 and wants_metric(problem, before, stats):
             found = find_metric(problem, run)
         metric = RowMetric.of(problem, {**memory, **found}, stats)
         direction = -pairs.times(gradient, metric)

@@ -32,9 +32,8 @@ _ROWS_A_COLUMN = 5
 _SHARE = 0.25
 #: Columns beyond which C is not decomposed.
 _MOST_COLUMNS = 4_096
-#: C is made at once where d^2 is at most this share of n m, for it then costs less than a pass; up to the
-#: second share after so many rounds, that is where a problem has shown to be no easy one.
-_AT_ONCE, _LATER, _ROUNDS = 1 / 16, 2.0, 6
+#: C is made where d^2 is at most this share of n m, for decomposing it then costs no more than a pass.
+_WORTH_IT = 1 / 16
 #: The least a_j as a share of the largest.
 _OPEN = 1e-3
 #: The share of the rows that a loss must still be open in.  Where few rows count, theirs is another C.
@@ -76,13 +75,13 @@ class RowMetric:
 
     def fitted(self, step: Float64Array, change: Float64Array) -> RowMetric:
         """Return the metric with the scale that explains best what the gradient changed by along a step."""
-        moved = self.basis.T @ step
+        moved = self._turned(step)
         opened = moved * self.openness
         if self.balanced:
             opened -= np.outer(opened.sum(axis=1), self.openness / self.openness.sum())
         opened *= self.spectrum[:, None]
         square = float(np.vdot(opened, opened))
-        left = self.basis.T @ change - self.lam * moved
+        left = self._turned(change) - self.lam * moved
         scale = float(np.vdot(opened, left)) / square if square > 0.0 else 0.0
         return replace(self, scale=scale) if scale > 0.0 else self
 
@@ -90,7 +89,7 @@ class RowMetric:
         """Return the product of the inverse with V (d, m); the second term of J by Sherman and Morrison."""
         curvature = self.scale * self.spectrum
         inverse = 1.0 / (np.outer(curvature, self.openness) + self.lam)
-        product = inverse * (self.basis.T @ V)
+        product = inverse * self._turned(V)
         if self.balanced:
             together = self.openness.sum()
             weighed = inverse * self.openness
@@ -98,13 +97,15 @@ class RowMetric:
             product += weighed * (curvature / together * (product @ self.openness) / left)[:, None]
         return np.asarray(self.basis @ product)
 
+    def _turned(self, V: Float64Array) -> Float64Array:
+        """Return V in the basis; laid out as a checkpoint gives it back, for the last bits depend on that."""
+        return np.asarray(self.basis.T @ np.ascontiguousarray(V))
+
 
 def wants_metric(problem: Problem, state: SolverState, stats: BlockStats) -> bool:
-    """Return whether C is worth its price at a state, given the answer there."""
-    if {_BASIS, _MISLED} & state.memory.keys() or not _may_have_metric(problem):
-        return False
-    share = _AT_ONCE if state.round < _ROUNDS else _LATER
-    return problem.d**2 <= share * problem.n * problem.m and open_rows(problem, stats) >= _SPREAD
+    """Return whether C is to be made: at the first point of a run, so that no later budget decides on it."""
+    known = {_BASIS, _MISLED} & state.memory.keys()
+    return state.round == 0 and not known and _worth_it(problem) and open_rows(problem, stats) >= _SPREAD
 
 
 def open_rows(problem: Problem, stats: BlockStats) -> float:
@@ -149,8 +150,9 @@ def of_rows(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
 
 def arrays_of_metric(problem: Problem) -> int:
     """Return how many arrays of the shape of W that takes."""
-    return -(-_ARRAYS * problem.d // problem.m) if _may_have_metric(problem) else 0
+    return -(-_ARRAYS * problem.d // problem.m) if _worth_it(problem) else 0
 
 
-def _may_have_metric(problem: Problem) -> bool:
-    return problem.d <= min(_MOST_COLUMNS, problem.n) and problem.d**2 <= _LATER * problem.n * problem.m
+def _worth_it(problem: Problem) -> bool:
+    n, d, m = problem.n, problem.d, problem.m
+    return d <= min(_MOST_COLUMNS, n) and d**2 <= _WORTH_IT * n * m

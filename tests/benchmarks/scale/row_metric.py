@@ -23,8 +23,8 @@ from topline.solvers.methods import row_metric
 
 LOSSES = (Softmax(), TopKEntropy(5), OneVsAll("logistic"))
 PUBLIC = ("usps/z", "letter", "letter/z", "satimage/z", "optdigits/z")
-#: Shares of n m up to which the metric is made at once and later: never, and as it comes.
-NEVER, AS_IT_COMES = (0.0, 0.0), (row_metric._AT_ONCE, row_metric._LATER)
+#: Shares of n m up to which the metric is made: never, and as it comes.
+NEVER, AS_IT_COMES = 0.0, row_metric._WORTH_IT
 
 
 def relu_rows(n: int, d: int, m: int, *, unit: bool, tail: bool) -> tuple[Any, Any]:
@@ -57,9 +57,9 @@ def problems(options: argparse.Namespace) -> Iterator[tuple[str, Any, Any, int, 
         yield data.title, data.X, data.y, data.m, LOSSES[:1]
 
 
-def taken(X: Any, y: Any, loss: Any, C: float, m: int, shares: tuple[float, float]) -> tuple[int, float]:
+def taken(X: Any, y: Any, loss: Any, C: float, m: int, share: float) -> tuple[int, float]:
     """Give passes and CPU seconds of one fit."""
-    with mock.patch.multiple(row_metric, _AT_ONCE=shares[0], _LATER=shares[1]):
+    with mock.patch.object(row_metric, "_WORTH_IT", share):
         began = time.process_time()
         result = solve(X, y, loss, 1.0 / (C * len(y)), method="lbfgs", m=m)
     if result.status is not Status.SOLVED:
