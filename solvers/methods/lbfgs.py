@@ -112,6 +112,7 @@ class Lbfgs(Method):
         terms = problem.lam * (_norm(before.W) + _norm(before.W - gradient / problem.lam))
         if _norm(gradient) <= rounding * terms:
             return self._without_progress(measured, pairs)
+        # A budget of a single pass has none for it, and such a run goes on without.
         found = {}
         if measured.passes_left >= 1 and wants_metric(problem, before, stats):
             found = find_metric(problem, run)
