@@ -32,7 +32,8 @@ class UnsupportedCombinationError(SolverError, ValueError):
 
     Examples
     --------
-    >>> from topline import Problem, Softmax
+    >>> from topline import Softmax
+    >>> from topline.solvers.core.problem import Problem
     >>> Problem(Softmax(), n=10, d=4, m=3, lam=0.1, smoothing=1.0)
     Traceback (most recent call last):
         ...
@@ -71,7 +72,8 @@ class StateLostError(SolverError, RuntimeError):
     Examples
     --------
     >>> import numpy as np
-    >>> from topline import MaxHinge, Problem, SerialExecutor
+    >>> from topline import MaxHinge, SerialExecutor
+    >>> from topline.solvers.core.problem import Problem
     >>> executor = SerialExecutor()
     >>> executor.bind(Problem(MaxHinge(), 3, 3, 3, lam=0.1), np.eye(3), np.arange(3), keep_duals=False)
     >>> list(executor.duals())

@@ -12,18 +12,15 @@ if TYPE_CHECKING:
     from topline.pipeline.export import load_estimator
     from topline.pipeline.telemetry import view_run
     from topline.solvers.average_top.estimators import AverageTopKClassifier, AverageTopKRegressor
-    from topline.solvers.core.feature_maps import ClassEmbeddings, FeatureMap
-    from topline.solvers.core.problem import Problem
-    from topline.solvers.core.risks import AverageTopK, MeanRisk, Risk
-    from topline.solvers.core.rows import RowSource
-    from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
+    from topline.solvers.core.feature_maps import ClassEmbeddings
+    from topline.solvers.core.risks import AverageTopK
+    from topline.solvers.core.state import SolveResult
     from topline.solvers.core.stopping import Status, StoppingCriteria
     from topline.solvers.errors import (
         CertificateError,
         InvalidProblemError,
         NonFiniteError,
         SolverError,
-        StateLostError,
         UnsupportedCombinationError,
     )
     from topline.solvers.estimators.cross_validation import TopKClassifierCV
@@ -41,8 +38,6 @@ if TYPE_CHECKING:
         RBFKernel,
     )
     from topline.solvers.kernels.histograms import IntersectionKernel, LaplacianKernel
-    from topline.solvers.kernels.problem import KernelResult
-    from topline.solvers.kernels.registry import KERNELS, make_kernel
     from topline.solvers.losses import (
         LOSSES,
         Loss,
@@ -59,18 +54,15 @@ if TYPE_CHECKING:
         UsunierHinge,
         WeightedTopKHinge,
         WeightedUsunierHinge,
-        make_loss,
     )
     from topline.solvers.losses.label_sets import LabelSets
     from topline.solvers.losses.margins import ldam_margins, logit_adjusted_margins, tree_margins
     from topline.solvers.losses.rank_weights import exponential, flat, linear
-    from topline.solvers.methods.registry import METHODS
     from topline.solvers.multitask.estimator import MultitaskClassifier
     from topline.solvers.privileged.estimators import SVMPlusClassifier, WeightedSVC
     from topline.solvers.privileged.learned_weights import LearnedWeightsSVC
     from topline.solvers.run.api import solve
-    from topline.solvers.run.loop import Callback
-    from topline.solvers.run.mapped import MappedResult, solve_with_features
+    from topline.solvers.run.mapped import solve_with_features
     from topline.solvers.run.path import regularisation_path
     from topline.solvers.run.printing import PrintProgress
     from topline.storage.stores import open_store
@@ -79,18 +71,15 @@ _NAMES_OF = {
     "topline.pipeline.export": ("load_estimator",),
     "topline.pipeline.telemetry": ("view_run",),
     "topline.solvers.average_top.estimators": ("AverageTopKClassifier", "AverageTopKRegressor"),
-    "topline.solvers.core.problem": ("Problem",),
-    "topline.solvers.core.risks": ("AverageTopK", "MeanRisk", "Risk"),
-    "topline.solvers.core.rows": ("RowSource",),
-    "topline.solvers.core.state": ("IterationRecord", "SolveResult", "SolverState"),
+    "topline.solvers.core.risks": ("AverageTopK",),
+    "topline.solvers.core.state": ("SolveResult",),
     "topline.solvers.core.stopping": ("Status", "StoppingCriteria"),
-    "topline.solvers.core.feature_maps": ("ClassEmbeddings", "FeatureMap"),
+    "topline.solvers.core.feature_maps": ("ClassEmbeddings",),
     "topline.solvers.errors": (
         "CertificateError",
         "InvalidProblemError",
         "NonFiniteError",
         "SolverError",
-        "StateLostError",
         "UnsupportedCombinationError",
     ),
     "topline.solvers.estimators.cross_validation": ("TopKClassifierCV",),
@@ -108,8 +97,6 @@ _NAMES_OF = {
         "RBFKernel",
     ),
     "topline.solvers.kernels.histograms": ("IntersectionKernel", "LaplacianKernel"),
-    "topline.solvers.kernels.problem": ("KernelResult",),
-    "topline.solvers.kernels.registry": ("KERNELS", "make_kernel"),
     "topline.solvers.losses": (
         "LOSSES",
         "Loss",
@@ -126,18 +113,15 @@ _NAMES_OF = {
         "UsunierHinge",
         "WeightedTopKHinge",
         "WeightedUsunierHinge",
-        "make_loss",
     ),
     "topline.solvers.losses.label_sets": ("LabelSets",),
     "topline.solvers.losses.margins": ("ldam_margins", "logit_adjusted_margins", "tree_margins"),
     "topline.solvers.losses.rank_weights": ("exponential", "flat", "linear"),
-    "topline.solvers.methods.registry": ("METHODS",),
     "topline.solvers.multitask.estimator": ("MultitaskClassifier",),
     "topline.solvers.privileged.estimators": ("SVMPlusClassifier", "WeightedSVC"),
     "topline.solvers.privileged.learned_weights": ("LearnedWeightsSVC",),
     "topline.solvers.run.api": ("solve",),
-    "topline.solvers.run.loop": ("Callback",),
-    "topline.solvers.run.mapped": ("MappedResult", "solve_with_features"),
+    "topline.solvers.run.mapped": ("solve_with_features",),
     "topline.solvers.run.path": ("regularisation_path",),
     "topline.solvers.run.printing": ("PrintProgress",),
     "topline.storage.stores": ("open_store",),
@@ -145,31 +129,23 @@ _NAMES_OF = {
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 __all__ = [
-    "KERNELS",
     "LOSSES",
-    "METHODS",
     "AverageTopK",
     "AverageTopKClassifier",
     "AverageTopKRegressor",
-    "Callback",
     "CertificateError",
     "ChiSquaredKernel",
     "ClassEmbeddings",
     "FeatureGroup",
-    "FeatureMap",
     "IntersectionKernel",
     "InvalidProblemError",
-    "IterationRecord",
     "Kernel",
-    "KernelResult",
     "LabelSets",
     "LaplacianKernel",
     "LearnedWeightsSVC",
     "LinearKernel",
     "Loss",
-    "MappedResult",
     "MaxHinge",
-    "MeanRisk",
     "MultilabelClassifier",
     "MultilabelHinge",
     "MultilabelSoftmax",
@@ -179,19 +155,14 @@ __all__ = [
     "PolynomialKernel",
     "PrecomputedKernel",
     "PrintProgress",
-    "Problem",
     "ProductKernel",
     "RBFKernel",
     "RegularisationPath",
-    "Risk",
-    "RowSource",
     "SVMPlusClassifier",
     "SerialExecutor",
     "Softmax",
     "SolveResult",
     "SolverError",
-    "SolverState",
-    "StateLostError",
     "Status",
     "StoppingCriteria",
     "StructuredHinge",
@@ -214,8 +185,6 @@ __all__ = [
     "linear",
     "load_estimator",
     "logit_adjusted_margins",
-    "make_kernel",
-    "make_loss",
     "open_store",
     "regularisation_path",
     "solve",

@@ -23,7 +23,8 @@ class FeatureMap(Protocol):
     Examples
     --------
     >>> import numpy as np
-    >>> from topline import ClassEmbeddings, FeatureMap
+    >>> from topline import ClassEmbeddings
+    >>> from topline.solvers.core.feature_maps import FeatureMap
     >>> isinstance(ClassEmbeddings(np.eye(3)), FeatureMap)
     True
     """

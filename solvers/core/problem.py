@@ -61,7 +61,8 @@ class Problem:
 
     Examples
     --------
-    >>> from topline import Problem, TopKHinge
+    >>> from topline import TopKHinge
+    >>> from topline.solvers.core.problem import Problem
     >>> problem = Problem(TopKHinge(k=2), n=100, d=8, m=5, lam=0.01)
     >>> problem.scale
     1.0

@@ -35,7 +35,7 @@ class MeanRisk:
 
     Examples
     --------
-    >>> from topline import MeanRisk
+    >>> from topline.solvers.core.risks import MeanRisk
     >>> MeanRisk().to_dict()
     {'name': 'mean'}
     """

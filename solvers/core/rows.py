@@ -37,7 +37,7 @@ class RowSource(Protocol):
     Examples
     --------
     >>> import numpy as np
-    >>> from topline import RowSource
+    >>> from topline.solvers.core.rows import RowSource
     >>> isinstance(np.zeros((3, 2), dtype=np.float32), RowSource)
     True
     """

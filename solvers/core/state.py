@@ -49,7 +49,9 @@ class SolverState:
 
     Examples
     --------
-    >>> from topline import MaxHinge, Problem, SolverState
+    >>> from topline import MaxHinge
+    >>> from topline.solvers.core.problem import Problem
+    >>> from topline.solvers.core.state import SolverState
     >>> SolverState.start(Problem(MaxHinge(), n=10, d=4, m=3, lam=0.1)).W.shape
     (4, 3)
     """

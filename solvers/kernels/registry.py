@@ -72,7 +72,7 @@ def make_kernel(
 
     Examples
     --------
-    >>> from topline import make_kernel
+    >>> from topline.solvers.kernels import make_kernel
     >>> make_kernel("rbf", gamma=0.5)
     RBFKernel(gamma=0.5)
     """

@@ -70,7 +70,7 @@ def make_loss(
 
     Examples
     --------
-    >>> from topline import make_loss
+    >>> from topline.solvers.losses import make_loss
     >>> make_loss("topk_hinge", k=5)
     TopKHinge(k=5)
     """

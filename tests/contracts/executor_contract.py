@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.solvers.problems import M, examples
-from topline import AverageTopK, Problem, SerialExecutor, StateLostError, TopKHinge, solve
+from topline import AverageTopK, SerialExecutor, TopKHinge, solve
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import (
     EvaluateRequest,
     LossesRequest,
@@ -17,6 +18,7 @@ from topline.solvers.core.requests import (
     RebuildRequest,
     SelectedRowsRequest,
 )
+from topline.solvers.errors import StateLostError
 from topline.solvers.executors import Executor
 
 BOUNDS = (0, 1, 17, 40, 41, 75)

@@ -18,8 +18,9 @@ from tests.reference import losses as reference
 from tests.reference.smooth import is_smooth
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import EVERY_LOSS, MULTILABEL_LOSSES, M, examples, several_labels
-from topline import METHODS, InvalidProblemError, Status, UnsupportedCombinationError, solve
+from topline import InvalidProblemError, Status, UnsupportedCombinationError, solve
 from topline.solvers.losses import MultilabelHinge, OneVsAll, TruncatedTopKEntropy
+from topline.solvers.methods import METHODS
 
 X, Y = examples(n=20, d=3)
 LAM = 2.0 / len(Y)

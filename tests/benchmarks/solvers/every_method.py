@@ -15,7 +15,8 @@ from collections.abc import Iterator
 import numpy as np
 from sklearn.datasets import load_digits
 
-from topline import METHODS, Softmax, Status, TopKHinge, UnsupportedCombinationError, solve
+from topline import Softmax, Status, TopKHinge, UnsupportedCombinationError, solve
+from topline.solvers.methods import METHODS
 
 #: Column head, loss, smoothing.
 PROBLEMS = (

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests.benchmarks.solvers import every_method
-from topline import METHODS
+from topline.solvers.methods import METHODS
 
 
 def test_the_table_has_a_line_for_every_method(capsys) -> None:

@@ -11,9 +11,10 @@ from distributed import Client
 
 from tests.pipeline.cluster.test_executor import KillOnce
 from tests.pipeline.small_data import make_features
-from topline import Problem, RBFKernel, SerialExecutor, SolveResult, Status, TopKHinge
+from topline import RBFKernel, SerialExecutor, SolveResult, Status, TopKHinge
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.executors import Executor
 from topline.solvers.methods import Choice

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from topline import Problem, TopKHinge
+from topline import TopKHinge
 from topline.pipeline.cluster.messages import Span
 from topline.pipeline.cluster.placement import BlockPlacement, Bound
+from topline.solvers.core.problem import Problem
 
 
 class Listening:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topline import Problem, SerialExecutor, Softmax, TopKHinge
+from topline import SerialExecutor, Softmax, TopKHinge
 from topline.pipeline.options import TrainConfig
 from topline.pipeline.sweep.cells import COARSE, ROUNDED, CellRows, advance_cell, reached
 from topline.solvers.core.held_out import HitCount
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest, EvaluateRequest, RebuildRequest
 
 N, D, M = 400, 12, 4

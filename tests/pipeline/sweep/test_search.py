@@ -13,7 +13,7 @@ from sklearn.metrics import top_k_accuracy_score
 
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from tests.reference import losses as reference
-from topline import MaxHinge, Problem, SerialExecutor, TopKHinge, solve
+from topline import MaxHinge, SerialExecutor, TopKHinge, solve
 from topline.pipeline.cli import main
 from topline.pipeline.cluster import WorkersLost, known_workers, open_cluster
 from topline.pipeline.errors import ClusterError, ConfigError, InputError, InterruptedRunError
@@ -34,6 +34,7 @@ from topline.pipeline.sweep.folds import (
 from topline.pipeline.sweep.paths import PathTask, forget_paths
 from topline.pipeline.sweep.plan import SweepPlan, fits_every_process, plan_sweep
 from topline.pipeline.sweep.workers import DaskRunner, HereRunner
+from topline.solvers.core.problem import Problem
 from topline.solvers.errors import DualsReplacedError
 from topline.storage.errors import ConflictError, MismatchError
 from topline.storage.models import load_model

@@ -10,7 +10,7 @@ import pytest
 from distributed import Client
 
 from tests.pipeline.small_data import make_features
-from topline import Problem, SerialExecutor, ThreadExecutor, TopKHinge
+from topline import SerialExecutor, ThreadExecutor, TopKHinge
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.training.checkpointing import (
@@ -21,6 +21,7 @@ from topline.pipeline.training.checkpointing import (
     save_state,
     written_where_held,
 )
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor

@@ -5,22 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topline import (
-    MaxHinge,
-    Problem,
-    Status,
-    StructuredHinge,
-    TopKHinge,
-    TopKOthersHinge,
-    UsunierHinge,
-    solve,
-)
+from topline import MaxHinge, Status, StructuredHinge, TopKHinge, TopKOthersHinge, UsunierHinge, solve
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.ascent_few import choose_classes, lists_for, spare_classes
 from topline.solvers.blocks.ascent_jit import project_rows
 from topline.solvers.blocks.ascent_rows import DualWindow
 from topline.solvers.blocks.ascent_work import Work
 from topline.solvers.core.dual_rows import DenseStore
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest
 from topline.solvers.losses import OneVsAll
 from topline.solvers.losses.batches import column_updates

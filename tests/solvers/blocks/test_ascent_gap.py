@@ -7,11 +7,12 @@ import pytest
 from scipy import sparse
 
 from tests.solvers.problems import examples
-from topline import MaxHinge, OneVsAll, Problem, SerialExecutor, Softmax, TopKHinge
+from topline import MaxHinge, OneVsAll, SerialExecutor, Softmax, TopKHinge
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.ascent_rows import DualWindow
 from topline.solvers.blocks.ascent_work import Work
 from topline.solvers.core.dual_rows import DenseStore
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest, EvaluateRequest, RebuildRequest
 
 N, D, M = 60, 8, 5

@@ -8,7 +8,7 @@ from scipy import sparse
 
 from tests.reference import losses as reference
 from tests.solvers.problems import M, examples
-from topline import MaxHinge, Problem, TopKHinge, UsunierHinge
+from topline import MaxHinge, TopKHinge, UsunierHinge
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.ascent_jit import project_rows
 from topline.solvers.blocks.ascent_rows import DualWindow
@@ -16,6 +16,7 @@ from topline.solvers.blocks.ascent_work import Work
 from topline.solvers.blocks.extrapolation import Extrapolation
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest
 from topline.solvers.losses import OneVsAll
 from topline.solvers.losses.batches import column_updates

@@ -8,11 +8,12 @@ import pytest
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
-from topline import Problem, SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge, solve
+from topline import SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge, solve
 from topline.solvers.blocks import ascent_tiles, weight_sizes
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest
 
 

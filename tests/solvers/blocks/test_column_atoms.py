@@ -12,10 +12,8 @@ from tests.solvers.problems import LOSSES, M, examples, random_margins
 from topline import (
     MaxHinge,
     OneVsAll,
-    Problem,
     SerialExecutor,
     Softmax,
-    StateLostError,
     Status,
     StructuredHinge,
     TopKHinge,
@@ -25,8 +23,10 @@ from topline import (
 )
 from topline.solvers.blocks import column_atoms
 from topline.solvers.blocks.column_atoms import BlockColumnAtoms
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import ColumnRequest, PendingStep
 from topline.solvers.core.tiles import TileReader
+from topline.solvers.errors import StateLostError
 from topline.solvers.run import loop as iteration
 
 VARIANTS = ["fw_away_columns", "fw_pairwise_columns"]

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests.solvers.problems import examples
-from topline import MaxHinge, Problem, RBFKernel, SerialExecutor, Status
+from topline import MaxHinge, RBFKernel, SerialExecutor, Status
 from topline.solvers.blocks.kernel import columns
 from topline.solvers.blocks.kernel.columns import KeptColumns
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.methods import Choice
 from topline.solvers.run import solve_on_blocks

@@ -7,8 +7,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from topline import MaxHinge, Problem, SerialExecutor, Softmax, Status, TopKEntropy, TopKHinge, solve
+from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKEntropy, TopKHinge, solve
 from topline.solvers.blocks import most_kept
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import CurvatureRequest, GramRequest, ProximalRequest, SlopeRequest
 from topline.solvers.methods import METHODS, method_memory
 

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from topline import Problem, TopKHinge
+from topline import TopKHinge
 from topline.solvers.blocks import ascent_tiles, extrapolation_bytes, most_open
 from topline.solvers.blocks.duals import array_bytes
 from topline.solvers.blocks.shared.heads import HeadBlocks
@@ -19,6 +19,7 @@ from topline.solvers.core.heads import (
     HeadsProblem,
     PendingHeadSteps,
 )
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest, EvaluateRequest, PendingStep
 
 #: As many classes and features as weights have that threads sweep tile by tile.

@@ -10,9 +10,10 @@ from scipy import sparse
 
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
-from topline import SerialExecutor, Softmax, SolverState, Status, TopKHinge, UsunierHinge, solve
+from topline import SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge, solve
 from topline.solvers.core.deflation import found, remembered
 from topline.solvers.core.problem import Problem
+from topline.solvers.core.state import SolverState
 from topline.solvers.methods.dual_ascent import DualAscent
 
 

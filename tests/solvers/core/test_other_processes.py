@@ -9,7 +9,8 @@ import sys
 import numpy as np
 
 from tests.solvers.problems import EVERY_LOSS, M
-from topline import Problem, Softmax, TopKClassifier, solve
+from topline import Softmax, TopKClassifier, solve
+from topline.solvers.core.problem import Problem
 
 READ = """
 import pickle, sys

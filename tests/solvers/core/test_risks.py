@@ -20,16 +20,12 @@ from tests.reference.risks import (
 )
 from tests.solvers.problems import EVERY_LOSS, M, examples, loss_name
 from topline import (
-    METHODS,
     AverageTopK,
     InvalidProblemError,
     MaxHinge,
-    MeanRisk,
     MultilabelHinge,
-    Problem,
     SerialExecutor,
     Softmax,
-    StateLostError,
     Status,
     TopKHinge,
     TruncatedTopKEntropy,
@@ -38,10 +34,12 @@ from topline import (
     solve,
 )
 from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import LossesRequest, OracleRequest, SelectedRowsRequest
-from topline.solvers.core.risks import LargestLosses
+from topline.solvers.core.risks import LargestLosses, MeanRisk
+from topline.solvers.errors import StateLostError
 from topline.solvers.executors import TopLossExecutor
-from topline.solvers.methods import atoms
+from topline.solvers.methods import METHODS, atoms
 from topline.solvers.methods.atoms import Atoms
 
 CONVEX = [loss for loss in EVERY_LOSS if loss.form(M).convex]

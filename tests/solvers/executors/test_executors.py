@@ -15,16 +15,16 @@ from topline import (
     InvalidProblemError,
     MaxHinge,
     NonFiniteError,
-    Problem,
     SerialExecutor,
-    StateLostError,
     ThreadExecutor,
     TopKHinge,
     solve,
 )
 from topline.solvers.blocks import Block
 from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf, tree_total
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import OracleRequest, PendingStep
+from topline.solvers.errors import StateLostError
 from topline.solvers.executors import Executor, block_bounds
 
 

@@ -15,10 +15,8 @@ from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name, random_margins
 from topline import (
-    METHODS,
     ChiSquaredKernel,
     InvalidProblemError,
-    KernelResult,
     MaxHinge,
     NonFiniteError,
     OneVsAll,
@@ -38,8 +36,9 @@ from topline import (
     regularisation_path,
     solve,
 )
-from topline.solvers.kernels import KernelFeatures, factor
+from topline.solvers.kernels import KernelFeatures, KernelResult, factor
 from topline.solvers.kernels import low_rank as kernel_features
+from topline.solvers.methods import METHODS
 
 X, Y = examples()
 NEW = examples(n=25, seed=5)[0]

@@ -29,7 +29,6 @@ from topline import (
     exponential,
     flat,
     linear,
-    make_loss,
 )
 from topline.solvers.losses import (
     LOSSES as REGISTRY,
@@ -41,6 +40,7 @@ from topline.solvers.losses import (
     TopKOthersHinge,
     TruncatedTopKEntropy,
     loss_from_dict,
+    make_loss,
 )
 from topline.solvers.projections.ordering import FLOAT_ROWS, INDEX_ROWS
 

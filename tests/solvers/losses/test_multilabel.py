@@ -17,7 +17,6 @@ from topline import (
     MultilabelHinge,
     MultilabelSoftmax,
     OneVsAll,
-    Problem,
     RBFKernel,
     SerialExecutor,
     Softmax,
@@ -27,6 +26,7 @@ from topline import (
     solve,
 )
 from topline.solvers.blocks.ascent_sweeps import sweep_dense
+from topline.solvers.core.problem import Problem
 from topline.solvers.run import compile_jit_functions
 
 X, Y = examples(n=60)

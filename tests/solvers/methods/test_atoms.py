@@ -8,17 +8,8 @@ import pytest
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import EVERY_LOSS, M, examples
-from topline import (
-    METHODS,
-    MaxHinge,
-    SerialExecutor,
-    Softmax,
-    Status,
-    TopKHinge,
-    UnsupportedCombinationError,
-    solve,
-)
-from topline.solvers.methods import atoms
+from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge, UnsupportedCombinationError, solve
+from topline.solvers.methods import METHODS, atoms
 from topline.solvers.methods.active_set import AwaySteps, PairwiseSteps
 from topline.solvers.methods.atoms import Atoms
 

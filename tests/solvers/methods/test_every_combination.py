@@ -30,7 +30,7 @@ from tests.contracts.solver_contract import (
 )
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import M
-from topline import METHODS
+from topline.solvers.methods import METHODS
 
 WEIGHTED = [case for case in {case for _, case in ALLOWED} if case.weighted and case.convex]
 

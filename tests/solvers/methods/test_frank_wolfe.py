@@ -10,9 +10,7 @@ from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name, random_margins
 from topline import (
-    METHODS,
     MaxHinge,
-    Problem,
     SerialExecutor,
     Status,
     StructuredHinge,
@@ -22,7 +20,9 @@ from topline import (
     linear,
     solve,
 )
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import OracleRequest
+from topline.solvers.methods import METHODS
 
 LAM_N = [0.1, 1.0, 100.0]
 SMOOTHING = [0.0, 0.5]

@@ -17,7 +17,6 @@ from tests.reference.smooth import is_smooth
 from tests.reference.training_qp import good_weights
 from tests.solvers.problems import random_margins, several_labels
 from topline import (
-    METHODS,
     MaxHinge,
     MultilabelHinge,
     MultilabelSoftmax,
@@ -35,6 +34,7 @@ from topline import (
     solve,
 )
 from topline.solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge
+from topline.solvers.methods import METHODS
 
 SEEDS = [pytest.param(seed, marks=() if seed < 20 else pytest.mark.slow) for seed in range(120)]
 

@@ -17,7 +17,6 @@ from tests.solvers.problems import M, examples
 from topline import (
     MaxHinge,
     OneVsAll,
-    Problem,
     SerialExecutor,
     Softmax,
     Status,
@@ -32,6 +31,7 @@ from topline import (
     linear,
     solve,
 )
+from topline.solvers.core.problem import Problem
 from topline.solvers.methods.lbfgs import arrays_of_lbfgs
 from topline.solvers.methods.line_search import Bracket
 from topline.solvers.methods.pairs import Pairs, most_pairs
@@ -253,7 +253,7 @@ def test_a_start_elsewhere_is_measured_against_the_gradient_at_zero() -> None:
 
 
 def _at(W):
-    from topline import SolverState
+    from topline.solvers.core.state import SolverState
 
     return SolverState(round=0, W=W)
 

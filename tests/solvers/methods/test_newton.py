@@ -12,7 +12,6 @@ from tests.reference import losses as reference
 from topline import (
     MaxHinge,
     OneVsAll,
-    Problem,
     SerialExecutor,
     Softmax,
     Status,
@@ -24,7 +23,7 @@ from topline import (
     solve,
 )
 from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
-from topline.solvers.core.problem import inner
+from topline.solvers.core.problem import Problem, inner
 from topline.solvers.core.requests import (
     CurvatureRequest,
     GramRequest,

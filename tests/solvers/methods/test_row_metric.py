@@ -10,8 +10,9 @@ from scipy import sparse
 from sklearn.datasets import load_digits
 from sklearn.preprocessing import scale
 
-from topline import Problem, SerialExecutor, Softmax, Status, regularisation_path, solve
+from topline import SerialExecutor, Softmax, Status, regularisation_path, solve
 from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import MomentsRequest, OracleRequest
 from topline.solvers.methods import row_metric
 from topline.solvers.methods.row_metric import METRIC, RowMetric, arrays_of_metric, open_rows

@@ -10,7 +10,6 @@ from tests.solvers.problems import M, examples
 from topline import (
     MaxHinge,
     OneVsAll,
-    Problem,
     SerialExecutor,
     Softmax,
     Status,
@@ -22,6 +21,7 @@ from topline import (
 )
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.core.dual_rows import DenseStore
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.rows import RowRange
 from topline.solvers.losses.batches import column_updates

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from topline import Problem, TopKHinge
+from topline import TopKHinge
+from topline.solvers.core.problem import Problem
 from topline.solvers.methods.step_rules import Direction, ExactStep, HarmonicStep, OpenLoopStep
 
 LAM, GAMMA = 0.25, 0.5

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.solvers.problems import M, examples
-from topline import METHODS, InvalidProblemError, SerialExecutor, Softmax, Status, TopKHinge, solve
+from topline import InvalidProblemError, SerialExecutor, Softmax, Status, TopKHinge, solve
+from topline.solvers.methods import METHODS
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "lbfgs"])

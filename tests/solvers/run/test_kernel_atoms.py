@@ -8,7 +8,8 @@ import pytest
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import M, loss_name
 from tests.solvers.run.test_kernel_blocks import LAM, RBF, Forgetful, K, N, X, Y, psd_root
-from topline import MaxHinge, Problem, SerialExecutor, Softmax, Status, TopKHinge, solve
+from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge, solve
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import StateLostError
 from topline.solvers.methods import Choice, kernel_atoms

@@ -12,9 +12,10 @@ from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
-from topline import MaxHinge, Problem, RBFKernel, SerialExecutor, Softmax, Status, ThreadExecutor, TopKHinge
+from topline import MaxHinge, RBFKernel, SerialExecutor, Softmax, Status, ThreadExecutor, TopKHinge
 from topline import solve as solve_linear
 from topline.solvers.core.kernel_rows import Change, Mark, PickRequest, SpreadRequest
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import DualsReplacedError, StateLostError
 from topline.solvers.executors import block_bounds

@@ -7,9 +7,10 @@ import pytest
 
 from tests.solvers.problems import LOSSES, M, loss_name
 from tests.solvers.run.test_kernel_blocks import LAM, RBF, Forgetful, K, N, X, Y, psd_root
-from topline import MaxHinge, Problem, SerialExecutor, Softmax, Status, TopKHinge
+from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge
 from topline import solve as solve_linear
 from topline.solvers.core.kernel_rows import Change, Mark, MixRequest, VertexRequest, VertexSpreadRequest
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import StateLostError
 from topline.solvers.methods import Choice

@@ -6,16 +6,9 @@ import numpy as np
 import pytest
 
 from tests.solvers.problems import M, examples
-from topline import (
-    InvalidProblemError,
-    SerialExecutor,
-    SolverState,
-    StateLostError,
-    Status,
-    TopKHinge,
-    UnsupportedCombinationError,
-    solve,
-)
+from topline import InvalidProblemError, SerialExecutor, Status, TopKHinge, UnsupportedCombinationError, solve
+from topline.solvers.core.state import SolverState
+from topline.solvers.errors import StateLostError
 from topline.solvers.run import loop as iteration
 
 

@@ -7,8 +7,9 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from topline import Problem, SerialExecutor, TopKHinge, solve
+from topline import SerialExecutor, TopKHinge, solve
 from topline.solvers.core.heads import CopyDualsRequest, CountHitsRequest, HeadsProblem
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import EvaluateRequest, RebuildRequest
 from topline.solvers.core.shared_scan import SharedScan
 from topline.solvers.core.stopping import Status, StoppingCriteria

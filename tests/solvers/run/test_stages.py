@@ -7,7 +7,8 @@ import pytest
 
 from tests.reference import losses as reference
 from tests.solvers.problems import M, examples
-from topline import Problem, SerialExecutor, Softmax, TopKHinge
+from topline import SerialExecutor, Softmax, TopKHinge
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.methods import method_named
 from topline.solvers.run import iterate

@@ -15,7 +15,6 @@ from topline import (
     RBFKernel,
     SerialExecutor,
     Softmax,
-    SolverState,
     Status,
     TopKEntropy,
     TopKHinge,
@@ -24,6 +23,7 @@ from topline import (
     solve,
 )
 from topline.solvers.core.requests import InsideRequest, RebuildRequest
+from topline.solvers.core.state import SolverState
 from topline.solvers.run import left_behind
 
 N, LAM = 60, 0.05
