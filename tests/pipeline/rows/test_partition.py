@@ -393,3 +393,19 @@ def test_rows_that_all_fit_are_one_array_and_are_handed_on_as_such(tmp_path: Pat
     later.adopt(parts)
     assert not later.in_place(0, n)
     assert np.array_equal(later[0:n], rows[0:n])
+
+
+def test_a_cache_hands_its_array_on_to_one_of_the_same_rows_only(tmp_path: Path) -> None:
+    rows = TrainingRows(small_dataset(tmp_path))
+    n, cuts = len(rows), rows.block_bounds()
+    early, late = CachedRows(rows, rows.nbytes, 0, cuts[2]), CachedRows(rows, rows.nbytes, cuts[2], n)
+    assert early.in_place(0, cuts[2])
+    assert np.array_equal(early[0 : cuts[2]], rows[0 : cuts[2]])
+    late.adopt(early)
+    assert np.array_equal(late[cuts[2] : n], rows[cuts[2] : n])
+
+
+def test_sparse_rows_are_of_the_type_that_their_slices_have(tmp_path: Path) -> None:
+    rows = TrainingRows(small_dataset(tmp_path, dtype="float16", sparse=True))
+    assert rows.dataset.info.dtype == "float16"
+    assert rows.dtype == rows[0:3].dtype == np.float32
