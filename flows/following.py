@@ -48,7 +48,7 @@ Runs = Callable[[], list[FlowRun]]
 
 
 class Follower:
-    """Finds what is new since the look before; what was so before the first look is no news.
+    """Finds what is new since the last poll; what was so before the first poll does not count.
 
     `runs` reads the newest runs of the schedule, and fails as Prefect's client does.
     """
@@ -63,8 +63,8 @@ class Follower:
         self._unreachable = False
         self._first = True
 
-    def look(self) -> list[Notice]:
-        """Return the notices of what has happened since the last look, runs before decisions."""
+    def poll(self) -> list[Notice]:
+        """Return the notices of what has happened since the last poll, runs before decisions."""
         found = [*self._new_states(), *self._new_decisions(), *self._disk()]
         self._first = False
         return found
@@ -167,7 +167,7 @@ def followed(follower: Follower, say: Callable[[Notice], None]) -> Iterator[None
     def follow() -> None:
         while True:
             last = ended.is_set()
-            for notice in follower.look():
+            for notice in follower.poll():
                 say(notice)
             if last:
                 return

@@ -42,7 +42,7 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=80)
 _BEAT = "prefect.flow-run.heartbeat"
 _ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "AwaitingRetry")
 _ALIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
-# In these a run does not end by itself: its process has not said what became of its tasks.
+# In these a run does not end by itself: its process has reported no outcome of its tasks.
 _CUT_OFF = [StateType.CRASHED, StateType.CANCELLED]
 
 

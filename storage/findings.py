@@ -32,5 +32,5 @@ class Finding:
     def __str__(self) -> str:
         rows = f" (rows {self.rows[0]}-{self.rows[1] - 1})" if self.rows else ""
         # An error that became a finding says itself what to do.
-        mend = "" if self.fix in self.what else f"; {self.fix}"
-        return f"{self.path}: {self.what}{rows}{mend}"
+        fix = "" if self.fix in self.what else f"; {self.fix}"
+        return f"{self.path}: {self.what}{rows}{fix}"

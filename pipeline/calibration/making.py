@@ -70,7 +70,7 @@ def _made(
 
 
 def _own_probabilities(stored: StoredModel) -> ProbabilityMap | None:
-    """Return the probabilities that the loss is the likelihood of, None for a loss that is none."""
+    """Return the probabilities that the loss is the likelihood of, None for one that is no likelihood."""
     return ProbabilityMap("temperature", 1.0) if stored.model.record.loss.get("name") == "softmax" else None
 
 

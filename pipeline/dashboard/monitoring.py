@@ -39,7 +39,7 @@ def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes:
 
 
 def _runs(gauge: Callable[..., Gauge], seen: Overview) -> None:
-    runs = gauge("runs", "The newest runs, by what became of them", "state")
+    runs = gauge("runs", "The newest runs, by outcome", "state")
     for words, number in Counter(run.words.lower() for run in seen.runs).items():
         runs.labels(words).set(number)
     if seen.runs and seen.runs[0].gap is not None:
@@ -93,7 +93,7 @@ def _champion(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
 
 def health(seen: Overview) -> dict[str, Any]:
     """Return whether all is well: "ok", or "degraded" by damaged models or a schedule that is dead."""
-    dead = seen.schedule is not None and seen.schedule.served is Served.SILENT
+    dead = seen.schedule is not None and seen.schedule.served is Served.DEAD
     return {
         "status": "degraded" if seen.damaged or dead else "ok",
         "damaged": dict(seen.damaged),

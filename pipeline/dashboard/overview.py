@@ -13,7 +13,7 @@ from topline.pipeline.evaluation import METRICS, Metric, measured
 from topline.pipeline.options import PromotionRule
 from topline.pipeline.pages import Tile, count, duration, gap, when
 from topline.pipeline.registry import summary
-from topline.pipeline.telemetry import RunView, Served, next_time, served, silence
+from topline.pipeline.telemetry import RunView, Served, heartbeat_age, next_time, served
 from topline.storage.models import DecisionRecord, ModelRecord, Reign, Standing
 from topline.storage.runs import RunRecord, SweepRecord
 from topline.storage.served_schedule import ServedSchedule
@@ -78,7 +78,7 @@ class ScheduleSeen:
         match self.served:
             case Served.ENDED:
                 return f"not served since {when(schedule.ended)[:16]}: topline serve", "fair"
-            case Served.SILENT:
+            case Served.DEAD:
                 said = f"dead: no sign of life for {duration(self.silent)}"
                 return f"{said} from {schedule.process or 'its process'}: start topline serve again", "bad"
             case Served.ALIVE:
@@ -112,7 +112,7 @@ def overview(
     seen = (
         None
         if schedule is None
-        else ScheduleSeen(schedule, served(schedule, moment), silence(schedule, moment))
+        else ScheduleSeen(schedule, served(schedule, moment), heartbeat_age(schedule, moment))
     )
     return Overview(
         tiles=[

@@ -103,7 +103,7 @@ def threads() -> str:
 
 
 def solver() -> str:
-    """Compile the kernels and train a small top-2 classifier to a relative gap of 1e-3."""
+    """Compile the inner loops and train a small top-2 classifier to a relative gap of 1e-3."""
     import numpy as np
 
     from topline.solvers.losses import TopKHinge
@@ -120,9 +120,7 @@ def solver() -> str:
             "python -m pip install --force-reinstall numpy scipy numba",
         )
     seconds = time.monotonic() - begun
-    return (
-        f"kernels compiled, a small problem solved to a gap of {result.relative_gap:.1e} in {seconds:.1f} s"
-    )
+    return f"loops compiled, a small problem solved to a gap of {result.relative_gap:.1e} in {seconds:.1f} s"
 
 
 def store() -> str:

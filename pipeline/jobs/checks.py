@@ -32,7 +32,7 @@ def check_of_images(train: TrainConfig, label_separator: str | None) -> Callable
 
 
 def check_places(store: str, train: TrainConfig, cluster: ClusterConfig | None, report: Path | None) -> None:
-    """Refuse a memory limit that is none, a model to start from that is not there, and a report nowhere."""
+    """Refuse an unreadable memory limit, a model to start from that is not there, and a report nowhere."""
     memory_limit(None if cluster is None else cluster.memory_limit)
     if train.start_from is not None:
         load_model(join(store, "models", train.start_from))

@@ -135,7 +135,7 @@ def _parse(lines: list[bytes]) -> _Block:
 
 
 def _checked_label(text: str) -> str:
-    """Return labels as they are; ValueError for one that looks like a number and is none."""
+    """Return labels as they are; ValueError for one that looks like a number and is not one."""
     for part in text.split(","):
         if part[:1] and (part[0] in "+-." or part[0].isnumeric()) and not _NUMBER.fullmatch(part):
             raise ValueError(

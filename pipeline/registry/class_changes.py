@@ -75,7 +75,7 @@ class ClassChanges:
 def class_changes(
     champion: Sequence[str], challenger: Sequence[str], before: pa.Table | None, now: pa.Table | None
 ) -> ClassChanges:
-    """Return what became of the champion's classes; the tables are manifests of the two datasets."""
+    """Return what happened to the champion's classes; the tables are manifests of the two datasets."""
     found = _moves(before, now)
     goals = {old: _goal(found.get(old, Counter())) for old in champion if old not in challenger}
     moved = {old: new for old, new in goals.items() if new in challenger}

@@ -34,7 +34,7 @@ from topline.storage.stores.urls import join
 logger = logging.getLogger(__name__)
 
 COMMAND_LINE = "command line"
-# A champion that is kept so often in a row for the same reason is told of loudly.
+# A champion that is kept so often in a row for the same reason raises an alert.
 LOUD = 3
 # What an entry of the registry keeps of a model's evaluation.
 EVALUATION_KEPT = ("dataset", "split", "rows", "topk", "metrics")

@@ -15,7 +15,6 @@ from topline.pipeline.rows.transforms import (
     PCA,
     TRANSFORMS,
     Standardize,
-    Transform,
     Transforms,
     parse_transforms,
 )
@@ -35,7 +34,6 @@ __all__ = [
     "Standardize",
     "StoredModel",
     "TrainingRows",
-    "Transform",
     "Transforms",
     "parse_transforms",
     "record_if_possible",

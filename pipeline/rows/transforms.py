@@ -1,14 +1,15 @@
 """Transforms of features: fitted on the training rows alone, stored with the model, repeated in prediction.
 
-A transform is a frozen class with a `name`, a `fit` over tiles of rows, an `apply`, and its fitted arrays by
-name.  A new one is written here, or where its mathematics is, and entered in `TRANSFORMS`.
+A transform is a frozen class with a `name`, a `fit` over tiles of rows, an `apply` from rows (r, d) to rows
+(r, d'), float32 in and out, and its fitted arrays by name; one with `keeps_sparse` takes CSR matrices as
+well.  A new one is written here, or where its mathematics is, and entered in `TRANSFORMS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,25 +29,6 @@ from topline.pipeline.rows.kernel_transforms import Fourier, Nystroem
 Float32Array = NDArray[np.float32]
 Tiles = Callable[[], Iterable[Any]]
 """Returns the training rows, tile by tile, each time it is called."""
-
-
-class Transform(Protocol):
-    """One step from rows (r, d) to rows (r, d'), float32 in and out."""
-
-    name: ClassVar[str]
-    keeps_sparse: ClassVar[bool]
-
-    @classmethod
-    def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:
-        """Return the transform fitted on training rows; `argument` is what follows the colon in "pca:256".
-
-        What is random about it follows from `seed`.
-        """
-        ...
-
-    def apply(self, X: Any) -> Any:
-        """Return transformed rows; a transform with `keeps_sparse` takes CSR matrices as well."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ MAY_CHANGE = frozenset({"store", "resume", "max_passes", "train_best"})
 # Beside the rows of all folds and those of the folds that it keeps a process holds one slice on its way.
 SLICES = 1
 # Transforms that are fitted to rows, and so differ from fold to fold.
-LEARNT = frozenset({"standardize", "pca", "nystroem", "fourier"})
+FITTED = frozenset({"standardize", "pca", "nystroem", "fourier"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,11 +229,11 @@ def fits_every_process(plan: SweepPlan, cluster: ClusterConfig) -> bool:
     needed += WHOLE_DUALS * plan.n * info.m * workers // processes
     if info.layout != "dense" or needed <= allowed:
         return True
-    learnt = [name for name in plan.config.transforms if name.partition(":")[0] in LEARNT]
-    if learnt:
+    fitted = [name for name in plan.config.transforms if name.partition(":")[0] in FITTED]
+    if fitted:
         raise InputError(
             f"{plan.n:,} rows of dataset {info.id} need {needed / 2**30:.1f} GiB in each process and"
-            f" {max(allowed, 0) / 2**30:.1f} are free, and {learnt[0]} makes other rows of every fold: try"
+            f" {max(allowed, 0) / 2**30:.1f} are free, and {fitted[0]} makes other rows of every fold: try"
             f" the cells on a sample of at most --rows {max(plan.n * allowed // needed, 1)}, or leave that"
             " transform out"
         )

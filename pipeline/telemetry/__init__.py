@@ -13,12 +13,12 @@ from topline.pipeline.telemetry.run_view import EVENTS_SHOWN, RunEvent, RunFollo
 from topline.pipeline.telemetry.schedule_times import (
     ANCHOR,
     BEAT_SECONDS,
-    SILENT_SECONDS,
+    HEARTBEAT_TIMEOUT,
     Served,
+    heartbeat_age,
     interval_of,
     next_time,
     served,
-    silence,
 )
 from topline.pipeline.telemetry.timeline import WorkerTimeline
 
@@ -26,7 +26,7 @@ __all__ = [
     "ANCHOR",
     "BEAT_SECONDS",
     "EVENTS_SHOWN",
-    "SILENT_SECONDS",
+    "HEARTBEAT_TIMEOUT",
     "Forecast",
     "HistoryRecorder",
     "RunEvent",
@@ -35,11 +35,11 @@ __all__ = [
     "Served",
     "TimeLeft",
     "WorkerTimeline",
+    "heartbeat_age",
     "interval_of",
     "next_time",
     "rough_time",
     "served",
-    "silence",
     "time_text",
     "view_run",
 ]

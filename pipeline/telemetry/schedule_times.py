@@ -16,7 +16,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 # Who serves a schedule gives a sign of life this often; three in a row are missing before it counts as dead.
 BEAT_SECONDS = 30.0
-SILENT_SECONDS = 100.0
+HEARTBEAT_TIMEOUT = 100.0
 
 # Intervals count from here, so that a restart does not move them.
 ANCHOR = datetime(2024, 1, 1, tzinfo=UTC)
@@ -48,16 +48,16 @@ class Served(StrEnum):
 
     ALIVE = "served"
     ENDED = "ended"
-    SILENT = "dead"
+    DEAD = "dead"
 
 
 def served(schedule: ServedSchedule, now: datetime) -> Served:
     """Return whether somebody serves the schedule at the time `now`, which has a zone."""
     if schedule.ended:
         return Served.ENDED
-    return Served.ALIVE if silence(schedule, now) <= SILENT_SECONDS else Served.SILENT
+    return Served.ALIVE if heartbeat_age(schedule, now) <= HEARTBEAT_TIMEOUT else Served.DEAD
 
 
-def silence(schedule: ServedSchedule, now: datetime) -> float:
+def heartbeat_age(schedule: ServedSchedule, now: datetime) -> float:
     """Return the seconds since the last sign of life of who serves a schedule."""
     return (now - datetime.fromisoformat(schedule.beat or schedule.since)).total_seconds()

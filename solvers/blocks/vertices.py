@@ -22,7 +22,7 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 _FEW_NONZEROS = 12
 #: Rows of a tile that are looked at before all are counted.
 _LOOKED_AT = 16
-#: Rows of a tile by which the openness of the classes is told.
+#: Rows of a tile by which open classes are found.
 _OPENNESS_ROWS = 32
 #: A dense product of no more terms takes a fraction of a millisecond, in float64 and with nothing to compile.
 _SMALL_PRODUCT = 1 << 21

@@ -122,7 +122,7 @@ def _heights(
             if height < reached[node]:
                 continue
             if height > len(above):
-                raise InvalidProblemError(f"the tree of classes has a circle above {name}; mend its parents")
+                raise InvalidProblemError(f"the tree of classes has a circle above {name}; fix its parents")
             for parent in above.get(node, ()):
                 if reached.get(parent, -1) < height + 1:
                     reached[parent] = height + 1

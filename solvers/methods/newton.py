@@ -70,7 +70,7 @@ _LEAST = 1e-6
 #: A relative gap from which on products are in float64, and Newton steps after which they are where none has
 #: lowered |grad F|.
 _SINGLE, _STALLED_STEPS = 1e-5, 4
-#: Name in `SolverState.memory` of what became of the Newton steps since the last proximal one.
+#: Name in `SolverState.memory` of the outcome of the Newton steps since the last proximal one.
 _SO_FAR = "newton.so_far"
 _NONE_SO_FAR = np.array([0.0, math.inf, 0.0])
 #: So many short Newton steps let sigma grow by this factor, at a relative gap above this one.

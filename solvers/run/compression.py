@@ -70,7 +70,7 @@ def compress(
     problem : what was solved; `KernelResult.problem` where blocks computed the kernel.
     most_loss : share of P, above 0.
 
-    Raises InvalidProblemError for a share that is none, rows of another shape and so small a loss that its
+    Raises InvalidProblemError for a share outside (0, 1), rows of another shape and so small a loss that its
     rows do not fit into 4 GiB of memory, and UnsupportedCombinationError for a precomputed kernel and for
     another risk than the mean.
 

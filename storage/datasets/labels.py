@@ -39,7 +39,7 @@ class LabelSetTable:
 
     @classmethod
     def checked(cls, indptr: ArrayLike, indices: ArrayLike, m: int) -> LabelSetTable:
-        """Make a table of sets of the classes 0..m-1; `FormatError` naming the set that is none, or twice."""
+        """Make a table of sets of the classes 0..m-1; `FormatError` naming one that is not, or is twice."""
         bounds, classes = _integers(indptr, "indptr"), _integers(indices, "indices")
         ends = (bounds[0], bounds[-1]) if len(bounds) else (-1, -1)
         if ends != (0, len(classes)) or (np.diff(bounds) < 0).any():

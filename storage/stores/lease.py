@@ -185,8 +185,8 @@ class _Watched:
 
     def in_doubt(self) -> bool:
         """Return whether its holder looks dead, and a little more waiting will tell."""
-        silence = self.terms.clock.monotonic() - self.since
-        return self.doubtful and not self.alive and silence < self.terms.expiry
+        age = self.terms.clock.monotonic() - self.since
+        return self.doubtful and not self.alive and age < self.terms.expiry
 
 
 def _is_free(store: Store, name: str, number: int, watched: _Watched) -> bool:

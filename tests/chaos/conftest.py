@@ -1,4 +1,4 @@
-"""The undisturbed run, the disturbed ones, and the table of what became of them."""
+"""The undisturbed run, the disturbed ones, and the table of their outcomes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from topline.storage.stores import open_store
 
 ROWS = "chaos"
 FAILED = pytest.StashKey[bool]()
-#: What became of disturbed runs, in whichever process, and of the undisturbed one of this process.
+#: Outcomes of disturbed runs, in whichever process, and of the undisturbed one of this process.
 _rows: list[Row] = []
 _undisturbed: list[Row] = []
 

@@ -58,46 +58,46 @@ def said(notices: list[Notice]) -> list[tuple[str, str]]:
 def test_each_change_of_a_run_is_said_once(store: Store) -> None:
     runs = Runs()
     follower = Follower(store, runs)
-    assert follower.look() == []
+    assert follower.poll() == []
     run = runs.set("nightly", Scheduled())
-    assert follower.look() == []
+    assert follower.poll() == []
     runs.set("nightly", Running(), run)
-    assert said(follower.look()) == [("started", "nightly")]
-    assert follower.look() == []
+    assert said(follower.poll()) == [("started", "nightly")]
+    assert follower.poll() == []
     runs.set("nightly", Completed(message="unchanged: nothing is new"), run)
-    assert said(follower.look()) == [("finished", "nightly: unchanged: nothing is new")]
-    assert follower.look() == []
+    assert said(follower.poll()) == [("finished", "nightly: unchanged: nothing is new")]
+    assert follower.poll() == []
 
 
 @pytest.mark.parametrize("state", [Failed, Crashed])
 def test_a_run_that_fails_between_two_looks_is_said_whole(store: Store, state: Callable[..., State]) -> None:
     runs = Runs()
     follower = Follower(store, runs)
-    follower.look()
+    follower.poll()
     runs.set("nightly", state(message="no image can be read"))
-    assert said(follower.look()) == [("started", "nightly"), ("failed", "nightly: no image can be read")]
+    assert said(follower.poll()) == [("started", "nightly"), ("failed", "nightly: no image can be read")]
 
 
 def test_missed_and_refused_runs_are_told_apart(store: Store) -> None:
     runs = Runs()
     follower = Follower(store, runs)
-    follower.look()
+    follower.poll()
     runs.set("second", Cancelled(message="missed: coalesced into the run first"))
     runs.set("third", Cancelled(message="the lease is held by a neighbour"))
-    assert [kind for kind, _ in said(follower.look())] == ["missed", "cancelled"]
+    assert [kind for kind, _ in said(follower.poll())] == ["missed", "cancelled"]
 
 
 def test_runs_that_were_missed_together_are_told_once(store: Store) -> None:
     runs = Runs()
     follower = Follower(store, runs)
-    follower.look()
+    follower.poll()
     for name in ("second", "third"):
         runs.set(name, Cancelled(message="missed: 3 runs coalesced into the run first (1)"))
-    assert said(follower.look()) == [("missed", "3 runs coalesced into the run first (1)")]
+    assert said(follower.poll()) == [("missed", "3 runs coalesced into the run first (1)")]
     runs.set("fourth", Cancelled(message="missed: 3 runs coalesced into the run first (1)"))
-    assert follower.look() == []
+    assert follower.poll() == []
     runs.set("sixth", Cancelled(message="missed: 1 run coalesced into the run fifth (2)"))
-    assert said(follower.look()) == [("missed", "1 run coalesced into the run fifth (2)")]
+    assert said(follower.poll()) == [("missed", "1 run coalesced into the run fifth (2)")]
 
 
 def test_what_was_before_is_no_news_but_what_runs_is(store: Store) -> None:
@@ -105,35 +105,35 @@ def test_what_was_before_is_no_news_but_what_runs_is(store: Store) -> None:
     runs.set("old", Failed(message="long ago"))
     runs.set("now", Running())
     record_decision(store, read_standing(store), DecisionRecord("promote", "m0001", "the first", "a test"))
-    assert said(Follower(store, runs).look()) == [("started", "now")]
+    assert said(Follower(store, runs).poll()) == [("started", "now")]
 
 
 def test_a_decision_is_said_once(store: Store) -> None:
     follower = Follower(store, Runs())
-    follower.look()
+    follower.poll()
     record_decision(store, read_standing(store), DecisionRecord("promote", "m0001", "the first", "a test"))
-    assert said(follower.look()) == [("promoted", "m0001 is champion: the first")]
-    assert follower.look() == []
+    assert said(follower.poll()) == [("promoted", "m0001 is champion: the first")]
+    assert follower.poll() == []
 
 
 def test_a_server_that_does_not_answer_is_said_once_and_nothing_is_lost(store: Store) -> None:
     runs = Runs()
     follower = Follower(store, runs)
     run = runs.set("nightly", Running())
-    follower.look()
+    follower.poll()
     runs.error = httpx.ConnectError("refused")
-    assert [kind for kind, _ in said(follower.look())] == ["failed"]
-    assert follower.look() == []
+    assert [kind for kind, _ in said(follower.poll())] == ["failed"]
+    assert follower.poll() == []
     runs.error = None
     runs.set("nightly", Completed(message="kept: worse"), run)
-    assert said(follower.look()) == [("finished", "nightly: kept: worse")]
+    assert said(follower.poll()) == [("finished", "nightly: kept: worse")]
 
 
 def test_little_room_is_said_when_it_becomes_little(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     room = [10 << 30, 5 << 20, 4 << 20, 10 << 30, 3 << 20]
     monkeypatch.setattr(type(store), "free_bytes", lambda self: room.pop(0))
     follower = Follower(store, Runs())
-    found = [said(follower.look()) for _ in range(5)]
+    found = [said(follower.poll()) for _ in range(5)]
     assert [len(one) for one in found] == [0, 1, 0, 0, 1]
     assert found[1][0][1].startswith("5 MiB are left")
 
@@ -163,7 +163,7 @@ def test_the_last_look_comes_after_the_end(store: Store, monkeypatch: pytest.Mon
     monkeypatch.setattr(following, "LOOK_SECONDS", 1e6)
     runs, heard = Runs(), []
     follower = Follower(store, runs)
-    follower.look()
+    follower.poll()
     with followed(follower, heard.append):
         runs.set("nightly", Crashed(message="stopped"))
     assert ("failed", "nightly: stopped") in said(heard)

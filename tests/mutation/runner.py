@@ -128,7 +128,7 @@ def _read(log: Path) -> Iterator[Outcome]:
 
 
 def copy_checkout(folder: Path) -> Path:
-    """Copy what the tests need of the checkout, compiled kernels included; links stay links."""
+    """Copy what the tests need of the checkout, compiled functions included; links stay links."""
     wanted = [".package", "pyproject.toml", "README.md", "flows", "pipeline", "solvers", "storage", "tests"]
     folder.mkdir()
     for name in wanted:

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.solvers.every_method
 
-A run ends at its gap, or at `--passes`, which a > marks.  `--seconds` adds its time, with kernels compiled
+A run ends at its gap, or at `--passes`, which a > marks.  `--seconds` adds its time, with its loops compiled
 before.  The table is Markdown, as the README has it.
 """
 

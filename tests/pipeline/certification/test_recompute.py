@@ -426,6 +426,20 @@ def test_tiny_rows_are_held_to_their_own_size(tmp_path: Path) -> None:
     assert not certificate.valid
 
 
+def test_zero_weights_are_not_certified_even_where_they_are_optimal(tmp_path: Path) -> None:
+    X, labels = np.ones((20, 3), dtype=np.float32), (np.arange(20) % 4).astype(np.int32)
+    write_dataset(open_store(tmp_path, create=True), X, labels, np.zeros(20, dtype=np.int8), m=4)
+    model = load_model(trained(tmp_path, loss="max_hinge", transforms=()))
+    A = np.full((20, 4), -1 / 3)
+    A[np.arange(20), labels] = 1.0
+    result = {**model.record.result, "primal": 1.0, "dual": 1.0}
+    record = dataclasses.replace(model.record, result=result, certificate=None)
+    certificate = certify(save_model(model.store, record, {"W": np.zeros((3, 4))}, from_rows([(0, 20, A)])))
+    assert certificate.valid
+    assert certificate.relative_gap < 1e-6
+    assert not certificate.certified
+
+
 def test_a_dual_above_the_primal_is_an_error(folder: Path) -> None:
     model = load_model(trained(folder, k=2, keep_duals=False))
     kept = {name: model.array(name) for name in model.arrays}

@@ -26,7 +26,7 @@ from topline.pipeline.notices import (
 )
 from topline.pipeline.notices.log import FILE_BYTES, FILES_KEPT
 from topline.pipeline.notices.telling import MOST_WAITING
-from topline.pipeline.telemetry import SILENT_SECONDS, Served, served
+from topline.pipeline.telemetry import HEARTBEAT_TIMEOUT, Served, served
 from topline.storage.models import DecisionRecord
 from topline.storage.served_schedule import ServedSchedule, read_schedule
 from topline.storage.stores import open_store
@@ -228,7 +228,7 @@ def test_the_sign_of_life_comes_and_its_end_is_said(tmp_path: Path) -> None:
 def test_a_schedule_without_a_sign_of_life_is_dead() -> None:
     begun = datetime(2026, 3, 1, 2, tzinfo=UTC)
     alive = ServedSchedule("6h", "UTC").beating(begun.isoformat())
-    assert served(alive, begun + timedelta(seconds=SILENT_SECONDS)) is Served.ALIVE
-    assert served(alive, begun + timedelta(seconds=SILENT_SECONDS + 1)) is Served.SILENT
+    assert served(alive, begun + timedelta(seconds=HEARTBEAT_TIMEOUT)) is Served.ALIVE
+    assert served(alive, begun + timedelta(seconds=HEARTBEAT_TIMEOUT + 1)) is Served.DEAD
     ended = ServedSchedule("6h", "UTC", begun.isoformat(), begun.isoformat(), begun.isoformat())
     assert served(ended, begun) is Served.ENDED
