@@ -248,9 +248,12 @@ class OrderlyRunner(Runner):
         try:
             asyncio.run(self._served())
             self.ended_by = "SIGTERM"
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, BaseExceptionGroup) as error:
+            # A second Ctrl-C is raised inside the loop's task groups, and leaves them in a group.
+            if isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt) is None:
+                raise
             self.ended_by = "Ctrl-C"
-            raise
+            raise KeyboardInterrupt from error
 
     def handle_sigterm(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the signature of Prefect's
         """Take the signal, for which `start` installs this."""

@@ -144,6 +144,22 @@ def test_a_signal_ends_the_runner_in_order(
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_a_second_interrupt_within_task_groups_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[BaseException] = [KeyboardInterrupt(), ValueError("a bug")]
+
+    async def served(runner: OrderlyRunner) -> None:
+        raise BaseExceptionGroup("unhandled errors in a TaskGroup", [raised.pop(0)])
+
+    monkeypatch.setattr(OrderlyRunner, "_served", served)
+    runner = OrderlyRunner(name="interrupted")
+    with pytest.raises(KeyboardInterrupt):
+        runner.run()
+    assert runner.ended_by == "Ctrl-C"
+    with pytest.raises(ExceptionGroup) as found:
+        OrderlyRunner(name="broken").run()
+    assert found.group_contains(ValueError)
+
+
 @pytest.mark.prefect
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "Ctrl-C")])
 def test_a_run_that_ends_with_the_serving_is_cancelled_at_once(
