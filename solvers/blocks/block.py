@@ -14,6 +14,7 @@ from topline.solvers.blocks.second_order import BlockNewton, second_moments
 from topline.solvers.blocks.shared.tile_work import Evaluate, FindVertex, Rebuild, TileWork, work_through
 from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.crew import ALONE, Crew
 from topline.solvers.core.dual_rows import ByteBudget, row_runs
 from topline.solvers.core.kernel_rows import Mark
 from topline.solvers.core.problem import Problem
@@ -54,7 +55,7 @@ class Block:
         in a temporary file.  None for arrays.  Whichever it is, the numbers are the same.
     kept_bytes : memory for what Newton's method would else compute again in a round, and for columns of a
         kernel matrix; None for what they take.
-    helpers, norms : threads of several blocks that sweeps share, and what they find out about the rows, which
+    helpers, norms : threads of several blocks that they share, and what they find out about the rows, which
         are the same; None for those of its own.
     """
 
@@ -84,7 +85,7 @@ class Block:
         self._tiles = TileReader(X, self._y, self._weights, start, problem.m)
         self._largest_losses = LargestLossesOracle(problem, X, self._y, self._tiles, start, self._dtype)
         self._ascent: BlockAscent | None = None
-        self._shared_by_sweeps = helpers, norms
+        self._helpers, self._norms = helpers or Helpers(), norms
         self._column_atoms: BlockColumnAtoms | None = None
         self._newton: BlockNewton | None = None
         self._kernel: BlockKernel | None = None
@@ -108,13 +109,14 @@ class Block:
         with np.errstate(over="ignore", invalid="ignore"):
             match request:
                 case OracleRequest() | EvaluateRequest() | RebuildRequest():
-                    work = self.work_of(request)
-                    work_through(self._tiles, [work])
+                    crew = self._crew(threads)
+                    work = self.work_of(request, crew)
+                    work_through(self._tiles, [work], crew)
                     return work.stats()
                 case AscentRequest() | ColumnRequest():
                     return self._find_change(request, threads)
                 case ProximalRequest():
-                    return self._find_curvature(request)
+                    return self._find_curvature(request, self._crew(threads))
                 case InsideRequest():
                     duals = self._duals_after(request.pending_step)
                     duals.widen()
@@ -122,7 +124,8 @@ class Block:
                         duals.put_inside()
                     return BlockStats(rows=self.stop - self.start)
                 case DualsFromPrimalRequest():
-                    return duals_from_primal(self.problem, self._tiles, self._kept_duals(), request)
+                    duals = self._kept_duals()
+                    return duals_from_primal(self.problem, self._tiles, duals, request, self._crew(threads))
                 case MomentsRequest():
                     return second_moments(self._tiles, self.start, request.stride, self._dtype)
                 case LossesRequest():
@@ -132,23 +135,23 @@ class Block:
                 case _:
                     return self._kernelised().run(request)
 
-    def work_of(self, request: OracleRequest | EvaluateRequest | RebuildRequest) -> TileWork:
-        """Return what a request does with the tiles, for `work_through`."""
+    def work_of(self, request: OracleRequest | EvaluateRequest | RebuildRequest, crew: Crew) -> TileWork:
+        """Return what a request does with the tiles, for `work_through`; a crew works on each tile."""
         problem, tiles = self.problem, self._tiles
         match request:
             case OracleRequest():
                 duals = None if request.envelope else self._lifting_duals()
                 if duals is not None and request.exact:
                     self._duals_after(request.pending_step).widen()
-                return FindVertex(problem, tiles, duals, request, self._dtype)
+                return FindVertex(problem, tiles, duals, request, self._dtype, crew)
             case EvaluateRequest():
-                return Evaluate(problem, tiles, self._duals, request, self._dtype)
+                return Evaluate(problem, tiles, self._duals, request, self._dtype, crew)
             case RebuildRequest():
                 if request.exact:
                     self._duals_after(request.pending_step).widen()
                 if request.inside:
                     self._duals_after(request.pending_step).put_inside()
-                return Rebuild(problem, tiles, self._kept_duals(), request)
+                return Rebuild(problem, tiles, self._kept_duals(), request, crew)
 
     def duals(
         self, pending_step: PendingStep | None = None, start: int | None = None, stop: int | None = None
@@ -215,7 +218,7 @@ class Block:
         rows = self.problem, self._X, self._y, self._weights, self.index, self._dtype
         match request:
             case AscentRequest():
-                self._ascent = self._ascent or BlockAscent(*rows, *self._shared_by_sweeps)
+                self._ascent = self._ascent or BlockAscent(*rows, self._helpers, self._norms)
                 stats = self._ascent.run(request, duals.A, duals.change(), threads)
             case ColumnRequest():
                 A, change = duals.whole("Frank-Wolfe over the columns")
@@ -226,7 +229,7 @@ class Block:
         duals.changed(request.round)
         return stats
 
-    def _find_curvature(self, request: ProximalRequest) -> BlockStats:
+    def _find_curvature(self, request: ProximalRequest, crew: Crew) -> BlockStats:
         """Answer a request of second order, after applying the pending step to every row."""
         if request.sigma > 0:
             duals = self._duals_after(request.pending_step)
@@ -236,7 +239,11 @@ class Block:
         self._newton = self._newton or BlockNewton(
             self.problem, self._tiles, rows, self._duals, self._dtype, self._kept_bytes
         )
-        return self._newton.run(request)
+        return self._newton.run(request, crew)
+
+    def _crew(self, threads: int) -> Crew:
+        """Return so many threads that work on a tile together."""
+        return Crew(threads, self._helpers.pool) if threads > 1 else ALONE
 
     def _kernelised(self) -> BlockKernel:
         """Return the scores of this block, which begin at 0 with A."""

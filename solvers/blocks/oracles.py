@@ -11,6 +11,7 @@ from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.blocks.vertices import DenseVertices, vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
+from topline.solvers.core.crew import Crew
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.read_ahead import stored_slabs
 from topline.solvers.core.requests import DualsFromPrimalRequest, LossesRequest, SelectedRowsRequest
@@ -105,12 +106,12 @@ class LargestLossesOracle:
 
 
 def duals_from_primal(
-    problem: Problem, tiles: TileReader, duals: BlockDuals, request: DualsFromPrimalRequest
+    problem: Problem, tiles: TileReader, duals: BlockDuals, request: DualsFromPrimalRequest, crew: Crew
 ) -> BlockStats:
     """Make minus the gradients at W the dual rows of a block, and sum what W and D are made of."""
     clock = Clock()
-    scratch = Scratch(tiles.rows, problem.m, _FLOAT64)
-    gradients = DenseVertices(problem, smoothed=True)
+    scratch = Scratch(tiles.rows, problem.m, _FLOAT64, crew)
+    gradients = DenseVertices(problem, smoothed=True, crew=crew)
     product = np.zeros((problem.m, problem.d))
     sums = np.zeros(ranking.N_SUMS)
     b = alpha_sq = 0.0

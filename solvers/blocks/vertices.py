@@ -12,6 +12,7 @@ import numpy as np
 
 from topline.solvers.blocks import jit
 from topline.solvers.blocks.duals import BlockDuals, is_uniform
+from topline.solvers.core.crew import ALONE, Crew
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.losses import ranking
@@ -55,8 +56,9 @@ class Vertices(Protocol):
 class RankedVertices:
     """Vertices of the hinges over ranks, as `topline.solvers.losses.ranking` finds them."""
 
-    def __init__(self, problem: Problem, rows: int) -> None:
+    def __init__(self, problem: Problem, rows: int, crew: Crew) -> None:
         form = problem.form
+        self._crew = crew
         self._rho = form.rho
         self._margins = form.table
         self._hinge_first, self._own_in_sort = form.ranks
@@ -69,10 +71,15 @@ class RankedVertices:
     def find(self, scores: FloatArray, y: IntArray, weights: Float64Array, sums: Float64Array) -> None:
         """Rank the classes of each row; the scores are overwritten."""
         self._y, self._weights = y, weights
-        ranking.rank_rows(
-            scores, y, weights, self._rho, self._hinge_first, self._own_in_sort, self._own_share,
-            self._margins, *self._found(), sums,
-        )  # fmt: skip
+        ranked, counts = self._found()
+
+        def rank(part: slice, sums: Float64Array) -> None:
+            ranking.rank_rows(
+                scores[part], y[part], weights[part], self._rho, self._hinge_first, self._own_in_sort,
+                self._own_share, self._margins, ranked[part], counts[part], sums,
+            )  # fmt: skip
+
+        self._crew.add_rows(rank, len(y), scores.shape[1], sums)
 
     def losses(self, scores: FloatArray, y: IntArray, out: Float64Array) -> None:
         """Write the loss of each row to `out`; the scores are overwritten."""
@@ -109,8 +116,8 @@ class RankedVertices:
 class DenseVertices:
     """u_i = -grad Phi_gamma(s_i), or minus a subgradient with gamma = 0; written over the scores."""
 
-    def __init__(self, problem: Problem, *, smoothed: bool) -> None:
-        self._form = problem.form
+    def __init__(self, problem: Problem, *, smoothed: bool, crew: Crew = ALONE) -> None:
+        self._form, self._crew = problem.form, crew
         self._gammas = (problem.smoothing, problem.smoothing_own) if smoothed else (0.0, 0.0)
         self._U: Any = None
         self._weights: Any = None
@@ -118,7 +125,12 @@ class DenseVertices:
     def find(self, scores: FloatArray, y: IntArray, weights: Float64Array, sums: Float64Array) -> None:
         """Find the gradient of each row; the scores are overwritten by U."""
         self._U, self._weights = scores, weights
-        gradient_rows(self._form, scores, y, weights, self._gammas, scores, sums)
+
+        def find(part: slice, sums: Float64Array) -> None:
+            here = scores[part]
+            gradient_rows(self._form, here, y[part], weights[part], self._gammas, here, sums)
+
+        self._crew.add_rows(find, len(y), scores.shape[1], sums)
 
     def losses(self, scores: FloatArray, y: IntArray, out: Float64Array) -> None:
         """Write the loss of each row to `out`; the scores are overwritten."""
@@ -137,10 +149,12 @@ class DenseVertices:
 
     def accumulate(self, X: Rows, product: Float64Array) -> None:
         """Add sum w_i x_i u_i^T to `product` (m, d)."""
-        accumulate_rows(X, self._U, self._weights, product)
+        accumulate_rows(X, self._U, self._weights, product, self._crew)
 
 
-def accumulate_rows(X: Rows, U: FloatArray, weights: Float64Array, product: Float64Array) -> None:
+def accumulate_rows(
+    X: Rows, U: FloatArray, weights: Float64Array, product: Float64Array, crew: Crew = ALONE
+) -> None:
     """Add sum w_i x_i u_i^T to `product` (m, d): by the few non-zeros of U, in float64 where it is small."""
     if not is_sparse(X) and U.size * X.shape[1] <= _SMALL_PRODUCT:
         product += (U * weights[:, None]).T @ X.astype(np.float64)
@@ -155,7 +169,7 @@ def accumulate_rows(X: Rows, U: FloatArray, weights: Float64Array, product: Floa
             X, U, weights = X[some], U[some], weights[some]
     if not is_uniform(weights):
         U = U * weights[:, None].astype(U.dtype)
-    product += (X.T @ U).T if is_sparse(X) else U.T @ X
+    crew.add_product(U, X, product)
 
 
 def openness(U: FloatArray, weights: Float64Array) -> tuple[Float64Array, float]:
@@ -176,8 +190,8 @@ def _is_full(U: FloatArray) -> bool:
     return bool(U[:: max(len(U) // _LOOKED_AT, 1)].all())
 
 
-def vertices_of(problem: Problem, rows: int, *, smoothed: bool) -> Vertices:
+def vertices_of(problem: Problem, rows: int, *, smoothed: bool, crew: Crew = ALONE) -> Vertices:
     """Return the kind of vertices that a problem has; `smoothed` asks for those of Phi_gamma itself."""
     if problem.form.sparse_vertices and not (smoothed and problem.smoothing > 0):
-        return RankedVertices(problem, rows)
-    return DenseVertices(problem, smoothed=smoothed)
+        return RankedVertices(problem, rows, crew)
+    return DenseVertices(problem, smoothed=smoothed, crew=crew)

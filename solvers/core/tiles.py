@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from topline.solvers.core.crew import ALONE, Crew
 from topline.solvers.core.read_ahead import stored_slabs
 from topline.solvers.core.rows import (
     RowRange,
@@ -146,9 +147,10 @@ class TileReader:
 
 
 class Scratch:
-    """Buffers that the tiles of one request share."""
+    """Buffers that the tiles of one request share, and the crew that multiplies."""
 
-    def __init__(self, rows: int, m: int, dtype: np.dtype[Any]) -> None:
+    def __init__(self, rows: int, m: int, dtype: np.dtype[Any], crew: Crew = ALONE) -> None:
+        self._crew = crew
         self._scores = np.empty((rows, m), dtype=dtype)
         self._copy: FloatArray | None = None
 
@@ -156,7 +158,9 @@ class Scratch:
         """Return X W for a tile, in the shared buffer."""
         if is_sparse(X):
             return np.ascontiguousarray(X @ W)
-        return np.dot(X, W, out=self._scores[: X.shape[0]])
+        scores = self._scores[: X.shape[0]]
+        self._crew.multiply(X, W, scores)
+        return scores
 
     def laid_out(self, scores: FloatArray) -> FloatArray:
         """Return some columns of a wider array as an array of their own, in the shared buffer."""

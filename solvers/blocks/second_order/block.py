@@ -22,9 +22,10 @@ from topline.solvers.blocks.stretch import least_stretch, slack_of
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
+from topline.solvers.core.crew import ALONE, Crew
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import CurvatureRequest, GramRequest, ProximalRequest, SlopeRequest
-from topline.solvers.core.rows import Rows, is_sparse
+from topline.solvers.core.rows import Rows
 from topline.solvers.core.tiles import Scratch, Tile, TileReader
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
@@ -52,11 +53,13 @@ class BlockNewton:
         self._problem, self._tiles, self._rows = problem, tiles, rows
         self._duals, self._dtype = duals, dtype
         self._kept = KeptTiles(len(tiles), rows * problem.m, kept_bytes)
+        self._crew = ALONE
         #: Rows whose scores were products since the request began.
         self._scored = 0
 
-    def run(self, request: ProximalRequest) -> BlockStats:
+    def run(self, request: ProximalRequest, crew: Crew = ALONE) -> BlockStats:
         """Carry out a request at its point."""
+        self._crew = crew
         self._kept.stand_at(request, self._precision(request).itemsize)
         self._scored = 0
         match request:
@@ -76,8 +79,8 @@ class BlockNewton:
     def _evaluate(self, request: ProximalRequest) -> BlockStats:
         clock, problem, dtype = Clock(), self._problem, self._precision(request)
         W = np.ascontiguousarray(request.W, dtype=dtype)
-        scratch = Scratch(self._tiles.rows, problem.m, dtype)
-        plain, envelope = vertices_of(problem, self._tiles.rows, smoothed=True), self._envelopes(request)
+        scratch, envelope = Scratch(self._tiles.rows, problem.m, dtype, self._crew), self._envelopes(request)
+        plain = vertices_of(problem, self._tiles.rows, smoothed=True, crew=self._crew)
         sums, shifted = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
         product = np.zeros((problem.m, problem.d))
         conjugate = u_sq = alpha_u = stretch = 0.0
@@ -114,7 +117,7 @@ class BlockNewton:
         """Find u of every row, or take what the line search found here."""
         clock, problem, dtype = Clock(), self._problem, self._precision(request)
         W = np.ascontiguousarray(request.W, dtype=dtype)
-        scratch, envelope = Scratch(self._tiles.rows, problem.m, dtype), self._envelopes(request)
+        scratch, envelope = Scratch(self._tiles.rows, problem.m, dtype, self._crew), self._envelopes(request)
         product = np.zeros((problem.m, problem.d))
         found = self._kept.here or Found(0.0)
         for tile in self._tiles.read(dtype):
@@ -128,7 +131,7 @@ class BlockNewton:
             if self._kept.whole and self._kept.here is None:
                 found.U[tile.number] = U
             clock.row_work()
-            accumulate_rows(tile.X, U, tile.weights, product)
+            accumulate_rows(tile.X, U, tile.weights, product, self._crew)
             clock.product()
         self._kept.here = found if self._kept.whole else None
         return BlockStats(
@@ -149,11 +152,11 @@ class BlockNewton:
         product = np.zeros((self._problem.m, self._problem.d))
         multiplied = 0
         for curved, X in self._curved_rows(request):
-            T = np.asarray(X @ V)
+            T = self._crew.product(X, V)
             clock.product()
             small = envelopes.weighed(curved, T)
             clock.row_work()
-            product += (X.T @ small).T if is_sparse(X) else small.T @ X
+            self._crew.add_product(small, X, product)
             multiplied += len(curved.rows)
             clock.product()
         return BlockStats(
@@ -196,7 +199,7 @@ class BlockNewton:
                 yield number, slice(start, stop), kept.scores[number], kept.moves[number], 0
             return
         W, V = (np.ascontiguousarray(matrix, dtype=dtype) for matrix in (request.W, request.V))
-        scratch = Scratch(self._tiles.rows, self._problem.m, dtype)
+        scratch = Scratch(self._tiles.rows, self._problem.m, dtype, self._crew)
         for tile in self._tiles.read(dtype):
             scores = self._plain_scores(tile.number, tile.X, W, scratch)
             moves = np.array(scratch.scores_of(tile.X, V))
@@ -213,7 +216,7 @@ class BlockNewton:
                     yield rows, rows.X
             return
         W = np.ascontiguousarray(request.W, dtype=dtype)
-        scratch = Scratch(self._tiles.rows, self._problem.m, dtype)
+        scratch = Scratch(self._tiles.rows, self._problem.m, dtype, self._crew)
         for tile in self._tiles.read(dtype):
             if tile.number not in kept.curved:
                 found = kept.keep_curved(tile.number, self._look(tile, request, W, scratch), tile.X)
@@ -278,7 +281,7 @@ class BlockNewton:
         return alpha_u + cross, u_sq + square
 
     def _envelopes(self, request: ProximalRequest) -> Envelopes:
-        return Envelopes(self._problem, request.sigma)
+        return Envelopes(self._problem, request.sigma, self._crew)
 
     def _precision(self, request: ProximalRequest) -> np.dtype[Any]:
         return _FLOAT64 if request.exact else self._dtype

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.blocks.vertices import DenseVertices
+from topline.solvers.core.crew import ALONE, Crew
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows
 from topline.solvers.errors import UnsupportedCombinationError
@@ -58,10 +59,10 @@ class CurvedRows:
 class Envelopes:
     """Phi_c of a problem, c = gamma + sigma; sigma is 0 for a smooth loss."""
 
-    def __init__(self, problem: Problem, sigma: float) -> None:
+    def __init__(self, problem: Problem, sigma: float, crew: Crew = ALONE) -> None:
         if sigma > 0:
             problem = replace(problem, smoothing=problem.smoothing + sigma)
-        self._vertices = DenseVertices(problem, smoothed=True)
+        self._vertices = DenseVertices(problem, smoothed=True, crew=crew)
         self._curvature, self._smooth = problem.form.family.curvature, problem.form.smooth
         self._all_smoothed = problem.own_share == 1.0
         #: c, in terms of which u moves by its whole range; 1 for a smooth loss.

@@ -21,6 +21,7 @@ from topline.solvers.blocks.shared.open_duals import OpenDuals
 from topline.solvers.blocks.shared.tile_work import TileWork, work_through
 from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.crew import ALONE, Crew
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.heads import (
     CopyDualsRequest,
@@ -101,13 +102,13 @@ class HeadBlocks:
                 answers[call.head] = self._copy_duals(call, call.request)
             elif self._open is not None and _widens(call.request):
                 self._open.widen(call.head)
+        crew = self._crew(threads)
         with np.errstate(over="ignore", invalid="ignore"):
             for call in request.calls:
                 match call.request:
                     case OracleRequest() | EvaluateRequest() | RebuildRequest():
-                        works[call.head] = self._of(call.head, call.problem, call.column).work_of(
-                            call.request
-                        )
+                        block = self._of(call.head, call.problem, call.column)
+                        works[call.head] = block.work_of(call.request, crew)
                     case CountHitsRequest():
                         hits[call.head] = _Hits(self._weights[call.column], call.request, self.start)
                     case CopyDualsRequest():
@@ -150,6 +151,14 @@ class HeadBlocks:
         """Replace A of every head from row `start` of the problem on."""
         for head, (problem, column, part) in rows.items():
             self._of(head, problem, column).load_duals(start, part)
+
+    def _kept(self) -> bool:
+        """Return whether the rows lie in memory."""
+        return kept_in_memory(self._X, 0, self.stop - self.start)
+
+    def _crew(self, threads: int) -> Crew:
+        """Return who works on a tile: all threads, or one where each has tiles of its own."""
+        return ALONE if threads == 1 or self._kept() else Crew(threads, self._helpers.pool)
 
     def _of(self, head: int, problem: Problem, column: int) -> Block:
         """Return the block of a head."""
@@ -202,10 +211,10 @@ class HeadBlocks:
 
         Where rows lie in memory all of it goes on at the same time, on `threads`, in parts of their number.
         """
-        kept = kept_in_memory(self._X, 0, self.stop - self.start)
+        kept, crew = self._kept(), self._crew(threads)
         parts = threads if kept else 1
         beside: list[Callable[[], Any]] = [
-            *(partial(work_through, self._tiles, part) for part in _dealt(works, parts)),
+            *(partial(work_through, self._tiles, part, crew) for part in _dealt(works, parts)),
             *(partial(self._count, part) for part in _dealt(hits, parts)),
         ]
         if not kept or not sweeps:

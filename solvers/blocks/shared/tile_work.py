@@ -18,6 +18,7 @@ from topline.solvers.blocks.stretch import least_stretch, slack_of
 from topline.solvers.blocks.vertices import DenseVertices, accumulate_rows, openness, vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
+from topline.solvers.core.crew import ALONE, Crew
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import EvaluateRequest, OracleRequest, RebuildRequest
 from topline.solvers.core.rows import Rows, as_rows, is_sparse
@@ -50,11 +51,11 @@ class TileWork(Protocol):
         ...
 
 
-def work_through(tiles: TileReader, works: Sequence[TileWork]) -> None:
-    """Take all tiles through every piece of work, in one reading."""
+def work_through(tiles: TileReader, works: Sequence[TileWork], crew: Crew = ALONE) -> None:
+    """Take all tiles through every piece of work, in one reading; a crew makes the scores."""
     precisions = {work.dtype for work in works}
     widest = FLOAT64 if FLOAT64 in precisions else np.dtype(np.float32)
-    products = list(_side_by_side(works, tiles.rows))
+    products = list(_side_by_side(works, tiles.rows, crew))
     for tile in tiles.read(widest):
         narrow = {dtype: as_rows(tile.X, dtype) for dtype in precisions}
         for product in products:
@@ -64,7 +65,7 @@ def work_through(tiles: TileReader, works: Sequence[TileWork]) -> None:
 class _Product:
     """Pieces of work of one precision, whose weights lie side by side; the first starts the clock."""
 
-    def __init__(self, works: Sequence[TileWork], rows: int) -> None:
+    def __init__(self, works: Sequence[TileWork], rows: int, crew: Crew) -> None:
         self._works = works
         self.dtype = works[0].dtype
         weights = [work.W for work in works if work.W is not None]
@@ -72,7 +73,7 @@ class _Product:
         self._own: Scratch | None = None
         if weights:
             self._W = weights[0] if len(weights) == 1 else np.concatenate(weights, axis=1)
-            self._scratch = Scratch(rows, self._W.shape[1], self.dtype)
+            self._scratch = Scratch(rows, self._W.shape[1], self.dtype, crew)
         if len(weights) > 1:
             self._own = Scratch(rows, max(W.shape[1] for W in weights), self.dtype)
 
@@ -96,7 +97,7 @@ class _Product:
         self._works[0].clock.begin()
 
 
-def _side_by_side(works: Sequence[TileWork], rows: int) -> list[_Product]:
+def _side_by_side(works: Sequence[TileWork], rows: int, crew: Crew) -> list[_Product]:
     """Return the products that the weights make, each of one precision and not much wider than pays."""
     found = []
     for _, alike in groupby(sorted(works, key=lambda work: work.dtype.itemsize), key=lambda w: w.dtype):
@@ -105,11 +106,11 @@ def _side_by_side(works: Sequence[TileWork], rows: int) -> list[_Product]:
         for work in alike:
             columns = 0 if work.W is None else work.W.shape[1]
             if group and width + columns > _WIDE:
-                found.append(_Product(group, rows))
+                found.append(_Product(group, rows, crew))
                 group, width = [], 0
             group.append(work)
             width += columns
-        found.append(_Product(group, rows))
+        found.append(_Product(group, rows, crew))
     return found
 
 
@@ -123,11 +124,12 @@ class FindVertex:
         duals: BlockDuals | None,
         request: OracleRequest,
         dtype: np.dtype[Any],
+        crew: Crew,
     ) -> None:
         self.clock, self.dtype = Clock(), FLOAT64 if request.exact else dtype
         self.W = np.ascontiguousarray(request.W, dtype=self.dtype)
         self._tiles, self._duals, self._request = tiles, duals, request
-        self._vertices = vertices_of(problem, tiles.rows, smoothed=request.envelope)
+        self._vertices = vertices_of(problem, tiles.rows, smoothed=request.envelope, crew=crew)
         self._product = np.zeros((problem.m, problem.d))
         self._sums = np.zeros(ranking.N_SUMS)
         self._rows = 0
@@ -185,13 +187,16 @@ class Evaluate:
         duals: BlockDuals | None,
         request: EvaluateRequest,
         dtype: np.dtype[Any],
+        crew: Crew,
     ) -> None:
         self.clock, self.dtype = Clock(), FLOAT64 if request.exact else dtype
         self.W = np.ascontiguousarray(request.W, dtype=self.dtype)
         self._problem, self._tiles, self._duals, self._request = problem, tiles, duals, request
         self._smoothed = problem.smoothing > 0
-        self._plain = vertices_of(problem, tiles.rows, smoothed=True)
-        self._shifted = vertices_of(problem, tiles.rows, smoothed=False) if self._smoothed else self._plain
+        self._plain = vertices_of(problem, tiles.rows, smoothed=True, crew=crew)
+        self._shifted = (
+            vertices_of(problem, tiles.rows, smoothed=False, crew=crew) if self._smoothed else self._plain
+        )
         self._scratch = Scratch(tiles.rows, problem.m, self.dtype) if self._smoothed else None
         self._sums, self._shifted_sums = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
         self._total: Float64Array | None = None
@@ -244,10 +249,10 @@ class Rebuild:
     """What W and D of eq. 2 and 3 are made of, from A as it is stored."""
 
     def __init__(
-        self, problem: Problem, tiles: TileReader, duals: BlockDuals, request: RebuildRequest
+        self, problem: Problem, tiles: TileReader, duals: BlockDuals, request: RebuildRequest, crew: Crew
     ) -> None:
         self.clock, self.dtype, self.W = Clock(), FLOAT64, None
-        self._tiles, self._duals, self._request = tiles, duals, request
+        self._tiles, self._duals, self._request, self._crew = tiles, duals, request, crew
         self._product = np.zeros((problem.m, problem.d))
         self._rows = 0
         self._b = self._alpha_sq = 0.0
@@ -261,7 +266,8 @@ class Rebuild:
         self._b += duals.conjugates(A, tile.rows)
         self._alpha_sq += duals.squares(A, tile.rows)
         self.clock.row_work()
-        accumulate_rows(tile.X, A, self._tiles.labels_and_weights(tile.rows)[1], self._product)
+        weights = self._tiles.labels_and_weights(tile.rows)[1]
+        accumulate_rows(tile.X, A, weights, self._product, self._crew)
         self._rows += tile.stop - tile.start
         self.clock.product()
 
