@@ -189,6 +189,22 @@ def mass_threshold(
 
 
 @jit
+def few_largest(b: Float64Array, m: int, y: int, theta: float, count: int, spare: Float64Array) -> float:
+    """Return a value of at least theta that `count` classes j != y reach; theta where hardly more do.
+
+    Sorting all that a bound leaves takes far longer than to look for a few of them, and these are enough as
+    a rule: whoever takes them looks whether they were.
+    """
+    above = 0
+    for j in range(m):
+        above += b[j] >= theta
+    if above <= 2 * count:
+        return theta
+    largest_values(b, m, count, y, spare)
+    return max(spare[count - 1], theta)
+
+
+@jit
 def sorted_candidates(
     b: Float64Array,
     m: int,

@@ -22,10 +22,17 @@ from topline.solvers.projections.isotonic import (
     pool_blocks,
     write_blocks,
 )
-from topline.solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
+from topline.solvers.projections.ordering import (
+    few_largest,
+    largest_other,
+    mass_threshold,
+    sorted_candidates,
+)
 from topline.solvers.typing import Float64Array, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)
+#: Classes beyond the ranks that are looked at first, of several times as many that could have mass.
+_FEW = 64
 
 
 @jit
@@ -68,7 +75,8 @@ def wtopk_column(
     total = rho.sum()
     limit = _largest_scale(top, c, total - rho[0])
     theta = mass_threshold(b, m, y, c * limit, rho, work[3])
-    n = sorted_candidates(b, m, y, theta, values, index, work[3], index_work[2])
+    reached = few_largest(b, m, y, theta, rho.shape[0] + _FEW, work[3])
+    n = sorted_candidates(b, m, y, reached, values, index, work[3], index_work[2])
     if loss_of_sorted(values, n, rho) <= 0.0:
         return 0.0, 0, True
     at = n
@@ -80,6 +88,13 @@ def wtopk_column(
     for _ in range(MAX_EVALUATIONS):
         at = _place_own_class(values, index, n + 1, at, c * t * total)
         blocks = pool_blocks(values, n + 1, rho, c * t, start, deviation, mass)
+        if start[blocks] >= n and reached > theta:
+            # The last block may go on.
+            reached = theta
+            n = sorted_candidates(b, m, y, theta, values, index, work[3], index_work[2])
+            index[n] = y
+            at = _place_own_class(values, index, n + 1, n, c * t * total)
+            blocks = pool_blocks(values, n + 1, rho, c * t, start, deviation, mass)
         h, slope, scale = _derivative(values, blocks, at, c, t, total, start, deviation, mass)
         t, low, high, moved = next_scale(t, h, slope, 8.0 * _EPS * scale, low, high, 1.0)
         if not moved:

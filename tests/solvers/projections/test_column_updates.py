@@ -86,6 +86,23 @@ def test_agrees_with_its_slow_twin(name):
             np.testing.assert_allclose(update(form, q, y, c), expected, atol=1e-11)
 
 
+@pytest.mark.parametrize("name", ["top-2", "top-k linear"])
+@pytest.mark.parametrize(
+    ("spread", "c", "many"),
+    [(0.05, 1, False), (0.5, 60, False), (0.005, 1, True), (0.0005, 0.1, True)],
+)
+def test_of_many_classes_those_with_mass_are_found(name, spread, c, many):
+    """A few classes are looked at first: enough of them, or far too few, the own one among them or below."""
+    m, rng = 300, np.random.default_rng(5)
+    form = LOSSES[name](m, rng).form(m)
+    for trial in range(4):
+        q, y = spread * rng.standard_normal(m), int(rng.integers(m))
+        q = np.round(q / spread) * spread if trial == 3 else q  # ties
+        expected = twin(form, violations_of(form, q, y), y, c)
+        np.testing.assert_allclose(update(form, q, y, c), expected, atol=1e-11)
+        assert (np.count_nonzero(np.abs(expected) > 1e-9) > 100) == many or trial == 3
+
+
 def test_optimal_and_feasible_at_every_scale():
     """A certificate: over the domain no direction improves, scores and curvature from 1e-9 to 1e9."""
     rng = np.random.default_rng(7)
