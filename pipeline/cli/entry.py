@@ -37,8 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             code = _explain(words, KeyboardInterrupt())
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output is gone (`topline ... | head`): nobody is left to write to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_to_nobody()
         code = FAILURE
     except TyperException as error:
         message = error.format_message().replace("Value error, ", "")
@@ -91,8 +90,17 @@ def _fail(words: Sequence[str], kind: str, message: str, code: int) -> int:
     sys.stderr.write(f"error: {message}\n")
     if "--json" in words:
         found: dict[str, Any] = {"error": {"kind": kind, "message": message, "exit_code": code}}
-        sys.stdout.write(json.dumps(found) + "\n")
+        try:
+            sys.stdout.write(json.dumps(found) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _write_to_nobody()
     return code
+
+
+def _write_to_nobody() -> None:
+    """Let go of an output whose reader is gone (`topline ... | head`)."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _ToStderr(logging.StreamHandler[Any]):

@@ -350,9 +350,11 @@ def test_help_imports_nothing_heavy() -> None:
     assert "certify" in done.stdout
 
 
-def test_a_reader_that_leaves_early_is_no_error(store: str) -> None:
+@pytest.mark.parametrize("words", ["models list", "models show m0999 --json"])
+def test_a_reader_that_leaves_early_is_no_error(store: str, words: str) -> None:
+    """Neither for an answer nor for an error that scripts read."""
     done = subprocess.run(
-        ["bash", "-c", f"{TOPLINE} models list --store {store} | true"],
+        ["bash", "-c", f"{TOPLINE} {words} --store {store} | true"],
         capture_output=True,
         text=True,
         check=False,
