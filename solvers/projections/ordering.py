@@ -20,6 +20,8 @@ _LIST_LIMIT = 16
 # With more than m / 3 ranks in use a threshold would keep most classes: sort all of them.
 _SELECTION_FACTOR = 3
 _RUN = 12
+# Classes beyond the ranks that are looked at first, of several times as many that could have mass.
+_FEW = 64
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -189,13 +191,13 @@ def mass_threshold(
 
 
 @jit
-def few_largest(b: Float64Array, m: int, y: int, theta: float, count: int, spare: Float64Array) -> float:
-    """Return a value of at least theta that `count` classes j != y reach; theta where hardly more do.
+def few_largest(b: Float64Array, m: int, y: int, theta: float, ranks: int, spare: Float64Array) -> float:
+    """Return a value above theta that a few classes j != y reach; theta where hardly more reach that.
 
     Sorting all that a bound leaves takes far longer than to look for a few of them, and these are enough as
     a rule: whoever takes them looks whether they were.
     """
-    above = 0
+    count, above = ranks + _FEW, 0
     for j in range(m):
         above += b[j] >= theta
     if above <= 2 * count:

@@ -31,8 +31,6 @@ from topline.solvers.projections.ordering import (
 from topline.solvers.typing import Float64Array, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)
-#: Classes beyond the ranks that are looked at first, of several times as many that could have mass.
-_FEW = 64
 
 
 @jit
@@ -75,7 +73,7 @@ def wtopk_column(
     total = rho.sum()
     limit = _largest_scale(top, c, total - rho[0])
     theta = mass_threshold(b, m, y, c * limit, rho, work[3])
-    reached = few_largest(b, m, y, theta, rho.shape[0] + _FEW, work[3])
+    reached = few_largest(b, m, y, theta, rho.shape[0], work[3])
     n = sorted_candidates(b, m, y, reached, values, index, work[3], index_work[2])
     if loss_of_sorted(values, n, rho) <= 0.0:
         return 0.0, 0, True
