@@ -203,7 +203,8 @@ def few_largest(b: Float64Array, m: int, y: int, theta: float, ranks: int, spare
     if above <= 2 * count:
         return theta
     largest_values(b, m, count, y, spare)
-    return max(spare[count - 1], theta)
+    least: float = max(spare[count - 1], theta)
+    return least
 
 
 @jit
