@@ -14,7 +14,6 @@ from topline.solvers.blocks.second_order import BlockNewton, second_moments
 from topline.solvers.blocks.shared.tile_work import Evaluate, FindVertex, Rebuild, TileWork, work_through
 from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.crew import ALONE, Crew
 from topline.solvers.core.dual_rows import ByteBudget, row_runs
 from topline.solvers.core.kernel_rows import Mark
 from topline.solvers.core.problem import Problem
@@ -35,6 +34,7 @@ from topline.solvers.core.requests import (
 )
 from topline.solvers.core.rows import RowSource, compute_dtype
 from topline.solvers.core.tiles import TileReader
+from topline.solvers.crew import ALONE, Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 

@@ -11,13 +11,13 @@ from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.blocks.vertices import DenseVertices, vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
-from topline.solvers.core.crew import Crew
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.read_ahead import stored_slabs
 from topline.solvers.core.requests import DualsFromPrimalRequest, LossesRequest, SelectedRowsRequest
 from topline.solvers.core.risks import LargestLosses, SelectedRows
 from topline.solvers.core.rows import Rows, RowSource, as_rows, slab_bounds
 from topline.solvers.core.tiles import Scratch, TileReader
+from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
 from topline.solvers.typing import IntArray
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from topline.solvers.blocks import jit
 from topline.solvers.blocks.duals import BlockDuals, is_uniform
-from topline.solvers.core.crew import ALONE, Crew
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows, is_sparse
+from topline.solvers.crew import ALONE, Crew
 from topline.solvers.losses import ranking
 from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.typing import Float64Array, FloatArray, IntArray

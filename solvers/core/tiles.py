@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.crew import ALONE, Crew
 from topline.solvers.core.read_ahead import stored_slabs
 from topline.solvers.core.rows import (
     RowRange,
@@ -27,6 +26,7 @@ from topline.solvers.core.rows import (
     stacked,
     tile_rows,
 )
+from topline.solvers.crew import ALONE, Crew
 from topline.solvers.errors import NonFiniteError
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.blocks.vertices import DenseVertices
-from topline.solvers.core.crew import ALONE, Crew
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows
+from topline.solvers.crew import ALONE, Crew
 from topline.solvers.errors import UnsupportedCombinationError
 from topline.solvers.losses import ranking
 from topline.solvers.typing import Float64Array, FloatArray, IntArray

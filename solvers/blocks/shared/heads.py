@@ -21,7 +21,6 @@ from topline.solvers.blocks.shared.open_duals import OpenDuals
 from topline.solvers.blocks.shared.tile_work import TileWork, work_through
 from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.crew import ALONE, Crew
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.heads import (
     CopyDualsRequest,
@@ -45,6 +44,7 @@ from topline.solvers.core.requests import (
 from topline.solvers.core.rows import RowSource, compute_dtype, kept_in_memory
 from topline.solvers.core.shared_scan import SharedScan
 from topline.solvers.core.tiles import Tile, TileReader
+from topline.solvers.crew import ALONE, Crew
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 T = TypeVar("T")

@@ -18,11 +18,11 @@ from topline.solvers.blocks.stretch import least_stretch, slack_of
 from topline.solvers.blocks.vertices import DenseVertices, accumulate_rows, openness, vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
-from topline.solvers.core.crew import ALONE, Crew
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import EvaluateRequest, OracleRequest, RebuildRequest
 from topline.solvers.core.rows import Rows, as_rows, is_sparse
 from topline.solvers.core.tiles import Scratch, Tile, TileReader
+from topline.solvers.crew import ALONE, Crew
 from topline.solvers.losses import ranking
 from topline.solvers.typing import Float64Array, FloatArray
 

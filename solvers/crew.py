@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, wait
 from itertools import count
+from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.typing import Float64Array, FloatArray
 
 #: Multiplications of a product, and numbers in rows, that a piece has at least: half a millisecond of work,
@@ -55,9 +55,9 @@ class Crew:
             if not helper.cancelled():
                 helper.result()
 
-    def product(self, X: Rows, W: FloatArray) -> FloatArray:
+    def product(self, X: Any, W: FloatArray) -> FloatArray:
         """Return X W (b, m)."""
-        if is_sparse(X):
+        if not isinstance(X, np.ndarray):
             return np.asarray(X @ W)
         out = np.empty((X.shape[0], W.shape[1]), dtype=np.result_type(X, W))
         self.multiply(X, W, out)
@@ -75,9 +75,9 @@ class Crew:
 
         self.each(multiply, pieces)
 
-    def add_product(self, U: FloatArray, X: Rows, product: Float64Array) -> None:
+    def add_product(self, U: FloatArray, X: Any, product: Float64Array) -> None:
         """Add U^T X of some rows to `product` (m, d)."""
-        if is_sparse(X):
+        if not isinstance(X, np.ndarray):
             product += (X.T @ U).T
             return
 

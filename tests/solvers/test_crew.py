@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from topline import MaxHinge, Softmax, TopKHinge
+from topline.solvers import crew as crew_module
 from topline.solvers.blocks.block import Block
-from topline.solvers.core import crew as crew_module
-from topline.solvers.core.crew import ALONE, Crew, columns_of, rows_of
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import (
     CurvatureRequest,
@@ -23,6 +22,7 @@ from topline.solvers.core.requests import (
     RebuildRequest,
     SlopeRequest,
 )
+from topline.solvers.crew import ALONE, Crew, columns_of, rows_of
 
 ROWS, COLUMNS, CLASSES = 700, 600, 120
 
