@@ -14,7 +14,14 @@ from tests.pipeline.small_data import write_dataset
 from tests.reference import losses as reference
 from tests.reference import risks
 from tests.solvers import problems
-from topline.pipeline.certification import Certificate, certify, kernels, recompute
+from topline.pipeline.certification import (
+    Certificate,
+    average_top_k,
+    certify,
+    formulas,
+    kernels,
+    recompute,
+)
 from topline.pipeline.certification.kernels import kernel_values
 from topline.pipeline.errors import InputError
 from topline.solvers.losses import Softmax, TopKHinge
@@ -185,6 +192,27 @@ def test_any_cuts_of_the_average_top_k_risk(
     assert found.dual == pytest.approx(dual_of_vertices(*risk, points, shares), rel=1e-9)
     assert (found.basis, found.infeasibility, found.smoothed_gap) == ("W and its cuts", 0.0, None)
     assert progress.done == progress.announced
+
+
+def test_envelopes_are_taken_of_rows_that_may_be_among_the_largest(
+    rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examined: list[int] = []
+
+    def counted(loss: Any, scores: Array, *rest: Any) -> Array:
+        examined.append(len(scores))
+        return formulas.envelope(loss, scores, *rest)
+
+    monkeypatch.setattr(average_top_k, "envelope", counted)
+    found = rows.certified(
+        TopKHinge(2),
+        {"W": weights_at(1), "cut_points": weights_at(1)[None], "cut_shares": np.ones(1)},
+        config={"average_top": 5},
+        smoothing=1e-3,
+    )
+    assert found.dual < found.primal
+    # At W and at the one point, 5 rows each and those that lie within the bound of them.
+    assert 10 <= sum(examined) < N
 
 
 def dual_of_vertices(
