@@ -254,5 +254,5 @@ def column_workspace(m: int) -> tuple[Float64Array, Int64Array]:
 
 @jit
 def room(n: int) -> Float64Array:
-    """Return an array (n,) float64, uninitialised: one function of NumPy's, compiled once for all kernels."""
+    """Return an array (n,) float64, uninitialised: one function of NumPy's, compiled once for all callers."""
     return np.empty(n)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from topline.solvers.methods.line_search import Bracket
+from topline.solvers.methods.line_search import Bracket, least_slope
 
 
 def searched(f, slope, step, most=60):
@@ -133,3 +133,31 @@ def test_an_array_holds_all_of_it() -> None:
     np.testing.assert_array_equal(values, [1.0, -2.0, 3.0, 4.0, -5.0, 6.0, 7.0, 8.0])
     assert Bracket.of(values) == bracket
     assert isinstance(Bracket.of(values).trials, int)
+
+
+@pytest.mark.parametrize(
+    "slopes",
+    [
+        {1.0: -0.1},  # a tenth of the slope is left, of either sign
+        {1.0: 0.1},
+        {1.0: math.nan},
+        {1.0: -0.75, 2.0: -0.5, 4.0: 0.0},  # twice as far while it is too short
+        {1.0: 3.0, 0.25: 0.0},  # the zero of the secant
+        {1.0: 99.0, 0.1: 0.0},  # a tenth of the way at the least
+        {1.0: -2.0, 2.0: 0.11, 1.9: 0.0},  # nine tenths at most
+        {1.0: -2 / 3, 2.0: -1 / 3, 4.0: 1 / 3, 3.0: 0.0},  # from the longest step that was too short
+        {1.0: 3.0, 0.25: 0.5, 1 / 6: 0.0},  # to the shortest that was too long
+        {2.0**k: -1.0 for k in range(12)},  # twelve times at most
+    ],
+)
+@pytest.mark.parametrize("scale", [1.0, 4.0])
+def test_the_least_slope_is_sought_by_secants(slopes, scale) -> None:
+    tried = []
+
+    def slope_at(step):
+        tried.append(step)
+        return scale * list(slopes.values())[len(tried) - 1]
+
+    found = least_slope(slope_at, -scale)
+    assert tried == pytest.approx(list(slopes))
+    assert found == pytest.approx(2.0**12 if len(slopes) == 12 else tried[-1])
