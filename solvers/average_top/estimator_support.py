@@ -34,12 +34,12 @@ class CollapsedWarning(UserWarning):
 
 
 class AverageTopAttributes(FittedModel):
-    """Fits of an estimator with the parameters k, C, solver, tol, max_iterations and those of kernels."""
+    """Fits of an estimator with the parameters k, C, method, tol, max_iterations and those of kernels."""
 
     loss: Any
     k: Any
     C: Any
-    solver: Any
+    method: Any
     tol: Any
     max_iterations: Any
 
@@ -50,7 +50,7 @@ class AverageTopAttributes(FittedModel):
         result: AverageTopResult
         if kernel is None:
             result = minimise(
-                rows, y, loss, k, C, solver=self.solver, tol=self.tol, max_iterations=self.max_iterations
+                rows, y, loss, k, C, method=self.method, tol=self.tol, max_iterations=self.max_iterations
             )
             self._keep_weights(result.w[:, None])
         else:
@@ -64,9 +64,9 @@ class AverageTopAttributes(FittedModel):
         """Fit a score for each class, and set the fitted attributes."""
         k, C = number_of_losses(self.k, len(labels)), positive_number("C", self.C)
         rows, kernel = self._with_intercept(X)
-        if self.solver != "auto":
+        if self.method != "auto":
             raise InvalidProblemError(
-                f"the solver {self.solver!r} is for two classes and the losses hinge and logistic; take auto"
+                f"the method {self.method!r} is for two classes and the losses hinge and logistic; take auto"
             )
         result = solve(
             rows, labels, loss_of_classes(self.loss), 1.0 / C, kernel=kernel, tol=self.tol,

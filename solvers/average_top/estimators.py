@@ -42,7 +42,7 @@ class AverageTopKClassifier(AverageTopAttributes, ScoringClassifier, BaseEstimat
     C : float, default=100.0
         Weight of the losses against the regulariser.  LinearSVC with C = c and TopKClassifier are this with
         k = None and C = n c; the paper's eq. 3 at C_3 is this at C = C_3 k/n.
-    solver : "auto", "interior_point" or "bundle", default="auto"
+    method : "auto", "interior_point" or "bundle", default="auto"
         How "hinge" and "logistic" with two classes are solved: exactly, where n d min(n, d) multiplications
         are cheap, or by cuts.  Everything else takes `solve` with fw_fully_corrective.
     tol : float, default=1e-4
@@ -85,7 +85,7 @@ class AverageTopKClassifier(AverageTopAttributes, ScoringClassifier, BaseEstimat
         k: float | None = 0.5,
         C: float = 100.0,
         *,
-        solver: str = "auto",
+        method: str = "auto",
         tol: float = 1e-4,
         max_iterations: int = 1000,
         fit_intercept: bool = True,
@@ -97,7 +97,7 @@ class AverageTopKClassifier(AverageTopAttributes, ScoringClassifier, BaseEstimat
         self.loss = loss
         self.k = k
         self.C = C
-        self.solver = solver
+        self.method = method
         self.tol = tol
         self.max_iterations = max_iterations
         self.fit_intercept = fit_intercept
@@ -139,7 +139,7 @@ class AverageTopKRegressor(AverageTopAttributes, RegressorMixin, BaseEstimator):
     C : float, default=100.0
         Weight of the losses against the regulariser.  Ridge with alpha is this with k = None, the square loss
         and C = n / (2 alpha).
-    solver, tol, max_iterations, fit_intercept : as in AverageTopKClassifier.
+    method, tol, max_iterations, fit_intercept : as in AverageTopKClassifier.
         The bias is regularised: centre targets whose mean is far from 0.
     kernel, gamma, degree, coef0 : as in TopKClassifier.
 
@@ -166,7 +166,7 @@ class AverageTopKRegressor(AverageTopAttributes, RegressorMixin, BaseEstimator):
         k: float | None = 0.5,
         C: float = 100.0,
         *,
-        solver: str = "auto",
+        method: str = "auto",
         tol: float = 1e-4,
         max_iterations: int = 1000,
         fit_intercept: bool = True,
@@ -178,7 +178,7 @@ class AverageTopKRegressor(AverageTopAttributes, RegressorMixin, BaseEstimator):
         self.loss = loss
         self.k = k
         self.C = C
-        self.solver = solver
+        self.method = method
         self.tol = tol
         self.max_iterations = max_iterations
         self.fit_intercept = fit_intercept

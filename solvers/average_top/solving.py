@@ -94,7 +94,7 @@ def _minimum(problem: AverageTopProblem, atoms: Atoms, dual: float) -> tuple[Flo
     return w, max(dual, b - float(w @ w) / (2.0 * problem.C))
 
 
-SOLVERS: Mapping[str, Callable[[AverageTopProblem, float, int], AverageTopResult]] = MappingProxyType(
+METHODS: Mapping[str, Callable[[AverageTopProblem, float, int], AverageTopResult]] = MappingProxyType(
     {"interior_point": interior_point, "bundle": bundle}
 )
 
@@ -106,7 +106,7 @@ def minimise(
     k: float,
     C: float,
     *,
-    solver: str = "auto",
+    method: str = "auto",
     tol: float = 1e-6,
     max_iterations: int = 2000,
 ) -> AverageTopResult:
@@ -119,17 +119,17 @@ def minimise(
     loss : a name in `INDIVIDUAL_LOSSES`, or such a value.
     k : how many of the largest losses are averaged, real, from 1 (the maximum) to n (the average).
     C : weight of the losses against |w|^2 / 2; `aggregates` says what other people's C is.
-    solver : "interior_point", exact to nine digits where n d min(n, d) multiplications are cheap; "bundle",
+    method : "interior_point", exact to nine digits where n d min(n, d) multiplications are cheap; "bundle",
         which takes wide and sparse features and a tol of about 1e-4; or "auto", the first where it fits.
     tol : relative gap to reach.
     max_iterations : rounds.
 
     Raises
     ------
-    InvalidProblemError, NonFiniteError : as `AverageTopProblem.of`, and for an unknown solver or bad bounds.
+    InvalidProblemError, NonFiniteError : as `AverageTopProblem.of`, and for an unknown method or bad bounds.
     """
     StoppingCriteria(tol=tol, max_passes=max_iterations)
-    return solve_problem(AverageTopProblem.of(X, y, loss, k, C), solver, tol, max_iterations)
+    return solve_problem(AverageTopProblem.of(X, y, loss, k, C), method, tol, max_iterations)
 
 
 def certify(problem: AverageTopProblem, w: Float64Array, dual: float | None = None) -> Certificate:
@@ -156,7 +156,7 @@ def certify(problem: AverageTopProblem, w: Float64Array, dual: float | None = No
 
 def solve_problem(
     problem: AverageTopProblem,
-    solver: str,
+    method: str,
     tol: float,
     max_iterations: int,
     known: LowerBound | None = None,
@@ -166,15 +166,15 @@ def solve_problem(
     `known` is a bound of the same examples and loss at another k or C: where it shows that w = 0 is the
     optimum here as well, no round is taken.
     """
-    if solver != "auto" and solver not in SOLVERS:
-        raise InvalidProblemError(f"there is no solver {solver!r}; take auto, {', '.join(SOLVERS)}")
+    if method != "auto" and method not in METHODS:
+        raise InvalidProblemError(f"there is no method {method!r}; take auto, {', '.join(METHODS)}")
     collapsed = None if known is None else collapse_shown_by(problem, known, tol)
     if collapsed is not None:
         return collapsed
-    name = _cheapest(problem) if solver == "auto" else solver
+    name = _cheapest(problem) if method == "auto" else method
     # Overflow ends a run with the status NONFINITE, which says more than a warning.
     with np.errstate(over="ignore", invalid="ignore"):
-        return SOLVERS[name](problem, tol, max_iterations)
+        return METHODS[name](problem, tol, max_iterations)
 
 
 def _cheapest(problem: AverageTopProblem) -> str:

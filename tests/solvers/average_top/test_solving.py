@@ -24,23 +24,23 @@ REFERENCE = 1e-6
 def test_optima_are_those_of_a_general_solver(name, k, C) -> None:
     X, y = examples(name)
     value, w = optimum(X, y, name, k, C)
-    exact = minimise(X, y, name, k, C, solver="interior_point", tol=1e-9)
+    exact = minimise(X, y, name, k, C, method="interior_point", tol=1e-9)
     assert exact.status is Status.SOLVED
     assert exact.primal == pytest.approx(value, rel=REFERENCE)
     # P is strongly convex: both are within the square root of their gaps of the optimum.
     assert np.linalg.norm(exact.w - w) <= np.sqrt(2.0 * C * exact.gap) + np.sqrt(2.0 * C * REFERENCE * value)
-    cuts = minimise(X, y, name, k, C, solver="bundle", tol=1e-4)
+    cuts = minimise(X, y, name, k, C, method="bundle", tol=1e-4)
     assert cuts.status is Status.SOLVED
     assert value * (1.0 - REFERENCE) <= cuts.primal <= value * (1.0 + 1e-4)
 
 
 @pytest.mark.parametrize("name", EVERY_LOSS)
-@pytest.mark.parametrize("solver", ["interior_point", "bundle"])
-def test_the_certificate_is_what_it_says(name, solver) -> None:
+@pytest.mark.parametrize("method", ["interior_point", "bundle"])
+def test_the_certificate_is_what_it_says(name, method) -> None:
     """P by sorting; D from u, b and p alone, each of which is feasible."""
     X, y = examples(name, seed=5)
     k, C = 12.5, 10.0
-    result = minimise(X, y, name, k, C, solver=solver, tol=1e-3)
+    result = minimise(X, y, name, k, C, method=method, tol=1e-3)
     assert result.primal == pytest.approx(objective(X, y, name, k, C, result.w), rel=1e-13)
     assert 0.0 <= result.gap <= 1e-3 * result.primal
     assert result.dual <= optimum(X, y, name, k, C)[0] * (1.0 + REFERENCE)
@@ -69,11 +69,11 @@ def test_weights_outside_their_set_are_scaled_into_it(excess) -> None:
     assert bound.b == pytest.approx(bound.p.sum())
 
 
-@pytest.mark.parametrize("solver", ["interior_point", "bundle", "auto"])
-def test_sparse_features_give_the_same(solver) -> None:
+@pytest.mark.parametrize("method", ["interior_point", "bundle", "auto"])
+def test_sparse_features_give_the_same(method) -> None:
     X, y = examples("hinge", seed=2)
     X = np.where(np.abs(X) < 0.6, 0.0, X)
-    dense, thin = (minimise(rows, y, "hinge", 9, 5.0, solver=solver) for rows in (X, sparse.csr_matrix(X)))
+    dense, thin = (minimise(rows, y, "hinge", 9, 5.0, method=method) for rows in (X, sparse.csr_matrix(X)))
     np.testing.assert_allclose(thin.w, dense.w, atol=1e-9)
     assert thin.primal == pytest.approx(dense.primal, rel=1e-12)
 
@@ -154,23 +154,23 @@ def test_k_equal_to_n_is_the_svm_of_liblinear() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY_LOSS)
-@pytest.mark.parametrize("solver", ["interior_point", "bundle"])
-def test_contradicting_examples_collapse(name, solver) -> None:
+@pytest.mark.parametrize("method", ["interior_point", "bundle"])
+def test_contradicting_examples_collapse(name, method) -> None:
     """Each x with both targets: no w does better than 0, whatever C (erratum h5b)."""
     X, y = examples(name, n=15)
     X, y = np.vstack([X, X]), np.concatenate([y, -y])
-    result = minimise(X, y, name, 2, 100.0, solver=solver)
+    result = minimise(X, y, name, 2, 100.0, method=method)
     assert result.collapsed
     assert not result.w.any()
     assert result.status is Status.SOLVED
     assert result.primal == pytest.approx(objective(X, y, name, 2, 100.0, np.zeros(4)), rel=1e-14)
 
 
-@pytest.mark.parametrize("solver", ["interior_point", "bundle"])
-def test_small_weights_are_not_taken_for_none(solver) -> None:
+@pytest.mark.parametrize("method", ["interior_point", "bundle"])
+def test_small_weights_are_not_taken_for_none(method) -> None:
     """C = 1e-6 leaves w small and P within 1e-5 of P(0), but w = C (mean of y x) says something."""
     X, y = examples("hinge")
-    result = minimise(X, y, "hinge", 40, 1e-6, solver=solver, tol=1e-3)
+    result = minimise(X, y, "hinge", 40, 1e-6, method=method, tol=1e-3)
     assert not result.collapsed
     np.testing.assert_allclose(result.w, 1e-6 * X.T @ y / 40, rtol=1e-3)
 
@@ -204,12 +204,12 @@ def test_what_showed_a_collapse_shows_it_for_every_smaller_k_and_C(name) -> None
         assert trained.primal == pytest.approx(optimum(X, y, name, k, C)[0], rel=2.0 * REFERENCE)
 
 
-@pytest.mark.parametrize("solver", ["interior_point", "bundle"])
+@pytest.mark.parametrize("method", ["interior_point", "bundle"])
 @pytest.mark.parametrize("name", ["square", "absolute"])
-def test_targets_of_zero_are_met_by_zero(solver, name) -> None:
+def test_targets_of_zero_are_met_by_zero(method, name) -> None:
     """w = 0 is then the right answer, and no collapse."""
     X, y = examples(name)
-    result = minimise(X, np.zeros_like(y), name, 5, 1.0, solver=solver)
+    result = minimise(X, np.zeros_like(y), name, 5, 1.0, method=method)
     assert not result.w.any()
     assert (result.primal, result.dual, result.collapsed) == (0.0, 0.0, False)
     assert result.status is Status.SOLVED
@@ -238,10 +238,10 @@ def test_any_weights_can_be_certified(name, k) -> None:
 # ---------------------------------------------------------------- what ends short, and what is refused
 
 
-@pytest.mark.parametrize("solver", ["interior_point", "bundle"])
-def test_a_budget_that_runs_out_is_said_and_still_certified(solver) -> None:
+@pytest.mark.parametrize("method", ["interior_point", "bundle"])
+def test_a_budget_that_runs_out_is_said_and_still_certified(method) -> None:
     X, y = examples("logistic")
-    result = minimise(X, y, "logistic", 30, 1e3, solver=solver, tol=1e-9, max_iterations=4)
+    result = minimise(X, y, "logistic", 30, 1e3, method=method, tol=1e-9, max_iterations=4)
     assert result.status is Status.MAX_PASSES
     assert result.iterations == 4
     assert result.relative_gap > 1e-9
@@ -257,11 +257,11 @@ def test_wide_features_go_to_the_bundle(monkeypatch, limit) -> None:
     assert minimise(X, y, "hinge", 30, 10.0, tol=1e-3).bound is None
 
 
-@pytest.mark.parametrize("solver", ["interior_point", "bundle"])
+@pytest.mark.parametrize("method", ["interior_point", "bundle"])
 @pytest.mark.parametrize("scales", [(1e200, 1.0), (1.0, 1e200)])
-def test_overflow_ends_a_run_and_says_so(solver, scales) -> None:
+def test_overflow_ends_a_run_and_says_so(method, scales) -> None:
     X, y = examples("square")
-    result = minimise(scales[0] * X, scales[1] * y, "square", 5, 1.0, solver=solver)
+    result = minimise(scales[0] * X, scales[1] * y, "square", 5, 1.0, method=method)
     assert result.status is Status.NONFINITE
 
 
@@ -280,7 +280,7 @@ X, Y = examples("hinge", n=10)
         ({"k": 11}, "k is 11"),
         ({"C": 0.0}, "C is 0.0; give a positive number"),
         ({"C": np.inf}, "C is inf"),
-        ({"solver": "newton"}, "there is no solver 'newton'; take auto, interior_point, bundle"),
+        ({"method": "newton"}, "there is no method 'newton'; take auto, interior_point, bundle"),
         ({"tol": 0.0}, "tol is 0.0"),
         ({"X": sparse.csc_matrix(X)}, r"give X.tocsr\(\)"),
     ],
