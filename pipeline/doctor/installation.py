@@ -8,9 +8,10 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -21,6 +22,9 @@ LEAST_DISK = GIB
 LEAST_MEMORY = GIB
 
 _REINSTALL_CODECS = "python -m pip install --force-reinstall numcodecs google-crc32c"
+
+# Kernels of OpenBLAS for x86 whose vectors are narrower than those of AVX-512.
+NARROW_KERNELS = frozenset({"Haswell", "Zen", "Sandybridge", "Nehalem", "Prescott"})
 
 # An extra of ours, and a module that is there when it is installed.
 EXTRAS = {"s3": "s3fs", "gcs": "gcsfs", "timm": "timm"}
@@ -99,7 +103,24 @@ def threads() -> str:
             f"export OMP_NUM_THREADS={processors} NUMBA_NUM_THREADS={processors}",
         )
     blas = ", ".join(f"{pool['internal_api']} {pool['num_threads']}" for pool in pools)
-    return f"{processors} processors; BLAS threads: {blas}; Numba threads: {numba.get_num_threads()}"
+    counted = f"{processors} processors; BLAS threads: {blas}; Numba threads: {numba.get_num_threads()}"
+    return counted + narrow_products(pools)
+
+
+def narrow_products(pools: Sequence[Mapping[str, Any]]) -> str:
+    """Return a remark on products of half the width that the processor has, or nothing.
+
+    OpenBLAS takes the kernels of an older processor where it does not know this one, or is told to.
+    """
+    import llvmlite.binding as llvm
+
+    kernels = {pool.get("architecture") for pool in pools if pool["internal_api"] == "openblas"}
+    if not llvm.get_host_cpu_features().get("avx512f") or not kernels & NARROW_KERNELS:
+        return ""
+    told = os.environ.get("OPENBLAS_CORETYPE")
+    do = f"unset OPENBLAS_CORETYPE, which is {told}" if told else "export OPENBLAS_CORETYPE=SkylakeX"
+    names = ", ".join(sorted(kernels & NARROW_KERNELS))
+    return f"; BLAS multiplies with the kernels of {names}, and this processor has AVX-512: {do}"
 
 
 def solver() -> str:

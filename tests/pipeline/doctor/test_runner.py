@@ -136,6 +136,27 @@ def test_requirements_of_extras_and_other_platforms_are_left_out() -> None:
     assert installation.mismatches(["zarr>=3"], lambda _: None) == {"zarr is not installed": "zarr>=3"}
 
 
+@pytest.mark.parametrize(
+    ("told", "kernels", "wide", "said"),
+    [
+        (None, "Haswell", True, "export OPENBLAS_CORETYPE=SkylakeX"),
+        ("Haswell", "Haswell", True, "unset OPENBLAS_CORETYPE, which is Haswell"),
+        (None, "SkylakeX", True, ""),
+        (None, "Haswell", False, ""),
+    ],
+)
+def test_narrow_products_on_a_wide_processor_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, kernels: str, wide: bool, said: str
+) -> None:
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", lambda: {"avx512f": wide})
+    monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
+    if told:
+        monkeypatch.setenv("OPENBLAS_CORETYPE", told)
+    remark = installation.narrow_products([{"internal_api": "openblas", "architecture": kernels}])
+    assert remark.endswith(said)
+    assert bool(remark) == bool(said)
+
+
 def test_more_threads_than_processors_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation.os, "sched_getaffinity", lambda _: ())
     with pytest.raises(CheckFailedError, match="on 0 processors"):
