@@ -27,7 +27,7 @@ import numpy as np
 from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, rows_with_mass
 from topline.solvers.blocks.ascent_work import Work
 from topline.solvers.blocks.extrapolation import Extrapolation
-from topline.solvers.blocks.row_feed import HeldRows, RowFeed
+from topline.solvers.blocks.row_feed import MIXED, HeldRows, RowFeed
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.core.requests import AscentRequest
@@ -69,7 +69,7 @@ class BlockAscent(BlockRows):
         The result depends on the request and on A alone, not on the threads that work on it.
         """
         delta.clear()
-        work = Work(self, request, DualWindow(A, delta), threads)
+        work = Work(self, request, DualWindow(A, delta, MIXED), threads)
         feed = self.feed_for(A)
         rows = np.flatnonzero(self.weights)
         if request.support:

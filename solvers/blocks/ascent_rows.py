@@ -138,23 +138,24 @@ class SweptPart(NamedTuple):
 
 
 class DualWindow:
-    """Dual rows A of a block and their change delta, of one slab at a time.
+    """Dual rows A of a block and their change delta, of one slab at a time; the last `most` stay open.
 
-    What is changed in `delta` (rows of the slab, m) is kept when the next slab is opened, or by `close`.
+    What is changed in `delta` (rows of the slab, m) is kept when more slabs are opened, or by `close`.
     """
 
-    def __init__(self, A: DualStore, delta: DualStore) -> None:
-        self._A, self._delta = A, delta
-        self._slab: tuple[int, int] | None = None
+    def __init__(self, A: DualStore, delta: DualStore, most: int = 1) -> None:
+        self._A, self._delta, self._most = A, delta, most
+        self._opened: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
         self.A: FloatArray = np.empty((0, A.shape[1]))
         self.delta: FloatArray = np.empty((0, A.shape[1]))
 
     def open(self, slab: tuple[int, int]) -> None:
         """Open the rows slab[0]..slab[1]-1."""
-        if slab != self._slab:
-            self.close()
-            self.A, self.delta = self._A.read(*slab), self._delta.read(*slab)
-            self._slab = slab
+        if slab not in self._opened:
+            if len(self._opened) >= self._most:
+                self.close()
+            self._opened[slab] = self._A.read(*slab), self._delta.read(*slab)
+        self.A, self.delta = self._opened[slab]
 
     def open_whole(self) -> bool:
         """Open all rows where they lie in memory as one array; return whether they do."""
@@ -173,6 +174,6 @@ class DualWindow:
 
     def close(self) -> None:
         """Keep what was changed."""
-        if self._slab is not None:
-            self._delta.write(*self._slab, self.delta)
-        self._slab = None
+        for slab, (_, delta) in self._opened.items():
+            self._delta.write(*slab, delta)
+        self._opened.clear()

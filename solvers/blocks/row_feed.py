@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice, zip_longest
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,10 +40,9 @@ _GATHERED_BYTES = 1 << 21
 _HELD_BYTES = 1 << 26
 #: Dual rows that are opened together.
 _OPENED_BYTES = 1 << 24
-#: Slabs of rows that lie in memory, of at least so many rows.  Rows of a slab follow one another, and where
-#: all rows share a direction a sweep over few slabs brings little: on 30,000 rows behind a ReLU `dual_ascent`
-#: takes 67 passes with 2 of them, 45 with 15, 28 with 59, 25 with 118 and 20 with 625, as with one.
-_SLABS, _LEAST_SLAB = 512, 32
+#: Slabs whose rows are visited in turns, each in so many parts: where all rows share a direction a sweep
+#: brings little if those of a slab always follow one another.
+MIXED, _PARTS = 3, 8
 #: A sweep over few rows of slabs that have to be opened costs like one over this share of them.
 _LEAST_SHARE = 0.25
 
@@ -73,13 +73,16 @@ class RowFeed:
         self._n = int(X.shape[0])
         self.opened = opened
         #: Rows of which the dual rows are opened together; a stored piece of X may have more.
-        self._window = None if opened is None else max(_OPENED_BYTES // (dtype.itemsize * opened), 1)
+        self._window = None if opened is None else _window(MIXED * dtype.itemsize * opened)
         #: Whether rows are drawn from all of the block at once.
         self.whole = opened is None and kept_in_memory(X, 0, self._n)
         self._slabs = [] if self.whole else self._cut()
 
     def shuffled(self, rows: Int64Array, random: np.random.Generator) -> Iterator[Portion]:
-        """Yield the given rows, slab by slab, in a random order of slabs and of rows in a slab."""
+        """Yield the given rows in a random order of slabs, and of rows in some slabs that are read together.
+
+        Which slabs these are changes from sweep to sweep.
+        """
         if self.whole:
             yield from self.drawn(random.permutation(rows))
             return
@@ -91,8 +94,22 @@ class RowFeed:
                 for slab, inside in self._by_slab(rows, random.permutation(len(self._slabs)))
             }
         together = read_together(self._X, chosen, self._dtype)
-        for start, stop, values in together or read_slabs(self._X, chosen, self._dtype):
-            yield from self._portions((start, stop), values, chosen[start, stop])
+        if together is not None:
+            for start, stop, values in together:
+                yield from self._portions((start, stop), values, chosen[start, stop])
+            return
+        slabs = read_slabs(self._X, chosen, self._dtype)
+        while group := list(islice(slabs, MIXED)):
+            parts = [
+                [
+                    portion._replace(places=places, rows=part)
+                    for portion in self._portions((start, stop), values, chosen[start, stop])
+                    for places, part in zip(*_in_parts(portion), strict=True)
+                ]
+                for start, stop, values in group
+            ]
+            del group
+            yield from (part for turn in zip_longest(*parts) for part in turn if part is not None)
 
     def in_order(self, rows: Int64Array) -> Iterator[Portion]:
         """Yield the given rows in the order of the block."""
@@ -133,11 +150,10 @@ class RowFeed:
         return self.whole and self._held[1]
 
     def _cut(self) -> list[tuple[int, int]]:
-        """Return the slabs: what is read or opened at once, and less where rows lie in memory."""
-        slabs = list(slab_bounds(self._X, _GATHERED_ROWS, self._window))
-        if 1 < len(slabs) < _SLABS and kept_in_memory(self._X, 0, self._n):
-            return list(cut_rows(self._n, 0, max(self._n // _SLABS, _LEAST_SLAB)))
-        return slabs
+        """Return the slabs: what is opened at once where rows lie in memory, else what is read."""
+        if self._window is not None and kept_in_memory(self._X, 0, self._n):
+            return list(cut_rows(self._n, 0, self._window))
+        return list(slab_bounds(self._X, _GATHERED_ROWS, self._window))
 
     def _by_slab(self, rows: Int64Array, order: Int64Array) -> Iterator[tuple[tuple[int, int], Int64Array]]:
         """Yield the slabs that have some of the rows, in the given order, and these rows sorted."""
@@ -207,6 +223,20 @@ class HeldRows:
     def cost(self, visits: float) -> float:
         """Return what so many visits cost."""
         return visits
+
+
+def _window(row_bytes: int) -> int:
+    """Return the rows of a window: whole runs of packed rows if it can be."""
+    rows = max(_OPENED_BYTES // row_bytes, 1)
+    return rows - rows % _GATHERED_ROWS if rows > _GATHERED_ROWS else rows
+
+
+def _in_parts(portion: Portion) -> tuple[list[Int64Array], list[Int64Array]]:
+    """Return places and rows of a portion in parts, none of them empty."""
+    parts = min(_PARTS, len(portion.rows))
+    if parts == 0:
+        return [], []
+    return np.array_split(portion.places, parts), np.array_split(portion.rows, parts)
 
 
 def _gathered_rows(X: RowSource, dtype: np.dtype[Any]) -> int:

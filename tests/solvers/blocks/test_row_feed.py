@@ -6,27 +6,47 @@ import numpy as np
 
 from tests.benchmarks.scale.gap_curve import features
 from topline import SerialExecutor, TopKHinge, solve
+from topline.solvers.blocks import row_feed
 from topline.solvers.blocks.row_feed import RowFeed
 from topline.solvers.core import rows
 
 
-def test_rows_that_lie_in_memory_are_drawn_from_many_places(monkeypatch) -> None:
-    n = 40_000
-    monkeypatch.setattr(rows, "_SLAB_BYTES", 4 * 8 * n // 2)
+def test_slabs_are_visited_in_turns_with_others_in_every_sweep(monkeypatch) -> None:
+    n, window = 12 * 512, 512
+    monkeypatch.setattr(row_feed, "_OPENED_BYTES", row_feed.MIXED * window * 4 * 3)
     feed = RowFeed(np.ones((n, 8), dtype=np.float32), np.dtype(np.float32), opened=3)
-    portions = list(feed.shuffled(np.arange(n), np.random.default_rng(0)))
-    visited = np.concatenate([portion.rows for portion in portions])
-    assert np.array_equal(np.sort(visited), np.arange(n))
-    assert max(len(portion.rows) for portion in portions) <= n // 512
+    random, together = np.random.default_rng(0), []
+    for _ in range(2):
+        portions = list(feed.shuffled(np.arange(n), random))
+        assert np.array_equal(np.sort(np.concatenate([portion.rows for portion in portions])), np.arange(n))
+        assert all(np.array_equal(portion.places + portion.slab[0], portion.rows) for portion in portions)
+        assert {len(portion.rows) for portion in portions} == {window // 8}
+        turns = [{portion.slab for portion in portions[i : i + 3]} for i in range(0, len(portions), 3)]
+        assert all(len(turn) == 3 for turn in turns)
+        together.append({frozenset(turn) for turn in turns})
+    assert together[0] != together[1]
 
 
 def test_packed_dual_variables_cost_few_passes_where_rows_share_a_direction(monkeypatch) -> None:
-    """Two halves, one visited after the other, took three times as many."""
+    """Slabs that were visited one after the other took three times as many."""
     X, y = features(6_000, 128, 30)
-    monkeypatch.setattr(rows, "_SLAB_BYTES", X.nbytes // 2)
+    window = 2_048
+    monkeypatch.setattr(row_feed, "_OPENED_BYTES", row_feed.MIXED * window * 4 * 30)
     passes = []
     for dual_bytes in (None, 100_000):
         with SerialExecutor(dual_bytes=dual_bytes) as executor:
             result = solve(X, y, TopKHinge(5), 1 / len(y), executor=executor, method="dual_ascent")
         passes.append(result.passes)
+    assert passes[1] <= 1.5 * passes[0]
+
+
+def test_rows_that_are_read_cost_few_passes_as_well(monkeypatch, tmp_path) -> None:
+    X, y = features(6_000, 128, 30)
+    np.save(tmp_path / "X.npy", X)
+    monkeypatch.setattr(rows, "_SLAB_BYTES", X.nbytes // 4)
+    monkeypatch.setattr(row_feed, "_HELD_BYTES", 0)
+    passes = [
+        solve(source, y, TopKHinge(5), 1 / len(y), method="dual_ascent").passes
+        for source in (X, np.load(tmp_path / "X.npy", mmap_mode="r"))
+    ]
     assert passes[1] <= 1.5 * passes[0]
