@@ -7,7 +7,7 @@ be opened, comes slab by slab.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import islice, zip_longest
 from typing import Any, ClassVar
@@ -100,16 +100,7 @@ class RowFeed:
             return
         slabs = read_slabs(self._X, chosen, self._dtype)
         while group := list(islice(slabs, MIXED)):
-            parts = [
-                [
-                    portion._replace(places=places, rows=part)
-                    for portion in self._portions((start, stop), values, chosen[start, stop])
-                    for places, part in zip(*_in_parts(portion), strict=True)
-                ]
-                for start, stop, values in group
-            ]
-            del group
-            yield from (part for turn in zip_longest(*parts) for part in turn if part is not None)
+            yield from self._in_turns(group, chosen)
 
     def in_order(self, rows: Int64Array) -> Iterator[Portion]:
         """Yield the given rows in the order of the block."""
@@ -191,6 +182,22 @@ class RowFeed:
             window = low, min(low + step, stop)
             inside = rows if window == slab else rows[(rows >= low) & (rows < window[1])]
             yield Portion(values, inside - start, inside, window)
+
+    def _in_turns(
+        self, group: list[tuple[int, int, Rows]], chosen: Mapping[tuple[int, int], Int64Array]
+    ) -> Iterator[Portion]:
+        """Yield the chosen rows of some slabs, a part of each after the other; let go of the slabs."""
+        parts = [
+            [
+                portion._replace(places=places, rows=rows)
+                for portion in self._portions((start, stop), values, chosen[start, stop])
+                for places, rows in zip(*_in_parts(portion), strict=True)
+            ]
+            for start, stop, values in group
+        ]
+        group.clear()
+        for turn in zip_longest(*parts):
+            yield from (part for part in turn if part is not None)
 
     def _ready(self, values: Any) -> bool:
         """Whether compiled functions can work on values as they are."""
