@@ -27,7 +27,7 @@ COORDINATOR_BYTES = 450 * MIB
 WORKER_BYTES = 400 * MIB
 # A job in one process, without Dask, and what each of its threads reads at a time.
 ALONE_BYTES = 380 * MIB
-ALONE_READING_BYTES = 96 * MIB
+ALONE_READING_BYTES = 128 * MIB
 # Arrays of d x m float64 that exist at the same time, besides the sums of blocks: W, the last and the next,
 # the direction and what is on its way; in a worker W as it came and as it is used, a product and its copy.
 COORDINATOR_ARRAYS = 7

@@ -38,11 +38,11 @@ _GATHERED_SPARSE_ROWS = 4096
 _GATHERED_BYTES = 1 << 21
 #: Rows that are read to be visited many times take at most so many bytes; others are read again.
 _HELD_BYTES = 1 << 26
-#: Dual rows that are opened together.
+#: Twice the dual rows that are opened of one slab.
 _OPENED_BYTES = 1 << 24
-#: Slabs whose rows are visited in turns, each in so many parts: where all rows share a direction a sweep
-#: brings little if those of a slab always follow one another.
-MIXED, _PARTS = 3, 8
+#: Slabs whose rows are visited in turns, each in so many parts of at least so many rows, which threads share:
+#: where all rows share a direction a sweep brings little if those of a slab always follow one another.
+MIXED, _PARTS, _PART_ROWS = 3, 8, 512
 #: A sweep over few rows of slabs that have to be opened costs like one over this share of them.
 _LEAST_SHARE = 0.25
 
@@ -53,7 +53,7 @@ def swept_bytes(rows: int, d: int, m: int, *, packed: bool) -> int:
     `packed` dual variables are opened, with their change, and packed again; the rows that are visited many
     times are held where dual variables are arrays.
     """
-    return 3 * min(_OPENED_BYTES, 4 * rows * m) if packed else min(_HELD_BYTES, 4 * rows * d)
+    return 4 * min(_OPENED_BYTES, 4 * rows * m) if packed else min(_HELD_BYTES, 4 * rows * d)
 
 
 class RowFeed:
@@ -73,7 +73,7 @@ class RowFeed:
         self._n = int(X.shape[0])
         self.opened = opened
         #: Rows of which the dual rows are opened together; a stored piece of X may have more.
-        self._window = None if opened is None else _window(MIXED * dtype.itemsize * opened)
+        self._window = None if opened is None else _window(dtype.itemsize * opened)
         #: Whether rows are drawn from all of the block at once.
         self.whole = opened is None and kept_in_memory(X, 0, self._n)
         self._slabs = [] if self.whole else self._cut()
@@ -234,15 +234,15 @@ class HeldRows:
 
 def _window(row_bytes: int) -> int:
     """Return the rows of a window: whole runs of packed rows if it can be."""
-    rows = max(_OPENED_BYTES // row_bytes, 1)
+    rows = max(_OPENED_BYTES // (2 * row_bytes), 1)
     return rows - rows % _GATHERED_ROWS if rows > _GATHERED_ROWS else rows
 
 
 def _in_parts(portion: Portion) -> tuple[list[Int64Array], list[Int64Array]]:
     """Return places and rows of a portion in parts, none of them empty."""
-    parts = min(_PARTS, len(portion.rows))
-    if parts == 0:
+    if not len(portion.rows):
         return [], []
+    parts = min(max(len(portion.rows) // _PART_ROWS, 1), _PARTS)
     return np.array_split(portion.places, parts), np.array_split(portion.rows, parts)
 
 

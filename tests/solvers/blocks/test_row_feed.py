@@ -13,7 +13,8 @@ from topline.solvers.core import rows
 
 def test_slabs_are_visited_in_turns_with_others_in_every_sweep(monkeypatch) -> None:
     n, window = 12 * 512, 512
-    monkeypatch.setattr(row_feed, "_OPENED_BYTES", row_feed.MIXED * window * 4 * 3)
+    monkeypatch.setattr(row_feed, "_PART_ROWS", 64)
+    monkeypatch.setattr(row_feed, "_OPENED_BYTES", 2 * window * 4 * 3)
     feed = RowFeed(np.ones((n, 8), dtype=np.float32), np.dtype(np.float32), opened=3)
     random, together = np.random.default_rng(0), []
     for _ in range(2):
@@ -30,8 +31,8 @@ def test_slabs_are_visited_in_turns_with_others_in_every_sweep(monkeypatch) -> N
 def test_packed_dual_variables_cost_few_passes_where_rows_share_a_direction(monkeypatch) -> None:
     """Slabs that were visited one after the other took three times as many."""
     X, y = features(6_000, 128, 30)
-    window = 2_048
-    monkeypatch.setattr(row_feed, "_OPENED_BYTES", row_feed.MIXED * window * 4 * 30)
+    monkeypatch.setattr(row_feed, "_OPENED_BYTES", 2 * 2_048 * 4 * 30)
+    monkeypatch.setattr(row_feed, "_PART_ROWS", 256)
     passes = []
     for dual_bytes in (None, 100_000):
         with SerialExecutor(dual_bytes=dual_bytes) as executor:
@@ -45,6 +46,7 @@ def test_rows_that_are_read_cost_few_passes_as_well(monkeypatch, tmp_path) -> No
     np.save(tmp_path / "X.npy", X)
     monkeypatch.setattr(rows, "_SLAB_BYTES", X.nbytes // 4)
     monkeypatch.setattr(row_feed, "_HELD_BYTES", 0)
+    monkeypatch.setattr(row_feed, "_PART_ROWS", 128)
     passes = [
         solve(source, y, TopKHinge(5), 1 / len(y), method="dual_ascent").passes
         for source in (X, np.load(tmp_path / "X.npy", mmap_mode="r"))
