@@ -114,7 +114,7 @@ def narrow_products(pools: Sequence[Mapping[str, Any]]) -> str:
     """
     import llvmlite.binding as llvm
 
-    kernels = {pool.get("architecture") for pool in pools if pool["internal_api"] == "openblas"}
+    kernels = {str(pool.get("architecture")) for pool in pools if pool["internal_api"] == "openblas"}
     if not llvm.get_host_cpu_features().get("avx512f") or not kernels & NARROW_KERNELS:
         return ""
     told = os.environ.get("OPENBLAS_CORETYPE")
