@@ -164,7 +164,9 @@ class WorkerWatch:
         self._client = client
         self._clock = clock
         self.heartbeat_timeout = heartbeat_timeout
+        # When a worker was last seen, by the scheduler's account, and for how long that has been so.
         self._heard: dict[str, tuple[float, float]] = {}
+        self._looked = clock()
         self._distrusted: set[str] = set()
         #: Workers that get no more work here, whatever their heartbeats, each with the reason.
         self._unfit: dict[str, str] = {}
@@ -184,18 +186,20 @@ class WorkerWatch:
         # One that is closing takes no more tasks, and may be a while at it.
         workers = {worker: info for worker, info in known.items() if info.get("status") not in _LEAVING}
         now = self._clock()
+        # A process that was stopped, or had no processor, may look before the scheduler reads what came.
+        seconds, self._looked = min(now - self._looked, 2.0 * ASK_SECONDS), now
         for worker, info in workers.items():
             seen = float(info.get("last_seen", 0.0))
-            if worker not in self._heard or self._heard[worker][0] != seen:
-                if worker in self._heard:
-                    self._distrusted.discard(worker)
-                self._heard[worker] = (seen, now)
+            before, silence = self._heard.get(worker, (seen, -seconds))
+            if before != seen:
+                self._distrusted.discard(worker)
+                silence = -seconds
+            self._heard[worker] = (seen, silence + seconds)
         return workers
 
     def silent(self, workers: Iterable[str]) -> list[str]:
         """Those of some workers that were there, and not heard of for too long; they are not trusted now."""
-        now = self._clock()
-        found = [worker for worker in workers if now - self._heard[worker][1] > self.heartbeat_timeout]
+        found = [worker for worker in workers if self._heard[worker][1] > self.heartbeat_timeout]
         self.distrust(found)
         return found
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -304,6 +305,25 @@ class CutConnection:
             self.cuts -= 1
             raise CommClosedError("the connection was cut")
         return await self._scheduler.identity(**options)
+
+
+def test_a_worker_is_silent_by_the_time_in_which_somebody_looked(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that was stopped looks before its scheduler has read what workers sent."""
+    workers = {name: {"last_seen": 1.0} for name in "ab"}
+    monkeypatch.setattr("topline.pipeline.cluster.watchdog.known_workers", lambda *_: workers)
+    running: Any = SimpleNamespace(status="running")
+    watch = WorkerWatch(running, 60.0, lambda: clock[0])
+    for late in (1.0, 86_400.0, 4.0):
+        clock[0] += late
+        watch.alive()
+        assert watch.silent("ab") == []
+    for _ in range(10):
+        clock[0] += 5.0
+        workers["b"]["last_seen"] = clock[0]
+        watch.alive()
+    assert watch.silent("ab") == ["a"]
 
 
 def test_connections_that_were_cut_are_not_a_scheduler_that_is_gone(
