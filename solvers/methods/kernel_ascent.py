@@ -1,11 +1,11 @@
 """Dual ascent on a kernel matrix that nobody holds: exact updates within rows picked at random.
 
 The blocks keep the scores S = K A / (lam n) of their rows, so that every row knows its share of the gap.  A
-round picks some rows, with probabilities that grow as the roots of their shares; one block makes exact column
-updates within them, with K of these rows alone, until a sweep brings little; and all blocks add what that
-changes to their scores.  The dual rises by each round, whatever the blocks, since the rows are updated one
-after the other: blocks that each update rows of their own at the same time would undo each other's work, in
-tens of times as many rounds.
+round picks some rows, with probabilities that grow as the roots of their shares; one block makes exact
+column updates within them, with K of these rows alone, and extrapolates now and then, until a sweep brings
+little; and all blocks add what that changes to their scores.  The dual rises by each round, whatever the
+blocks, since the rows are updated one after the other: blocks that each update rows of their own at the same
+time would undo each other's work, in tens of times as many rounds.
 
 Rows are picked at random because neighbours have to move together: the rows with the largest shares alone are
 those that the round before has missed, and chase each other for tens of passes.
@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from topline.solvers.blocks.kernel.tile_extrapolation import extrapolation_bytes
 from topline.solvers.core.kernel_rows import (
     CrossRequest,
     PickedRows,
@@ -151,4 +152,4 @@ class KernelAscent(KernelMethod):
 
 def picked_bytes(d: int, m: int, rows: int) -> int:
     """Return what so many rows of an update, d features and m classes, and their K take in a coordinator."""
-    return 8 * rows * (_COPIES * (d + 2 * m) + rows)
+    return 8 * rows * (_COPIES * (d + 2 * m) + rows) + extrapolation_bytes(rows, m)

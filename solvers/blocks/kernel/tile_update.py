@@ -6,6 +6,7 @@ import numpy as np
 
 from topline.solvers.blocks.kernel import jit
 from topline.solvers.blocks.kernel.products import values_of
+from topline.solvers.blocks.kernel.tile_extrapolation import TileExtrapolation
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.kernel_rows import Change, TileRequest
@@ -13,7 +14,7 @@ from topline.solvers.core.problem import Problem
 
 #: Sweeps over a tile end when one brings less than this share of the first, or after so many,
 _PAYS, _MOST_SWEEPS = 0.02, 200
-#: and one in so many visits the rows at rest too.
+#: and one in so many visits the rows at rest too, after an extrapolation where D is a parabola.
 _VISIT_ALL = 5
 
 
@@ -31,7 +32,10 @@ def updated(problem: Problem, request: TileRequest) -> BlockStats:
     random = np.random.default_rng((request.seed, request.mark.round))
     alike = problem.smoothing_own == problem.smoothing
     everyone = order = np.arange(len(A))
-    first, total, visited = 0.0, 0.0, 0
+    extrapolation = None
+    if TileExtrapolation.fits(problem, rows):
+        extrapolation = TileExtrapolation(problem, rows, K, delta, scores)
+    first, total, swept, visited = 0.0, 0.0, 0.0, 0
     for sweep in range(_MOST_SWEEPS):
         rise = jit.sweep_tile(
             K, random.permutation(order), rows.y, rows.weights, problem.scale, problem.smoothing,
@@ -39,13 +43,15 @@ def updated(problem: Problem, request: TileRequest) -> BlockStats:
             rises,
         )  # fmt: skip
         visited += len(order)
-        total += rise
+        total, swept = total + rise, swept + rise
         first = first or rise
         if rise <= _PAYS * first and len(order) == len(everyone):
             break
         order = np.flatnonzero(rises >= 0.0)
         if rise <= _PAYS * first or not len(order) or (sweep + 1) % _VISIT_ALL == 0:
             order = everyone
+        if extrapolation is not None and (sweep + 1) % _VISIT_ALL == 0:
+            total, swept = total + extrapolation.step(swept), 0.0
     changed = np.flatnonzero(delta.any(axis=1))
     clock.row_work()
     values = delta[changed] * rows.weights[changed, None].astype(dtype)

@@ -1,0 +1,1 @@
+"""Exact kernels where sweeps are slow: what helps, and what does not."""

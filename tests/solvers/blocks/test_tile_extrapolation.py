@@ -1,0 +1,106 @@
+"""Extrapolation between sweeps over picked rows: what it says of D holds, and it spares passes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics.pairwise import rbf_kernel
+
+from tests.solvers.problems import M, examples, loss_name
+from topline import MaxHinge, RBFKernel, SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge
+from topline.solvers.blocks.kernel import jit, tile_extrapolation
+from topline.solvers.blocks.kernel.tile_extrapolation import TileExtrapolation, extrapolation_bytes
+from topline.solvers.core.kernel_rows import PickedRows
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.losses.batches import nearest_rows
+from topline.solvers.methods import Choice
+from topline.solvers.run import solve_on_blocks
+
+X, Y = examples(n=120, spread=2.0)
+N = len(Y)
+GAMMA = 0.01
+K = rbf_kernel(X, gamma=GAMMA)
+LAM = 1.0 / (N * 300.0)
+
+
+def picked(dtype=np.float64, weights=None) -> PickedRows:
+    zeros = np.zeros((N, M), dtype=dtype)
+    return PickedRows(
+        np.arange(N), X.astype(dtype), Y.astype(np.int32), np.ones(N) if weights is None else weights, zeros,
+        zeros.copy(),
+    )  # fmt: skip
+
+
+def value(problem: Problem, A: np.ndarray, weights: np.ndarray) -> float:
+    """n D(A), written out for a hinge with unit margins."""
+    own = A[np.arange(N), Y]
+    norm = problem.scale * np.sum((weights[:, None] * A) * (K @ (weights[:, None] * A)))
+    return float(weights @ own - 0.5 * norm - 0.5 * problem.smoothing * weights @ (A * A).sum(axis=1))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(3), UsunierHinge(2)], ids=loss_name)
+def test_the_dual_rises_by_what_a_step_says_within_the_domain(loss, smoothing, weighted) -> None:
+    problem = Problem(loss, N, 1, M, LAM, smoothing)
+    form = problem.form
+    weights = np.random.default_rng(0).uniform(0.5, 2.0, N) if weighted else np.ones(N)
+    rows = picked(weights=weights)
+    delta, scores, rises = np.zeros((N, M)), np.zeros((M, N)), np.zeros(N)
+    extrapolation = TileExtrapolation(problem, rows, K, delta, scores)
+    gained = 0.0
+    for round_ in range(12):
+        for seed in range(3):
+            jit.sweep_tile(
+                K, np.random.default_rng((round_, seed)).permutation(N), rows.y, weights, problem.scale,
+                smoothing, problem.smoothing_own, form.column_where(alike=True), form.rho, form.table, scores,
+                rows.A, delta, rises,
+            )  # fmt: skip
+        before = value(problem, delta, weights)
+        rise = extrapolation.step(0.0)
+        assert value(problem, delta, weights) - before == pytest.approx(rise, rel=1e-6, abs=1e-9)
+        np.testing.assert_allclose(scores.T, problem.scale * K @ (weights[:, None] * delta), atol=1e-8)
+        np.testing.assert_allclose(nearest_rows(form, delta, rows.y), delta, atol=1e-9)
+        assert rise >= 0.0
+        gained += rise
+    assert gained > 0.0
+
+
+def test_a_step_that_brings_little_is_not_taken_each_time() -> None:
+    problem = Problem(MaxHinge(), N, 1, M, LAM)
+    delta, scores = np.zeros((N, M)), np.zeros((M, N))
+    extrapolation = TileExtrapolation(problem, picked(), K, delta, scores)
+    tried = []
+    extrapolation._best_of_span = lambda: tried.append(1) or np.zeros((N, M))
+    for _ in range(12):
+        extrapolation.step(1.0)
+    # After t failures 2^t - 1 occasions go by: the first, third and seventh are taken.
+    assert len(tried) == 3
+
+
+def test_losses_with_no_parabola_and_rows_without_room_go_without(monkeypatch) -> None:
+    hinge = Problem(MaxHinge(), N, 1, M, LAM)
+    assert TileExtrapolation.fits(hinge, picked())
+    assert not TileExtrapolation.fits(Problem(Softmax(), N, 1, M, LAM), picked())
+    monkeypatch.setattr(tile_extrapolation, "_MOST_BYTES", extrapolation_bytes(N, M) - 1)
+    assert extrapolation_bytes(N, M) == 0
+    assert not TileExtrapolation.fits(hinge, picked())
+
+
+@pytest.mark.parametrize(("loss", "blocks"), [(MaxHinge(), 1), (MaxHinge(), 7), (TopKHinge(3), 2)])
+def test_a_wide_kernel_takes_few_passes_at_a_large_C(loss, blocks, monkeypatch) -> None:
+    def solved():
+        problem = Problem(loss, N, X.shape[1], M, LAM)
+        with SerialExecutor(blocks=blocks) as executor:
+            return solve_on_blocks(
+                RBFKernel(GAMMA), problem, X, Y, None, executor, StoppingCriteria(tol=1e-5, max_passes=2000),
+                Choice("dual_ascent", "asked for"), picked=90,
+            )  # fmt: skip
+
+    with_help = solved()
+    monkeypatch.setattr(TileExtrapolation, "fits", lambda *_: False)
+    alone = solved()
+    assert with_help.status is Status.SOLVED
+    assert with_help.primal == pytest.approx(alone.primal, rel=2e-5)
+    assert 1.5 * with_help.passes < alone.passes
