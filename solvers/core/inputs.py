@@ -10,7 +10,7 @@ import numpy as np
 
 from topline.solvers.core.problem import Problem, SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
-from topline.solvers.core.rows import RowSource, compute_dtype, is_sparse
+from topline.solvers.core.rows import RowSource, compute_dtype, is_sparse, without_repeats
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import LabelSets, Loss, LossForm
 from topline.solvers.typing import Float64Array, IntArray
@@ -20,13 +20,18 @@ def checked_rows(X: Any) -> RowSource:
     """Return X as a source of rows; values are checked while the first pass reads them."""
     if is_sparse(X) and X.format != "csr":
         raise InvalidProblemError(f"the features are a sparse {X.format} matrix; give X.tocsr()")
+    if isinstance(X, np.ma.MaskedArray):
+        raise InvalidProblemError(
+            "the features are a masked array, and solvers know no missing values; give X.filled(0.0), or drop"
+            " rows that miss any"
+        )
     source: RowSource = X if isinstance(X, RowSource) else np.asarray(X)
     if len(source.shape) != 2:
         raise InvalidProblemError(
             f"the features have the shape {tuple(source.shape)}; give one row per example"
         )
     compute_dtype(source.dtype)
-    return source
+    return without_repeats(source) if is_sparse(source) else source
 
 
 def checked_labels(y: Any, n: int, m: Any) -> tuple[IntArray, int]:

@@ -183,6 +183,18 @@ def is_sparse(values: Any) -> bool:
     return bool(sparse.issparse(values))
 
 
+def without_repeats(X: Any) -> Any:
+    """Return a CSR matrix as it is if each of its entries is stored once, in order; else a copy that is so.
+
+    What SciPy takes for a sum, |x|^2 of stored values and their mean would take for several entries.
+    """
+    if X.has_canonical_format:
+        return X
+    summed = X.copy()
+    summed.sum_duplicates()
+    return summed
+
+
 def gives_sparse(X: RowSource) -> bool:
     """Return whether slices of a source are CSR matrices."""
     return is_sparse(X) or bool(getattr(X, "sparse", False))

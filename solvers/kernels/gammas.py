@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from topline.solvers.core.rows import RowSource, is_sparse
+from topline.solvers.core.rows import RowSource, is_sparse, without_repeats
 from topline.solvers.errors import InvalidProblemError
 
 #: A number, "scale" = 1 / (d var X) (None is the same), "auto" = 1 / d, or "median" = 1 over the median of
@@ -75,7 +75,7 @@ def _variance(X: Any) -> float:
         return float(np.var(X, dtype=np.float64))
     if not is_sparse(X):
         return _variance_by_tiles(X)
-    values = np.asarray(X.data, dtype=np.float64)
+    values = np.asarray(without_repeats(X).data, dtype=np.float64)
     size = float(X.shape[0]) * X.shape[1]
     mean = float(values.sum()) / size
     unstored = (size - len(values)) * mean**2

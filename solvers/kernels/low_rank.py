@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
-from topline.solvers.core.rows import RowSource, as_rows, compute_dtype, is_sparse, nonfinite_rows
+from topline.solvers.core.rows import (
+    RowSource,
+    as_rows,
+    compute_dtype,
+    is_sparse,
+    nonfinite_rows,
+    without_repeats,
+)
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.kernels.functions import Kernel, PrecomputedKernel
 from topline.solvers.kernels.registry import WithConstant, as_kernel
@@ -188,6 +195,7 @@ def symmetric(K: Any) -> Float64Array:
 def in_memory(X: RowSource) -> Any:
     """Return the rows of X as one array or CSR matrix."""
     values = X if isinstance(X, np.ndarray) or is_sparse(X) else X[0 : int(X.shape[0])]
+    values = without_repeats(values) if is_sparse(values) else values
     return as_rows(values, compute_dtype(X.dtype))
 
 

@@ -48,6 +48,7 @@ def call(**changes):
         ({"X": X.astype(complex)}, "the features have dtype complex128"),
         ({"X": X.astype(object)}, "the features have dtype object"),
         ({"X": sparse.csc_matrix(X)}, r"sparse csc matrix; give X.tocsr\(\)"),
+        ({"X": np.ma.masked_greater(X, 1.0)}, r"a masked array, .* give X.filled\(0.0\)"),
         ({"y": np.zeros(20, dtype=int)}, "there are 1 classes"),
         ({"loss": TopKHinge(6)}, "there are only 5 classes; take k <= 5"),
         ({"loss": "topk_hinge"}, "the loss is 'topk_hinge'; give one of the losses"),

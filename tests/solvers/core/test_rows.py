@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from tests.solvers.problems import examples
-from topline import MaxHinge, SerialExecutor, solve
+from topline import MaxHinge, RBFKernel, SerialExecutor, Status, solve
 from topline.solvers.core.rows import RowRange, compute_dtype, count_tiles, nonfinite_rows, tile_rows
 from topline.solvers.core.tiles import iterate_tiles
 
@@ -85,3 +85,39 @@ def test_bad_rows_are_found_in_every_form() -> None:
     np.testing.assert_array_equal(nonfinite_rows(X), [2, 5])
     np.testing.assert_array_equal(nonfinite_rows(sparse.csr_matrix(X)), [2, 5])
     assert nonfinite_rows(np.full((4, 4), 1e308)).size == 0
+
+
+def with_repeats(X, seed=3):
+    """Return a CSR matrix of the same numbers, each entry the sum of two that are stored in any order."""
+    random = np.random.default_rng(seed)
+    rows, columns = X.nonzero()
+    parts = random.standard_normal(len(rows))
+    order = random.permutation(2 * len(rows))
+    order = order[np.argsort(np.tile(rows, 2)[order], kind="stable")]
+    stored = np.concatenate([parts, X[rows, columns] - parts])[order], np.tile(columns, 2)[order]
+    ends = np.concatenate([[0], np.cumsum(2 * np.count_nonzero(X, axis=1))])
+    repeated = sparse.csr_array((*stored, ends), shape=X.shape)
+    np.testing.assert_allclose(repeated.toarray(), X, atol=1e-14)
+    assert repeated.nnz == 2 * np.count_nonzero(X)
+    return repeated
+
+
+@pytest.mark.parametrize("kernel", [None, "rbf", "linear"])
+def test_entries_that_are_stored_in_several_parts_count_as_their_sum(kernel) -> None:
+    X, y = examples(n=40)
+    X[np.abs(X) < 0.5] = 0.0
+    repeated = with_repeats(X)
+    options = {"method": "sdca", "tol": 1e-6, "max_passes": 200, "kernel": kernel}
+    parts = solve(repeated, y, MaxHinge(), 0.1, **options)
+    whole = solve(sparse.csr_array(X), y, MaxHinge(), 0.1, **options)
+    assert parts.status is whole.status is Status.SOLVED
+    assert parts.primal == pytest.approx(whole.primal, rel=2e-6)
+    assert repeated.nnz == 2 * np.count_nonzero(X), "what was given stays as it was"
+
+
+@pytest.mark.parametrize("gamma", [None, "median"])
+def test_a_kernel_finds_its_gamma_in_sums_of_parts(gamma) -> None:
+    X, _ = examples(n=40)
+    assert RBFKernel(gamma).resolved(with_repeats(X)).gamma == pytest.approx(
+        RBFKernel(gamma).resolved(X).gamma
+    )
