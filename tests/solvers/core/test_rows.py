@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from tests.solvers.problems import examples
-from topline import MaxHinge, RBFKernel, SerialExecutor, Status, solve
+from topline import MaxHinge, RBFKernel, SerialExecutor, solve
 from topline.solvers.core.rows import RowRange, compute_dtype, count_tiles, nonfinite_rows, tile_rows
 from topline.solvers.core.tiles import iterate_tiles
 
@@ -102,16 +102,15 @@ def with_repeats(X, seed=3):
     return repeated
 
 
-@pytest.mark.parametrize("kernel", [None, "rbf", "linear"])
+@pytest.mark.parametrize("kernel", [None, "rbf"])
 def test_entries_that_are_stored_in_several_parts_count_as_their_sum(kernel) -> None:
     X, y = examples(n=40)
     X[np.abs(X) < 0.5] = 0.0
     repeated = with_repeats(X)
-    options = {"method": "sdca", "tol": 1e-6, "max_passes": 200, "kernel": kernel}
+    options = {"method": "sdca", "tol": 1e-6, "max_passes": 10, "kernel": kernel}
     parts = solve(repeated, y, MaxHinge(), 0.1, **options)
     whole = solve(sparse.csr_array(X), y, MaxHinge(), 0.1, **options)
-    assert parts.status is whole.status is Status.SOLVED
-    assert parts.primal == pytest.approx(whole.primal, rel=2e-6)
+    assert (parts.primal, parts.dual) == pytest.approx((whole.primal, whole.dual), rel=1e-9)
     assert repeated.nnz == 2 * np.count_nonzero(X), "what was given stays as it was"
 
 
