@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import Any, Self
 
@@ -23,8 +24,8 @@ from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import Softmax
 from topline.solvers.typing import Float64Array, Int64Array
 
-# Streams of the draws of sets: those of rows that are compared, kept and predicted are independent.
-_TUNING, _CALIBRATION, _PREDICTION = 0, 1, 2
+# Streams of the draws of sets: those of rows that are compared and kept are independent.
+_TUNING, _CALIBRATION = 0, 1
 
 
 def _has_probabilities(model: Any) -> bool:
@@ -96,7 +97,8 @@ class CalibratedScores:
         coverage : share of rows whose set holds their class
         per_class : whether each class has a threshold from its own calibration rows
         sets_by : "adaptive" (by default where `fit_probabilities` came before) or "rank"
-        seed : of the draws that settle ties between rows
+        seed : of the draws that settle ties between rows; a row's follows from its scores, so that its set is
+            the same alone as among others
 
         Raises
         ------
@@ -108,7 +110,7 @@ class CalibratedScores:
         known = self.__dict__.get("calibration_") or Calibration(self._names())
         rule = known.rule(coverage, per_class=per_class, sets_by=sets_by)
         scores = self._plain_scores(X)
-        return rule.sets(scores, _draws(len(scores), seed, _PREDICTION))
+        return rule.sets(scores, _draws_of(scores, seed))
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> Float64Array:
@@ -160,3 +162,19 @@ class CalibratedScores:
 
 def _draws(n: int, seed: int, stream: int) -> Float64Array:
     return np.random.default_rng([seed, stream]).random(n)
+
+
+def _draws_of(scores: Float64Array, seed: int) -> Float64Array:
+    """Return a draw for each row (n,) by seed and scores (n, m).
+
+    By its place a row that comes alone would have the same draw as every other that does: of such rows far
+    more, or far fewer, than promised would have their class in the set.
+    """
+    # Products of more rows differ in the last bits.
+    with np.errstate(over="ignore"):
+        rows = scores.astype(np.float32) + np.float32(0.0)
+    key = str(seed).encode()
+    hashed = (hashlib.blake2b(row, digest_size=8, key=key, person=b"sets").digest() for row in rows)
+    found = np.array([int.from_bytes(each, "big") for each in hashed], dtype=np.uint64)
+    # The upper 53 bits are what a double holds.
+    return (found >> np.uint64(11)).astype(np.float64) * 2.0**-53

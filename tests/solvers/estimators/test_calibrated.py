@@ -61,6 +61,20 @@ def test_sets_hold_the_class_as_often_as_promised(loss: str, per_class: bool) ->
         model.predict_set(X[TEST], coverage=0.999)
 
 
+@pytest.mark.parametrize("classes", [2, 4])
+def test_a_row_has_the_same_set_alone_as_among_others(classes: int) -> None:
+    rows = np.flatnonzero(classes > Y)
+    model = TopKClassifier(k=1).fit(X[rows[:300]], Y[rows[:300]])
+    model.conformalize(X[rows[300:700]], Y[rows[300:700]])
+    new = rows[700:1000]
+    for coverage in (0.3, 0.9):
+        sets = model.predict_set(X[new], coverage)
+        alone = np.concatenate([model.predict_set(X[row : row + 1], coverage) for row in new])
+        assert np.array_equal(alone, sets)
+        # Four standard deviations, as above.
+        assert abs(sets[np.arange(300), Y[new]].mean() - coverage) < 4 * 0.5 * np.sqrt(1 / 400 + 1 / 300)
+
+
 def test_sets_by_rank_need_no_probabilities() -> None:
     model = TopKClassifier(k=2).fit(X[TRAIN], Y[TRAIN]).conformalize(X[CALIBRATION], Y[CALIBRATION])
     assert not hasattr(model, "predict_proba")
