@@ -117,7 +117,8 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
 
 def _source(config: ImportConfig, path: Path) -> FeatureFile:
     """Return the features at `path`, followed by those of the test rows where they have their own file."""
-    names = (config.features_name, config.labels_name, _label_attributes(config))
+    inside = config.labels is None or _names_attributes(config)
+    names = (config.features_name, config.labels_name if inside else None, _label_attributes(config))
     if config.test_features is None:
         return open_features(path, *names)
     if config.split is not None:
@@ -134,13 +135,15 @@ def _source(config: ImportConfig, path: Path) -> FeatureFile:
 def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -> RowSplits:
     """Return labels and splits of all rows, from the options' files before the features' own."""
     inside = config.labels is None or _names_attributes(config)
-    found = source.labels() if inside else read_labels(Path(str(config.labels)), source.n)
+    known = source.ids()
+    labels = Path(str(config.labels))
+    found = source.labels() if inside else read_labels(labels, source.n, config.labels_name, known)
     place = source.place if inside else str(config.labels)
     if found is None:
-        known = source.left_out()
+        columns = source.left_out()
         raise InputError(
             f"{source.place} has no labels: name the column or array that holds them with --labels-name"
-            + (f" ({named(known)})" if known else "")
+            + (f" ({named(columns)})" if columns else "")
             + ", or their file with --labels (npy, csv or a line a row; the XML of an ARFF file of several)"
         )
     _check_length(place, "labels", len(found), source)
@@ -148,7 +151,9 @@ def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -
     if config.class_names is not None:
         names = read_class_names(config.class_names)
     lists = label_lists(np.asarray(found), place, names, config.label_separator)
-    splits = source.splits() if config.split is None else read_column(config.split, ("split",), source.n)
+    splits = (
+        source.splits() if config.split is None else read_column(config.split, ("split",), source.n, known)
+    )
     given: Sequence[str | None] = [None] * source.n
     if splits is not None:
         place = str(config.split or source.place)

@@ -152,7 +152,9 @@ class ImportConfig(LabelConfig, SplitConfig):
     features_name: NonEmpty | None = Field(
         default=None, description="Array or column of the features inside their file"
     )
-    labels_name: NonEmpty | None = Field(default=None, description="Array or column of the labels")
+    labels_name: NonEmpty | None = Field(
+        default=None, description="Array or column of the labels, in --labels or --features"
+    )
     layout: Literal["auto", "dense", "csr"] = Field(
         default="auto", description="How features are stored; auto: sparse ones as CSR"
     )

@@ -112,6 +112,10 @@ class ArffFeatures(TextFeatures):
             return [self._header.names[place] for place in self._members]
         return None if self._single is None else self._header.attributes[self._single].values or None
 
+    def columns(self) -> Sequence[str]:
+        """Return the names of the attributes that are features."""
+        return [name for name, kind in zip(self._header.names, self._kinds, strict=True) if kind == FEATURE]
+
     def matrices(self) -> Iterator[csr_matrix]:
         """Return all rows, block by block."""
         return (X for X, _ in self._blocks())

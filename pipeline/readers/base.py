@@ -15,6 +15,7 @@ from scipy.sparse import csr_matrix
 from topline.pipeline.errors import InputError
 
 FEATURE_NAMES = ("features", "X", "x", "embeddings", "embedding", "data", "arr_0")
+ID_NAMES = ("sample_id", "image_path", "key")
 LABEL_NAMES = ("labels", "label", "y", "Y", "targets", "target", "class")
 
 Rows = NDArray[Any] | csr_matrix
@@ -67,6 +68,10 @@ class FeatureFile(ABC):
         """Return the name of each row."""
         return None
 
+    def columns(self) -> Sequence[str] | None:
+        """Return the names of the features, in their order."""
+        return None
+
     def left_out(self) -> Sequence[str]:
         """Return the columns that are taken for nothing."""
         return ()
@@ -82,6 +87,9 @@ class FeatureFile(ABC):
                 f"{self.place} has {self.d:,} features a row and {other.place} {other.d:,}: give files of the"
                 " same features"
             )
+        columns, others = self.columns(), other.columns()
+        if columns is not None and others is not None and list(columns) != list(others):
+            raise InputError(_differing_columns(self.place, columns, other.place, others))
 
     def close(self) -> None:  # noqa: B027 - most files are open only while they are read
         """Close what is open."""
@@ -129,6 +137,26 @@ def check_matrix(place: str, shape: Sequence[int], dtype: np.dtype[Any]) -> tupl
     if len(shape) != 2:
         raise InputError(f"{place} has shape {tuple(shape)}, and features are (rows, columns)")
     return int(shape[0]), int(shape[1])
+
+
+def _differing_columns(place: str, columns: Sequence[str], other: str, others: Sequence[str]) -> str:
+    """Return what is different about the features of two files, as many in both."""
+    missing = [name for name in columns if name not in set(others)]
+    foreign = [name for name in others if name not in set(columns)]
+    if missing:
+        return (
+            f"{place} has the features {named(missing)}, and {other} {named(foreign)} in their place: give"
+            " files of the same features"
+        )
+    return f"{place} and {other} have the same features in different orders: write the columns in one order"
+
+
+def refuse_names(place: object, what: str, **given: str | None) -> None:
+    """Raise `InputError` where an option names something in a file of a kind, `what`, that has no names."""
+    for option, name in given.items():
+        if name is not None:
+            flag = "--" + option.replace("_", "-")
+            raise InputError(f"{flag} {name} names nothing in {place}, which is {what}: leave {flag} out")
 
 
 def first_rows(rows: Sequence[int]) -> str:

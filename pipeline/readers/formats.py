@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix, vstack
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers.arff import ArffFeatures
 from topline.pipeline.readers.arrays import HdfFeatures, NpyFeatures, open_npz
-from topline.pipeline.readers.base import SEVERAL, FeatureFile, Rows
+from topline.pipeline.readers.base import SEVERAL, FeatureFile, Rows, refuse_names
 from topline.pipeline.readers.damage import check_not_empty, reading
 from topline.pipeline.readers.libsvm import LibsvmFeatures
 from topline.pipeline.readers.parquet import ClipFolder, ParquetFeatures
@@ -29,17 +29,25 @@ class ArrayNames:
     label_attributes: Sequence[str] | None = None
 
 
+def _npy(path: Path, names: ArrayNames) -> FeatureFile:
+    refuse_names(path, "one array", features_name=names.features, labels_name=names.labels)
+    return NpyFeatures(path)
+
+
 def _hdf5(path: Path, names: ArrayNames) -> FeatureFile:
     return HdfFeatures(path, names.features, names.labels)
 
 
 def _arff(path: Path, names: ArrayNames) -> FeatureFile:
+    refuse_names(path, "ARFF, where all attributes but labels are features", features_name=names.features)
+    if names.label_attributes is not None:
+        refuse_names(path, "ARFF whose labels the XML of --labels names", labels_name=names.labels)
     return ArffFeatures(path, names.labels, names.label_attributes)
 
 
 #: Suffixes, each with the reader of its format; a folder is clip-retrieval's, all else LIBSVM text.
 READERS: Mapping[str, Callable[[Path, ArrayNames], FeatureFile]] = {
-    ".npy": lambda path, _: NpyFeatures(path),
+    ".npy": _npy,
     ".npz": lambda path, names: open_npz(path, names.features, names.labels),
     ".parquet": lambda path, names: ParquetFeatures(path, names.features, names.labels),
     **dict.fromkeys((".h5", ".hdf5", ".hdf", ".mat"), _hdf5),
@@ -73,6 +81,7 @@ def open_features(
 
 def _opened(path: Path, suffixes: Sequence[str], names: ArrayNames) -> FeatureFile:
     if path.is_dir():
+        refuse_names(path, "a clip-retrieval folder", features_name=names.features)
         return ClipFolder(path, names.labels)
     for suffix in suffixes:
         if suffix in READERS:
@@ -82,6 +91,7 @@ def _opened(path: Path, suffixes: Sequence[str], names: ArrayNames) -> FeatureFi
             f"{path}: features are read from npy, npz, Parquet, HDF5, ARFF or LIBSVM, not {suffixes[0]};"
             " pandas writes a table as Parquet with DataFrame.to_parquet"
         )
+    refuse_names(path, "LIBSVM text", features_name=names.features, labels_name=names.labels)
     return LibsvmFeatures(path)
 
 
@@ -142,6 +152,19 @@ class ConcatenatedFeatures(FeatureFile):
     def splits(self) -> NDArray[Any]:
         """Return "train" for the first file's rows and "test" for the second's."""
         return np.repeat(np.array(["train", "test"], dtype=object), [part.n for part in self._parts])
+
+    def ids(self) -> Sequence[str] | None:
+        """Return the names of the rows where both files have some, behind the split where they share one."""
+        train, test = (part.ids() for part in self._parts)
+        if train is None or test is None:
+            return None
+        if set(train).isdisjoint(test):
+            return [*train, *test]
+        return [*(f"train/{name}" for name in train), *(f"test/{name}" for name in test)]
+
+    def left_out(self) -> Sequence[str]:
+        """Return the columns that are taken for nothing in either file."""
+        return list(dict.fromkeys(name for part in self._parts for name in part.left_out()))
 
     def files(self) -> Sequence[Path]:
         """Return the files of both."""

@@ -14,15 +14,18 @@ from scipy.sparse import load_npz
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.images import DELIMITERS, NO_FRACTIONS, delimiter_of, numbers_in, split_name, word
-from topline.pipeline.readers.base import LABEL_NAMES, NAMED_ROWS
+from topline.pipeline.readers.base import ID_NAMES, LABEL_NAMES, NAMED_ROWS, pick, refuse_names
 from topline.pipeline.readers.damage import cause, check_members, check_not_empty, reading
 from topline.storage.schema import SPLITS
 
 
-def read_labels(path: Path, rows: int | None = None) -> NDArray[Any]:
+def read_labels(
+    path: Path, rows: int | None = None, name: str | None = None, ids: Sequence[str] | None = None
+) -> NDArray[Any]:
     """Return the labels of a small file: one a row, or an indicator matrix (n, m) of several in .npy or .npz.
 
-    An .npz holds one array, or a sparse matrix as SciPy saves it.  `rows` is as for `read_column`.
+    An .npz holds one array, or a sparse matrix as SciPy saves it.  `name` is that of the array or column,
+    where there are others; `rows` and `ids` are as for `read_column`.
     """
     if not path.exists():
         raise InputError(
@@ -31,10 +34,12 @@ def read_labels(path: Path, rows: int | None = None) -> NDArray[Any]:
         )
     check_not_empty(path)
     with reading(str(path)):
-        return _labels(path, rows)
+        return _labels(path, rows, name, ids)
 
 
-def _labels(path: Path, rows: int | None) -> NDArray[Any]:
+def _labels(path: Path, rows: int | None, name: str | None, ids: Sequence[str] | None) -> NDArray[Any]:
+    if path.suffix not in (".npz", *DELIMITERS):
+        refuse_names(path, "one array" if path.suffix == ".npy" else "a label a line", labels_name=name)
     try:
         if path.suffix == ".npy":
             return _npy(path)
@@ -44,23 +49,34 @@ def _labels(path: Path, rows: int | None) -> NDArray[Any]:
                 names = list(archive.files)
                 if not names:
                     raise InputError(f"{path} holds no array: save one with np.savez")
-                if "indptr" not in names and len(names) == 1:
-                    return np.asarray(archive[names[0]])
-                if "indptr" not in names:
-                    raise InputError(f"{path} holds {', '.join(names)}: keep one array of labels in it")
+                if "indptr" not in names or name is not None:
+                    found = pick(str(path), "array", name, (), names)
+                    if found is None:
+                        raise InputError(
+                            f"{path} holds {', '.join(names)}: say which are the labels with --labels-name"
+                        )
+                    return np.asarray(archive[found])
             return np.asarray(load_npz(path).toarray())
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} cannot be read as labels: {cause(error)}") from error
-    return read_column(path, LABEL_NAMES, rows)
+    return read_column(path, LABEL_NAMES if name is None else (name,), rows, ids, chosen=name is not None)
 
 
-def read_column(path: Path, usual: Sequence[str], rows: int | None = None) -> NDArray[Any]:
+def read_column(
+    path: Path,
+    usual: Sequence[str],
+    rows: int | None = None,
+    ids: Sequence[str] | None = None,
+    *,
+    chosen: bool = False,
+) -> NDArray[Any]:
     """Return one value a row: an .npy array, the lines of a text file, or a column of a .csv.
 
-    The column is one of `usual`, or the only one, which needs no header where as many values as `rows` are
-    expected: it has so many lines then.
+    The column is one of `usual` or, unless that was `chosen`, the only one, which needs no header where as
+    many values as `rows` are expected: it has so many lines then.  Where rows have `ids` and a .csv a column
+    of them, each row gets the value beside its id, in whatever order the file has them.
     """
     try:
         if path.suffix == ".npy":
@@ -73,7 +89,8 @@ def read_column(path: Path, usual: Sequence[str], rows: int | None = None) -> ND
                 delimiter = delimiter_of(path, file.readline(), usual)
                 file.seek(0)
                 lines = list(csv.reader(file, delimiter=delimiter))
-                return _csv_column(path, lines, usual, rows)
+                values = _csv_column(path, lines, usual, rows, chosen=chosen)
+                return values if ids is None else _by_id(path, lines, values, ids)
             return numbers_in([line.strip() for line in file.read().splitlines()])
     except (OSError, ValueError, csv.Error) as error:
         if isinstance(error, InputError):
@@ -87,11 +104,14 @@ def _npy(path: Path) -> NDArray[Any]:
     return values.ravel() if values.ndim == 2 and 1 in values.shape else values
 
 
-def _csv_column(path: Path, lines: list[list[str]], usual: Sequence[str], rows: int | None) -> NDArray[Any]:
+def _csv_column(
+    path: Path, lines: list[list[str]], usual: Sequence[str], rows: int | None, *, chosen: bool
+) -> NDArray[Any]:
     if not lines:
         return np.asarray([], dtype=object)
     header = [word.strip() for word in lines[0]]
-    name = next((name for name in usual if name in header), None)
+    name = pick(str(path), "column", usual[0] if chosen else None, usual, header)
+    name = name if name in usual else None
     if name is None and len(header) == 1:
         values = [line[0].strip() if line else "" for line in lines]
         return numbers_in(values if len(values) == rows else values[1:])
@@ -105,6 +125,28 @@ def _csv_column(path: Path, lines: list[list[str]], usual: Sequence[str], rows: 
     if short:
         raise InputError(f"{path}, line {short[0]}, has no {name}")
     return numbers_in([line[place].strip() for line in lines[1:]])
+
+
+def _by_id(path: Path, lines: list[list[str]], values: NDArray[Any], ids: Sequence[str]) -> NDArray[Any]:
+    """Return the values of a .csv in the order of `ids`, as they are where it has no column of ids."""
+    header = [word.strip() for word in lines[0]] if lines else []
+    column = next((name for name in ID_NAMES if name in header), None)
+    if column is None:
+        return values
+    place = header.index(column)
+    names = [line[place].strip() if len(line) > place else "" for line in lines[1:]]
+    if names == list(ids):
+        return values
+    rows = {name: row for row, name in enumerate(names)}
+    missing = next((name for name in ids if name not in rows), None)
+    twice = next((name for row, name in enumerate(names) if rows[name] != row), None)
+    if missing is not None or twice is not None:
+        wrong = f"lacks {missing!r}" if missing is not None else f"has {twice!r} twice"
+        raise InputError(
+            f"{path} {wrong} in its column {column}, which names the rows of the features: give each of them"
+            f" one row, or leave the column {column} out where both have the same order"
+        )
+    return values[[rows[name] for name in ids]]
 
 
 def label_words(values: NDArray[Any], place: str, names: Sequence[str] | None) -> list[str]:
@@ -148,7 +190,7 @@ def read_class_names(path: Path) -> list[str]:
     """Return the class names in a file, one a line."""
     names = [str(name) for name in read_column(path, ("class_name", "name", *LABEL_NAMES)).tolist()]
     if not names or not all(names) or len(set(names)) < len(names):
-        raise InputError(f"{path} holds a different class name in each line, and at least one")
+        raise InputError(f"{path} must hold a different class name in each line, and at least one")
     return names
 
 

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers.arrays import NpyFeatures
-from topline.pipeline.readers.base import FEATURE_NAMES, LABEL_NAMES, FeatureFile, named, pick
+from topline.pipeline.readers.base import FEATURE_NAMES, ID_NAMES, LABEL_NAMES, FeatureFile, named, pick
 
 BATCH_ROWS = 4096
-ID_NAMES = ("sample_id", "image_path", "key")
 
 
 class ParquetFeatures(FeatureFile):
@@ -76,6 +75,10 @@ class ParquetFeatures(FeatureFile):
     def ids(self) -> Sequence[str] | None:
         """Return the column sample_id."""
         return row_names(self.path)
+
+    def columns(self) -> Sequence[str] | None:
+        """Return the names of the columns, None where one of lists has all features."""
+        return None if self._lists else self._columns
 
     def left_out(self) -> Sequence[str]:
         """Return the columns that are neither numbers, labels, splits nor names of rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
@@ -56,6 +57,9 @@ def line_blocks(path: Path, skipped: int = 0) -> Iterator[tuple[int, list[bytes]
         with _open(path) as file:
             number += len(list(islice(file, skipped)))
             while lines := list(islice(file, BLOCK_LINES)):
+                if number == 0:
+                    # Windows' mark of UTF-8, which would be a part of the first word.
+                    lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
                 yield number, lines
                 number += len(lines)
     except (OSError, EOFError) as error:
