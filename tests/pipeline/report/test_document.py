@@ -175,6 +175,15 @@ def test_page_without_certificate_evaluation_or_history() -> None:
     assert "<h2>Cost</h2>" not in page
 
 
+def test_page_of_a_model_without_test_rows_does_not_ask_to_evaluate_it() -> None:
+    full = hand_made_report()
+    page = render_report(
+        replace(full, record=replace(full.record, evaluation=None), counts={"train": 9, "test": 0})
+    )
+    assert "no test rows" in page
+    assert "has not been evaluated" not in page
+
+
 def test_page_of_a_loss_that_is_not_convex_says_why_there_is_no_certificate() -> None:
     full = hand_made_report()
     result = {
