@@ -13,7 +13,7 @@ One thread alone gains as well: four rows share the loads of four classes, and W
 from __future__ import annotations
 
 import time
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,12 +36,12 @@ _TILE_ROWS = (4, 64)
 _SHARED = 1 << 28
 #: Chunks that the classes of a tile are cut into.
 _CHUNKS = 16
-#: A row of which one class in so many changes is kept as one of which all do, some by 0: loops then go along
-#: memory.
+#: A row of which one class in so many changes is kept as one of which all do: loops then go along memory.
 _WHOLE = 2
 #: Places of the counters: tiles that are updated, and from `_FIRST` on, each `_APART` places, so that no two
 #: share a cache line, chunks of a tile that are taken and chunks that are done.
 _UPDATED, _FIRST, _APART = 0, 8, 8
+_OVER = 1 << 40  # a count above all that anybody waits for
 
 
 class _Tiles(NamedTuple):
@@ -93,19 +93,16 @@ class TiledWeights:
         helpers: Helpers,
     ) -> None:
         m, d = start.shape
-        self._threads, self._apart = threads, apart
-        self._choice, self._helpers = choice, helpers
+        self._threads, self._apart, self._choice, self._helpers = threads, apart, choice, helpers
         padded = -(-m // GROUP) * GROUP
         self._padded: FloatArray = np.zeros((padded, d), dtype=dtype)
         self.W: FloatArray = self._padded[:m]
         self.W[:] = start
         #: Rows of a tile.
         self.rows = t = int(np.clip(m // _TILE_SHARE // GROUP * GROUP, *_TILE_ROWS))
-        self._scores: FloatArray = np.empty((2, t, padded), dtype=dtype)
-        self._inner: FloatArray = np.empty((2, t, 2 * t), dtype=dtype)
-        self._counts = np.zeros((2, t), dtype=np.int64)
+        self._scores, self._inner = (np.empty((2, t, width), dtype=dtype) for width in (padded, 2 * t))
+        self._counts, self._steps = np.zeros((2, t), dtype=np.int64), np.zeros((2, t, padded))
         self._classes = np.empty((2, t, m), dtype=np.int32)
-        self._steps = np.zeros((2, t, padded))
 
     def sweep(
         self, part: SweptPart, loss: tuple[JitFunction, Float64Array, Float64Array], rises: Float64Array
@@ -124,17 +121,21 @@ class TiledWeights:
             self._scores, self._inner, self._counts, self._classes, self._steps,
             np.zeros(_FIRST + 2 * _APART * tiles, dtype=np.int64),
         )  # fmt: skip
-        none = shared._replace(order=order[:t])
         # Without a tile they do nothing, but are compiled or loaded before a thread waits for another.
-        _help(part, none)
+        _help(part, none := shared._replace(order=order[:t]))
         _lead(part, none, *loss, self._apart, rises)
         most = min(self._threads, tiles) if n * self._padded.size >= _SHARED else 1
-        threads = self._choice.of(most)
-        others, began = threads - 1, time.perf_counter()
+        threads, began = self._choice.of(most), time.perf_counter()
         # Nobody waits for a helper to begin: on a busy machine the first thread does its chunks meanwhile.
-        begun = [self._helpers.pool(others).submit(_help, part, shared) for _ in range(others)]
-        _lead(part, shared, *loss, self._apart, rises)
-        wait([helper for helper in begun if not helper.cancel()])
+        begun: list[Future[None]] = []
+        try:
+            pools = (self._helpers.pool(threads - 1) for _ in range(1, threads))
+            begun.extend(pool.submit(_help, part, shared) for pool in pools)
+            _lead(part, shared, *loss, self._apart, rises)
+        finally:
+            # Also after Ctrl-C: no helper waits for tiles that nobody updates.
+            shared.counters[:] = _OVER
+            wait([helper for helper in begun if not helper.cancel()])
         if most > 1:
             self._choice.note(threads, (time.perf_counter() - began) / n)
 

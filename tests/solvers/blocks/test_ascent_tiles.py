@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from tests.solvers.problems import LOSSES, M, examples, loss_name
 from topline import SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge, solve
 from topline.solvers.blocks import ascent_tiles, weight_sizes
 from topline.solvers.blocks.ascent import BlockAscent
+from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
@@ -112,3 +115,30 @@ def test_threads_finish_every_chunk_once(monkeypatch) -> None:
         found.append(block.run(AscentRequest(round=0, W=np.zeros((40, M)), sweeps=3), A, delta, threads))
         assert np.array_equal(found[-1].product, found[0].product)
     assert np.abs(found[0].product).max() > 0.1
+
+
+def test_no_helper_waits_for_a_sweep_that_was_interrupted(monkeypatch) -> None:
+    """Between the first helper and the sweep itself, where Ctrl-C may come as well."""
+    monkeypatch.setattr(weight_sizes, "_LARGE_W", 0)
+    monkeypatch.setattr(ascent_tiles, "_SHARED", 0)
+    X, y = examples(n=300, d=40)
+    problem = Problem(TopKHinge(2), n=300, d=40, m=M, lam=0.01)
+    A, delta = (DenseStore(300, M, np.dtype(np.float64)) for _ in range(2))
+    block = BlockAscent(problem, X, y.astype(np.int32), np.ones(300), 0, np.dtype(np.float64))
+    begun, counters = [], []
+
+    class Interrupted(ThreadPoolExecutor):
+        def submit(self, work, part, shared):
+            if begun:
+                raise KeyboardInterrupt
+            counters.append(shared.counters)
+            begun.append(super().submit(work, part, shared))
+            return begun[0]
+
+    with Interrupted(1) as pool:
+        monkeypatch.setattr(Helpers, "pool", lambda _self, _threads: pool)
+        with pytest.raises(KeyboardInterrupt):
+            block.run(AscentRequest(round=0, W=np.zeros((40, M))), A, delta, 3)
+        ended = begun[0].done()
+        counters[0][:] = 1 << 40  # the pool would wait for it for ever
+    assert ended
