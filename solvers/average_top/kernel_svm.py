@@ -93,6 +93,7 @@ def minimise_with_kernel(
     expansion = KernelExpansion.of(
         features.kernel, features.train, np.arange(problem.n), coefficients[:, None]
     )
+    dual = min(dual, primal)  # but for rounding it is
     solved = relative_gap(primal - dual, primal) <= tol
     status = Status.SOLVED if solved else result.status
     if not solved and status is Status.SOLVED:
@@ -107,7 +108,7 @@ def _candidates(
     result: AverageTopResult, features: KernelFeatures, problem: AverageTopProblem
 ) -> list[Float64Array]:
     """Return coefficients (n,) of the optimum, those with the smallest support first."""
-    if result.collapsed or result.bound is None:
+    if result.collapsed or result.bound is None or not result.bound.u.any():
         return [np.zeros(problem.n)]
     whole = -problem.C * result.bound.u
     sizes = np.abs(whole) / np.abs(whole).max()

@@ -202,6 +202,8 @@ def finished(
     at_zero = near and Certificate(problem.at_zero, dual).relative_gap <= max(tol, _ZERO)
     if at_zero:
         w, primal = np.zeros_like(w), problem.at_zero
+    # What it exceeds P by is rounding.
+    dual = min(dual, primal)
     # Without any loss at 0 nothing is wrong with it.
     collapsed = at_zero and primal > 0.0
     solved = relative_gap(primal - dual, primal) <= tol

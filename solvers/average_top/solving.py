@@ -28,6 +28,7 @@ from topline.solvers.average_top.problem import (
     is_converged,
 )
 from topline.solvers.blas_threads import blas_threads_for
+from topline.solvers.core.problem import checked_dual
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.methods.atoms import Atoms
@@ -39,6 +40,8 @@ _MULTIPLICATIONS = 2e10
 _BYTES = 1 << 30
 #: Relative gap to which the bound of the worst rows is computed, and rounds that it may take.
 _BOUND_TOL = 1e-8
+#: What a bound may exceed P by, as a share of both.
+_ROUNDING = 1e-6
 _BOUND_ROUNDS = 200
 
 #: Cuts of weight 0 that are kept for a while: they often come back.
@@ -139,7 +142,8 @@ def certify(problem: AverageTopProblem, w: Float64Array, dual: float | None = No
     it is what AT_k of the ceil(k) worst examples at w alone can be brought down to, which is exact for k = n
     and never above the optimum, because AT_k only grows with more examples.
 
-    Raises InvalidProblemError for a w of another shape and NonFiniteError for one that overflowed.
+    Raises InvalidProblemError for a w of another shape, NonFiniteError for one that overflowed, and
+    CertificateError for a `dual` above P(w), which is no bound.
     """
     w = np.asarray(w, dtype=np.float64)
     if w.shape != (problem.d,):
@@ -151,7 +155,7 @@ def certify(problem: AverageTopProblem, w: Float64Array, dual: float | None = No
         worst = np.flatnonzero(cut.p > 0.0)
         fewer = replace(problem, X=problem.X[worst], y=problem.y[worst])
         dual = max(cut.value, solve_problem(fewer, "auto", _BOUND_TOL, _BOUND_ROUNDS).dual)
-    return Certificate(primal, dual)
+    return Certificate(primal, checked_dual(primal, dual, abs(primal) + abs(dual), _ROUNDING))
 
 
 def solve_problem(

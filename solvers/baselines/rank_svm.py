@@ -72,7 +72,8 @@ def solve_rank_svm(
         W = X.T @ signed_sums(has, starts, a)
         loss = float(caps @ pair_losses(X @ W, has))
         square = 0.5 * float(np.vdot(W, W))
-        result = RankSVMResult(W, square + loss, float(a.sum()) - square, done)
+        primal, dual = square + loss, float(a.sum()) - square
+        result = RankSVMResult(W, primal, min(dual, primal), done)
         if result.relative_gap <= tol:
             break
     return result

@@ -133,7 +133,7 @@ def _cut(problem: _Problem, tol: float, max_cuts: int) -> SVMPerfResult:
         atoms = atoms.weighted(weights, idle=_IDLE)
         W, mean = atoms.point()
         dual = max(best.dual, mean - 0.5 * problem.lam * float(np.vdot(W, W)))
-        best = SVMPerfResult(best.W, best.primal, dual, count)
+        best = SVMPerfResult(best.W, best.primal, min(dual, best.primal), count)
         if best.relative_gap <= tol:
             break
     return best

@@ -108,7 +108,8 @@ class _Problem:
     def result(self, A: Float64Array, rounds: int) -> TopPushResult:
         """Measure P and D."""
         W = self.weights(A)
-        return TopPushResult(W, A, self.primal(W, self.scores(W)), -self.value(A, W) / self.count, rounds)
+        primal, dual = self.primal(W, self.scores(W)), -self.value(A, W) / self.count
+        return TopPushResult(W, A, primal, min(dual, primal), rounds)
 
 
 def _ascend(problem: _Problem, tol: float, max_rounds: int) -> TopPushResult:

@@ -189,7 +189,7 @@ def relative_gap(gap: float, primal: float) -> float:
 
 
 class HasGap:
-    """A base of results: `primal` and `dual` are P and D, which is nowhere above the minimum of P."""
+    """A base of results: `primal` and `dual` are P and D, which is nowhere above P or its minimum."""
 
     primal: float
     dual: float
@@ -205,9 +205,13 @@ class HasGap:
         return relative_gap(self.gap, self.primal)
 
 
-def refuse_reversed(primal: float, dual: float, size: float, share: float = 1e-9) -> None:
-    """Raise CertificateError where D exceeds P by more than rounding, `share` of the terms' size."""
+def checked_dual(primal: float, dual: float, size: float, share: float = 1e-9) -> float:
+    """Return D, or P where D exceeds it by rounding: what is smaller bounds the optimum as well.
+
+    Raises CertificateError where it exceeds it by more than `share` of the terms' size.
+    """
     if primal - dual < -share * size:
         raise CertificateError(
             f"the dual value {dual:.17g} exceeds the primal value {primal:.17g}; do not use this result"
         )
+    return min(dual, primal)

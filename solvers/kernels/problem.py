@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from topline.solvers.blocks.duals import inside
-from topline.solvers.core.problem import Problem, inner, refuse_reversed
+from topline.solvers.core.problem import Problem, checked_dual, inner
 from topline.solvers.core.requests import EvaluateRequest, RebuildRequest
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.rows import RowSource, is_sparse
@@ -218,12 +218,12 @@ def values_on_matrix(
 
 
 def _values(primal: float, dual: float, smoothed_gap: float, conjugate_mean: float) -> dict[str, float]:
-    refuse_reversed(primal, dual, abs(primal) + abs(conjugate_mean), _ROUNDING)
+    bound = checked_dual(primal, dual, abs(primal) + abs(conjugate_mean), _ROUNDING)
     return {
         "conjugate_mean": conjugate_mean,
         "primal": primal,
-        "dual": dual,
-        "smoothed_gap": smoothed_gap,
+        "dual": bound,
+        "smoothed_gap": smoothed_gap + (dual - bound),
     }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from topline.solvers.core.best import best_dual_point, best_weights
 from topline.solvers.core.dual_points import FoundAt, best_share
-from topline.solvers.core.problem import HasGap, Problem, refuse_reversed, squared_norm
+from topline.solvers.core.problem import HasGap, Problem, checked_dual, squared_norm
 from topline.solvers.core.requests import (
     DualsFromPrimalRequest,
     EvaluateRequest,
@@ -212,10 +212,8 @@ def with_best_primal(
         best = other if other.primal < best.primal else best
     if state.primal_at_zero is not None and state.primal_at_zero < best.primal:
         best = _PrimalSide(np.zeros_like(dual.W), state.primal_at_zero, math.inf)
-    value = dual.value(problem)
-    refuse_reversed(best.primal, value, abs(best.primal) + abs(dual.conjugate_mean), _ROUNDING)
-    # What is left is rounding: a smaller D bounds the optimum as well.
-    value = min(value, best.primal)
+    size = abs(best.primal) + abs(dual.conjugate_mean)
+    value = checked_dual(best.primal, dual.value(problem), size, _ROUNDING)
     return FinalValues(
         W=best.W,
         conjugate_mean=dual.conjugate_mean,

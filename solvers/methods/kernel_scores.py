@@ -23,7 +23,7 @@ from topline.solvers.core.kernel_rows import (
     PickRequest,
     SpreadRequest,
 )
-from topline.solvers.core.problem import Problem, refuse_reversed
+from topline.solvers.core.problem import Problem, checked_dual
 from topline.solvers.core.requests import InsideRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
@@ -64,13 +64,13 @@ class KernelMethod(Method):
         refuse_stale(stats)
         primal, dual, conjugate_mean, mean_sq_dual = values_of_rows(problem, stats)
         if math.isfinite(primal):
-            refuse_reversed(primal, dual, abs(primal) + abs(conjugate_mean), _ROUNDING)
+            dual = checked_dual(primal, dual, abs(primal) + abs(conjugate_mean), _ROUNDING)
         return FinalValues(
             W=state.W,
             conjugate_mean=conjugate_mean,
             primal=primal,
-            dual=min(dual, primal),
-            smoothed_gap=primal - min(dual, primal),
+            dual=dual,
+            smoothed_gap=primal - dual,
             mean_sq_dual=mean_sq_dual,
         )
 

