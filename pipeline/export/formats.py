@@ -39,6 +39,7 @@ class ExportFormat:
     transforms : names of the transforms that it can hold, None for all
     multilabel : whether it can hold a model of several labels a row, with its threshold
     kernel : whether it can hold a model with a kernel
+    best_classes : whether it makes use of the number of best classes
 
     """
 
@@ -50,6 +51,7 @@ class ExportFormat:
     transforms: frozenset[str] | None = None
     multilabel: bool = True
     kernel: bool = False
+    best_classes: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "suffix", self.suffix or f".{self.name}")
@@ -161,12 +163,18 @@ def _sklearn_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
 FORMATS: dict[str, ExportFormat] = {
     form.name: form
     for form in (
-        ExportFormat(name="npz", write=lambda stored, path, _: _write_npz(stored, path), scores=_npz_scores),
+        ExportFormat(
+            name="npz",
+            write=lambda stored, path, _: _write_npz(stored, path),
+            scores=_npz_scores,
+            best_classes=False,
+        ),
         ExportFormat(name="onnx", write=_write_onnx, scores=_onnx_scores),
         ExportFormat(
             name="safetensors",
             write=lambda stored, path, _: _write_safetensors(stored, path),
             scores=_safetensors_scores,
+            best_classes=False,
         ),
         ExportFormat(
             name="sklearn",
@@ -174,6 +182,7 @@ FORMATS: dict[str, ExportFormat] = {
             scores=_sklearn_scores,
             folder_record="estimator.json",
             multilabel=False,
+            best_classes=False,
         ),
     )
 }

@@ -73,13 +73,17 @@ def export_model(
     Raises
     ------
     ConfigError
-        For a format that is not offered or cannot hold the model, and for a folder at `path` that is no
-        earlier export.
+        For a format that is not offered or cannot hold the model, for a `top_k` that it has no use for, and
+        where at `path` is a folder that is no earlier export, or a file that a folder would replace.
     PipelineError
         If scores or best classes do not agree; nothing is kept then.
 
     """
     form = export_format(format)
+    if top_k is not None and not form.best_classes:
+        raise ConfigError(
+            f"--top-k {top_k} changes nothing in {form.name}, which holds all scores: leave it out"
+        )
     stored = StoredModel.open(model_url)
     compression = None
     if most_loss is not None:
@@ -102,11 +106,13 @@ def _written_whole(path: Path) -> Iterator[Path]:
     if path.is_dir() and not any((path / name).exists() for name in records):
         raise ConfigError(f"{path} is a folder and no earlier export: name another --output")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".topline-export-", dir=path.parent) as folder:
-        waiting = Path(folder) / path.name
+    with TemporaryDirectory(prefix=".topline-export-", dir=path.parent) as beside:
+        waiting = Path(beside) / path.name
         yield waiting
-        if path.is_dir() or (waiting.is_dir() and path.exists()):
-            path.rename(Path(folder) / "before")
+        if waiting.is_dir() and path.exists() and not path.is_dir():
+            raise ConfigError(f"{path} is a file, and the export is a folder: name another --output")
+        if path.is_dir():
+            path.rename(Path(beside) / "before")
         waiting.replace(path)
 
 

@@ -203,6 +203,11 @@ class PredictConfig(ImageLimits):
     def _is_a_table(cls, value: Path | None) -> Path | None:
         return table_path(value)
 
+    @model_validator(mode="after")
+    def _are_two_files(self) -> Self:
+        refuse_one_file(self.output, self.page)
+        return self
+
 
 class InspectConfig(BaseModel):
     """What is asked of a model's own rows: whose labels look wrong, and how much work proof is worth."""
@@ -234,6 +239,17 @@ class InspectConfig(BaseModel):
     @classmethod
     def _is_a_table(cls, value: Path | None) -> Path | None:
         return table_path(value)
+
+    @model_validator(mode="after")
+    def _are_two_files(self) -> Self:
+        refuse_one_file(self.output, self.page)
+        return self
+
+
+def refuse_one_file(output: Path | None, page: Path | None) -> None:
+    """Raise `ValueError` where a page would replace the table that was written before it."""
+    if output is not None and page is not None and output.absolute() == page.absolute():
+        raise ValueError(f"--output and --page are both {output}: name two files")
 
 
 def table_path(value: Path | None) -> Path | None:

@@ -188,9 +188,9 @@ def rollback(store_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Sta
     store = open_store(store_url)
     standing = read_standing(store)
     if standing.previous is None:
-        raise GuardError(
-            f"{store_url} has had no champion before {standing.champion}: promote a model instead"
-        )
+        now = standing.champion
+        rest = f" before {now}: promote a model instead" if now else ": promote a model first"
+        raise GuardError(f"{store_url} has had no champion{rest}")
     place = _Place(store, standing.previous)
     _whole(place.url_of(place.name))
     return _decided(place, standing, "rollback", reason or "rolled back by hand", by, None)
@@ -306,7 +306,8 @@ def _uncertified(record: ModelRecord) -> list[str]:
     if certificate is None:
         return ["it has no certificate (topline certify gives it one)"]
     if not (certificate.get("certified") and certificate.get("valid")):
-        return [f"its relative gap {certificate.get('relative_gap')} is not certified"]
+        gap = certificate.get("relative_gap")
+        return [f"its relative gap {gap} is not certified, for which topline certify gives the reason"]
     return []
 
 

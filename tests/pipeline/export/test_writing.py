@@ -123,9 +123,9 @@ def test_what_predicts_otherwise_is_not_kept(
     assert (tmp_path / "model.onnx").read_bytes() == before
     with pytest.raises(ConfigError, match="is a folder and no earlier export"):
         export_model(model, tmp_path, "npz")
-    export_model(model, tmp_path / "model.onnx", "sklearn")
-    export_model(model, tmp_path / "model.onnx", "sklearn")
-    assert load_estimator(tmp_path / "model.onnx").n_features_in_ == 12
+    export_model(model, tmp_path / "model", "sklearn")
+    export_model(model, tmp_path / "model", "sklearn")
+    assert load_estimator(tmp_path / "model").n_features_in_ == 12
 
 
 def test_safetensors_are_what_the_package_reads(model: str, tmp_path: Path) -> None:
@@ -146,3 +146,14 @@ def test_unknown_formats_and_too_many_classes_are_refused(model: str, tmp_path: 
         export_model(model, tmp_path / "model", "pickle")
     with pytest.raises(ConfigError, match="top-k 6 is not between 1 and the 5 classes"):
         export_model(model, tmp_path / "model", "onnx", top_k=6)
+    for kind in ("npz", "safetensors", "sklearn"):
+        with pytest.raises(ConfigError, match=f"--top-k 2 changes nothing in {kind}"):
+            export_model(model, tmp_path / "model", kind, top_k=2)
+
+
+def test_a_folder_takes_no_place_of_a_file(model: str, tmp_path: Path) -> None:
+    place = tmp_path / "labels.npy"
+    place.write_text("mine")
+    with pytest.raises(ConfigError, match=r"labels.npy is a file, and the export is a folder: name"):
+        export_model(model, place, "sklearn")
+    assert place.read_text() == "mine"

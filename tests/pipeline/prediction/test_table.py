@@ -9,6 +9,7 @@ import pytest
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import PredictConfig, build
+from topline.pipeline.options.ingest import InspectConfig
 from topline.pipeline.pages import harmless
 from topline.pipeline.prediction.table import table_schema, table_writer
 
@@ -48,3 +49,9 @@ def test_a_table_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_other_files_are_refused_before_any_work() -> None:
     with pytest.raises(ConfigError, match=r"--output '.*rows\.xlsx' is not usable: .*\.parquet or \.csv"):
         build(PredictConfig, {"output": "rows.xlsx"})
+
+
+@pytest.mark.parametrize("config", [PredictConfig, InspectConfig])
+def test_a_page_takes_no_place_of_the_table(config: type[PredictConfig | InspectConfig]) -> None:
+    with pytest.raises(ConfigError, match=r"--output and --page are both rows\.csv: name two files"):
+        build(config, {"output": "rows.csv", "page": "rows.csv"})

@@ -176,7 +176,11 @@ def test_guards_of_promotion(store: str) -> None:
 
 
 def test_rollback_needs_the_champion_before_whole(store: str) -> None:
+    with pytest.raises(GuardError, match="has had no champion: promote a model first"):
+        rollback(store)
     promote(url(store, 1))
+    with pytest.raises(GuardError, match="has had no champion before m0001: promote a model instead"):
+        rollback(store)
     promote(url(store, 2))
     flip_first(open_store(store), "models/m0001/arrays/W/c/0/0")
     with pytest.raises(InputError, match="m0001 is damaged"):
