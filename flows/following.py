@@ -35,6 +35,8 @@ LOOK_SECONDS = 2.0
 RUNS_SEEN = 50
 
 MISSED = "missed:"
+#: What Prefect says before the exception that a flow raised.
+RAISED = "Flow run encountered an exception: "
 
 _KINDS = {
     StateType.RUNNING: Kind.STARTED,
@@ -131,7 +133,8 @@ class Follower:
 
 
 def _said(run: FlowRun) -> str:
-    return "" if run.state is None else (run.state.message or "")
+    """Return the message of a run's state, without what Prefect puts before every exception."""
+    return "" if run.state is None else (run.state.message or "").removeprefix(RAISED)
 
 
 def _kind(run: FlowRun) -> Kind | None:

@@ -33,6 +33,7 @@ from topline.flows.local_server import local_server
 from topline.flows.parameters import refuse_credentials
 from topline.flows.retraining import retrain
 from topline.pipeline.errors import ConfigError
+from topline.pipeline.images import check_images_exist
 from topline.pipeline.notices import Kind, Notice, NoticeLog, addresses, pulse, told
 from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress
@@ -72,6 +73,8 @@ def serve_retraining(
     config = _absolute(config)
     refuse_credentials({"config": config, "cluster": cluster})
     to = addresses(notify, os.environ)
+    # A path that was mistyped would fail every night.
+    check_images_exist(str(config.extract.images))
     store = open_store(config.store, create=True)
     lines = NoticeLog(out or sys.stdout, log or log_file(config.store), as_json=as_json)
     with lines, told(to, mlflow) as tell:

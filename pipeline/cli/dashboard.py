@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -14,12 +15,14 @@ from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts, following
 from topline.pipeline.options import DASHBOARD_PORT, RUN_STORE
 
+_NAME_IN_STORE = re.compile(r"[rms]\d+")
+
 RunArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
         help="A run such as r0001 or STORE/runs/r0001, a model such as m0001 or a sweep such as s0001"
-        " (default: runs and models)",
+        ", or a store (default: runs and models)",
     ),
 ]
 
@@ -44,7 +47,9 @@ def dashboard(
     out: Annotated[Path | None, typer.Option(help="Write one page that needs no server to this file")] = None,
 ) -> Outcome:
     """Show live and finished runs, and the models they made, as pages; never writes to the store."""
-    if run is not None and "/" in run:
+    if run is not None and not _NAME_IN_STORE.fullmatch(run.rpartition("/")[2]):
+        store, run = run, None
+    elif run is not None and "/" in run:
         from topline.storage.stores import split_url
 
         store, run = split_url(run, _folder(run.rpartition("/")[2]))

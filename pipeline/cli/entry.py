@@ -18,8 +18,12 @@ from topline.pipeline.cli.app import app
 from topline.pipeline.cli.exits import BAD_INPUT, FAILURE, INTERRUPTED, exit_code, is_expected, sentence
 
 DEBUG = "TOPLINE_DEBUG"
-#: What typer says of words that belong to no option.
-_TOO_MANY = "unexpected extra argument"
+#: What typer says of words that it cannot place, each with what may have been meant.
+_HINTS = {
+    "unexpected extra argument": ": the store is named by --store here, values of a list have commas between"
+    " them, as in --C 0.1,1, and a path with spaces quotes",
+    "No such option: --store": ": here the store stands by itself, as in topline status STORE",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -41,10 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = FAILURE
     except TyperException as error:
         message = error.format_message().replace("Value error, ", "")
-        if _TOO_MANY in message:
-            message += (
-                ": values of a list have commas between them, as in --C 0.1,1, and a path with spaces quotes"
-            )
+        message += next((hint for said, hint in _HINTS.items() if said in message), "")
         code = _fail(words, "UsageError", message, BAD_INPUT)
     except BaseException as error:
         if os.environ.get(DEBUG) or isinstance(error, SystemExit):

@@ -10,7 +10,7 @@ import typer
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts, following
-from topline.pipeline.export import FORMATS, export_format
+from topline.pipeline.export import FORMATS, chosen_format
 
 if TYPE_CHECKING:
     from topline.pipeline.export import ExportReport
@@ -21,8 +21,12 @@ def export(
     call: Call,  # noqa: ARG001 - one shape for all
     model: ModelArgument,
     format: Annotated[  # noqa: A002 - the word of the command line
-        str, typer.Option("--format", help=f"Kind of file: {', '.join(FORMATS)}")
-    ] = "npz",
+        str | None,
+        typer.Option(
+            "--format",
+            help=f"Kind of file: {', '.join(FORMATS)} (default: by the ending of --output, else npz)",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", help="File, or for sklearn folder, to write (default: the model's id)"),
@@ -42,10 +46,10 @@ def export(
     """Write a model for other programs, and check that the file predicts the same."""
     from topline.pipeline.export import export_model
 
-    suffix = export_format(format).suffix
+    form = chosen_format(format, output)
     url = find_model(model)
-    path = output or Path(url.rpartition("/")[2] + suffix)
-    found = export_model(url, path, format, top_k=top_k, most_loss=compress)
+    path = output or Path(url.rpartition("/")[2] + form.suffix)
+    found = export_model(url, path, form.name, top_k=top_k, most_loss=compress)
     lines = facts(
         {
             "model": found.model,

@@ -105,7 +105,7 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
     if result.stationarity is not None:
         reached = f"the gradient fell to {result.stationarity:.2e} of its first size"
     short = f"{reached}, above the tolerance {tol:g}"
-    why = f"stopped after {result.passes} passes ({result.status})"
+    why = f"stopped after {result.passes:,} passes ({result.status})"
     if call.chose("train", "max_passes", "time_limit"):
         return SUCCESS, [f"{why}: {short}"]
     fix = f"--resume {result.run} --max-passes {10 * result.passes} continues, a larger --tol accepts it"

@@ -10,7 +10,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from topline.pipeline.export.formats import FORMATS, ExportFormat, export_format, register_format
+from topline.pipeline.export.formats import (
+    FORMATS,
+    ExportFormat,
+    chosen_format,
+    export_format,
+    register_format,
+)
 
 if TYPE_CHECKING:
     from topline.pipeline.export.estimator import ExportedClassifier, load_estimator
@@ -21,6 +27,7 @@ __all__ = [
     "ExportFormat",
     "ExportReport",
     "ExportedClassifier",
+    "chosen_format",
     "export_format",
     "export_model",
     "load_estimator",

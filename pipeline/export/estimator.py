@@ -137,6 +137,11 @@ def load_estimator(folder: str | Path) -> ExportedClassifier:
         content = unseal((place / RECORD).read_bytes(), str(place / RECORD))
         check_encoding(content, ESTIMATOR_ENCODING, str(place / RECORD))
         data = (place / ARRAYS).read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(
+            f"{place} is not an estimator that topline exported: topline export MODEL --format sklearn"
+            f" --output {place} writes one"
+        ) from error
     except (OSError, StorageError) as error:
         raise InputError(f"{place} is not an estimator that topline exported: {error}") from error
     if digest_bytes(data) != content["arrays_sha256"]:

@@ -202,6 +202,23 @@ def export_format(name: str) -> ExportFormat:
     return FORMATS[name]
 
 
+def chosen_format(name: str | None, path: Path | None) -> ExportFormat:
+    """Return the format `name`, or where there is none that of the ending of `path`, else the default.
+
+    `ConfigError` for a path that ends like a file of another format, which a reader would take it for.
+    """
+    suffix = "" if path is None else path.suffix.lower()
+    ends = next((form for form in FORMATS.values() if form.suffix == suffix), None)
+    if name is None:
+        return ends or next(iter(FORMATS.values()))
+    form = export_format(name)
+    if ends is not None and ends is not form:
+        raise ConfigError(
+            f"--output {path} ends like {ends.name}, and --format is {name}: change one of them"
+        )
+    return form
+
+
 def require_holds(form: ExportFormat, stored: StoredModel) -> None:
     """Raise `ConfigError` for a model that the format cannot hold, naming the formats that can."""
     obstacle = form.obstacle(stored)

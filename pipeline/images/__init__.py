@@ -16,7 +16,7 @@ from topline.pipeline.images.items import (
     sorted_names,
     split_name,
 )
-from topline.pipeline.images.sources import SourceImages, list_images
+from topline.pipeline.images.sources import SourceImages, check_images_exist, list_images
 from topline.pipeline.images.words import NO_FRACTIONS, numbers_in, word
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Picture",
     "Pixels",
     "SourceImages",
+    "check_images_exist",
     "decode",
     "delimiter_of",
     "list_images",

@@ -34,9 +34,7 @@ def list_images(images: str, *, labelled: bool = True) -> ImageListing:
     a pattern of them (shard-*.tar); without `labelled` also a single image.  Raises `InputError` for
     anything else, and where no image is found.
     """
-    if "://" in images:
-        raise InputError(f"{images}: images are read from this machine's disks: copy or mount them first")
-    path = Path(images).expanduser().absolute()
+    path = _place(images)
     if path.is_dir():
         listing = _folder(path.resolve(), labelled=labelled)
     elif path.is_file():
@@ -49,6 +47,19 @@ def list_images(images: str, *, labelled: bool = True) -> ImageListing:
             f"{printable(images)} has no images{left_out}: name a folder with a folder for each class"
         )
     return listing
+
+
+def check_images_exist(images: str) -> None:
+    """Raise `InputError` where nothing is at the place that `images` names, without listing what is there."""
+    path = _place(images)
+    if not path.exists():
+        _shards(path)
+
+
+def _place(images: str) -> Path:
+    if "://" in images:
+        raise InputError(f"{images}: images are read from this machine's disks: copy or mount them first")
+    return Path(images).expanduser().absolute()
 
 
 def _folder(root: Path, *, labelled: bool) -> ImageListing:
@@ -78,11 +89,15 @@ def _file(path: Path, *, labelled: bool) -> ImageListing:
 
 
 def _pattern(path: Path, *, labelled: bool) -> ImageListing:
+    root = path.parent.resolve()
+    return list_shards(root, [root / shard.name for shard in _shards(path)], labelled=labelled)
+
+
+def _shards(path: Path) -> list[Path]:
     shards = sorted(Path(found) for found in glob.glob(str(path)) if found.endswith(".tar"))  # noqa: PTH207
     if not shards:
         raise InputError(f"{printable(str(path))} is not there: name a folder, a table or tar shards")
-    root = path.parent.resolve()
-    return list_shards(root, [root / shard.name for shard in shards], labelled=labelled)
+    return shards
 
 
 class SourceImages:

@@ -141,13 +141,14 @@ def _prepare(
     """Return the extraction: images listed, backbone made, and the dataset begun or found."""
     if config.images is None:
         raise ConfigError("--images is missing: name a folder with a folder for each class")
-    store = open_store(config.store, create=True)
     named = None if config.backbone is None else make_backbone(config)
     listing = list_images(config.images).shuffled()
     if config.label_separator is None:
         logger.info("%s", classes_found(listing))
     if check is not None:
         check(listing)
+    # Nothing is made in the store's place for a job that is refused.
+    store = open_store(config.store, create=True)
     wanted = named or unnamed_backbone(config, listing, store, follow=follow)
     backbone = fitted_backbone(wanted, store, listing, config.limits, progress)
     about = f"{backbone.dim:,} features: {backbone.about()}"
@@ -296,10 +297,11 @@ def _too_many(job: _Job, rejected: int) -> str:
         if len(bad) >= NAMED_IMAGES:
             break
     allow = min(1.0, math.ceil(100 * rejected / total) / 100)
+    among = ", among them" if rejected > NAMED_IMAGES else ""
     so_far = "" if len(units) == writer.units else " so far"
     return (
         f"{rejected} of {total} images ({rejected / total:.1%}) cannot be used{so_far}, more than"
-        f" --max-bad-share {job.config.max_bad_share:g} allows: {'; '.join(bad[:NAMED_IMAGES])} first of all;"
+        f" --max-bad-share {job.config.max_bad_share:g} allows{among}: {'; '.join(bad[:NAMED_IMAGES])};"
         f" repair or remove them, or allow more with --max-bad-share {allow:g}"
     )
 

@@ -288,8 +288,11 @@ def _refuse(source: FeatureFile, X: Rows, values: Any, bad: Any, start: int, dty
     else:
         local = np.flatnonzero(bad.any(axis=1))
     rows = (np.unique(local) + start).tolist()
+    names = None if isinstance(X, csr_matrix) else source.columns()
+    columns = [names[column] for column in np.flatnonzero(bad.any(axis=0)).tolist()] if names else []
+    within = f", of {named(columns)}" if columns else ""
     overflow = bool(np.isfinite(values[bad].astype(np.float64)).any())
     what = f"values beyond {dtype}" if overflow else "NaN or infinity"
     fix = "scale them" if overflow else "repair or leave out these rows"
     more = " (float32 reaches further)" if overflow and dtype == "float16" else ""
-    raise InputError(f"{source.place} has {what} in row {first_rows(rows)}: {fix}{more}")
+    raise InputError(f"{source.place} has {what} in row {first_rows(rows)}{within}: {fix}{more}")

@@ -23,7 +23,7 @@ def vanished(listing: ImageListing) -> list[str]:
     gone = [item.path for item in listing.items if _is_gone(listing, item)]
     if gone:
         logger.warning(
-            "%d of %d images are gone since they were listed (%s first of all): they are listed again",
+            "%d of %d images are gone since they were listed (the first: %s): they are listed again",
             len(gone),
             len(listing.items),
             ", ".join(gone[:_NAMED]),

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.evaluation import METRICS, Metric, measured
+from topline.pipeline.images import check_images_exist
 from topline.pipeline.ingest import Changes, changes_between
 from topline.pipeline.jobs.checks import check_of_images, check_places
 from topline.pipeline.jobs.steps import STEPS, Steps
@@ -95,6 +96,7 @@ def retrain(
     begun = time.monotonic()
     refuse_label_sets(config.extract)
     check_places(config.store, config.train, cluster, None)
+    check_images_exist(str(config.extract.images))
     store = open_store(config.store, create=True)
     wait = config.wait_seconds if config.overlap == "wait" else 0.0
     with held_lease(store, LEASE, by, wait=wait) as lease:

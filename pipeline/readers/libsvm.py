@@ -114,6 +114,8 @@ def _parse(lines: list[bytes]) -> _Block:
 
     labels, rows, bare = list[str](), list[bytes](), None
     for place, line in enumerate(lines):
+        if b"\0" in line:
+            raise ValueError("this is no text")
         label, pairs = _label_and_pairs(line.partition(b"#")[0])
         if not label and not pairs:
             continue

@@ -110,7 +110,7 @@ class _Curve:
         rank[order] = np.arange(len(order))
         X, y, rank = _picked(rows, drawn), rows.labels()[drawn].astype(np.int64), rank[drawn]
         if self._progress is not None:
-            self._progress.begin("sizes", len(sizes), "models")
+            self._progress.begin("training sizes", len(sizes), "models")
         whole = self._ranks(self._stored.W)
         points, duals = [], np.zeros((len(drawn), self._stored.model.record.m), dtype=np.float32)
         for size in sizes:

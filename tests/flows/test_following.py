@@ -78,6 +78,14 @@ def test_a_run_that_fails_between_two_looks_is_said_whole(store: Store, state: C
     assert said(follower.poll()) == [("started", "nightly"), ("failed", "nightly: no image can be read")]
 
 
+def test_an_exception_is_told_without_the_words_that_prefect_puts_before_each(store: Store) -> None:
+    runs = Runs()
+    follower = Follower(store, runs)
+    follower.poll()
+    runs.set("nightly", Failed(message="Flow run encountered an exception: InputError: no images"))
+    assert said(follower.poll())[-1] == ("failed", "nightly: InputError: no images")
+
+
 def test_missed_and_refused_runs_are_told_apart(store: Store) -> None:
     runs = Runs()
     follower = Follower(store, runs)

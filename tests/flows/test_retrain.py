@@ -29,7 +29,7 @@ from topline.flows.killed_runs import HEARTBEAT_TIMEOUT, ensure_heartbeat_automa
 from topline.flows.local_server import LocalServer
 from topline.flows.retraining import coalesce_missed_runs, retrain
 from topline.flows.serving import OrderlyRunner, schedule_of
-from topline.pipeline.errors import ConfigError
+from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.jobs import LEASE
 from topline.pipeline.options import ClusterConfig, ExtractConfig, PromotionRule, RetrainConfig, TrainConfig
 from topline.pipeline.registry import Decision, Evidence, Weighing
@@ -262,6 +262,14 @@ def test_serving_cancels_what_its_runner_cut_off(
         assert client.read_task_run(left[0]).state_type == StateType.CRASHED
     assert ended is not None
     assert (ended.type, str(ended.message).partition(":")[0]) == (StateType.CANCELLED, "interrupted")
+
+
+def test_images_that_are_not_there_are_refused_before_anything_is_served(tmp_path: Path) -> None:
+    images = str(tmp_path / "phtos")
+    config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=images))
+    with pytest.raises(InputError, match="phtos is not there"):
+        serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
+    assert not (tmp_path / "store").exists()
 
 
 def test_an_address_that_cannot_be_told_is_refused_before_anything_is_served(tmp_path: Path) -> None:

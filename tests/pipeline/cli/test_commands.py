@@ -137,7 +137,36 @@ def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(
 def test_values_with_spaces_between_them_are_told_of_commas(topline: Any, tmp_path: Path) -> None:
     ran = topline("sweep", "--store", str(tmp_path), "--C", "0.1", "1")
     assert ran.code == 2
-    assert "(1): values of a list have commas between them, as in --C 0.1,1" in ran.err
+    assert "values of a list have commas between them, as in --C 0.1,1" in ran.err
+
+
+def test_a_store_in_another_command_s_place_is_told_where_it_goes(topline: Any, store: str) -> None:
+    assert "the store is named by --store here" in topline("train", store).err
+    ran = topline("status", "--store", store)
+    assert (ran.code, "here the store stands by itself, as in topline status STORE" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", ["run", "retrain"])
+def test_no_store_is_made_for_images_that_are_not_there(topline: Any, tmp_path: Path, command: str) -> None:
+    ran = topline(command, "--images", str(tmp_path / "phtos"), "--store", str(tmp_path / "shop"))
+    assert ran.code == BAD_INPUT
+    assert "phtos is not there" in ran.err
+    assert not (tmp_path / "shop").exists()
+
+
+def test_a_dashboard_s_word_that_names_no_run_is_a_store(topline: Any, tmp_path: Path) -> None:
+    ran = topline("dashboard", str(tmp_path / "shop"))
+    assert f"there is no store at {tmp_path / 'shop'}" in ran.err
+
+
+def test_the_ending_of_an_export_says_its_format(topline: Any, tmp_path: Path) -> None:
+    small_dataset(tmp_path / "store")
+    topline("train", "--store", str(tmp_path / "store"))
+    exported = ("export", str(tmp_path / "store"), "--output")
+    assert topline(*exported, str(tmp_path / "model.onnx"), "--json").json["format"] == "onnx"
+    assert topline(*exported, str(tmp_path / "model"), "--json").json["format"] == "npz"
+    ran = topline(*exported, str(tmp_path / "model.onnx"), "--format", "npz")
+    assert (ran.code, "ends like onnx, and --format is npz" in ran.err) == (2, True)
 
 
 def test_a_word_in_capitals_is_the_readers_and_other_words_are_quoted() -> None:

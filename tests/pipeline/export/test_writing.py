@@ -141,6 +141,13 @@ def test_safetensors_are_what_the_package_reads(model: str, tmp_path: Path) -> N
     assert record["class_names"] == list(stored.model.record.class_names)
 
 
+def test_what_is_no_exported_estimator_is_told_how_one_is_made(model: str, tmp_path: Path) -> None:
+    export_model(model, tmp_path / "file", "npz")
+    for place in (tmp_path / "absent", tmp_path / "file", tmp_path):
+        with pytest.raises(InputError, match=r"that topline exported: topline export MODEL --format sklearn"):
+            load_estimator(place)
+
+
 def test_unknown_formats_and_too_many_classes_are_refused(model: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'pickle': take one of npz, onnx, safetensors, sklearn"):
         export_model(model, tmp_path / "model", "pickle")

@@ -389,6 +389,19 @@ def test_files_that_are_no_features_are_refused(tmp_path: Path) -> None:
         import_features(ImportConfig())
 
 
+def test_numbers_of_a_table_that_are_not_finite_are_named_by_column(tmp_path: Path) -> None:
+    table = {"width": [1.0, 2.0, 3.0, 4.0], "price": [1.0, None, 2.0, 3.0], "label": ["a", "b", "a", "b"]}
+    pq.write_table(pa.table(table), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"has NaN or infinity in row 1, of price: repair"):
+        run(tmp_path, tmp_path / "t.parquet")
+
+
+def test_what_is_no_text_is_not_read_as_libsvm(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"PK\x00\x01 1:2\n\x00\x02")
+    with pytest.raises(InputError, match=r"model.onnx, line 1: this is no text; a line is LABEL"):
+        run(tmp_path, tmp_path / "model.onnx")
+
+
 def test_nulls_in_parquet_are_named(tmp_path: Path) -> None:
     pq.write_table(
         pa.table({"a": [1.0, None, 2.0], "b": [1, 2, 3], "label": [0, 1, 0]}), tmp_path / "a.parquet"
