@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from topline.storage.fingerprint import digest_json
 
 _ID, _LABEL = "sample_id", "label"
 #: What `topline inspect` puts before a text that a spreadsheet would run.
-_HARMLESS = ("'=", "'+", "'-", "'@")
+_HARMLESS = ("'=", "'+", "'-", "'@", "'\t", "'\r", "'\n")
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Edits:
         out = set() if without is None else set(_ids(without))
         labels: dict[str, str] = {}
         for row in [] if labels_from is None else _table(labels_from, (_ID, _LABEL)):
-            name, label = row[_ID], row[_LABEL]
+            name, label = row[_ID], row[_LABEL].strip()
             if labels.setdefault(name, label) != label:
                 raise InputError(f"{labels_from} has two labels of {name}: leave one of them out")
         out |= {name for name, label in labels.items() if not label}
@@ -125,17 +126,24 @@ def _refuse_unknown(edits: Edits, ids: Sequence[str], dataset: str) -> None:
     if unknown:
         others = len(unknown) - 1
         more = f" and {others:,} other{'s' if others > 1 else ''}" if others else ""
-        raise InputError(f"dataset {dataset} has no row {unknown[0]!r}{more}: take ids from topline inspect")
+        raise InputError(
+            f"dataset {dataset} has no row {unknown[0]!r}{more}: take ids from topline inspect, and put one"
+            " that holds a comma in double quotes"
+        )
 
 
 def _ids(text: str) -> list[str]:
-    """Return the ids in a file (one a line, or a table with the column sample_id), or with commas between."""
+    """Return the ids in a file (one a line, or a table with the column sample_id), or with commas between.
+
+    In double quotes an id may hold commas, as in the line of a CSV.
+    """
     path = Path(text).expanduser()
     if path.suffix.lower() in (".csv", ".parquet"):
         return [row[_ID] for row in _table(path, (_ID,))]
     if path.is_file() or path.suffix.lower() == ".txt":
         return [line.strip() for line in _text(path).splitlines() if line.strip()]
-    return [part.strip() for part in text.split(",") if part.strip()]
+    parts = next(csv.reader([text], skipinitialspace=True), [])
+    return [part.strip() for part in parts if part.strip()]
 
 
 def _table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
@@ -145,8 +153,10 @@ def _table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
             table = pq.read_table(path)
         rows, there = table.to_pylist(), table.column_names
     else:
-        lines = _text(path).splitlines()
-        reader = csv.DictReader(lines, delimiter=delimiter_of(path, lines[0] if lines else "", columns))
+        # Not by splitlines: a text in quotes may hold the ends of lines.
+        text = _text(path)
+        delimiter = delimiter_of(path, text.partition("\n")[0].rstrip("\r"), columns)
+        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
         rows, there = list(reader), list(reader.fieldnames or ())
     missing = [name for name in columns if name not in there]
     wanted = f"give a table with the columns {' and '.join(columns)}"
@@ -158,10 +168,10 @@ def _table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 
 def _plain(value: object) -> str:
-    text = "" if value is None else str(value).strip()
+    text = "" if value is None else str(value)
     return text[1:] if text.startswith(_HARMLESS) else text
 
 
 def _text(path: Path) -> str:
-    with reading(str(path)):
-        return path.read_text(encoding="utf-8-sig")
+    with reading(str(path)), path.open(encoding="utf-8-sig", newline="") as file:
+        return file.read()

@@ -208,3 +208,11 @@ def test_what_cannot_be_bounded_is_refused_by_name() -> None:
     both = solve(X, y, OneVsAll("hinge"), 1.0 / n, label_sets=sets)
     with pytest.raises(UnsupportedCombinationError, match="label sets"):
         leave_one_out(X, y, both)
+
+
+def test_without_the_only_row_that_counts_nothing_is_told_from_anything() -> None:
+    X, y, weights = np.eye(3), np.arange(3), np.array([0.0, 0.0, 2.0])
+    result = solve(X, y, MaxHinge(), 0.1, sample_weight=weights, tol=0.1)
+    found = leave_one_out(X, y, result, sample_weight=weights, max_passes=100)
+    assert (found.low[2], found.margins[2], found.high[2]) == (0.0, 0.0, 0.0)
+    assert found.decided[2] == "open"
