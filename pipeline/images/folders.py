@@ -27,8 +27,9 @@ def list_folder(root: Path, *, labelled: bool = True) -> ImageListing:
 
     The class is the path of an image's folder below `root` (below root/train and so on if the folders in
     `root` are such splits).  If all images lie directly in `root` it is the one class.  Hidden files and
-    files whose suffix says that they are not images are left out; a link that leads out of `root`, a link to
-    a folder and anything that is not a regular file is listed with the reason why it is refused.
+    files whose suffix says that they are not images are left out, as are stores; a link that leads out of
+    `root`, a link to a folder and anything that is not a regular file is listed with the reason why it is
+    refused.
     """
     found = sorted(_walk(root, ""), key=lambda entry: entry[0].split("/"))
     ignored = tuple(printable(path) for path, error in found if error is None)
@@ -75,12 +76,19 @@ def _walk(root: Path, folder: str) -> Iterator[tuple[str, str | None]]:
             yield path, None
         elif entry.is_symlink() and entry.is_dir():
             yield path, "is a link to a folder, which is not followed"
+        elif entry.is_dir(follow_symlinks=False) and _is_store(Path(entry.path)):
+            yield path, None
         elif entry.is_dir(follow_symlinks=False):
             yield from _walk(root, path)
         elif is_other(entry.name):
             yield path, None
         else:
             yield path, ""
+
+
+def _is_store(folder: Path) -> bool:
+    """Return whether a folder is a store, whose chunks have no suffix and would pass for images."""
+    return (folder / "commits" / "datasets").is_dir()
 
 
 def _entries(folder: Path, *, may_be_gone: bool = False) -> list[os.DirEntry[str]]:

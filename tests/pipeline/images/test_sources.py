@@ -407,3 +407,12 @@ def test_the_digest_knows_whether_anything_has_changed(tmp_path: Path) -> None:
 def test_class_names_that_are_numbers_are_in_their_order() -> None:
     assert sorted_names(["10", "9", "1", "9"]) == ("1", "9", "10")
     assert sorted_names(["10", "9", "b", "a"]) == ("10", "9", "a", "b")
+
+
+def test_a_store_among_the_classes_is_left_out(tmp_path: Path) -> None:
+    for place in ("cat/1.jpg", "dog/2.jpg", "store/commits/datasets/d0001", "store/units/0/c/0"):
+        (tmp_path / place).parent.mkdir(parents=True)
+        (tmp_path / place).write_bytes(b"x")
+    listing = list_images(str(tmp_path))
+    assert [(item.path, item.label) for item in listing.items] == [("cat/1.jpg", "cat"), ("dog/2.jpg", "dog")]
+    assert listing.ignored == ("store",)
