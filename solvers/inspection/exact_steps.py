@@ -79,6 +79,9 @@ def margin_without(point: DualPoint, row: int, k: int, estimate: float, max_pass
     problem = point.problem
     weights, A = point.weights.copy(), point.A.copy()
     weights[row], A[row] = 0.0, 0.0
+    if not weights.any():
+        # The best of no rows is W = 0.
+        return Steps(0.0, 0.0, 0.0, rival=int(point.y[row] == 0), passes=0)
     start = Start(point.W, A)
     x = as_rows(point.X[row : row + 1], np.dtype(np.float64))
     norm, passes = point.norms[row : row + 1], 0

@@ -292,7 +292,7 @@ def _due_for_rebuild(before: SolverState, after: SolverState) -> bool:
 def _go_on(callbacks: Sequence[Callback], record: IterationRecord, state: SolverState) -> bool:
     """Call every callback, also after one that said False."""
     answers = [callback(record, state) for callback in callbacks]
-    return all(answer is not False for answer in answers)
+    return not any(isinstance(answer, bool | np.bool_) and not answer for answer in answers)
 
 
 def _record(

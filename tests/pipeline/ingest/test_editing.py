@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy.sparse import issparse
 
@@ -15,6 +16,7 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.ingest import Edits, edited_dataset
 from topline.pipeline.inspection import inspect_model
 from topline.pipeline.options import ClusterConfig, InspectConfig, TrainConfig
+from topline.pipeline.prediction.table import table_writer
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.training import train
 from topline.storage.datasets import Dataset
@@ -53,6 +55,23 @@ def test_rows_are_gone_and_labels_are_corrected(tmp_path: Path, sparse: bool) ->
     assert edited_dataset(dataset, edits).id == edited.info.id
     assert edited_dataset(dataset, Edits(frozenset(), {})).id == dataset.info.id
     assert verify_store(dataset.store) == []
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_names_come_back_from_the_table_that_was_written(tmp_path: Path, form: str) -> None:
+    names = ["=cmd()", "-a", "\tb", "\nc", "d\ne", "f,g", "h\x0bi", "\u2028j", 'k"l', "-5", " m "]
+    path, schema = tmp_path / f"rows.{form}", pa.schema([("sample_id", pa.string()), ("label", pa.string())])
+    with table_writer(path, schema) as write:
+        write(pa.table({"sample_id": names, "label": [f"={name}" for name in names]}, schema))
+    assert Edits.read(None, path).labels == {name: f"={name}".strip() for name in names}
+    assert Edits.read(str(path), None).without == set(names)
+
+
+def test_names_that_hold_commas_are_given_in_quotes(tmp_path: Path) -> None:
+    assert Edits.read('"a,b/1.png", c"d.png,e', None).without == {"a,b/1.png", 'c"d.png', "e"}
+    dataset = small_dataset(tmp_path / "store", n=80)
+    with pytest.raises(InputError, match=r"has no row 'a' and 1 other: .* in double quotes"):
+        edited_dataset(dataset, Edits.read("a,b/1.png", None))
 
 
 def test_what_no_row_or_file_is_called_is_refused(tmp_path: Path) -> None:
