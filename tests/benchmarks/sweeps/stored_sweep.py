@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.sweeps.stored_sweep --folder FOLDER [--rows 200000] [--d 1024] [--m 100]
         [--C 1e-3:1e2:45] [--losses topk_hinge,softmax,topk_entropy] [--k 5] [--folds 5]
-        [--memory-limit 4GiB] [--workers 2] [--exhaustive ROWS]
+        [--memory-limit 4GiB] [--workers 2] [--rule race] [--exhaustive ROWS]
 
 makes a store of clustered rows behind a ReLU once (`relu_features`), runs `topline sweep --memory-limit` on
 it and `topline train` at the best cell, from zero to the same relative gap 1e-3, and prints passes over all
@@ -58,7 +58,8 @@ def swept(dataset: Dataset, options: argparse.Namespace, *words: str) -> tuple[S
     cost = command_cost(
         [
             "sweep", *place(dataset, options), "--C", options.C, "--loss", options.losses,
-            "--k", str(options.k), "--topk", "1", "--folds", str(options.folds), *words,
+            "--k", str(options.k), "--topk", "1", "--folds", str(options.folds),
+            "--rule", options.rule, *words,
         ]
     )  # fmt: skip
     return SweepResult.from_dict(cost.answer), cost
@@ -169,6 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--C", default="1e-3:1e2:45", help="as for topline sweep")
     parser.add_argument("--losses", default="topk_hinge,softmax,topk_entropy")
     parser.add_argument("--memory-limit", default="4GiB")
+    parser.add_argument("--rule", default="race", help="as for topline sweep")
     parser.add_argument("--exhaustive", type=int, metavar="ROWS", help="compare the choice on so many rows")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
