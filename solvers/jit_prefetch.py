@@ -42,16 +42,17 @@ _fetch_at: Any = _compiled(_at)
 
 
 @jit
-def _fetch(array: Any, place: int, bytes_: int) -> None:
-    last = min(bytes_, _SEEN) - 1
-    for offset in range(0, last, _LINE):
+def _fetch(array: Any, place: int, bytes_: int, first: int = 0) -> None:
+    last = first + min(bytes_, _SEEN) - 1
+    for offset in range(first, last, _LINE):
         _fetch_at(array, place, offset)
     _fetch_at(array, place, last)
 
 
-def _wait_for(array: Any, place: int, bytes_: int) -> None:
+def _wait_for(array: Any, place: int, bytes_: int, first: int = 0) -> None:
     pass
 
 
-#: Inside compiled functions: (array, place, bytes_) begins to fetch so many bytes from array[place] on.
+#: Inside compiled functions: (array, place, bytes_, first=0) begins to fetch so many bytes of array[place],
+#: from its byte `first` on.
 fetch: Any = _wait_for if getattr(config, "DISABLE_JIT", False) else _fetch

@@ -106,7 +106,8 @@ def _stages(
         least = min(least, _SETTLED * request.enough)
     look = (_LOOKS_WARM if request.warm else _LOOKS if work.linear else _LOOKS_SMOOTH) * request.enough
     sweeps = request.sweeps if work.linear or request.warm else 1
-    if sweeps == 1 and first < look:
+    # Who looks at all of the rows needs as many visits that are left.
+    if sweeps == 1 and first < look and len(work.allowed(rows)) == len(rows):
         gap = work.gap(held, rows)
         if gap <= request.enough:
             return gap

@@ -13,6 +13,8 @@ from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.rows import Rows, RowSource
+from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import borrowed
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Numbers of A that are looked at together.
@@ -135,6 +137,16 @@ class SweptPart(NamedTuple):
     scale: float
     gamma: float
     gamma_own: float
+
+
+@jit
+def borrowed_part(part: SweptPart) -> SweptPart:
+    """Return the same part, of which no use is counted: threads would wait for each other's counting."""
+    return SweptPart(
+        borrowed(part.X), borrowed(part.places), borrowed(part.rows), borrowed(part.y),
+        borrowed(part.weights), borrowed(part.norms), borrowed(part.along), borrowed(part.u),
+        part.kept_apart, borrowed(part.A), borrowed(part.delta), part.scale, part.gamma, part.gamma_own,
+    )  # fmt: skip
 
 
 class DualWindow:

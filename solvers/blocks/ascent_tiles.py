@@ -18,13 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_rows import SweptPart
-from topline.solvers.blocks.ascent_sweeps import update_row
+from topline.solvers.blocks.ascent_rows import SweptPart, borrowed_part
+from topline.solvers.blocks.ascent_sweeps import AHEAD, update_row
 from topline.solvers.blocks.atomics import add_and_get_old, wait_until
 from topline.solvers.blocks.thread_choice import Helpers, ThreadChoice
-from topline.solvers.blocks.tile_products import GROUP, carry_tile, carry_whole_tile, dots
+from topline.solvers.blocks.tile_products import GROUP, carry_tile, carry_whole_tile, dots, keep_steps
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
+from topline.solvers.jit_prefetch import fetch
 from topline.solvers.projections.ordering import column_workspace, room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
@@ -36,8 +37,6 @@ _TILE_ROWS = (4, 64)
 _SHARED = 1 << 28
 #: Chunks that the classes of a tile are cut into.
 _CHUNKS = 16
-#: A row of which one class in so many changes is kept as one of which all do: loops then go along memory.
-_WHOLE = 2
 #: Places of the counters: tiles that are updated, and from `_FIRST` on, each `_APART` places, so that no two
 #: share a cache line, chunks of a tile that are taken and chunks that are done.
 _UPDATED, _FIRST, _APART = 0, 8, 8
@@ -147,16 +146,6 @@ def _spare(tiles: _Tiles) -> _Spare:
 
 
 @jit
-def _borrowed_part(part: SweptPart) -> SweptPart:
-    """Return the same part, of which no use is counted: threads would wait for each other's counting."""
-    return SweptPart(
-        borrowed(part.X), borrowed(part.places), borrowed(part.rows), borrowed(part.y),
-        borrowed(part.weights), borrowed(part.norms), borrowed(part.along), borrowed(part.u),
-        part.kept_apart, borrowed(part.A), borrowed(part.delta), part.scale, part.gamma, part.gamma_own,
-    )  # fmt: skip
-
-
-@jit
 def _borrowed_tiles(tiles: _Tiles) -> _Tiles:
     """Return the same tiles, of which no use is counted."""
     return _Tiles(
@@ -169,7 +158,7 @@ def _borrowed_tiles(tiles: _Tiles) -> _Tiles:
 @jit
 def _help(shared_part: SweptPart, shared: _Tiles) -> None:
     """Do chunks of one tile after the other, each as soon as the tile two before it is updated."""
-    part, tiles, spare = _borrowed_part(shared_part), _borrowed_tiles(shared), _spare(shared)
+    part, tiles, spare = borrowed_part(shared_part), _borrowed_tiles(shared), _spare(shared)
     for k in range(len(tiles.order) // tiles.counts.shape[1] - 1):
         # Neither W nor a step changes while others still need it as it is.
         wait_until(tiles.counters, _UPDATED, k - 1)
@@ -190,7 +179,7 @@ def _lead(
     rises: Float64Array,
 ) -> None:
     """Update the rows of one tile after the other, and do chunks while the next tile is not ready."""
-    part, tiles, spare = _borrowed_part(shared_part), _borrowed_tiles(shared), _spare(shared)
+    part, tiles, spare = borrowed_part(shared_part), _borrowed_tiles(shared), _spare(shared)
     t, m = tiles.counts.shape[1], tiles.classes.shape[2]
     n_tiles = len(tiles.order) // t - 1
     owners = column_workspace(m), room(m), room(m), rho, margins
@@ -202,9 +191,10 @@ def _lead(
         _do_chunks(k, part, tiles, spare)
         _wait_for_chunks(k, tiles)
         for p in range(t):
+            _fetch_ahead(k, p + AHEAD, part, tiles)
             i = part.rows[min(k * t + p, len(part.rows) - 1)]
             if k * t + p >= len(part.rows) or part.weights[i] == 0.0:
-                _keep_steps(k % 2, p, 0, changed, steps, tiles)
+                keep_steps(k % 2, p, 0, changed, steps, tiles.counts, tiles.classes, tiles.steps)
                 if k * t + p < len(part.rows):
                     rises[i] = -1.0
                 continue
@@ -217,7 +207,7 @@ def _lead(
             rises[i] = rise * part.weights[i]
             for e in range(n_changed):
                 apart[changed[e]] -= part.kept_apart * steps[e] * part.along[i]
-            _keep_steps(k % 2, p, n_changed, changed, steps, tiles)
+            keep_steps(k % 2, p, n_changed, changed, steps, tiles.counts, tiles.classes, tiles.steps)
         add_and_get_old(tiles.counters, _UPDATED, 1)
     for k in range(max(n_tiles - 2, 0), n_tiles):
         _carry(k, 0, tiles.W.shape[0], part, tiles, spare)
@@ -225,19 +215,19 @@ def _lead(
 
 
 @jit
-def _keep_steps(
-    slot: int, p: int, n_changed: int, changed: Int64Array, steps: Float64Array, tiles: _Tiles
-) -> None:
-    """Keep what row p of a tile changes: so many classes, by steps along it."""
-    m = tiles.classes.shape[2]
-    whole = n_changed == 0 or _WHOLE * n_changed >= m
-    tiles.counts[slot, p] = m if whole and n_changed > 0 else n_changed
-    if whole:
-        for j in range(m):
-            tiles.classes[slot, p, j], tiles.steps[slot, p, j] = j, 0.0
-    for e in range(n_changed):
-        at = changed[e] if whole else e
-        tiles.classes[slot, p, at], tiles.steps[slot, p, at] = changed[e], steps[e]
+def _fetch_ahead(k: int, p: int, part: SweptPart, tiles: _Tiles) -> None:
+    """Begin to fetch the dual row of row p of tile k, and its scores, which other threads have written."""
+    t = tiles.counts.shape[1]
+    i = part.rows[min(k * t + p, len(part.rows) - 1)]
+    fetch(part.A, i, part.A.shape[1] * part.A.itemsize)
+    fetch(part.delta, i, part.A.shape[1] * part.delta.itemsize)
+    if p < t:
+        scores, inner = (
+            tiles.scores.shape[2] * tiles.scores.itemsize,
+            tiles.inner.shape[2] * tiles.inner.itemsize,
+        )
+        fetch(tiles.scores, k % 2, scores, p * scores)
+        fetch(tiles.inner, k % 2, inner, p * inner)
 
 
 @jit

@@ -10,6 +10,8 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 
 #: Rows and classes that share their loads: 4 x 4 sums fill the registers of a core.
 GROUP = 4
+#: A row of which one class in so many changes is kept as one of which all do: loops then go along memory.
+_WHOLE = 2
 #: Gram matrices from which on, and columns up to which, the products of all pairs of columns are made once.
 _MANY_GRAMS, _FEW_COLUMNS = 12, 128
 #: Rows whose pairs stay in the cache between their making and their use.
@@ -71,6 +73,29 @@ def dots(
     out[slot, p, j], out[slot, p, j + 1], out[slot, p, j + 2], out[slot, p, j + 3] = s20, s21, s22, s23
     p += 1
     out[slot, p, j], out[slot, p, j + 1], out[slot, p, j + 2], out[slot, p, j + 3] = s30, s31, s32, s33
+
+
+@jit
+def keep_steps(
+    slot: int,
+    p: int,
+    n_changed: int,
+    changed: Int64Array,
+    change: Float64Array,
+    counts: Int64Array,
+    classes: IntArray,
+    steps: Float64Array,
+) -> None:
+    """Keep what row p of a tile changes, the first `n_changed` of `changed` by `change`, for `carry_tile`."""
+    m = classes.shape[2]
+    whole = n_changed == 0 or _WHOLE * n_changed >= m
+    counts[slot, p] = m if whole and n_changed > 0 else n_changed
+    if whole:
+        for j in range(m):
+            classes[slot, p, j], steps[slot, p, j] = j, 0.0
+    for e in range(n_changed):
+        at = changed[e] if whole else e
+        classes[slot, p, at], steps[slot, p, at] = changed[e], change[e]
 
 
 @jit(fastmath={"contract"})

@@ -35,6 +35,16 @@ def test_a_budget_is_used_up_by_sweeps_that_are_cut_off(blocks) -> None:
     assert all(passes - 1 <= end <= passes for passes, end in zip(range(2, 40), ends, strict=True))
 
 
+def test_a_look_at_the_gap_of_rows_stays_within_the_passes() -> None:
+    X, y = examples(n=40)
+    wanted = [(passes, tol) for passes in range(1, 12) for tol in (1e-3, 1e-6, 1e-10)]
+    ends = [
+        solve(X, y, Softmax(), 0.1, method="dual_ascent", tol=tol, max_passes=passes, m=M).passes
+        for passes, tol in wanted
+    ]
+    assert all(end <= passes for end, (passes, _) in zip(ends, wanted, strict=True))
+
+
 def test_a_time_limit_ends_sweeps_before_all_rows_were_visited() -> None:
     X, y = examples(n=9000)
     limit = 1e-6  # over before the first row
