@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import httpx
 from prefect import flow
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
@@ -17,6 +19,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
@@ -74,12 +77,7 @@ def coalesce_missed_runs() -> list[FlowRun]:
         return []
     try:
         with get_client(sync_client=True) as client:
-            waiting = client.read_flow_runs(
-                flow_run_filter=FlowRunFilter(
-                    state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
-                ),
-                deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[run.deployment_id])),
-            )
+            waiting = _waiting(client, run.deployment_id)
             others = [other for other in waiting if other.id != run.id and _is_missed(other)]
             # The same words in all of them, by which they are told once.
             count = f"{len(others)} run{'s' if len(others) > 1 else ''}"
@@ -94,6 +92,39 @@ def coalesce_missed_runs() -> list[FlowRun]:
     if others:
         logger.info("%d missed runs are coalesced into this one", len(others))
     return others
+
+
+def renew_waiting_runs(deployment: UUID, parameters: Mapping[str, Any]) -> int:
+    """Give the runs that a schedule left waiting its parameters of now, and return how many had others.
+
+    Prefect plans the runs to come anew where a deployment changes, and leaves those that are late by then as
+    they are.  Runs that somebody asked for keep the parameters that they were asked for with.
+    """
+    with get_client(sync_client=True) as client:
+        left = [
+            run for run in _waiting(client, deployment) if run.auto_scheduled and run.parameters != parameters
+        ]
+        for run in left:
+            client.update_flow_run(run.id, parameters=dict(parameters))
+    return len(left)
+
+
+def _waiting(client: SyncPrefectClient, deployment: UUID) -> list[FlowRun]:
+    """Return the runs of a deployment that have not begun, the first due first."""
+    found: list[FlowRun] = []
+    while True:
+        # The server answers with some at a time.
+        page = client.read_flow_runs(
+            flow_run_filter=FlowRunFilter(
+                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
+            ),
+            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
+            sort=FlowRunSort.EXPECTED_START_TIME_ASC,
+            offset=len(found),
+        )
+        if not page:
+            return found
+        found += page
 
 
 def _is_missed(run: FlowRun) -> bool:

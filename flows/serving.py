@@ -31,7 +31,7 @@ from topline.flows.killed_runs import (
 )
 from topline.flows.local_server import local_server
 from topline.flows.parameters import refuse_credentials
-from topline.flows.retraining import retrain
+from topline.flows.retraining import renew_waiting_runs, retrain
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.images import check_images_exist
 from topline.pipeline.notices import Kind, Notice, NoticeLog, addresses, pulse, told
@@ -137,19 +137,21 @@ def _serve(served: _Served, progress: Progress | None, server: str, password_in:
     name = deployment_name(config)
     runner = OrderlyRunner(name=name, limit=1, pause_on_shutdown=False)
     ensure_heartbeat_automation()
+    parameters = {
+        "config": config.model_dump(mode="json"),
+        "cluster": served.cluster.model_dump(mode="json"),
+    }
     planned = retrain.to_deployment(
         name,
         schedule=served.schedule,
-        parameters={
-            "config": config.model_dump(mode="json"),
-            "cluster": served.cluster.model_dump(mode="json"),
-        },
+        parameters=parameters,
         description=f"Retrains {config.store} from {config.extract.images}: {served.every}",
         tags=["topline"],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
     # `add_flow` would pickle the flow into its processes, where the types of its parameters are missing.
     deployment = cast("UUID", runner.add_deployment(cast("RunnerDeployment", planned)))
+    renew_waiting_runs(deployment, parameters)
     if password_in is not None:
         # Nobody else runs the flow: what seems alive while nobody holds the store was killed.
         crash_killed_runs(deployment, config.store)

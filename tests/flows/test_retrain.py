@@ -16,6 +16,7 @@ from uuid import UUID
 import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 from prefect.client.schemas.objects import StateType
 from prefect.deployments.runner import RunnerDeployment
 from prefect.flow_engine import run_flow
@@ -24,7 +25,7 @@ from prefect.types.entrypoint import EntrypointType
 
 from tests.flows.endless import endless
 from tests.pipeline.fresh_photos import photographs
-from topline.flows import events, killed_runs, serving
+from topline.flows import events, killed_runs, retraining, serving
 from topline.flows.killed_runs import HEARTBEAT_TIMEOUT, ensure_heartbeat_automation
 from topline.flows.local_server import LocalServer
 from topline.flows.retraining import coalesce_missed_runs, retrain
@@ -306,6 +307,48 @@ def test_one_run_stands_in_for_all_that_were_missed(prefect_server: str) -> None
     assert str(said.pop()).startswith("missed: 2 runs coalesced into the run ")
     assert {states[run.id] for run in later} == {"Scheduled"}
     assert nightly() == 0  # by hand, without a deployment
+
+
+@pytest.mark.prefect
+def test_runs_that_an_earlier_serving_left_take_the_options_of_the_one_that_runs(
+    prefect_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of the first serving is gone when the second begins, and its run that is late waits."""
+    deployments: list[UUID] = []
+
+    def run(runner: OrderlyRunner) -> None:
+        deployments.extend(runner._deployment_registry.get_deployment_ids())
+
+    def serve(images: Path) -> dict[str, Any]:
+        config = RetrainConfig(store=str(tmp_path / "renewed"), extract=ExtractConfig(images=str(images)))
+        serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
+        return {"config": config.model_dump(mode="json"), "cluster": HERE.model_dump(mode="json")}
+
+    monkeypatch.setattr(OrderlyRunner, "run", run)
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    before = serve(first)
+    today = datetime.now(UTC)
+    with get_client(sync_client=True) as client:
+        asked_for = client.create_flow_run_from_deployment(deployments[0])
+        client.request(
+            "POST",
+            "/deployments/{id}/schedule",
+            path_params={"id": deployments[0]},
+            json={"start_time": (today - timedelta(hours=18)).isoformat(), "end_time": today.isoformat()},
+        )
+        first.rmdir()
+        now = serve(second)
+        assert deployments == [deployments[0]] * 2
+        waiting = client.read_flow_runs(
+            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployments[0]]))
+        )
+        late = [run for run in waiting if run.auto_scheduled and (run.expected_start_time or today) < today]
+        assert [(run.state_type, run.parameters) for run in late] == [(StateType.SCHEDULED, now)] * 3
+        assert client.read_flow_run(asked_for.id).parameters == before
+        assert retraining.renew_waiting_runs(deployments[0], now) == 0
+        client.delete_deployment(deployments[0])
 
 
 @pytest.mark.prefect
