@@ -32,6 +32,7 @@ from topline.flows.tasks import STEPS
 from topline.pipeline.jobs import RetrainResult
 from topline.pipeline.jobs import retrain as retrain_in_steps
 from topline.pipeline.options import ClusterConfig, RetrainConfig
+from topline.solvers.counts import how_many
 from topline.storage.stores import LeaseHeldError
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ def coalesce_missed_runs() -> list[FlowRun]:
             waiting = _waiting(client, run.deployment_id)
             others = [other for other in waiting if other.id != run.id and _is_missed(other)]
             # The same words in all of them, by which they are told once.
-            count = f"{len(others)} run{'s' if len(others) > 1 else ''}"
+            count = how_many(len(others), "runs")
             for missed in others:
                 state: State[Any] = Cancelled(
                     message=f"{MISSED} {count} coalesced into the run {run.name} ({run.id})"

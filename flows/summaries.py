@@ -9,6 +9,7 @@ from topline.pipeline.ingest import ExtractResult
 from topline.pipeline.jobs import JobResult, RetrainResult
 from topline.pipeline.sweep import SweepResult
 from topline.pipeline.training import TrainResult
+from topline.solvers.counts import how_many
 
 
 def extraction_summary(result: ExtractResult) -> str:
@@ -31,9 +32,9 @@ def evaluation_summary(result: Evaluation | MultilabelEvaluation) -> str:
     if isinstance(result, MultilabelEvaluation):
         facts = {**result.ranking(), "threshold": result.threshold.text()}
         facts |= {name: value for name, value, *_ in result.table()}
-        return _table(f"Labels of {result.rows:,} {result.split} rows of {result.dataset}", facts)
+        return _table(f"Labels of {how_many(result.rows, f'{result.split} rows')} of {result.dataset}", facts)
     facts = _metrics(result.measured())
-    return _table(f"Accuracy on {result.rows:,} {result.split} rows of {result.dataset}", facts)
+    return _table(f"Accuracy on {how_many(result.rows, f'{result.split} rows')} of {result.dataset}", facts)
 
 
 def sweep_summary(result: SweepResult) -> str:
@@ -42,8 +43,8 @@ def sweep_summary(result: SweepResult) -> str:
     facts = {
         "best": f"{best.variant.name}, C = {best.C:g}: {result.accuracy} {best.mean:.2%}",
         "smallest C within one standard error": f"{simplest.C:g}: {simplest.mean:.2%}",
-        "cells": f"{len(result.cells)}, {result.folds} folds",
-        "cost": f"{result.passes:,} passes over a fold's rows, {result.elapsed:.1f} s",
+        "cells": f"{len(result.cells)}, {how_many(result.folds, 'folds')}",
+        "cost": f"{how_many(result.passes, 'passes')} over a fold's rows, {result.elapsed:.1f} s",
     }
     if result.trained is not None:
         facts |= _training_facts(result.trained)
@@ -83,8 +84,8 @@ def _training_facts(result: TrainResult) -> dict[str, str]:
         bound, certified = {}, "no certificate: the loss is not convex"
     return {
         "model": result.model,
-        "dataset": f"{result.dataset}: {result.n:,} x {result.d:,}, {result.m:,} classes",
-        "ended": f"{result.status} after {result.passes:,} passes, {result.seconds:.1f} s",
+        "dataset": f"{result.dataset}: {result.n:,} x {result.d:,}, {how_many(result.m, 'classes')}",
+        "ended": f"{result.status} after {how_many(result.passes, 'passes')}, {result.seconds:.1f} s",
         "primal": f"{result.primal:.8g}",
         **bound,
         "certified": certified,

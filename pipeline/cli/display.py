@@ -21,6 +21,7 @@ from rich.progress import Progress as RichProgress
 
 from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry import time_text
+from topline.solvers.counts import how_many
 
 # A line a stage is enough for a log; a stage that takes longer than this says how far it is.
 LOG_SECONDS = 30.0
@@ -66,7 +67,7 @@ class LineDisplay:
     def _say(self, word: str) -> None:
         self._said = time.monotonic()
         total = f"/{self._total:,}" if self._total and not word else ""
-        counted = f"{self._done:,}{total} {self._unit}".rstrip() if self._done else ""
+        counted = _amount(self._done, total, self._unit) if self._done else ""
         text = ", ".join(part for part in (counted, fact_text(self._facts, ended=bool(word)), word) if part)
         self._stream.write(f"{self._stage}: {text or 'working'} ({self._said - self._begun:.1f} s)\n")
         self._stream.flush()
@@ -121,7 +122,7 @@ class BarDisplay:
         seconds = time.monotonic() - self._begun
         facts = fact_text(self._facts, ended=finished, short=self._narrow)
         total = f"/{task.total:,.0f}" if task.total and not finished and not (self._narrow and facts) else ""
-        parts = [f"{task.completed:,.0f}{total} {self._unit}".rstrip(), facts]
+        parts = [_amount(task.completed, total, self._unit), facts]
         if not facts and seconds > 0.5 and task.completed:
             speed = task.completed / seconds
             parts.append(f"{speed:,.0f}/s")
@@ -129,6 +130,11 @@ class BarDisplay:
                 left = dt.timedelta(seconds=round((task.total - task.completed) / speed))
                 parts.append(f"{left} left")
         return ", ".join(part for part in parts if part)
+
+
+def _amount(done: float, total: str, unit: str) -> str:
+    """Return how much is done, of a total if there is one."""
+    return f"{done:,.0f}{total} {unit}".rstrip() if total else how_many(done, unit, ".0f").rstrip()
 
 
 def fact_text(facts: Mapping[str, Any], *, ended: bool = False, short: bool = False) -> str:
@@ -149,7 +155,8 @@ def held_out_text(facts: Mapping[str, Any], *, short: bool = False) -> str:
         return ""
     if short:
         return f", top-1 {100 * share:.1f}%"
-    return f", top-1 {100 * share:.1f}% of {facts['held_out_rows']:,} {facts['held_out_split']} rows"
+    rows = f"{facts['held_out_split']} rows"
+    return f", top-1 {100 * share:.1f}% of {how_many(facts['held_out_rows'], rows)}"
 
 
 @contextmanager

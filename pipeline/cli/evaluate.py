@@ -10,6 +10,7 @@ from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts, following, metrics_line, table
 from topline.pipeline.options import EvaluateConfig
+from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
     from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation
@@ -59,7 +60,7 @@ def evaluate(
     if not isinstance(found, Evaluation):
         return Outcome(found.to_dict(), [*_multilabel_lines(found, worst), *after])
     lines = [
-        f"{found.rows:,} {found.split} rows of {found.dataset}",
+        f"{how_many(found.rows, f'{found.split} rows')} of {found.dataset}",
         "",
         f"  {metrics_line(found.measured())}",
     ]
@@ -89,8 +90,9 @@ def _trust(found: Evaluation) -> list[str]:
 
 
 def _multilabel_lines(found: MultilabelEvaluation, worst: int) -> list[str]:
+    rows = how_many(found.rows, f"{found.split} rows")
     lines = [
-        f"{found.rows:,} {found.split} rows of {found.dataset}, {found.labels_per_row:.2f} labels a row",
+        f"{rows} of {found.dataset}, {found.labels_per_row:.2f} labels a row",
         "",
     ]
     lines += facts({**found.ranking(), "threshold": found.threshold.text()})

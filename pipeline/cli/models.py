@@ -14,6 +14,7 @@ from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
 from topline.pipeline.cli.table import facts, following, table
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import RUN_STORE, EvaluateConfig, PromotionRule
+from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
     from topline.pipeline.evaluation import Metric
@@ -259,7 +260,7 @@ def _measured(evidence: Evidence, ids: tuple[str, str]) -> list[str]:
         rows.append((pair.metric.column, *values, gain, f"{low} to {high}", f"{pair.p_value:.2g}"))
     first = evidence.compared[0]
     left_out = f", {evidence.excluded:,} left out that {ids[1]} was trained on" if evidence.excluded else ""
-    lines = [f"{first.rows:,} {evidence.split} rows of {evidence.dataset}{left_out}", ""]
+    lines = [f"{how_many(first.rows, f'{evidence.split} rows')} of {evidence.dataset}{left_out}", ""]
     lines += table(("", *ids, "gain", f"{first.confidence:.0%} interval", "p"), rows)
     drift = evidence.drift
     if drift is not None:

@@ -9,6 +9,7 @@ from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts, following, table
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig, PredictConfig
+from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
     from topline.pipeline.prediction import Prediction, PredictResult
@@ -63,7 +64,7 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
     speed = "stored already" if found.reused else f"{found.rows / found.seconds:,.0f} rows/s"
     shown = {
         "predictions": f"{found.predictions or 'not kept, the store is read-only'} ({speed})",
-        "dataset": f"{found.dataset}, {found.rows:,} rows{without}",
+        "dataset": f"{found.dataset}, {how_many(found.rows, 'rows')}{without}",
         "classes": DecisionRule(found.top_k, found.threshold).text(),
         "probabilities": found.probabilities,
     }

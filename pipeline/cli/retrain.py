@@ -23,6 +23,7 @@ from topline.pipeline.options import (
     TrainConfig,
     refuse_label_sets,
 )
+from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
     from topline.pipeline.jobs import RetrainResult
@@ -129,7 +130,7 @@ def retraining_lines(result: RetrainResult) -> list[str]:
         start = result.start
         origin = f"{start['from']} of {start['model']}" if start["model"] else "zero"
         gap = "none" if result.relative_gap is None else f"{result.relative_gap:.2e}"
-        shown["training"] = f"{result.passes:,} passes from {origin}, relative gap {gap}"
+        shown["training"] = f"{how_many(result.passes, 'passes')} from {origin}, relative gap {gap}"
         if result.measured:
             shown["accuracy"] = metrics_line(result.measured)
     shown["champion"] = result.champion or "none"

@@ -8,6 +8,7 @@ from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts, following, table
 from topline.pipeline.cli.train import training_facts
 from topline.pipeline.options import ClusterConfig, SweepConfig
+from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
     from topline.pipeline.sweep import SweepCell, SweepResult
@@ -53,8 +54,8 @@ def _facts(result: SweepResult) -> dict[str, str]:
         "best": f"{best.variant.name}, C = {best.C:g}: {result.accuracy} {best.mean:.2%}",
         "as good": f"C = {simplest.C:g}: {simplest.mean:.2%}, the smallest within one standard error",
         "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}, {result.folds} folds",
-        "cost": f"{result.passes:,} passes over a fold's rows, {result.elapsed:.1f} s",
-        "skipped": f"{len(result.skipped)} cells between others that they hardly exceed",
+        "cost": f"{how_many(result.passes, 'passes')} over a fold's rows, {result.elapsed:.1f} s",
+        "skipped": f"{how_many(len(result.skipped), 'cells')} between others that they hardly exceed",
         "page": result.page,
     }
     if not result.skipped:

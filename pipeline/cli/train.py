@@ -13,6 +13,7 @@ from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
 from topline.pipeline.cli.table import facts, following
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig, TrainConfig
+from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
     from topline.pipeline.certification import Certificate
@@ -105,7 +106,7 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
     if result.stationarity is not None:
         reached = f"the gradient fell to {result.stationarity:.2e} of its first size"
     short = f"{reached}, above the tolerance {tol:g}"
-    why = f"stopped after {result.passes:,} passes ({result.status})"
+    why = f"stopped after {how_many(result.passes, 'passes')} ({result.status})"
     if call.chose("train", "max_passes", "time_limit"):
         return SUCCESS, [f"{why}: {short}"]
     fix = f"--resume {result.run} --max-passes {10 * result.passes} continues, a larger --tol accepts it"
@@ -117,7 +118,7 @@ def training_facts(result: TrainResult) -> dict[str, str]:
     shown = {
         "model": result.model,
         "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}",
-        "training": f"{result.status} after {result.passes:,} passes, {result.seconds:.1f} s",
+        "training": f"{result.status} after {how_many(result.passes, 'passes')}, {result.seconds:.1f} s",
         "method": f"{result.method}: {result.why}",
         **(
             {}

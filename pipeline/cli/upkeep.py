@@ -12,6 +12,7 @@ from topline.pipeline.cli.exits import FAILURE, SUCCESS
 from topline.pipeline.cli.table import facts, following, table
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import PruneConfig
+from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
     from topline.storage.retention import Going
@@ -34,7 +35,8 @@ def fsck(
     serious = [finding for finding in findings if not finding.harmless]
     lines = [f"{'leftover' if finding.harmless else 'DAMAGE'}  {finding}" for finding in findings]
     lines.append(
-        f"{store}: {len(serious)} faults, {len(findings) - len(serious)} harmless leftovers"
+        f"{store}: {how_many(len(serious), 'faults')},"
+        f" {how_many(len(findings) - len(serious), 'harmless leftovers')}"
         if findings
         else f"{store}: everything is in order"
     )
@@ -65,13 +67,19 @@ def prune(
     policy, opened = retention.RetentionPolicy(rule.keep, rule.days), open_store(store)
     if dry_run:
         plan = retention.plan_pruning(opened, policy, datetime.now(UTC))
-        lines = [*_lines(plan.going), f"{len(plan.going)} things, {plan.bytes:,} bytes would go from {store}"]
+        lines = [
+            *_lines(plan.going),
+            f"{how_many(len(plan.going), 'things')}, {plan.bytes:,} bytes would go from {store}",
+        ]
         lines += following(("topline", "prune" if plan.going else "status", store))
         going = [item.to_json() for item in plan.going]
         payload = {"store": store, "would_go": going, "bytes": plan.bytes, "staying": plan.staying}
         return Outcome(payload, lines)
     done = retention.prune(opened, policy, datetime.now(UTC))
-    lines = [*_lines(done.gone), f"{len(done.gone)} things, {done.bytes:,} bytes went from {store}"]
+    lines = [
+        *_lines(done.gone),
+        f"{how_many(len(done.gone), 'things')}, {done.bytes:,} bytes went from {store}",
+    ]
     lines += [f"in use, and left: {item}" for item in done.in_use]
     lines += following(("topline", "status", store))
     return Outcome({"store": store, **done.to_json()}, lines)
@@ -103,7 +111,7 @@ def forget(
         raise ConfigError("--rows names no row: give sample ids, with commas between them, or a file of them")
     done = remove(store, ids, reason or "rows were to be forgotten")
     shown = {
-        "rows": f"{done.rows:,} in {len(done.removed)} versions",
+        "rows": f"{done.rows:,} in {how_many(len(done.removed), 'versions')}",
         "removed": ", ".join(done.removed),
         "stored anew": done.kept_as or "nothing",
         "freed": f"{done.bytes:,} bytes",

@@ -18,6 +18,7 @@ from distributed.system import MEMORY_LIMIT
 from topline.pipeline.cluster.tree_sums import MOST_SUMS
 from topline.pipeline.errors import ConfigError
 from topline.solvers.blocks import extrapolation_bytes
+from topline.solvers.counts import how_many
 from topline.solvers.methods import PLAIN, MethodMemory
 
 MIB = 1 << 20
@@ -226,5 +227,5 @@ def _refuse(limit: int, least: int, workers: int) -> None:
     fewer = f", or take fewer than {workers} --workers" if workers > 1 else ""
     raise ConfigError(
         f"a memory limit of {limit / MIB:.0f} MiB for all processes together is too small for this job with"
-        f" {workers} worker{'s' if workers > 1 else ''}: give --memory-limit {fits}MiB or more{fewer}"
+        f" {how_many(workers, 'workers')}: give --memory-limit {fits}MiB or more{fewer}"
     )

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from topline.pipeline.evaluation import Metric
 from topline.pipeline.pages import Scale, Series, clock, count, legend, percent, when, x_ticks, y_grid
 from topline.pipeline.telemetry import RunEvent, RunView, WorkerTimeline
+from topline.solvers.counts import how_many
 from topline.storage.models import Reign
 
 #: A model in a line, as `overview.model_line` makes it.
@@ -61,7 +62,8 @@ def timelines_chart(run: RunView) -> Markup:
     parts += [_mark(event, axis, run.begun, bottom) for event in run.events if event.kind in _MARKED]
     parts.append(x_ticks(axis, bottom + 16))
     parts.append(_AXIS_TITLE.format((NAMES + WIDE - SHARES) / 2, bottom + 34))
-    note = f"{len(shown)} of {len(known)} workers" if len(known) > len(shown) else f"{len(known)} workers"
+    workers = how_many(len(known), "workers")
+    note = f"{len(shown)} of {workers}" if len(known) > len(shown) else workers
     return Markup(
         '<svg class="workers" viewBox="0 0 {0} {1}" role="img" aria-label="{2}: share of the time in which'
         ' each worked, over {3:.0f} seconds">{4}</svg>'

@@ -18,8 +18,9 @@ from topline.pipeline.dashboard.tables import (
 )
 from topline.pipeline.evaluation import Evaluation, Metric, measured
 from topline.pipeline.export import FORMATS
-from topline.pipeline.pages import Badge, Column, Link, Table, Tile, duration, flat, gap, number, when
+from topline.pipeline.pages import Badge, Column, Link, Table, Tile, duration, flat, gap, when
 from topline.pipeline.report.document import report_tiles
+from topline.solvers.counts import how_many
 from topline.storage.errors import NotFoundError
 from topline.storage.models import ModelRecord, Standing
 from topline.storage.stores import Store
@@ -69,7 +70,9 @@ def model_tiles(seen: ModelSeen) -> list[Tile]:
     evaluation = Evaluation.from_dict(stored) if stored else None
     stage = seen.standing.stage(seen.record.id)
     note = f"of {len(seen.records):,} models" if len(seen.records) > 1 else "the only model"
-    took = Tile("training time", duration(result.get("seconds")), f"{number(result.get('passes'))} passes")
+    passes = result.get("passes")
+    work = "" if passes is None else how_many(passes, "passes")
+    took = Tile("training time", duration(result.get("seconds")), work)
     tone = "good" if stage == "champion" else ""
     return [Tile("stage", stage, note, tone), *report_tiles(seen.record, evaluation), took]
 

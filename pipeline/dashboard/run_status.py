@@ -11,6 +11,7 @@ import numpy as np
 
 from topline.pipeline.pages import DASH, Tile, amount, clock, count, duration, gap, number, percent
 from topline.pipeline.telemetry import EVENTS_SHOWN, RunView, TimeLeft, rough_time
+from topline.solvers.counts import how_many
 from topline.storage.records import plain
 
 # A run that wrote nothing for longer than this, and than so many of its rounds take, is called silent.
@@ -110,7 +111,7 @@ def tiles(run: RunView) -> list[Tile]:
     last = {name: _finite(values[-1]) for name, values in columns.items()}
     bounds = f"dual {number(last['dual'])}" if last["dual"] is not None else "no dual"
     shown.append(Tile("primal", number(last["primal"]), bounds))
-    passes = "" if last["passes"] is None else f"{last['passes']:,.5g} passes"
+    passes = "" if last["passes"] is None else how_many(last["passes"], "passes", ".5g")
     shown.append(Tile("rounds", count(run.rounds), passes))
     pace = f"{(last['seconds'] or 0.0) / run.rounds:.2g} s a round"
     shown.append(Tile("solving time", duration(last["seconds"]), pace))

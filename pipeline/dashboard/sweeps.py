@@ -25,6 +25,7 @@ from topline.pipeline.pages import (
     percent,
     when,
 )
+from topline.solvers.counts import how_many
 from topline.storage.runs import SweepRecord
 
 #: Styles of lines: four colours, and the same dashed.
@@ -126,7 +127,7 @@ def _tiles(
     passes = sum(cell.passes for cell, _ in cells)
     tiles = [
         Tile("cells looked at", count(len(cells)), f"{len(whole):,} of them on all {folds} folds"),
-        Tile("rounds", count(rounds), f"{len(answers):,} answers in the store"),
+        Tile("rounds", count(rounds), f"{how_many(len(answers), 'answers')} in the store"),
         Tile("passes", count(passes), "over the rows of a fold"),
     ]
     if whole:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from topline.pipeline.errors import InputError
 from topline.pipeline.images import delimiter_of, word
 from topline.pipeline.readers import named, reading
+from topline.solvers.counts import how_many
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetInfo, DatasetWriter
 from topline.storage.fingerprint import digest_json
@@ -125,7 +126,7 @@ def _refuse_unknown(edits: Edits, ids: Sequence[str], dataset: str) -> None:
     unknown = sorted((edits.without | set(edits.labels)) - set(ids))
     if unknown:
         others = len(unknown) - 1
-        more = f" and {others:,} other{'s' if others > 1 else ''}" if others else ""
+        more = f" and {how_many(others, 'others')}" if others else ""
         raise InputError(
             f"dataset {dataset} has no row {unknown[0]!r}{more}: take ids from topline inspect, and put one"
             " that holds a comma in double quotes"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from topline.pipeline.images import ImageListing, sorted_names
+from topline.solvers.counts import how_many
 
 # Characters of a line's names; the first ones are shown however long they are.
 _ROOM, _LEAST = 110, 3
@@ -20,7 +21,7 @@ def classes_found(listing: ImageListing) -> str:
     """
     counts = Counter(item.label for item in listing.items if item.label is not None and not item.error)
     names = sorted_names(counts)
-    found = f"{'1 class' if len(names) == 1 else f'{len(names):,} classes'} found: "
+    found = f"{how_many(len(names), 'classes')} found: "
     found += _some([f"{name} {counts[name]:,}" for name in names])
     shared = _shared_folder(names)
     return f"{found}; all lie in {shared}/, which --images can name for shorter names" if shared else found

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from topline.pipeline.evaluation import Evaluation, SizePoint
 from topline.pipeline.pages import Scale, bar_chart, tick_text, x_ticks, y_grid
 from topline.solvers.calibration import ReliabilityBin
+from topline.solvers.counts import how_many
 
 WIDE, TALL = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 20, 14, 44
@@ -38,7 +39,8 @@ def reliability_chart(bins: Sequence[ReliabilityBin]) -> Markup:
             x_axis(part.confidence),
             y_axis(part.accuracy),
             3.0 + 20.0 * math.sqrt(part.rows / total),
-            f"{part.rows:,} rows of probability {part.confidence:.1%} on average: {part.accuracy:.1%} right",
+            f"{how_many(part.rows, 'rows')} of probability {part.confidence:.1%} on average:"
+            f" {part.accuracy:.1%} right",
         )
         for part in sorted(bins, key=lambda part: -part.rows)
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 from topline.pipeline.evaluation import Evaluation
 from topline.pipeline.pages import count, duration, number, when
+from topline.solvers.counts import how_many
 from topline.storage.models import ModelRecord
 
 Pairs = list[tuple[str, str]]
@@ -25,7 +26,7 @@ def row_facts(
     if training_counts:
         classes += f", with {min(training_counts):,} to {max(training_counts):,} training rows"
     return [
-        *((split, f"{rows:,} rows") for split, rows in counts.items()),
+        *((split, how_many(rows, "rows")) for split, rows in counts.items()),
         ("classes", classes),
         ("left out as unreadable", count(rejected)),
         ("left out as duplicates", count(duplicates)),

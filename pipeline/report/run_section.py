@@ -24,6 +24,7 @@ from topline.pipeline.pages import (
     percent,
 )
 from topline.pipeline.telemetry import EVENTS_SHOWN, RunEvent, RunView
+from topline.solvers.counts import how_many
 
 #: A chart with its title and what it is drawn over.
 Titled = tuple[str, str, Markup]
@@ -179,7 +180,7 @@ def event_table(run: RunView) -> Table:
     rows = [
         (
             clock(event.at),
-            f"after {event.after + 1:,} rounds",
+            f"after {how_many(event.after + 1, 'rounds')}",
             EVENT_NAMES.get(event.kind, event.kind),
             _event_details(event),
         )
@@ -195,7 +196,7 @@ def _event_details(event: RunEvent) -> str:
         return ", ".join(part for part in parts if part != DASH)
     said = [facts.get("reason"), facts.get("worker")]
     if facts.get("moved_blocks"):
-        said.append(f"{len(facts['moved_blocks'])} blocks moved")
+        said.append(f"{how_many(len(facts['moved_blocks']), 'blocks')} moved")
     if facts.get("lost_blocks"):
-        said.append(f"{len(facts['lost_blocks'])} blocks as of round {facts.get('saved_round')}")
+        said.append(f"{how_many(len(facts['lost_blocks']), 'blocks')} as of round {facts.get('saved_round')}")
     return ", ".join(str(part) for part in said if part)

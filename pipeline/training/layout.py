@@ -15,6 +15,7 @@ from topline.pipeline.cluster import worker_count
 from topline.pipeline.options import ClusterConfig
 from topline.pipeline.training.executor import holds
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES, TrainingPlan
+from topline.solvers.counts import how_many
 
 #: Bytes of features below which one worker is enough, and no word of it.
 _SMALL_BYTES = 64 << 20
@@ -91,15 +92,11 @@ def _why(plan: TrainingPlan, blocks: int, asked: int, threads: int) -> str:
     if plan.config.blocks is not None and plan.config.blocks == blocks:
         reason = f"--blocks is {blocks}"
     elif blocks == most:
-        reason = f"the data is stored in {_counted(most, 'piece')}"
+        reason = f"the data is stored in {how_many(most, 'pieces')}"
     else:
         reason = (
             f"{plan.choice.begins_with} keeps {ASCENT_BLOCK_BYTES >> 30} GiB of features in a block,"
             " as several blocks take many times the passes;"
             f" --blocks {min(asked, most)} cuts the data all the same"
         )
-    return f"of {asked} workers {blocks} can work, with {_counted(threads, 'thread')} each: {reason}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"of {asked} workers {blocks} can work, with {how_many(threads, 'threads')} each: {reason}"

@@ -34,6 +34,7 @@ from topline.pipeline.training.run import Run, begin_run, store_model
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
+from topline.solvers.counts import how_many
 from topline.solvers.errors import NonFiniteError, StateLostError
 from topline.solvers.executors import Executor
 from topline.solvers.run import compile_jit_functions, solve
@@ -134,7 +135,7 @@ def _trained(
             result, url = _Session(run, place, executor, rows, kernel, recorder, picked).to_the_end()
         if result.status is Status.INTERRUPTED:
             raise InterruptedRunError(
-                f"stopped by {flag.reason} after {result.passes} passes; {run.how_to_resume}"
+                f"stopped by {flag.reason} after {how_many(result.passes, 'passes')}; {run.how_to_resume}"
             )
         if result.status is Status.NONFINITE:
             finish_run(run.plan.store, run.id, {"status": result.status.value})

@@ -18,6 +18,7 @@ from topline.solvers.core.inputs import positive_number
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
+from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import FittedModel, one_of_two
 from topline.solvers.kernels import KernelExpansion, KernelResult
@@ -86,8 +87,8 @@ class AverageTopAttributes(FittedModel):
         self._refuse_overflow(result.status)
         if result.status is not Status.SOLVED:
             warnings.warn(
-                f"training ended after {rounds} rounds ({result.status.value}) at a relative gap of"
-                f" {result.relative_gap:.2g}, short of tol = {self.tol:g}; scale the features, raise"
+                f"training ended after {how_many(rounds, 'rounds')} ({result.status.value}) at a relative gap"
+                f" of {result.relative_gap:.2g}, short of tol = {self.tol:g}; scale the features, raise"
                 " max_iterations or raise tol",
                 ConvergenceWarning,
                 stacklevel=4,

@@ -15,6 +15,7 @@ from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.stopping import Status
 from topline.solvers.core.traffic import WorkerActivity
+from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.typing import Float64Array, FloatArray
 
@@ -204,7 +205,8 @@ class SolveResult(HasGap):
             reached = f"relative gap {self.relative_gap:.1e}, primal {self.primal:.6g}, dual {self.dual:.6g}"
         else:
             reached = f"gradient at {self.stationarity:.1e} of its first size, primal {self.primal:.6g}"
-        ended = f"{self.status.value}: {reached}; {self.passes} passes, {self.seconds:.1f} s, {self.method}"
+        passes = how_many(self.passes, "passes")
+        ended = f"{self.status.value}: {reached}; {passes}, {self.seconds:.1f} s, {self.method}"
         return f"{type(self).__name__}({ended}; W {self.W.shape})"
 
     def decision_function(self, X: Any) -> Float64Array:

@@ -14,6 +14,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import SolveResult
+from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import Loss, make_loss
 from topline.solvers.names import LOSS_RULES, LossRule
@@ -69,8 +70,8 @@ def shortfall(result: SolveResult, tol: float) -> str:
         else f"with {result.stationarity:.2g} of the first gradient left"
     )
     return (
-        f"training ended after {result.passes} passes ({result.status.value}) {reached}, short of "
-        f"tol = {tol:g}; scale the features, raise max_passes or raise tol"
+        f"training ended after {how_many(result.passes, 'passes')} ({result.status.value}) {reached}, short "
+        f"of tol = {tol:g}; scale the features, raise max_passes or raise tol"
     )
 
 

@@ -14,6 +14,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from topline.solvers.core.stopping import Status
+from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import ROWS, ScoringClassifier
 from topline.solvers.estimators.support import seed_of
@@ -220,9 +221,9 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
         unfinished = self.strategy != "multi" and result.status is not Status.SOLVED
         if unfinished or result.status is Status.MAX_PASSES or result.subproblem_gap > self.tol:
             warnings.warn(
-                f"training ended after {result.passes} passes ({result.status.value}) with a gap of"
-                f" {result.subproblem_gap:.2g} in a convex problem, tol = {self.tol:g}; scale the features,"
-                " raise max_passes, max_alternations or tol, or lower C",
+                f"training ended after {how_many(result.passes, 'passes')} ({result.status.value}) with a gap"
+                f" of {result.subproblem_gap:.2g} in a convex problem, tol = {self.tol:g}; scale the"
+                " features, raise max_passes, max_alternations or tol, or lower C",
                 ConvergenceWarning,
                 stacklevel=3,
             )

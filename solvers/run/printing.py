@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from topline.solvers.core.state import IterationRecord, SolverState
+from topline.solvers.counts import how_many
 
 
 class PrintProgress:
@@ -36,7 +37,7 @@ class PrintProgress:
         self._below = 0.5 * left
         bound = f", dual {record.dual:.6g}, relative gap {left:.1e}"
         sys.stdout.write(
-            f"{record.passes:,} passes, {record.seconds:.1f} s: primal {record.primal:.6g}"
+            f"{how_many(record.passes, 'passes')}, {record.seconds:.1f} s: primal {record.primal:.6g}"
             + (bound if convex else f", gradient at {left:.1e} of its first size")
             + "\n"
         )

@@ -25,7 +25,7 @@ def test_a_log_gets_a_line_a_stage() -> None:
     lines.end()
     first, second = stream.getvalue().splitlines()
     assert first.startswith("extract: 300 images, done (")
-    assert second.startswith("train: 1 passes, relative gap 8.73e-04, done (")
+    assert second.startswith("train: 1 pass, relative gap 8.73e-04, done (")
 
 
 def test_long_stages_say_how_far_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +35,17 @@ def test_long_stages_say_how_far_they_are(monkeypatch: pytest.MonkeyPatch) -> No
     lines.begin("extract", 300, "images")
     lines.advance(7)
     assert stream.getvalue().startswith("extract: 7/300 images (")
+
+
+def test_one_of_many_keeps_the_plural_and_one_alone_does_not() -> None:
+    with RichProgress(TextColumn("{task.description}"), console=Console(file=io.StringIO())) as bars:
+        shown = BarDisplay(bars)
+        shown.begin("train", 1000, "passes")
+        shown.note({"relative_gap": 5e-4})
+        shown.advance()
+        assert bars.tasks[0].fields["detail"] == "1/1,000 passes, relative gap 5.00e-04"
+        shown.end()
+        assert bars.tasks[0].fields["detail"] == "1 pass, relative gap 5.00e-04"
 
 
 def test_stages_that_were_only_announced_stay_silent() -> None:

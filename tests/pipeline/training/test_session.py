@@ -461,7 +461,7 @@ def test_two_trainings_of_one_run_of_an_object_store(monkeypatch: pytest.MonkeyP
 def test_an_interrupted_run_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topline.pipeline.interrupts.StopFlag.__bool__", lambda _self: True)
     with pytest.raises(
-        InterruptedRunError, match=r"after 1 passes; continue with: topline train .*--resume r0001"
+        InterruptedRunError, match=r"after 1 pass; continue with: topline train .*--resume r0001"
     ):
         train(config(folder), HERE)
 
