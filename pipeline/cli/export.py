@@ -11,6 +11,7 @@ from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts, following
 from topline.pipeline.export import FORMATS, chosen_format
+from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
     from topline.pipeline.export import ExportReport
@@ -57,6 +58,7 @@ def export(
             **({} if found.compression is None else {"compressed": _compression(found.compression)}),
             "scores": f"off by {found.largest_difference:.1e} at most",
             "best classes": _agreement(found),
+            **({"in Python": form.load.format(path=repr(found.path))} if form.load else {}),
         }
     )
     lines += following(("topline", "models", "promote", url, "--reason", "WHY"))
@@ -74,4 +76,4 @@ def _agreement(found: ExportReport) -> str:
     if not found.dataset_rows:
         return "not compared, as the model's dataset is gone"
     tied = f", {found.tied_rows} with ties in another order" if found.tied_rows else ""
-    return f"the same top-{found.top_k} in {found.dataset_rows:,} rows of the dataset{tied}"
+    return f"the same top-{found.top_k} in {how_many(found.dataset_rows, 'rows')} of the dataset{tied}"

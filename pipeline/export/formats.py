@@ -40,6 +40,7 @@ class ExportFormat:
     multilabel : whether it can hold a model of several labels a row, with its threshold
     kernel : whether it can hold a model with a kernel
     best_classes : whether it makes use of the number of best classes
+    load : a line of Python that opens what was written, with {path} for its place in quotes; none by default
 
     """
 
@@ -52,6 +53,7 @@ class ExportFormat:
     multilabel: bool = True
     kernel: bool = False
     best_classes: bool = True
+    load: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "suffix", self.suffix or f".{self.name}")
@@ -168,13 +170,20 @@ FORMATS: dict[str, ExportFormat] = {
             write=lambda stored, path, _: _write_npz(stored, path),
             scores=_npz_scores,
             best_classes=False,
+            load="import numpy; W = numpy.load({path})['W']",
         ),
-        ExportFormat(name="onnx", write=_write_onnx, scores=_onnx_scores),
+        ExportFormat(
+            name="onnx",
+            write=_write_onnx,
+            scores=_onnx_scores,
+            load="import onnxruntime; session = onnxruntime.InferenceSession({path})",
+        ),
         ExportFormat(
             name="safetensors",
             write=lambda stored, path, _: _write_safetensors(stored, path),
             scores=_safetensors_scores,
             best_classes=False,
+            load="from safetensors.numpy import load_file; W = load_file({path})['W']",
         ),
         ExportFormat(
             name="sklearn",
@@ -183,6 +192,7 @@ FORMATS: dict[str, ExportFormat] = {
             folder_record="estimator.json",
             multilabel=False,
             best_classes=False,
+            load="from topline import load_estimator; model = load_estimator({path})",
         ),
     )
 }

@@ -16,6 +16,7 @@ from topline.pipeline.cli import main
 from topline.pipeline.cli.app import app
 from topline.pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
 from topline.pipeline.cli.table import following
+from topline.pipeline.export import FORMATS
 from topline.pipeline.options import SECTIONS
 from topline.pipeline.report import write_report
 
@@ -132,6 +133,20 @@ def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(
     assert words[1] == str(tmp_path / "my store/models/champion")
     ran = topline("inspect", str(tmp_path / "my store/models/m0001"), "--max-passes", "0")
     assert re.search(r" [1-9]\d* open \(--max-passes settles them one at a time", ran.out)
+
+
+def test_an_export_says_how_it_is_loaded_and_the_line_runs(topline: Any, tmp_path: Path) -> None:
+    store = str(tmp_path / "it's a store")
+    small_dataset(Path(store))
+    words = ("--k", "2", "--workers", "0", "--tol", "0.05")
+    assert topline("train", "--store", store, *words).code == 0
+    for form in FORMATS.values():
+        ran = topline("export", store, "--format", form.name, "--output", f"{store}/model{form.suffix}")
+        assert ran.code == 0, ran.err
+        (line,) = re.findall(r"^  in Python +(.+)$", ran.out, re.MULTILINE)
+        found: dict[str, Any] = {}
+        exec(line, found)
+        assert {"W", "session", "model"} & found.keys()
 
 
 def test_values_with_spaces_between_them_are_told_of_commas(topline: Any, tmp_path: Path) -> None:
