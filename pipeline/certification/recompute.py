@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from topline.pipeline.certification.average_top_k import (
     passes,
     top_sums,
 )
+from topline.pipeline.certification.certificate import LOOSEST_TOL, Certificate
 from topline.pipeline.certification.kernels import PRECOMPUTED, KernelRows, Parts, unit_rows
 from topline.pipeline.certification.objective import sums_of
 from topline.pipeline.certification.sums import FEASIBLE, CertificateSums
@@ -44,7 +44,6 @@ from topline.pipeline.options.problem import top_count
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel, TrainingRows, record_if_possible
 from topline.storage.models import ModelRecord
-from topline.storage.records import reading
 
 # Rows that are multiplied in float64 at once: at most so many, and dense ones of at most so many bytes, for a
 # training that stayed within a limit of memory is certified in the same process; but never fewer than these.
@@ -53,68 +52,6 @@ TILE_ROWS, TILE_BYTES, LEAST_ROWS = 4096, 1 << 23, 64
 HELD_BYTES = 1 << 28
 # Products were float32 while training ran, so W(A) and P may differ from what was recorded in the 7th digit.
 AGREEMENT = 1e-6
-# A looser tolerance may be asked for, and what it gives is no certified model.
-LOOSEST_TOL = 0.05
-# Fields whose stored name is another.
-_STORED = {"smoothed_gap": "lifted_gap", "basis": "rests_on"}
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """P, D and their gap for a stored model, and what they were computed from.
-
-    `basis` is "A" (the dual variables were stored: every row was checked and W(A) recomputed),
-    "W and b", "W, b and aa" where smoothing > 0, "W" (A is the gradient at W), or for the average top-k risk
-    "W and its cuts" (A and p are made again where training found them) or, where these were too many to
-    keep, "W, W(A) and b".  The mean risk has these two where the best W and the best dual point are two: A is
-    a share of the gradients at another W, or b belongs to another W.  `gap_kind` is "true"; `smoothed_gap` is
-    the smoothed upper bound that training watches where smoothing > 0, None where it is the same.
-    `infeasibility` is the largest share by which a dual row, or A as a whole, leaves its domain, and
-    `w_difference` is |W - W(A)| / |W|, rounding where the best W was made from the last A and anything where
-    it was not; both None without A.  `agrees` says whether training recorded the same P and D to 1e-6,
-    `valid` whether these checks hold, and `certified` whether the relative gap is also within the tolerance
-    `tol` asked for, and within 0.05, and W is not 0, which is no better than no model.
-    """
-
-    model: str
-    dataset: str
-    primal: float
-    dual: float
-    gap: float
-    relative_gap: float
-    gap_kind: str
-    smoothed_gap: float | None
-    basis: str
-    n: int
-    recorded_primal: float
-    recorded_dual: float
-    agrees: bool
-    w_difference: float | None
-    infeasibility: float | None
-    valid: bool
-    tol: float
-    certified: bool
-    seconds: float
-    created: str
-
-    @property
-    def objection(self) -> str:
-        """Why a gap within the tolerance is not certified all the same, else nothing."""
-        if self.certified or not self.valid or self.relative_gap > self.tol:
-            return ""
-        if self.relative_gap > LOOSEST_TOL:
-            return f"a gap above {LOOSEST_TOL:g} is not called certified, whatever the tolerance"
-        return "W is 0, which is no better than no model"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {_STORED.get(name, name): value for name, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
-        """Return what `to_dict` wrote, leaving unknown fields out; `FormatError` if a field is missing."""
-        with reading("a certificate"):
-            return cls(**{part.name: values[_STORED.get(part.name, part.name)] for part in fields(cls)})
 
 
 def certify(model_url: str, progress: Progress | None = None, *, store: bool = True) -> Certificate:
@@ -307,9 +244,10 @@ def _conclude(
     )
 
 
-def _distance(W: NDArray[np.float64], V: NDArray[np.float64]) -> float:
-    """|W - V| / |W|."""
-    return float(np.linalg.norm(W - V) / max(float(np.linalg.norm(W)), 1e-300))
+def _distance(W: NDArray[np.float64], V: NDArray[np.float64]) -> float | None:
+    """|W - V| / |W|, None where W is 0."""
+    length = float(np.linalg.norm(W))
+    return float(np.linalg.norm(W - V)) / length if length else None
 
 
 def _check_order(record: ModelRecord, gap: float, smoothed_gap: float | None, primal: float) -> None:

@@ -25,6 +25,8 @@ COLLAPSED = (
     "W = 0 is optimal to the tolerance, so this model cannot tell the classes apart: no weights lower the K"
     " largest losses together; take a larger --average-top, or a larger --C"
 )
+#: What may help where the weights are 0 though all losses count.
+NO_WEIGHTS = "take a larger --C, another --loss such as softmax, or features that tell the classes apart"
 
 
 def train(
@@ -98,10 +100,18 @@ def _edited(
 def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
     """Return the exit code of a training run and what must be said about it.
 
-    Stopping at a budget that somebody chose is what was asked for; at the default one it is not.
+    Stopping at a budget that somebody chose is what was asked for, as is a gap within a loose tolerance;
+    stopping at the default budget is not, nor is a model that `topline certify` calls not certified.
     """
     if result.solved:
-        return SUCCESS, [COLLAPSED] if result.collapsed else []
+        said = [COLLAPSED] if result.collapsed else []
+        certificate = result.certificate
+        if certificate is None or certificate.certified:
+            return SUCCESS, said
+        why = f"{certificate.model} is not certified: {certificate.reason}"
+        if certificate.no_weights and not said:
+            why += f"; {NO_WEIGHTS}"
+        return SUCCESS if certificate.too_loose else SHORT_OF_TOLERANCE, [why, *said]
     reached = f"the relative gap is {result.relative_gap:.2e}"
     if result.stationarity is not None:
         reached = f"the gradient fell to {result.stationarity:.2e} of its first size"
@@ -171,6 +181,6 @@ def certify(call: Call, model: ModelArgument) -> Outcome:
             "agrees": "training recorded the same" if found.agrees else "training recorded other values",
         }
     )
-    warnings = [] if found.certified else [f"{found.model} is not certified"]
+    warnings = [] if found.certified else [f"{found.model} is not certified: {found.reason}"]
     lines += following(("topline", "evaluate", url))
     return Outcome(found.to_dict(), lines, warnings, SUCCESS if found.certified else SHORT_OF_TOLERANCE)

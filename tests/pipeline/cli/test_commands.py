@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.pipeline.small_data import small_dataset
+from tests.pipeline.small_data import small_dataset, write_dataset
 from topline.pipeline.cli import main
 from topline.pipeline.cli.app import app
 from topline.pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
@@ -19,6 +20,7 @@ from topline.pipeline.cli.table import following
 from topline.pipeline.export import FORMATS
 from topline.pipeline.options import SECTIONS
 from topline.pipeline.report import write_report
+from topline.storage.stores import open_store
 
 TOPLINE = Path(sys.executable).with_name("topline")
 
@@ -258,6 +260,34 @@ def test_stopping_at_a_chosen_budget_is_a_success_and_at_the_default_one_is_not(
     assert default.code == SHORT_OF_TOLERANCE
     assert default.json["passes"] >= 1000
     assert "--resume" in default.err
+
+
+def test_train_and_certify_agree_on_weights_of_0(topline: Any, tmp_path: Path) -> None:
+    """The best weights for labels without a pattern are 0 to the tolerance: a sound gap, and no model."""
+    rng = np.random.default_rng(0)
+    write_dataset(
+        open_store(tmp_path, create=True),
+        rng.normal(size=(100, 5)).astype(np.float32),
+        rng.integers(3, size=100),
+        np.zeros(100, dtype=np.int8),
+    )
+    ran = topline("train", "--store", tmp_path, "--k", "1", "--workers", "0", "--json")
+    assert ran.code == SHORT_OF_TOLERANCE
+    assert "is not certified: W is 0, which is no better than no model; take a larger --C" in ran.err
+    certificate = ran.json["certificate"]
+    assert (certificate["valid"], certificate["w_difference"]) == (True, None)
+    assert certificate["relative_gap"] <= 1e-3
+    again = topline("certify", tmp_path)
+    assert again.code == SHORT_OF_TOLERANCE
+    assert "is not certified: W is 0, which is no better than no model" in again.err
+
+
+def test_a_chosen_loose_tolerance_is_a_success_that_is_not_certified(topline: Any, store: str) -> None:
+    words = ("--workers", "0", "--no-keep-duals", "--method", "fw", "--tol", "0.4", "--json")
+    loose = topline("train", "--store", store, "--k", "2", *words)
+    assert 0.05 < loose.json["relative_gap"] <= 0.4
+    assert loose.code == 0, "what was asked for"
+    assert "is not certified: a gap above 0.05 is not called certified" in loose.err
 
 
 def test_flags_win_over_the_file_and_the_file_over_defaults(topline: Any, store: str, tmp_path: Path) -> None:
