@@ -10,6 +10,13 @@ from types import FrameType
 from typing import Any
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which stops a command wherever Ctrl-C does."""
+
+    def __init__(self) -> None:
+        super().__init__("stopped by SIGTERM")
+
+
 class StopFlag:
     """Set once somebody has asked this process to stop."""
 
@@ -52,3 +59,23 @@ def stop_on_signals() -> Iterator[StopFlag]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def terminate_as_interrupt() -> StopFlag:
+    """Let SIGTERM raise `Terminated` from here on, unless somebody ignores or handles it already.
+
+    Returns a flag that says whether it came.  A second one ends the process as it does without this.
+    """
+    flag = StopFlag()
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
+        flag.ask(number)
+        signal.signal(number, signal.SIG_DFL)
+        raise Terminated
+
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    ):
+        signal.signal(signal.SIGTERM, stop)
+    return flag

@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 
 from topline.pipeline.cli.app import app
 from topline.pipeline.cli.exits import BAD_INPUT, FAILURE, INTERRUPTED, exit_code, is_expected, sentence
+from topline.pipeline.interrupts import StopFlag, Terminated, terminate_as_interrupt
 
 DEBUG = "TOPLINE_DEBUG"
 #: What typer says of words that it cannot place, each with what may have been meant.
@@ -29,16 +30,17 @@ _HINTS = {
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; TOPLINE_DEBUG=1 shows the traceback of an error."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    ending = _Ending()
+    ending, terminated = _Ending(), StopFlag()
     if arguments is None:
+        terminated = terminate_as_interrupt()
         # Before anything else that wants to be called at the end, and so after it.
         atexit.register(ending)
     _log_to_stderr()
     try:
         code = app(words, prog_name="topline", standalone_mode=False)
         if code == INTERRUPTED:
-            # What typer makes of Ctrl-C, which still needs its sentence.
-            code = _explain(words, KeyboardInterrupt())
+            # What typer makes of Ctrl-C and SIGTERM, which still need their sentence.
+            code = _explain(words, Terminated() if terminated else KeyboardInterrupt())
         sys.stdout.flush()
     except BrokenPipeError:
         _write_to_nobody()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from topline.pipeline.errors import InterruptedRunError, PipelineError
+from topline.pipeline.interrupts import Terminated
 
 SUCCESS = 0
 FAILURE = 1
@@ -11,6 +12,7 @@ SHORT_OF_TOLERANCE = 3
 HELD = 73
 RESUMABLE = 75
 INTERRUPTED = 130
+TERMINATED = 143
 
 
 def _ours() -> tuple[type[Exception], ...]:
@@ -28,7 +30,7 @@ def exit_code(error: BaseException) -> int:
     if _is_held(error):
         return HELD
     if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
+        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
     if isinstance(error, _ours()) and isinstance(error, (ValueError, FileNotFoundError, ImportError)):
         return BAD_INPUT
     return FAILURE
@@ -49,7 +51,7 @@ def is_expected(error: BaseException) -> bool:
 def sentence(error: BaseException) -> str:
     """Return the error in one line."""
     if isinstance(error, KeyboardInterrupt):
-        return "stopped by Ctrl-C; everything that was stored before is still readable"
+        return f"{str(error) or 'stopped by Ctrl-C'}; everything that was stored before is still readable"
     if isinstance(error, MemoryError) and not isinstance(error, _ours()):
         return "memory ran out: give a --memory-limit that the machine has, or a smaller --cache-bytes"
     if _disk_is_full(error) and not isinstance(error, _ours()):

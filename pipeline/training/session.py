@@ -84,8 +84,13 @@ def fit(
         logger.warning("%s", sentence)
     run = replace(begin_run(plan), notes=notes)
     with run_lock(plan.store, run.id) as lock:
-        _compile_jit_functions(plan, progress)
-        return Fitted(run, *_trained(run, layout.cluster, progress, client, lock))
+        try:
+            _compile_jit_functions(plan, progress)
+            return Fitted(run, *_trained(run, layout.cluster, progress, client, lock))
+        except KeyboardInterrupt as error:
+            # Before the first round, or for the second time outside the rounds.
+            reason = str(error) or "stopped by Ctrl-C"
+            raise InterruptedRunError(f"{reason}; {run.how_to_resume}") from error
 
 
 def train(

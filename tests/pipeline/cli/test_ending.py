@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.pipeline.small_data import small_dataset
 
 # An object that aborts the process when the interpreter lets go of it, as ONNX Runtime's own do now and then.
 ABORTING = """
@@ -37,3 +41,34 @@ def test_without_the_library_nothing_is_cut_short() -> None:
         [sys.executable, "-c", ABORTING, "absent", "--version"], capture_output=True, check=False
     )
     assert ran.returncode == -6
+
+
+# A command that a signal reaches in the function of training that is named.
+STOPPED = """
+import signal, sys
+from topline.pipeline.training import session
+number, function = int(sys.argv.pop(1)), sys.argv.pop(1)
+setattr(session, function, lambda *_, **__: signal.raise_signal(number))
+from topline.pipeline.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+@pytest.mark.parametrize("function", ["plan_training", "_compile_jit_functions"])
+def test_a_signal_before_the_first_round_ends_as_the_guide_says(
+    tmp_path: Path, function: str, number: int, name: str
+) -> None:
+    """With nothing to resume before the run is recorded, and with its command from then on."""
+    small_dataset(tmp_path / "store")
+    words = ("train", "--store", str(tmp_path / "store"), "--k", "2", "--workers", "0")
+    ran = subprocess.run(
+        [sys.executable, "-c", STOPPED, str(int(number)), function, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    begun = function != "plan_training"
+    assert ran.returncode == (75 if begun else 128 + number), ran.stderr
+    assert f"error: stopped by {name}; " in ran.stderr
+    assert ("--resume r0001" in ran.stderr) == begun
