@@ -84,8 +84,9 @@ def open_cluster(
     """
     limit = memory_limit(config.memory_limit)
     if config.scheduler is not None:
-        if limit is not None:
-            logger.warning("the workers of %s keep their own memory limits, not this one", config.scheduler)
+        if config.left_to_scheduler:
+            left = ", ".join(config.left_to_scheduler)
+            logger.warning("the cluster at %s has its own workers; not used: %s", config.scheduler, left)
         with _running_cluster(config.scheduler, config.worker_wait) as client:
             yield client
     elif config.workers == 0:

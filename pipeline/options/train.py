@@ -182,6 +182,16 @@ class ClusterConfig(BaseModel):
     )
     dashboard: bool = Field(default=True, description="Serve Dask's dashboard on this machine")
 
+    @property
+    def left_to_scheduler(self) -> tuple[str, ...]:
+        """The options that somebody gave and that a running cluster decides for itself."""
+        given = {
+            "--workers": self.workers is not None,
+            "--threads-per-worker": self.threads_per_worker != 1,
+            "--memory-limit": self.memory_limit is not None,
+        }
+        return tuple(name for name, chosen in given.items() if chosen and self.scheduler is not None)
+
 
 class EvaluateConfig(BaseModel):
     """What is evaluated after training."""

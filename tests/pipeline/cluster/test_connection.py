@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from contextlib import suppress
+from typing import Any
 
 import dask
 import psutil
@@ -193,6 +194,23 @@ def test_a_scheduler_beyond_this_machine_without_tls_is_warned_of(caplog: pytest
     ):
         pass
     assert "without TLS" in caplog.text
+
+
+def test_what_a_running_cluster_decides_for_itself_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    address = "tcp://127.0.0.1:9"
+
+    def said(**given: Any) -> str:
+        caplog.clear()
+        config = ClusterConfig(scheduler=address, worker_wait=0.1, **given)
+        with pytest.raises(ClusterError), open_cluster(config):
+            pass
+        return caplog.text
+
+    assert "not used" not in said()
+    assert "not used: --workers, --threads-per-worker" in said(workers=0, threads_per_worker=4)
+    assert f"the cluster at {address} has its own workers; not used: --memory-limit" in said(
+        memory_limit="1GiB"
+    )
 
 
 def test_a_memory_limit_that_is_no_size_is_refused() -> None:
