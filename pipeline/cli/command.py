@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from topline.pipeline.cli.exits import SUCCESS
 from topline.pipeline.cli.options import CONFIG, FLOW, JSON, flags, given, own_parameters, with_signature
+from topline.pipeline.cli.table import visible
 from topline.pipeline.errors import MissingExtraError
 from topline.pipeline.options import SECTIONS, build, load_sections
 
@@ -134,11 +135,11 @@ def finish(outcome: Outcome, *, json: bool) -> None:
     from topline.storage.records import plain
 
     for warning in outcome.warnings:
-        sys.stderr.write(f"warning: {warning}\n")
+        sys.stderr.write(f"warning: {visible(warning)}\n")
     if json:
         sys.stdout.write(jsonlib.dumps(plain(outcome.payload), ensure_ascii=False, default=os.fspath) + "\n")
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in outcome.lines))
+        sys.stdout.write("".join(f"{visible(line)}\n" for line in outcome.lines))
     if outcome.code:
         raise typer.Exit(outcome.code)
 

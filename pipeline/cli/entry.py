@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 
 from topline.pipeline.cli.app import app
 from topline.pipeline.cli.exits import BAD_INPUT, FAILURE, INTERRUPTED, exit_code, is_expected, sentence
+from topline.pipeline.cli.table import visible
 from topline.pipeline.interrupts import StopFlag, Terminated, terminate_as_interrupt
 
 DEBUG = "TOPLINE_DEBUG"
@@ -90,7 +91,7 @@ def _explain(words: Sequence[str], error: BaseException) -> int:
 
 def _fail(words: Sequence[str], kind: str, message: str, code: int) -> int:
     message = " ".join(message.split())
-    sys.stderr.write(f"error: {message}\n")
+    sys.stderr.write(f"error: {visible(message)}\n")
     if "--json" in words:
         found: dict[str, Any] = {"error": {"kind": kind, "message": message, "exit_code": code}}
         try:
@@ -113,6 +114,11 @@ class _ToStderr(logging.StreamHandler[Any]):
         """Write a record."""
         self.setStream(sys.stderr)
         super().emit(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as text; our own are one line, whatever the names in it hold."""
+        text = super().format(record)
+        return visible(text) if record.name.startswith("topline") and not record.exc_info else text
 
 
 def _log_to_stderr() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,29 @@ if TYPE_CHECKING:
     from topline.pipeline.evaluation import Metric
 
 
+#: Categories of characters that would end a line, or that a terminal or a stream cannot show.
+_UNSEEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
+#: Marks that turn around the direction of what follows them.
+_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def visible(text: str) -> str:
+    r"""Return `text` as it stands in a line: line ends, escape codes and the like as \n, \x1b and so on."""
+    if text.isprintable():
+        return text
+    return "".join(
+        repr(character)[1:-1]
+        if character in _TURNING or unicodedata.category(character) in _UNSEEN
+        else character
+        for character in text
+    )
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lay out rows under their heads, columns as wide as their widest entry."""
+    head, rows = [visible(name) for name in head], [[visible(entry) for entry in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [head, tuple("-" * width for width in widths), *rows]
+    lines = [head, ["-" * width for width in widths], *rows]
     return [
         "  ".join(f"{entry:<{width}}" for entry, width in zip(line, widths, strict=True)).rstrip()
         for line in lines

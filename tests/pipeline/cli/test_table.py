@@ -1,10 +1,15 @@
-"""What a line of metrics has room for."""
+"""What a line of metrics has room for, and what names may hold."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
-from topline.pipeline.cli.table import metrics_line, without_class_means
+import pytest
+
+from topline.pipeline.cli.command import Outcome, finish
+from topline.pipeline.cli.entry import _ToStderr
+from topline.pipeline.cli.table import facts, metrics_line, table, visible, without_class_means
 from topline.pipeline.evaluation import METRICS
 from topline.pipeline.evaluation.metrics import macro_top_k_accuracy
 
@@ -14,3 +19,30 @@ def test_a_short_line_leaves_means_over_classes_to_evaluate() -> None:
     assert metrics_line(without_class_means(known)) == "top-1 50.0%   top-2 50.0%   log loss 0.5000"
     own = replace(macro_top_k_accuracy(1), headline=True)
     assert without_class_means([(own, 0.5)]) == [(own, 0.5)]
+
+
+# A line end, a colour, a byte that is not UTF-8, and a mark that turns what follows around.
+NAMES = {
+    "a\nb": "a\\nb",
+    "\x1b[31mred": "\\x1b[31mred",
+    "\udcff": "\\udcff",
+    "\u2028": "\\u2028",
+    "\u202eabc": "\\u202eabc",
+}
+
+
+def test_names_cannot_break_a_table_nor_speak_to_the_terminal() -> None:
+    lines = table(("class", "rows"), [(name, "1") for name in NAMES])
+    assert [line.split("  ")[0] for line in lines[2:]] == list(NAMES.values())
+    assert {line.rindex("1") for line in lines[2:]} == {lines[0].index("rows")}, "as wide as what is shown"
+    for name in ("Müller", "犬", "a b", "\u00a0", "👩\u200d🔬", "\u0645\u06cc\u200c\u0622"):
+        assert visible(name) == name
+
+
+def test_what_a_command_prints_has_a_line_for_each_line(capsys: pytest.CaptureFixture[str]) -> None:
+    finish(Outcome({}, facts({"classes": ", ".join(NAMES)}), ["\x1b]0;title\x07 is odd"]), json=False)
+    seen = capsys.readouterr()
+    assert seen.out == f"  classes  {', '.join(NAMES.values())}\n"
+    assert seen.err == "warning: \\x1b]0;title\\x07 is odd\n"
+    record = logging.LogRecord("topline.pipeline.ingest", logging.INFO, "", 0, "classes: %s", ("a\nb",), None)
+    assert _ToStderr().format(record) == "classes: a\\nb"
