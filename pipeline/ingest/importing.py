@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
     path = Path(config.features).expanduser().absolute()
     with closing(_source(config, path)) as source:
         with reading(source.place):
-            ids = source.ids() or [f"row{row:09d}" for row in range(source.n)]
+            ids = _row_names(source)
             rows = _row_splits(config, source, ids)
         _tell(source, rows)
         writer = _begin(config, source)
@@ -130,6 +131,21 @@ def _source(config: ImportConfig, path: Path) -> FeatureFile:
         # From here on it is `both` that closes them.
         stack.pop_all()
     return both
+
+
+def _row_names(source: FeatureFile) -> Sequence[str]:
+    """Return a name for each row; `InputError` where two rows have the same, by which edits find them."""
+    ids = source.ids()
+    if ids is None:
+        return [f"row{row:09d}" for row in range(source.n)]
+    if len(set(ids)) < len(ids):
+        twice = next(name for name, count in Counter(ids).items() if count > 1)
+        rows = [row for row, name in enumerate(ids) if name == twice]
+        raise InputError(
+            f"{source.place} names rows {first_rows(rows)} alike, {twice!r}: give each row a name of its own,"
+            " or leave the column of names out"
+        )
+    return ids
 
 
 def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -> RowSplits:

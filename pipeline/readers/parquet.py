@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers.arrays import NpyFeatures
-from topline.pipeline.readers.base import FEATURE_NAMES, ID_NAMES, LABEL_NAMES, FeatureFile, named, pick
+from topline.pipeline.readers.base import (
+    FEATURE_NAMES,
+    ID_NAMES,
+    LABEL_NAMES,
+    FeatureFile,
+    first_rows,
+    named,
+    pick,
+)
 
 BATCH_ROWS = 4096
 
@@ -213,12 +221,26 @@ def row_names(path: Path) -> Sequence[str] | None:
     schema = pq.read_schema(path)
     name = next((name for name in ID_NAMES if name in schema.names), None)
     if name is not None:
+        _refuse_unnamed(path, name)
         return [str(value) for value in column_values(path, name).tolist()]
     index = pandas_index(schema)
     values = column_values(path, index[0]).tolist() if len(index) == 1 else []
     # An index may repeat itself or be of numbers, which name no row.
     named = len(set(values)) == len(values) > 0 and all(isinstance(value, str) for value in values)
     return values if named else None
+
+
+def _refuse_unnamed(path: Path, name: str) -> None:
+    """Raise `InputError` where the column that names rows has rows without a name."""
+    column = pq.read_table(path, columns=[name])[name]
+    missing = np.array(column.is_null(nan_is_null=True))
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        missing |= np.array(pc.equal(pc.utf8_trim_whitespace(column.fill_null("")), ""))
+    if missing.any():
+        raise InputError(
+            f"{path} has no {name} in row {first_rows(np.flatnonzero(missing).tolist())}: name every row, or"
+            f" leave the column {name} out"
+        )
 
 
 def pandas_index(schema: pa.Schema) -> list[str]:

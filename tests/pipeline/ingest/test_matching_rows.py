@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ IDS = ["a", "b", "c", "d"]
 LABELS = ["cat", "dog", "dog", "cat"]
 
 
-def table(path: Path, ids: list[str] = IDS, columns: str = "pqr", **more: list[str]) -> Path:
+def table(path: Path, ids: list[Any] = IDS, columns: str = "pqr", **more: list[str]) -> Path:
     values = {name: np.arange(len(ids)) + 10.0 * "pqrs".index(name) for name in columns}
     pd.DataFrame({**values, "sample_id": ids, **more}).to_parquet(path)
     return path
@@ -131,3 +132,26 @@ def test_a_byte_order_mark_is_no_part_of_the_first_label(tmp_path: Path) -> None
     found = open_features(path).labels()
     assert found is not None
     assert found.tolist() == ["2", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["a", None, "c", None], r"rows.parquet has no sample_id in row 1, 3: name every row, or leave"),
+        (["a", "b", " ", "d"], r"rows.parquet has no sample_id in row 2: "),
+        ([1.0, 2.0, None, 4.0], r"rows.parquet has no sample_id in row 2: "),
+        (
+            ["a", "b", "a", "a"],
+            r"rows.parquet names rows 0, 2, 3 alike, 'a': give each row a name of its own",
+        ),
+    ],
+)
+def test_rows_without_a_name_of_their_own_are_refused(tmp_path: Path, ids: list[Any], message: str) -> None:
+    """Edits, forgetting and tables of labels find rows by their names."""
+    with pytest.raises(InputError, match=message):
+        stored(tmp_path, table(tmp_path / "rows.parquet", ids, label=LABELS))
+
+
+def test_whole_numbers_name_rows(tmp_path: Path) -> None:
+    dataset = stored(tmp_path, table(tmp_path / "rows.parquet", [7, 3, 5, 9], label=LABELS))
+    assert dataset.sample_ids() == ["7", "3", "5", "9"]
