@@ -62,11 +62,18 @@ def train(
     --resume continues an interrupted run.  --without and --labels-from store a version of the dataset without
     these rows, or with these labels, and train on that; with --from in a few passes.
     """
+    from topline.pipeline.training import already_solved
     from topline.pipeline.training import train as run_training
 
     config = _edited(call.config(TrainConfig), from_model, without, labels_from)
-    result: TrainResult = call.run("train", run_training, config=config, cluster=call.config(ClusterConfig))
+    done = already_solved(config)
+    result: TrainResult = done or call.run(
+        "train", run_training, config=config, cluster=call.config(ClusterConfig)
+    )
     code, warnings = judge(result, call, config.tol)
+    if done is not None:
+        left = f"run {done.run} reached the tolerance before, and {done.model} is its model"
+        warnings = [f"nothing is left to do: {left}; a smaller --tol goes on", *warnings]
     after: list[tuple[str, ...]] = [("topline", "evaluate", result.model)]
     if config.kernel is None:
         form = "npz" if any(name.startswith("nystroem") for name in config.transforms) else "onnx"

@@ -10,12 +10,13 @@ from topline.pipeline.training.continued import settings_of_model
 from topline.pipeline.training.plan import dataset_loss, resolve_options, resume_options
 from topline.pipeline.training.problem_checks import check_options, kernel_of
 from topline.pipeline.training.result import TrainResult
-from topline.pipeline.training.run import resuming, runs_of, unfinished_run
+from topline.pipeline.training.run import already_solved, resuming, runs_of, unfinished_run
 from topline.pipeline.training.session import Fitted, fit, train
 
 __all__ = [
     "Fitted",
     "TrainResult",
+    "already_solved",
     "check_options",
     "dataset_loss",
     "fit",

@@ -13,16 +13,25 @@ from numpy.typing import NDArray
 from topline.pipeline.certification import CUT_POINTS, CUT_SHARES, DUAL_W
 from topline.pipeline.options.train import TrainConfig
 from topline.pipeline.training.checkpointing import RunPlace, written_where_held
-from topline.pipeline.training.plan import TrainingPlan, resolve_options, run_identity
+from topline.pipeline.training.plan import (
+    MAY_CHANGE,
+    TrainingPlan,
+    resolve_options,
+    resume_options,
+    run_identity,
+)
+from topline.pipeline.training.result import TrainResult
 from topline.solvers.core.requests import InsideRequest
 from topline.solvers.core.state import SolveResult
+from topline.solvers.core.stopping import Status
 from topline.solvers.executors import Executor
 from topline.solvers.methods.atoms import Atoms
 from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset
-from topline.storage.models import ModelRecord, save_model
-from topline.storage.runs import RunRecord, create_run, list_runs
+from topline.storage.models import ModelRecord, list_models, save_model
+from topline.storage.runs import RunRecord, create_run, list_runs, read_run
 from topline.storage.stores import Store, open_store
+from topline.storage.stores.urls import join
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +90,24 @@ def resuming(config: TrainConfig) -> TrainConfig:
     dataset = Dataset.open(store, config.dataset)
     run = unfinished_run(store, config, dataset)
     return config if run is None else TrainConfig(store=config.store, resume=run.id, tol=config.tol)
+
+
+def already_solved(config: TrainConfig) -> TrainResult | None:
+    """Return what the run that `config` resumes came to, if it leaves nothing to do and its model is there.
+
+    Raises `MismatchError` where other options are given than a run may go on with.
+    """
+    if config.resume is None:
+        return None
+    store = open_store(config.store)
+    run = read_run(store, config.resume)
+    tol = resume_options(config, run.config, f"run {run.id}", MAY_CHANGE).tol
+    made = [model.id for model in list_models(store) if model.run == run.id]
+    if run.outcome is None or run.outcome.get("status") != Status.SOLVED.value or not made:
+        return None
+    result = TrainResult.from_dict({**run.outcome, "model": join(store.url, "models", made[-1])})
+    reached = result.relative_gap if result.stationarity is None else result.stationarity
+    return result if reached <= tol else None
 
 
 def store_model(run: Run, executor: Executor, result: SolveResult) -> str:

@@ -290,6 +290,20 @@ def test_a_chosen_loose_tolerance_is_a_success_that_is_not_certified(topline: An
     assert "is not certified: a gap above 0.05 is not called certified" in loose.err
 
 
+def test_a_solved_run_is_resumed_only_for_more_than_it_reached(topline: Any, tmp_path: Path) -> None:
+    small_dataset(tmp_path)
+    first = topline("train", "--store", tmp_path, "--k", "2", "--workers", "0", "--tol", "0.05", "--json")
+    resume = ("train", "--store", tmp_path, "--workers", "0", "--resume", "r0001", "--json")
+    again = topline(*resume)
+    assert (again.code, again.json) == (0, first.json)
+    assert f"nothing is left to do: run r0001 reached the tolerance before, and {tmp_path}" in again.err
+    assert topline(*resume, "--C", "3").code == BAD_INPUT
+    further = topline(*resume, "--tol", "1e-4").json
+    assert Path(further["model"]).name == "m0002"
+    assert further["relative_gap"] <= 1e-4
+    assert topline(*resume, "--tol", "0.1").json["model"] == further["model"]
+
+
 def test_flags_win_over_the_file_and_the_file_over_defaults(topline: Any, store: str, tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(f'[train]\nstore = "{store}"\nk = 3\ntol = 0.2\nC = 0.5\n[cluster]\nworkers = 0\n')
