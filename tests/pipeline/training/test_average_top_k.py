@@ -16,7 +16,7 @@ from topline import Softmax, TopKHinge, solve
 from topline.pipeline.certification import certify
 from topline.pipeline.certification.average_top_k import top_weights
 from topline.pipeline.cli import main
-from topline.pipeline.cli.exits import BAD_INPUT
+from topline.pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
 from topline.pipeline.errors import CertificateMismatchError, ConfigError
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.report import write_report
@@ -246,7 +246,9 @@ def test_a_collapse_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     )
     words = ["train", "--store", str(tmp_path / "store"), "--loss", "max_hinge", "--workers", "0"]
     code, out, err = run(capsys, *words, "--average-top", "5")
-    assert code == 0
+    assert code == SHORT_OF_TOLERANCE
+    assert "m0001 is not certified: W is 0" in err
+    assert run(capsys, "certify", str(tmp_path / "store"))[0] == code
     page = Path(write_report(str(tmp_path / "store" / "models" / "m0001"))).read_text(encoding="utf-8")
     assert "max_hinge, mean of the largest 5 losses" in page
     assert "W = 0 is optimal to the tolerance" in page
