@@ -190,6 +190,10 @@ def with_best_primal(
     if not (np.isfinite(dual.W).all() and math.isfinite(dual.conjugate_mean)):
         nan = math.nan
         return FinalValues(dual.W, dual.conjugate_mean, primal=nan, dual=nan, smoothed_gap=nan)
+    if not duals_kept and dual.found_at is None and dual.value(problem) < 0.0:
+        # A = 0, where D is 0, is feasible, and so is what lies on the way to it.
+        square = problem.lam * squared_norm(dual.W) + problem.smoothing * dual.mean_sq_dual
+        dual = dual.times(best_share(dual.conjugate_mean, square))
     bound = 0.5 * problem.smoothing * dual.mean_sq_dual
 
     def measured(W: Float64Array) -> _PrimalSide:

@@ -205,3 +205,14 @@ def test_lbfgs_does_not_give_up_far_from_the_optimum(seed: int) -> None:
         except UnsupportedCombinationError:
             continue
     assert result.status is not Status.NO_PROGRESS or result.relative_gap < 1e-5
+
+
+@pytest.mark.parametrize("loss", [OneVsAll("hinge"), OneVsAll("logistic")])
+@pytest.mark.parametrize("seed", [33, 35, 42])
+def test_no_dual_value_is_below_that_of_no_dual_variables(loss: Any, seed: int) -> None:
+    """The mixture of the last atoms, of which rounding leaves nothing at a lam so small, had D = -391."""
+    random = np.random.default_rng(seed)
+    X = random.standard_normal((19, 5)) * 1e8 * 10.0 ** random.uniform(-2, 1, 5)
+    y = random.integers(0, 2, 19)
+    result = solve(X, y, loss, 1e-13, method="fw_fully_corrective", max_passes=20, tol=1e-4, m=2)
+    assert 0.0 <= result.dual <= result.primal
