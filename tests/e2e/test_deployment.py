@@ -106,7 +106,9 @@ class Deployment:
         )
 
     def flow_runs(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.ask("flow_runs/filter").raise_for_status().json()
+        # On a busy machine a database may take longer than the server waits for it, which answers 500 then.
+        answer = wait_for(lambda: (found := self.ask("flow_runs/filter")).status_code < 500 and found)
+        found: list[dict[str, Any]] = answer.raise_for_status().json()
         return sorted(found, key=lambda run: str(run["created"]))
 
     def says(self, name: str, text: str) -> bool:
