@@ -222,12 +222,10 @@ def _fetch_ahead(k: int, p: int, part: SweptPart, tiles: _Tiles) -> None:
     fetch(part.A, i, part.A.shape[1] * part.A.itemsize)
     fetch(part.delta, i, part.A.shape[1] * part.delta.itemsize)
     if p < t:
-        scores, inner = (
-            tiles.scores.shape[2] * tiles.scores.itemsize,
-            tiles.inner.shape[2] * tiles.inner.itemsize,
-        )
-        fetch(tiles.scores, k % 2, scores, p * scores)
-        fetch(tiles.inner, k % 2, inner, p * inner)
+        row = tiles.scores.shape[2] * tiles.scores.itemsize
+        fetch(tiles.scores, k % 2, row, p * row)
+        row = tiles.inner.shape[2] * tiles.inner.itemsize
+        fetch(tiles.inner, k % 2, row, p * row)
 
 
 @jit
