@@ -1,8 +1,9 @@
 """A Prefect server of our own on the loopback interface, for one machine: nothing to install or to start.
 
 Its database lies in Prefect's home.  The server holds a lock there as long as it lives, so that a later
-start, or one after a kill, uses the server that is running.  Other users of the machine can reach the
-loopback interface too, so the server asks for a password, which lies in the same folder.
+start, or one after a kill, uses the server that is running; the last of those who use it ends it.  Other
+users of the machine can reach the loopback interface too, so the server asks for a password, which lies in
+the same folder.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import httpx
+import psutil
 
 from topline.flows.errors import FlowServerError
 
@@ -29,6 +31,7 @@ PORT = 4200
 START_SECONDS = 180.0
 END_SECONDS = 15.0
 _ADDRESS, _LOG = "topline-server.url", "topline-server.log"
+_LOCK, _NUMBER, _USERS = "topline-server.lock", "topline-server.pid", "topline-server.users"
 
 
 class _EndedError(FlowServerError):
@@ -51,49 +54,80 @@ class LocalServer:
 def local_server(environ: Mapping[str, str]) -> Iterator[LocalServer]:
     """Start a server, or find the one that is running.
 
-    One that was started here ends with the block.  Raises `FlowServerError` with its last log lines where it
-    does not start.
+    It ends with the block, unless others use it too.  Raises `FlowServerError` with its last log lines where
+    it does not start.
     """
     home = Path(environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
     home.mkdir(parents=True, exist_ok=True)
     kept_in = home / "topline-server.password"
     password = environ.get("PREFECT_SERVER_API_AUTH_STRING") or _kept_password(kept_in)
-    lock = os.open(home / "topline-server.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    process: subprocess.Popen[bytes] | None = None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        yield LocalServer(_url_of_the_other(home, password), password, kept_in)
-        return
-    try:
-        with _started_on_a_port({**environ, "PREFECT_SERVER_API_AUTH_STRING": password}, home, lock) as url:
+        with _ended_by_its_last_user(home):
+            lock = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                if _is_locked_now(lock):
+                    own = {**environ, "PREFECT_SERVER_API_AUTH_STRING": password}
+                    url, process = _started_on_a_port(own, home, lock)
+                else:
+                    url = _url_of_the_other(home, password)
+            finally:
+                os.close(lock)
             yield LocalServer(url, password, kept_in)
     finally:
-        os.close(lock)
+        if process is not None:
+            process.poll()
 
 
 @contextmanager
-def _started_on_a_port(environ: Mapping[str, str], home: Path, lock: int) -> Iterator[str]:
+def _ended_by_its_last_user(home: Path) -> Iterator[None]:
+    """Use the server of a home, and end it on leaving where nobody else uses it."""
+    users = os.open(home / _USERS, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        # Who is ending it has all of this lock meanwhile.
+        fcntl.flock(users, fcntl.LOCK_SH)
+        yield
+    finally:
+        if _is_locked_now(users):
+            _end_left(home)
+        os.close(users)
+
+
+def _is_locked_now(descriptor: int) -> bool:
+    """Lock a file unless others have it, and return whether that was so."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _started_on_a_port(
+    environ: Mapping[str, str], home: Path, lock: int
+) -> tuple[str, subprocess.Popen[bytes]]:
     """Start a server at the usual port, or at any where another program takes that in the meantime."""
     try:
-        with _running(free_port(PORT), environ, home, lock) as url:
-            yield url
+        return _answering(free_port(PORT), environ, home, lock)
     except _EndedError:
         # Whether the other one is still there says nothing: its server may have ended by now.
-        with _running(free_port(), environ, home, lock) as url:
-            yield url
+        return _answering(free_port(), environ, home, lock)
 
 
-@contextmanager
-def _running(port: int, environ: Mapping[str, str], home: Path, lock: int) -> Iterator[str]:
+def _answering(
+    port: int, environ: Mapping[str, str], home: Path, lock: int
+) -> tuple[str, subprocess.Popen[bytes]]:
+    """Start a server, and return its address and its process once it answers."""
     url, log = f"http://127.0.0.1:{port}/api", home / _LOG
     process = _started(port, {**environ, "PREFECT_API_URL": url}, log, lock)
     try:
+        (home / _NUMBER).write_text(str(process.pid), encoding="utf-8")
         (home / _ADDRESS).write_text(url, encoding="utf-8")
         _wait_until_it_answers(url, environ["PREFECT_SERVER_API_AUTH_STRING"], process, log)
-        yield url
-    finally:
-        _end(process)
+    except BaseException:
+        _end(process.pid)
+        process.poll()
+        raise
+    return url, process
 
 
 def free_port(preferred: int = 0) -> int:
@@ -173,11 +207,22 @@ def _answers(url: str, password: str) -> bool:
     return False
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the server and what it started: its session is its own."""
+def _end_left(home: Path) -> None:
+    """End the server of a home that is alive, whoever started it."""
+    lock = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if not _is_locked_now(lock):
+            _end(int((home / _NUMBER).read_text(encoding="utf-8")))
+    finally:
+        os.close(lock)
+
+
+def _end(leader: int) -> None:
+    """End a server and what it started: its session is its own."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(END_SECONDS)
+            os.killpg(leader, number)
+        with suppress(psutil.TimeoutExpired, psutil.NoSuchProcess):
+            psutil.Process(leader).wait(END_SECONDS)
+        if not psutil.pid_exists(leader):
             return

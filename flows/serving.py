@@ -6,15 +6,17 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TextIO, cast
 from uuid import UUID
 
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
+from prefect.exceptions import ObjectNotFound
 from prefect.runner import Runner
 from prefect.schedules import Cron, Interval, Schedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
@@ -38,7 +40,9 @@ from topline.pipeline.notices import Kind, Notice, NoticeLog, addresses, pulse, 
 from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry import ANCHOR, interval_of, next_time
-from topline.storage.stores import Store, open_store
+from topline.storage.fingerprint import digest_bytes
+from topline.storage.stores import Lease, Store, held_lease, open_store
+from topline.storage.stores.lease import DEFAULT_TERMS
 
 LEAST_SECONDS = 10
 
@@ -65,6 +69,7 @@ def serve_retraining(
 
     Without a configured server one of our own is started, which remembers `keep_runs` runs.  The schedule
     stays active when this ends: the runs missed in the meantime are coalesced into the first one afterwards.
+    `LeaseHeldError` where another process serves the store.
     Every event is a line on `out` and in the file `log` (`log_file` of the store where none is named), JSON
     if `as_json`; what somebody should hear of goes to the addresses `notify` and those of the environment,
     and decisions to the registered model `mlflow` of MLflow, if it is named.
@@ -84,8 +89,14 @@ def serve_retraining(
             tell(notice)
 
         served = _Served(config, cluster, schedule, every, kept_for(every, timezone, keep_runs), say)
-        with pulse(store, every, timezone), _announced(served, store):
+        with _alone(store), pulse(store, every, timezone), _announced(served, store):
             _serve_somewhere(served, progress)
+
+
+def _alone(store: Store) -> AbstractContextManager[Lease]:
+    """Serve a store as the only one; after a kill the lease in a bucket is free within `wait`."""
+    wait = 0.0 if store.local_path is not None else DEFAULT_TERMS.beat + DEFAULT_TERMS.expiry
+    return held_lease(store, "serve", "topline serve", wait=wait)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,8 +227,18 @@ def kept_for(every: str, timezone: str, runs: int) -> timedelta:
 
 
 def deployment_name(config: RetrainConfig) -> str:
-    """Return the name of the deployment of a store: one store, one schedule."""
-    return _last_name(config.store)
+    """Return the name of the deployment of a store on the server: one store, one schedule.
+
+    It is the last name of the store's URL, and more of it where the server knows another store by that.
+    """
+    name = _last_name(config.store)
+    try:
+        with get_client(sync_client=True) as client:
+            taken = client.read_deployment_by_name(f"{retrain.name}/{name}").parameters
+    except ObjectNotFound:
+        return name
+    other = taken.get("config", {}).get("store", config.store)
+    return name if other == config.store else f"{name}-{digest_bytes(config.store.encode())[:8]}"
 
 
 def _last_name(url: str) -> str:
@@ -272,9 +293,16 @@ class OrderlyRunner(Runner):
 
     async def _served(self) -> None:
         loop, serving = asyncio.get_running_loop(), asyncio.ensure_future(self.start())
+        loop.set_exception_handler(_report)
         self._cancel = lambda: loop.call_soon_threadsafe(serving.cancel)
         try:
             await serving
         except asyncio.CancelledError:
             if not self._terminated:
                 raise
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report what asyncio has no other place for, but not what Prefect's observer says of its own end."""
+    if not isinstance(context.get("exception"), asyncio.CancelledError):
+        loop.default_exception_handler(context)

@@ -64,17 +64,32 @@ def test_a_spoiled_password_is_refused(tmp_path: Path) -> None:
         pass
 
 
+def started(port: int, environ: Mapping[str, str], log: Path, lock: int) -> subprocess.Popen[bytes]:
+    """Start the stand-in as the server is started."""
+    words = [sys.executable, "-S", "-c", STAND_IN, str(port), environ["PREFECT_SERVER_API_AUTH_STRING"]]
+    with log.open("wb") as output:
+        return subprocess.Popen(words, stderr=output, pass_fds=(lock,), start_new_session=True)
+
+
+@pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
+def test_the_last_who_uses_a_server_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two stores that are served, the one served first started it, and is not served any more."""
+    monkeypatch.setattr(module, "_started", started)
+    first, second = (local_server({"PREFECT_HOME": str(tmp_path)}) for _ in range(2))
+    server = first.__enter__()
+    assert second.__enter__() == server
+    first.__exit__(None, None, None)
+    assert httpx.get(server.url, timeout=60).status_code == httpx.codes.UNAUTHORIZED
+    second.__exit__(None, None, None)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(server.url, timeout=60)
+
+
 def test_a_port_taken_by_another_server_in_the_meantime_is_left_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two users start theirs at the same moment: both find 4200 free, and one of them gets it."""
     port, genuine = free_port(), module.free_port
-
-    def started(port: int, environ: Mapping[str, str], log: Path, lock: int) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-S", "-c", STAND_IN, str(port), environ["PREFECT_SERVER_API_AUTH_STRING"]]
-        with log.open("wb") as output:
-            return subprocess.Popen(words, stderr=output, pass_fds=(lock,), start_new_session=True)
-
     first = iter([port])
     monkeypatch.setattr(module, "_started", started)
     monkeypatch.setattr(module, "free_port", lambda preferred=0: next(first, None) or genuine(preferred))

@@ -37,7 +37,7 @@ from topline.pipeline.registry import Decision, Evidence, Weighing
 from topline.pipeline.telemetry import ANCHOR, next_time
 from topline.storage.models import Standing, read_standing
 from topline.storage.served_schedule import read_schedule
-from topline.storage.stores import held_lease, open_store
+from topline.storage.stores import LeaseHeldError, held_lease, holder, open_store
 
 HERE = ClusterConfig(workers=0)
 
@@ -112,6 +112,55 @@ def test_who_serves_a_store_leaves_word_of_the_schedule(
     assert left.ended
     lines = (tmp_path / "store.serve.log").read_text().splitlines()
     assert lines[-1].endswith("ended: by SIGTERM: the schedule is not served any more")
+
+
+def test_a_store_that_somebody_serves_is_refused_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=str(tmp_path)))
+
+    def serve_beside(*_: object) -> None:
+        with pytest.raises(
+            LeaseHeldError, match=r"topline serve \(process \d+ on .* holds .*store for serve:"
+        ):
+            serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
+        schedule = read_schedule(open_store(config.store))
+        assert schedule is not None
+        assert (schedule.every, schedule.ended) == ("1h", ""), "the first one's word stands"
+
+    monkeypatch.setattr(serving, "_serve_somewhere", serve_beside)
+    serving.serve_retraining(config, HERE, "1h", out=io.StringIO())
+    assert holder(open_store(config.store), "serve") is None
+
+
+@pytest.mark.prefect
+def test_stores_of_the_same_name_have_schedules_of_their_own(prefect_server: str, tmp_path: Path) -> None:
+    first, second = (RetrainConfig(store=str(tmp_path / room / "nights")) for room in "ab")
+    assert serving.deployment_name(first) == "nights"
+    made = retrain.to_deployment("nights", parameters={"config": first.model_dump(mode="json")}).apply()
+    try:
+        assert serving.deployment_name(first) == "nights", "as it was called before"
+        other = serving.deployment_name(second)
+        assert (other.rpartition("-")[0], len(other)) == ("nights", len("nights-01234567"))
+    finally:
+        with get_client(sync_client=True) as client:
+            client.delete_deployment(made)
+
+
+def test_an_observer_of_prefects_that_was_cancelled_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    class Ending(OrderlyRunner):
+        async def start(self, run_once: bool = False, webserver: bool | None = None) -> None:
+            loop = asyncio.get_running_loop()
+            for error in (asyncio.CancelledError(), ValueError("a bug")):
+                loop.call_soon(raise_error, error)
+            await asyncio.sleep(0)
+
+    Ending(name="ending").run()
+    assert [str(record.exc_info and record.exc_info[1]) for record in caplog.records] == ["a bug"]
+
+
+def raise_error(error: BaseException) -> None:
+    raise error
 
 
 def raise_signal(number: int) -> None:
@@ -307,6 +356,45 @@ def test_one_run_stands_in_for_all_that_were_missed(prefect_server: str) -> None
     assert str(said.pop()).startswith("missed: 2 runs coalesced into the run ")
     assert {states[run.id] for run in later} == {"Scheduled"}
     assert nightly() == 0  # by hand, without a deployment
+
+
+@pytest.mark.prefect
+def test_of_thousands_of_missed_runs_the_oldest_are_deleted(
+    prefect_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request a run would take the server minutes for some days of `--every 60s`."""
+    monkeypatch.setattr(retraining, "MISSED_KEPT", 2)
+    monkeypatch.setattr(retraining, "_DELETED_AT_ONCE", 3)
+    deployment = nightly.to_deployment("backlog", schedule=schedule_of("6h")).apply()
+    today = datetime.now(UTC)
+    of_it = DeploymentFilter(id=DeploymentFilterId(any_=[deployment]))
+    with get_client(sync_client=True) as client:
+        asked_for = client.create_flow_run_from_deployment(
+            deployment, state=Scheduled(scheduled_time=today - timedelta(days=9))
+        )
+        client.request(
+            "POST",
+            "/deployments/{id}/schedule",
+            path_params={"id": deployment},
+            json={
+                "start_time": (today - timedelta(hours=48)).isoformat(),
+                "end_time": today.isoformat(),
+                "min_runs": 8,
+            },
+        )
+        late = [run for run in client.read_flow_runs(deployment_filter=of_it) if run.auto_scheduled]
+        assert len(late) == 8
+        late.sort(key=lambda run: run.expected_start_time or today)
+        assert retraining.renew_waiting_runs(deployment, {"first": "due"}) == 2
+        assert run_flow(nightly, flow_run=late[0]) == 8
+        left = {
+            run.id: str(run.state and run.state.message)
+            for run in client.read_flow_runs(deployment_filter=of_it)
+        }
+        assert set(left) == {asked_for.id, late[0].id, late[-2].id, late[-1].id}
+        for run in (asked_for, *late[-2:]):
+            assert left[run.id].startswith("missed: 8 runs coalesced into the run ")
+        client.delete_deployment(deployment)
 
 
 @pytest.mark.prefect
