@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,11 @@ from topline.solvers.calibration import (
     fit_probabilities,
     tuned_penalties,
 )
+from topline.storage.errors import AccessError
 from topline.storage.models import save_calibration
 from topline.storage.records import now
+
+logger = logging.getLogger(__name__)
 
 # Two numbers are fitted on so many scores at most: more would not move them.
 FITTED_SCORES = 1 << 23
@@ -33,7 +37,7 @@ def calibration_of(stored: StoredModel, progress: Progress | None = None) -> Cal
     """Return the calibration that is stored with the model, made now if it is not there yet.
 
     Probabilities are fitted on the validation rows and on nothing else; calibration rows are scored and not
-    looked at otherwise.  Nothing is stored where the model has neither.
+    looked at otherwise.  Nothing is stored where the model has neither, or the store cannot be written.
     """
     record = stored.model.record
     if record.calibration is not None:
@@ -47,7 +51,10 @@ def calibration_of(stored: StoredModel, progress: Progress | None = None) -> Cal
         progress.begin("calibrate", len(val) + len(held), "rows")
     made = _made(stored, val, held, progress)
     if len(val) or len(held):
-        _save(stored, made)
+        try:
+            _save(stored, made)
+        except AccessError as error:
+            logger.warning("the calibration is used and not stored: %s", error)
     return made
 
 

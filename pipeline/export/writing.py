@@ -16,7 +16,7 @@ from topline.pipeline.errors import ConfigError, InputError, PipelineError
 from topline.pipeline.export.compression import Compression, compressed
 from topline.pipeline.export.formats import FORMATS, ExportFormat, export_format, require_holds
 from topline.pipeline.rows import StoredModel, TrainingRows
-from topline.storage.errors import IntegrityError
+from topline.storage.errors import FULL_DISK, IntegrityError
 
 RANDOM_ROWS = 64
 DATASET_ROWS = 1000
@@ -105,8 +105,14 @@ def _written_whole(path: Path) -> Iterator[Path]:
     records = [form.folder_record for form in FORMATS.values() if form.folder_record]
     if path.is_dir() and not any((path / name).exists() for name in records):
         raise ConfigError(f"{path} is a folder and no earlier export: name another --output")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".topline-export-", dir=path.parent) as beside:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = TemporaryDirectory(prefix=".topline-export-", dir=path.parent)
+    except OSError as error:
+        if error.errno in FULL_DISK:
+            raise
+        raise ConfigError(f"{path} cannot be written ({error.strerror}): name another --output") from error
+    with folder as beside:
         waiting = Path(beside) / path.name
         yield waiting
         if waiting.is_dir() and path.exists() and not path.is_dir():

@@ -43,7 +43,7 @@ from topline.pipeline.report.tables import Rejected
 from topline.pipeline.report.training_sizes import measure_training_sizes, size_words
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.telemetry import RunView, view_run
-from topline.storage.errors import NotFoundError
+from topline.storage.errors import AccessError, NotFoundError
 from topline.storage.models import ModelRecord
 from topline.storage.stores import open_store
 from topline.storage.stores.urls import join
@@ -103,7 +103,10 @@ def write_report(
         open_store(str(path.parent), create=True).write_bytes(path.name, page)
         return str(path)
     store, name = stored.model.store, f"reports/{stored.model.record.id}.html"
-    store.write_bytes(name, page)
+    try:
+        store.write_bytes(name, page)
+    except AccessError as error:
+        raise AccessError(f"{error}: name a file elsewhere with --output") from error
     return str(store.local_path / name) if store.local_path is not None else join(store.url, name)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.pipeline.small_data import make_features, write_dataset
 from tests.storage.test_integrity import flip_first
-from topline.pipeline.calibration import calibration_of, row_draws
+from topline.pipeline.calibration import calibration_of, making, row_draws
 from topline.pipeline.evaluation import Evaluation, evaluate
 from topline.pipeline.export import export_model, load_estimator
 from topline.pipeline.options import ClusterConfig, PredictConfig, TrainConfig
@@ -22,6 +22,7 @@ from topline.pipeline.rows import StoredModel
 from topline.pipeline.training import train
 from topline.solvers.calibration import CalibrationRows, fit_probabilities, prediction_sets
 from topline.solvers.errors import InvalidProblemError
+from topline.storage.errors import AccessError
 from topline.storage.schema import SPLITS
 from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
@@ -62,6 +63,25 @@ def scored(url: str, split: str) -> tuple[Any, Any, list[str]]:
     ids = rows.dataset.sample_ids()
     scores = np.concatenate([opened.scores(X) for _, _, X in rows.tiles()])
     return scores, rows.labels(), [ids[row] for row in rows.indices.tolist()]
+
+
+def test_in_a_store_that_cannot_be_written_it_is_made_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = stored(tmp_path / "store", splits())
+
+    def refuse(*_: object) -> None:
+        raise AccessError("the disk is read-only")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(making, "save_calibration", refuse)
+        made = calibration_of(StoredModel.open(url))
+    assert "the calibration is used and not stored: the disk is read-only" in caplog.text
+    assert StoredModel.open(url).model.record.calibration is None
+    kept = calibration_of(StoredModel.open(url))
+    assert (made.probabilities, made.fitted_rows, made.penalties) == (
+        kept.probabilities, kept.fitted_rows, kept.penalties
+    )  # fmt: skip
 
 
 def test_nothing_but_the_sets_follows_from_calibration_rows(tmp_path: Path) -> None:

@@ -158,6 +158,12 @@ def test_unknown_formats_and_too_many_classes_are_refused(model: str, tmp_path: 
             export_model(model, tmp_path / "model", kind, top_k=2)
 
 
+def test_where_nothing_can_be_written_another_output_is_asked_for(model: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file/model.npz cannot be written \(.*\): name another --output"):
+        export_model(model, tmp_path / "file" / "model.npz", "npz")
+
+
 def test_a_folder_takes_no_place_of_a_file(model: str, tmp_path: Path) -> None:
     place = tmp_path / "labels.npy"
     place.write_text("mine")

@@ -17,6 +17,7 @@ from topline.pipeline.report.document import gather
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training import train
 from topline.storage.datasets import Dataset
+from topline.storage.errors import AccessError
 
 
 @pytest.fixture(scope="module")
@@ -120,4 +121,9 @@ def test_report_of_imported_features_needs_no_images(model: str, tmp_path: Path)
     assert "so there are no images" in page
     elsewhere = tmp_path / "new" / "page.html"
     assert write_report(model, elsewhere) == str(elsewhere)
+    Path(place).unlink()
+    Path(place).parent.rmdir()
+    Path(place).parent.touch()
+    with pytest.raises(AccessError, match=r"cannot be used: .*: name a file elsewhere with --output"):
+        write_report(model)
     assert elsewhere.stat().st_size > 10_000
