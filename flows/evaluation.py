@@ -25,7 +25,7 @@ def evaluate(
         model_url: The model, or a store for its newest one
         split: Rows that are measured
         confused: Most confused pairs of classes that are listed
-        threshold_for: Of several labels a row: what the threshold of predictions is chosen by
+        threshold_for: For several labels per row: metric by which the threshold is chosen
     """
     with watched() as watch:
         result = evaluate_model(

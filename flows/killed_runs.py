@@ -64,7 +64,7 @@ def _crash(deployment: UUID) -> int:
         )
         for run in found:
             state: State[Any] = Crashed(
-                message="its process is gone; found when the schedule was served again"
+                message="its process died; noticed when the schedule was served again"
             )
             client.set_flow_run_state(run.id, state, force=True)
     return len(found)

@@ -68,7 +68,7 @@ def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) 
                 "or run without --flow"
             ) from error
         logger.warning(
-            "%s stopped answering, so the end of this flow run is not recorded there; the result is stored.",
+            "%s stopped answering, so it does not record the end of this flow run; the result is stored.",
             _named(server),
         )
         return caller.result

@@ -212,7 +212,7 @@ def schedule_of(every: str, timezone: str = "UTC") -> Schedule:
     except (ValidationError, ValueError) as error:
         raise ConfigError(
             f'--every {every!r} with --timezone {timezone} is not a schedule: write cron such as "0 2 * * *",'
-            " or a time such as 60s, 15m or 6h"
+            " or an interval such as 60s, 15m or 6h"
         ) from error
 
 

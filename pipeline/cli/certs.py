@@ -19,7 +19,7 @@ def certs(
     ] = None,
     days: Annotated[int, typer.Option("--days", min=1, max=3650, help="Days until they expire")] = 365,
 ) -> Outcome:
-    """Make TLS certificates and keys for a Dask cluster, and Dask's configuration of them."""
+    """Create TLS certificates and keys for a Dask cluster, with Dask's configuration for them."""
     from topline.pipeline.cluster.tls import make_tls_files
 
     made = make_tls_files(out, host or [], days)

@@ -42,7 +42,7 @@ def dashboard(
     host: Annotated[str, typer.Option(help="Address to serve at")] = "127.0.0.1",
     allow_remote: Annotated[
         bool,
-        typer.Option("--allow-remote", help="Let other machines in: everybody who reaches the port may read"),
+        typer.Option("--allow-remote", help="Allow other machines: everybody who reaches the port may read"),
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write one page that needs no server to this file")] = None,
 ) -> Outcome:

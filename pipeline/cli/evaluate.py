@@ -1,4 +1,4 @@
-"""`topline evaluate`: accuracies of a model, or the metrics of several labels a row."""
+"""`topline evaluate`: accuracies of a model, or the metrics of several labels per row."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def evaluate(
     threshold_for: Annotated[
         ThresholdRule | None,
         typer.Option(
-            help="Of several labels a row: what the threshold of predictions is chosen by (f1_micro);"
-            " cardinality: as many labels a row as in training",
+            help="For several labels per row: metric by which the threshold is chosen (f1_micro);"
+            " cardinality: as many labels per row as in training",
         ),
     ] = None,
 ) -> Outcome:
-    """Measure a model on held-out rows: top-k accuracies, or the metrics of several labels a row.
+    """Measure a model on held-out rows: top-k accuracies, or the metrics of several labels per row.
 
     Ties count against the model.  Labels are predicted above a threshold, which is chosen on the validation
     rows, or where there are none on the training rows, and recorded with the model.
@@ -92,11 +92,11 @@ def _trust(found: Evaluation) -> list[str]:
 def _multilabel_lines(found: MultilabelEvaluation, worst: int) -> list[str]:
     rows = how_many(found.rows, f"{found.split} rows")
     lines = [
-        f"{rows} of {found.dataset}, {found.labels_per_row:.2f} labels a row",
+        f"{rows} of {found.dataset}, {found.labels_per_row:.2f} labels per row",
         "",
     ]
     lines += facts({**found.ranking(), "threshold": found.threshold.text()})
-    lines += [f"  {'':<{22}}  {found.predicted_per_row:.2f} labels a row are predicted", ""]
+    lines += [f"  {'':<{22}}  {found.predicted_per_row:.2f} labels per row are predicted", ""]
     lines += table(("metric", "value", "with its own threshold", "which is"), found.table())
     parts = sorted(found.per_label, key=lambda part: (part.f1, -part.rows, part.name))[:worst]
     if not parts:

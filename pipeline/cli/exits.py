@@ -53,10 +53,10 @@ def sentence(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return f"{str(error) or 'stopped by Ctrl-C'}; everything that was stored before is still readable"
     if isinstance(error, MemoryError) and not isinstance(error, _ours()):
-        return "memory ran out: give a --memory-limit that the machine has, or a smaller --cache-bytes"
+        return "out of memory: set --memory-limit to what the machine has, or lower --cache-bytes"
     if _disk_is_full(error) and not isinstance(error, _ours()):
         place = f" at {error.filename}" if isinstance(error, OSError) and error.filename else ""
-        return f"no room is left on the disk{place}: make room and run the same command again"
+        return f"no space is left on the disk{place}: free some and run the same command again"
     # OSError's own text starts with the number; what was raised on purpose has its sentence in args.
     text = str(error.args[0]) if isinstance(error, OSError) and len(error.args) == 1 else str(error)
     return " ".join(text.split()) or type(error).__name__

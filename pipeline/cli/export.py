@@ -33,7 +33,7 @@ def export(
         typer.Option("--output", help="File, or for sklearn folder, to write (default: the model's id)"),
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option("--top-k", min=1, help="Best classes that the ONNX graph gives")
+        int | None, typer.Option("--top-k", min=1, help="Number of best classes that the ONNX graph returns")
     ] = None,
     compress: Annotated[
         float | None,

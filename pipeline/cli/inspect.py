@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def inspect(call: Call, model: ModelArgument) -> Outcome:
     """List the rows whose labels look wrong, and those that carry the classifier.
 
-    A training row is judged as a model would that has not seen it, which the dual variables prove for most
-    rows; of the others exact steps prove what --max-passes allows, and the rest is said to be open.
+    A training row is judged as a model that has not seen it would.  The dual variables prove that judgement
+    for most rows, and exact steps for others as far as --max-passes allows; the rest is reported as open.
     """
     from topline.pipeline.inspection import inspect_model
 
@@ -59,7 +59,7 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
 
 def _duplicates(found: Inspection) -> dict[str, str]:
     if found.duplicates is None:
-        return {"near duplicates": "not looked for: the rows are too many to be compared"}
+        return {"near duplicates": "not looked for: there are too many rows to compare"}
     labels = sum(pair.first_label != pair.second_label for pair in found.duplicates)
     splits = sum(pair.first_split != pair.second_split for pair in found.duplicates)
     return {"near duplicates": f"{labels:,} pairs with two labels, {splits:,} across splits"}

@@ -65,7 +65,7 @@ def _next_of_champion(store: str) -> list[str]:
 
 
 def show(call: Call, model: ModelArgument) -> Outcome:  # noqa: ARG001 - one shape for all
-    """Show everything that is recorded of a model: lineage, problem, certificate, accuracies, decisions."""
+    """Show everything recorded about a model: lineage, problem, certificate, accuracies, decisions."""
     from topline.pipeline.pages import flat
     from topline.storage.models import load_model, read_standing
 
@@ -153,7 +153,7 @@ def promote(
     reason: ReasonOption = "",
     force: ForceOption = False,
 ) -> Outcome:
-    """Make a model the champion: by hand, or only where it beats the champion by the written rule."""
+    """Make a model the champion: by hand, or only if the promotion rule says so."""
     from topline.pipeline.registry import promote as crown
     from topline.pipeline.registry import promote_by_rule
 
@@ -180,14 +180,14 @@ def rollback(
     store: StoreOption = RUN_STORE,
     reason: ReasonOption = "",
 ) -> Outcome:
-    """Make the champion before the champion again."""
+    """Make the previous champion the champion again."""
     from topline.pipeline.registry import rollback as back
 
     return _decided(back(store, reason=reason), _next_of_champion(store))
 
 
 def archive(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
-    """Lay a model aside; it can still be promoted."""
+    """Archive a model; it can still be promoted."""
     from topline.pipeline.registry import archive as lay_aside
 
     url = find_model(model)
@@ -196,7 +196,7 @@ def archive(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outc
 
 
 def pin(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
-    """Keep a model, its run and its dataset, however old it gets: topline prune leaves them alone."""
+    """Keep a model, its run and its dataset, however old they get: topline prune does not remove them."""
     from topline.pipeline.registry import pin as keep
 
     url = find_model(model)
@@ -204,7 +204,7 @@ def pin(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:
 
 
 def unpin(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
-    """Let topline prune remove a model again when its rule says so."""
+    """Allow topline prune to remove a model again when its rule says so."""
     from topline.pipeline.registry import unpin as let_go
 
     url = find_model(model)
@@ -217,12 +217,12 @@ def delete(
     reason: ReasonOption = "",
     force: ForceOption = False,
 ) -> Outcome:
-    """Delete a model for good, except the champion and what a rollback would need."""
+    """Delete a model permanently, unless it is the champion or a rollback would need it."""
     from topline.pipeline.registry import delete as remove
 
     if not model.rstrip("/").rpartition("/")[0].endswith("models"):
         raise ConfigError(
-            f"{model} is not the URL of a model: write STORE/models/m0001, so that none is meant by chance"
+            f"{model} is not the URL of a model: write STORE/models/m0001, so that none is named by accident"
         )
     url = find_model(model)
     return _decided(remove(url, reason=reason, force=force), _next_of_room(url))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def predict(call: Call, model: ModelArgument) -> Outcome:
     """Classify new images, or with --dataset the rows of a store.
 
-    A model of several labels a row predicts those that score above its threshold.
+    A model of several labels per row predicts those that score above its threshold.
     """
     from topline.pipeline.prediction import predict as classify
 

@@ -20,7 +20,7 @@ def report(
         bool | None,
         typer.Option(
             "--training-sizes/--no-training-sizes",
-            help="Say whether more images would help, by training on parts of them (default: where that is"
+            help="Say whether more images would help, by training on parts of them (default: if that is"
             " cheap)",
             show_default=False,
         ),

@@ -33,7 +33,7 @@ HIDDEN = frozenset({"dataset", "resume", "certify", "start_from", "confused"})
 
 
 def retrain(call: Call) -> Outcome:
-    """Add new and changed images, retrain from the last model, and promote the result by the rule."""
+    """Add new and changed images, retrain from the last model, and promote the result if the rule says so."""
     from topline.pipeline.jobs import retrain as bring_up_to_date
 
     config = config_of(call)
@@ -46,40 +46,40 @@ def retrain(call: Call) -> Outcome:
 def serve(
     call: Call,
     every: Annotated[
-        str, typer.Option("--every", help='When: cron such as "0 2 * * *", or a time such as 60s, 15m, 6h')
+        str, typer.Option("--every", help='Cron such as "0 2 * * *", or an interval such as 60s, 15m, 6h')
     ],
     timezone: Annotated[str, typer.Option("--timezone", help="Time zone of the cron schedule")] = "UTC",
     notify: Annotated[
         list[str] | None,
         typer.Option(
             "--notify",
-            help="Tell this address of failures and decisions: https://... of a webhook or of Slack, mailto://...;"
-            " may be repeated. Those with secrets belong into TOPLINE_NOTIFY",
+            help="Address to notify of failures and decisions: https://... of a webhook or of Slack, mailto://...;"
+            " may be repeated. Put addresses with secrets into TOPLINE_NOTIFY",
         ),
     ] = None,
     mlflow: Annotated[
         str,
         typer.Option(
             "--mlflow",
-            help="Note decisions under this registered model of MLflow, on the server of MLFLOW_TRACKING_URI",
+            help="Record decisions under this registered model of MLflow, on the server MLFLOW_TRACKING_URI",
         ),
     ] = "",
     log: Annotated[
         Path | None,
-        typer.Option("--log", help="File for a line an event, rotated (default: STORE.serve.log beside it)"),
+        typer.Option("--log", help="Log file, rotated, one line per event (default: STORE.serve.log)"),
     ] = None,
     keep_runs: Annotated[
         int,
         typer.Option(
             "--keep-runs",
             min=1,
-            help="Runs that Prefect's own server remembers, of an hour at least and 30 days at most",
+            help="Runs that Prefect's own server keeps: all of the last hour, none older than 30 days",
         ),
     ] = 500,
 ) -> Outcome:
     """Retrain on a schedule until Ctrl-C, on its own Prefect server unless one is configured.
 
-    Writes one line an event to standard output and to a file, as JSON with --json.
+    Writes one line per event to standard output and to a file, as JSON with --json.
     """
     parameters = {
         "config": config_of(call),

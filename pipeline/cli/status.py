@@ -16,9 +16,9 @@ def status(
     call: Call,  # noqa: ARG001 - one shape for all
     store: Annotated[str, typer.Argument(metavar="[URL]", help="Store to look at")] = RUN_STORE,
 ) -> Outcome:
-    """Say how a store stands: champion, last run and challenger, schedule, damaged models, room left.
+    """Show the state of a store: champion, last run, challenger, schedule, damaged models, disk space.
 
-    Exits with 1 where a model is damaged or the process that served the schedule is gone without a word.
+    Exits with 1 if a model is damaged, or if the process that served the schedule died.
     """
     from topline.pipeline.dashboard import store_status
     from topline.storage.stores import open_store

@@ -60,7 +60,7 @@ def train(
     """Train a classifier on a stored dataset, publish and certify it.
 
     --resume continues an interrupted run.  --without and --labels-from store a version of the dataset without
-    these rows, or with these labels, and train on that; with --from in a few passes.
+    these rows, or with these labels, and train on it; with --from that takes few passes.
     """
     from topline.pipeline.training import already_solved
     from topline.pipeline.training import train as run_training
@@ -73,7 +73,7 @@ def train(
     code, warnings = judge(result, call, config.tol)
     if done is not None:
         left = f"run {done.run} reached the tolerance before, and {done.model} is its model"
-        warnings = [f"nothing is left to do: {left}; a smaller --tol goes on", *warnings]
+        warnings = [f"nothing is left to do: {left}; a smaller --tol continues", *warnings]
     after: list[tuple[str, ...]] = [("topline", "evaluate", result.model)]
     if config.kernel is None:
         form = "npz" if any(name.startswith("nystroem") for name in config.transforms) else "onnx"

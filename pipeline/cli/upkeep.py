@@ -50,11 +50,13 @@ def fsck(
 def prune(
     call: Call,
     store: Annotated[str, typer.Argument(metavar="STORE", help="Store to prune")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be removed, and change nothing")
+    ] = False,
 ) -> Outcome:
-    """Remove models, runs, datasets and files that a written rule lets go, and that nobody is reading.
+    """Remove models, runs, datasets and files that the retention rule does not keep and nobody is reading.
 
-    What stays: the champion, the model that a rollback would bring back, pinned models; the newest --keep
+    Kept are the champion, the model that a rollback would restore, pinned models; the newest --keep
     of each kind and what is younger than --days; runs of these models; datasets of these models, runs and
     sweeps; and whatever is in use at the moment.
     """
@@ -69,7 +71,7 @@ def prune(
         plan = retention.plan_pruning(opened, policy, datetime.now(UTC))
         lines = [
             *_lines(plan.going),
-            f"{how_many(len(plan.going), 'things')}, {plan.bytes:,} bytes would go from {store}",
+            f"{how_many(len(plan.going), 'things')}, {plan.bytes:,} bytes would be removed from {store}",
         ]
         lines += following(("topline", "prune" if plan.going else "status", store))
         going = [item.to_json() for item in plan.going]
@@ -78,7 +80,7 @@ def prune(
     done = retention.prune(opened, policy, datetime.now(UTC))
     lines = [
         *_lines(done.gone),
-        f"{how_many(len(done.gone), 'things')}, {done.bytes:,} bytes went from {store}",
+        f"{how_many(len(done.gone), 'things')}, {done.bytes:,} bytes were removed from {store}",
     ]
     lines += [f"in use, and left: {item}" for item in done.in_use]
     lines += following(("topline", "status", store))
@@ -92,35 +94,36 @@ def _lines(items: Iterable[Going]) -> list[str]:
 
 def forget(
     call: Call,  # noqa: ARG001 - one shape for all
-    store: Annotated[str, typer.Argument(metavar="STORE", help="Store to forget rows of")],
+    store: Annotated[str, typer.Argument(metavar="STORE", help="Store to remove rows from")],
     rows: Annotated[
-        str, typer.Option("--rows", help="Sample ids, with commas between them, or a file with one a line")
+        str, typer.Option("--rows", help="Comma-separated sample ids, or a file with one per line")
     ],
     reason: Annotated[str, typer.Option("--reason", help="Why, for the log of datasets")] = "",
 ) -> Outcome:
-    """Remove rows, and all of the same content, from every version in a store, and audit that they are gone.
+    """Remove rows, and all with the same content, from every dataset version, and check that they are gone.
 
-    The newest dataset is stored anew without them, older ones that hold them go as a whole. Models that were
-    trained on them are named: train again without them, and delete these. The images themselves are yours.
+    The newest dataset is stored again without them, and older ones that hold them are removed.  Models that
+    were trained on them are named: train again without the rows, and delete these models.  The images
+    themselves are not touched.
     """
     from topline.pipeline.ingest import Edits
     from topline.pipeline.ingest import forget as remove
 
     ids = Edits.read(rows, None).without
     if not ids:
-        raise ConfigError("--rows names no row: give sample ids, with commas between them, or a file of them")
+        raise ConfigError("--rows names no row: give comma-separated sample ids, or a file of them")
     done = remove(store, ids, reason or "rows were to be forgotten")
     shown = {
         "rows": f"{done.rows:,} in {how_many(len(done.removed), 'versions')}",
         "removed": ", ".join(done.removed),
-        "stored anew": done.kept_as or "nothing",
+        "stored again": done.kept_as or "nothing",
         "freed": f"{done.bytes:,} bytes",
         "trained on them": ", ".join(done.models) or "no model",
         "still named in": ", ".join(done.mentions) or "no file",
     }
     if done.in_use:
         shown["in use"] = f"{', '.join(done.in_use)}: run topline prune once nobody reads them"
-    verdict = "nothing of them is left" if done.clean else "something of them is left"
+    verdict = "nothing is left of them" if done.clean else "traces of them are left"
     after = following(("topline", "train", "--store", store) if done.models else ("topline", "status", store))
     lines = [*facts(shown), "", verdict, *after]
     return Outcome(done.to_dict(), lines, code=SUCCESS if done.clean else FAILURE)

@@ -41,7 +41,7 @@ def paired(first: ModelSeen, second: ModelSeen) -> Paired:
     evaluation = first.record.evaluation or {}
     numbers = int(evaluation.get("rows", 0)) * first.record.d
     if first.record.multilabel or second.record.multilabel:
-        evidence = Evidence(unmeasured="models of several labels a row have no paired test yet")
+        evidence = Evidence(unmeasured="models of several labels per row have no paired test yet")
     elif numbers > MOST_NUMBERS:
         command = f"topline models compare {first.url} {second.url}"
         evidence = Evidence(unmeasured=f"there are too many rows to wait for: {command}")

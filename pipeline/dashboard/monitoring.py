@@ -67,7 +67,9 @@ def _schedule(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
     state = gauge("schedule", "1 for what the schedule is: served, ended or dead", "state")
     for one in Served:
         state.labels(one.value).set(found.served is one)
-    silent = gauge("schedule_silent_seconds", "Since the last sign of life of the process that serves it")
+    silent = gauge(
+        "schedule_silent_seconds", "Seconds since the last heartbeat of the process that serves it"
+    )
     silent.set(found.silent)
     if found.served is not Served.ALIVE:
         return

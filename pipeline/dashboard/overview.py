@@ -79,7 +79,7 @@ class ScheduleSeen:
             case Served.ENDED:
                 return f"not served since {when(schedule.ended)[:16]}: topline serve", "fair"
             case Served.DEAD:
-                said = f"dead: no sign of life for {duration(self.silent)}"
+                said = f"dead: no heartbeat for {duration(self.silent)}"
                 return f"{said} from {schedule.process or 'its process'}: start topline serve again", "bad"
             case Served.ALIVE:
                 due = next_time(schedule.every, schedule.timezone, now)

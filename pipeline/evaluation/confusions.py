@@ -122,7 +122,7 @@ def images_to_show(
 
     Reads the evaluation in the model's record and goes once more over the rows of its split; `manifest` is
     that of its dataset.  A picture that cannot be read any more is replaced by a note.  A class without
-    confusions is left out.  There is nothing of a model without an evaluation, or of several labels a row.
+    confusions is left out.  There is nothing of a model without an evaluation, or of several labels per row.
     """
     record = stored.model.record
     if record.evaluation is None or record.multilabel:

@@ -62,10 +62,10 @@ def evaluate(
 
     Parameters
     ----------
-    model_url : URL of a model, of one label a row or of several
+    model_url : URL of a model, of one label per row or of several
     split : "train", "val" or "test"
     progress : advanced after each batch of rows
-    confused : most frequent confusions to record, of a model of one label a row
+    confused : most frequent confusions to record, of a model of one label per row
     threshold_for : what the threshold of several labels is chosen by, one of `THRESHOLD_RULES`
 
     Raises
@@ -73,7 +73,7 @@ def evaluate(
     InputError
         If the split has no rows, or the dataset is gone or is another one.
     ConfigError
-        For another rule, and for a threshold of a model of one label a row.
+        For another rule, and for a threshold of a model of one label per row.
 
     """
     started = time.perf_counter()
@@ -82,7 +82,7 @@ def evaluate(
     check_split(split)
     if threshold_for is not None and not record.multilabel:
         raise ConfigError(
-            f"model {record.id} predicts one label a row, which takes no threshold: leave --threshold-for out"
+            f"model {record.id} predicts one label per row and takes no threshold: leave --threshold-for out"
         )
     if threshold_for not in (None, *THRESHOLD_RULES):
         raise ConfigError(
@@ -235,7 +235,7 @@ def _scored(
     """Return labels as an indicator and scores of every `step`-th row, both (r, m); one pass."""
     sets = rows.solver_label_sets
     if sets is None:
-        raise InputError(f"dataset {rows.dataset.info.id} has one label a row, and the model several")
+        raise InputError(f"dataset {rows.dataset.info.id} has one label per row, and the model several")
     if progress is not None:
         progress.begin(stage, len(rows), "rows")
     wanted = np.arange(0, len(rows), step)

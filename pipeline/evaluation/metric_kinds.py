@@ -91,7 +91,7 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class RowMetric(Metric):
-    """A metric of models of one label a row: the mean over the rows of a value that each row has.
+    """A metric of models of one label per row: the mean over the rows of a value that each row has.
 
     Parameters
     ----------
@@ -135,12 +135,12 @@ class RowMetric(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class ProbabilityMetric(Metric):
-    """A metric of the probabilities of models of one label a row, which evaluation measures as a whole."""
+    """A metric of the probabilities of models of one label per row, which evaluation measures as a whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSetMetric(Metric):
-    """A metric of models of several labels a row, computed from all rows of a split at once."""
+    """A metric of models of several labels per row, computed from all rows of a split at once."""
 
     compute: Callable[[ScoredLabelSets], float]
 

@@ -1,6 +1,6 @@
 """The metrics by which models are judged: what each is called, how it is computed, and which way is better.
 
-A metric is one value here, a `RowMetric` for models of one label a row or a `LabelSetMetric` for models of
+A metric is one value here, a `RowMetric` for models of one label per row or a `LabelSetMetric` for models of
 several.  Evaluation, records, reports, the dashboard, the model registry, its promotion rule and the flows'
 summaries walk over `METRICS`, so that a metric that is registered appears in all of them.
 """
@@ -153,17 +153,17 @@ def register_metric(metric: Metric) -> None:
 
 
 def row_metrics() -> tuple[RowMetric, ...]:
-    """Return the metrics of models of one label a row."""
+    """Return the metrics of models of one label per row."""
     return tuple(metric for metric in METRICS.values() if isinstance(metric, RowMetric))
 
 
 def label_set_metrics() -> tuple[LabelSetMetric, ...]:
-    """Return the metrics of models of several labels a row."""
+    """Return the metrics of models of several labels per row."""
     return tuple(metric for metric in METRICS.values() if isinstance(metric, LabelSetMetric))
 
 
 def row_metric(name: str) -> RowMetric:
-    """Return the metric `name` of models of one label a row; top-k accuracies have every k.
+    """Return the metric `name` of models of one label per row; top-k accuracies have every k.
 
     `ConfigError` where there is none.
     """
@@ -175,7 +175,7 @@ def row_metric(name: str) -> RowMetric:
         if name != k and k.isdecimal() and int(k):
             return kind(int(k))
     known = ", ".join(metric.name for metric in row_metrics())
-    raise ConfigError(f"models of one label a row have no metric {name!r}: take one of {known}")
+    raise ConfigError(f"models of one label per row have no metric {name!r}: take one of {known}")
 
 
 def measured(evaluation: Mapping[str, Any] | None) -> list[tuple[Metric, float]]:

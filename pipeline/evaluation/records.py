@@ -82,7 +82,7 @@ class SizePoint:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics of a model of one label a row on one split.
+    """Metrics of a model of one label per row on one split.
 
     `topk` are the top-k accuracies by k, and `metrics` the other metrics by name.  `majority_baseline` is the
     top-1 accuracy of always answering `majority_class`, the largest in training.  `per_class` has the classes
@@ -164,7 +164,7 @@ class Threshold:
     def text(self) -> str:
         """Return it in a line."""
         if self.rule == CARDINALITY:
-            chosen = "matches labels a row as in training"
+            chosen = "matches labels per row as in training"
         else:
             chosen = f"best for {METRICS[self.rule].label}"
         return f"{self.value:.4g}, {chosen} on the {self.rows:,} {self.split} rows"
@@ -192,7 +192,7 @@ class LabelQuality:
 
 @dataclass(frozen=True)
 class MultilabelEvaluation:
-    """Metrics of a model of several labels a row on one split.
+    """Metrics of a model of several labels per row on one split.
 
     `labels_per_row` are those that rows have and `predicted_per_row` those that are predicted, on average.
     `precision` and `recall` are those of the first k labels, by k.  `metrics` hold at the model's

@@ -112,7 +112,7 @@ def _landmarks(expansion: KernelExpansion) -> tuple[Nystroem, np.ndarray[Any, np
 def _refuse(stored: StoredModel, most_loss: float) -> None:
     record = stored.model.record
     if not 0.0 < most_loss < 1.0:
-        raise ConfigError(f"--compress {most_loss:g} is no share of the objective: give one such as 0.01")
+        raise ConfigError(f"--compress {most_loss:g} is not a share of the objective: give one such as 0.01")
     if record.kernel is None or record.kernel["name"] != RBFKernel.name:
         kind = "no kernel" if record.kernel is None else f"the kernel {record.kernel['name']}"
         raise ConfigError(f"model {record.id} has {kind}: --compress is for models with the kernel rbf")

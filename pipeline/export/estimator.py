@@ -51,7 +51,7 @@ class ExportedClassifier(TopKClassifier):
 
 
 def write_estimator(stored: StoredModel, folder: Path) -> None:
-    """Write a linear model of one label a row as an estimator to the new folder `folder`."""
+    """Write a linear model of one label per row as an estimator to the new folder `folder`."""
     record = stored.model.record
     names, W = np.array(record.class_names), stored.W
     order = np.argsort(names)

@@ -37,7 +37,7 @@ class ExportFormat:
     folder_record : file in every folder that the format writes, by which an earlier export is recognised;
         none where it writes a file
     transforms : names of the transforms that it can hold, None for all
-    multilabel : whether it can hold a model of several labels a row, with its threshold
+    multilabel : whether it can hold a model of several labels per row, with its threshold
     kernel : whether it can hold a model with a kernel
     best_classes : whether it makes use of the number of best classes
     load : a line of Python that opens what was written, with {path} for its place in quotes; none by default
@@ -67,7 +67,7 @@ class ExportFormat:
         if record.kernel is not None and not self.kernel:
             return f"has the kernel {record.kernel['name']} and scores through its training rows"
         if record.multilabel and not self.multilabel:
-            return "predicts several labels a row"
+            return "predicts several labels per row"
         names = [str(step["name"]) for step in record.transforms]
         foreign = [name for name in names if name not in (self.transforms or ())]
         if self.transforms is not None and foreign:

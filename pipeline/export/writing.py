@@ -104,7 +104,7 @@ def _written_whole(path: Path) -> Iterator[Path]:
     """Yield a path to write to, file or folder, which takes the place of `path` unless something fails."""
     records = [form.folder_record for form in FORMATS.values() if form.folder_record]
     if path.is_dir() and not any((path / name).exists() for name in records):
-        raise ConfigError(f"{path} is a folder and no earlier export: name another --output")
+        raise ConfigError(f"{path} is a folder and not an earlier export: name another --output")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         folder = TemporaryDirectory(prefix=".topline-export-", dir=path.parent)

@@ -59,8 +59,8 @@ def edited_dataset(dataset: Dataset, edits: Edits) -> DatasetInfo:
     """
     if dataset.info.label_sets is not None and edits.labels:
         raise InputError(
-            f"dataset {dataset.info.id} has several labels a row, and tables of corrections have one: import"
-            " it again with other labels"
+            f"dataset {dataset.info.id} has several labels per row, and tables of corrections have one:"
+            " import it again with other labels"
         )
     ids = dataset.sample_ids()
     _refuse_unknown(edits, ids, dataset.info.id)
@@ -134,7 +134,7 @@ def _refuse_unknown(edits: Edits, ids: Sequence[str], dataset: str) -> None:
 
 
 def _ids(text: str) -> list[str]:
-    """Return the ids in a file (one a line, or a table with the column sample_id), or with commas between.
+    """Return the ids in a file (one per line, or a table with the column sample_id), or with commas between.
 
     In double quotes an id may hold commas, as in the line of a CSV.
     """

@@ -93,7 +93,7 @@ def _duplicates(found: Sequence[Duplicate] | None) -> Table:
         "near-duplicates",
         [*columns, *columns, Column("cosine", "n", lambda value: f"{value:.5f}")],
         [astuple(one) for one in found or ()],
-        empty=empty if found is not None else "Not looked for: the rows are too many to be compared.",
+        empty=empty if found is not None else "Not looked for: there are too many rows to compare.",
     )
 
 

@@ -41,7 +41,7 @@ def _refuse(stored: StoredModel) -> None:
     record = stored.model.record
     if record.multilabel:
         raise InputError(
-            f"{record.id} predicts several labels a row, and inspect judges one label each: train on single"
+            f"{record.id} predicts several labels per row, and inspect judges one label each: train on single"
             " labels"
         )
     if record.kernel is not None:

@@ -140,7 +140,7 @@ class _Retraining:
                 changes,
                 begun,
                 outcome="unchanged",
-                reasons=(f"nothing is new since {info.id}, on which {standing.of(made.id)[-1]}",),
+                reasons=(f"there is nothing new since {info.id}, on which {standing.of(made.id)[-1]}",),
                 champion=standing.champion,
                 champion_before=standing.champion,
                 evidence={},

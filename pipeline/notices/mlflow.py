@@ -27,7 +27,7 @@ def mlflow_sender(name: str) -> Callable[[Notice], Sequence[str]]:
     if not os.environ.get("MLFLOW_TRACKING_URI"):
         raise ConfigError("--mlflow: set MLFLOW_TRACKING_URI to the address of MLflow's server")
     if not name.strip() or "'" in name:
-        raise ConfigError(f"--mlflow {name!r} is no name of a registered model: take one without quotes")
+        raise ConfigError(f"--mlflow {name!r} is not a name for a registered model: use one without quotes")
     try:
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException

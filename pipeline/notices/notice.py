@@ -104,12 +104,12 @@ def _sentence(kind: Kind, entry: DecisionRecord) -> str:
             return f"{entry.model} is champion{before}: {entry.reason}"
         case Kind.KEPT | Kind.KEPT_AGAIN:
             champion = entry.champion_before or "no champion"
-            return f"{champion} stays, {entry.model} is kept out: {entry.reason}"
+            return f"{champion} stays champion, {entry.model} is not promoted: {entry.reason}"
         case _:
             return f"{entry.model} is champion again: {entry.reason}"
 
 
 def disk_notice(store: str, free: int) -> Notice:
     """Return the notice of a store that has `free` bytes of room left."""
-    text = f"{free / 2**20:,.0f} MiB are left where {store} lies: make room before the next retraining"
+    text = f"{free / 2**20:,.0f} MiB are left where {store} lies: free space before the next retraining"
     return Notice(Kind.DISK_LOW, store, text, {"free_bytes": free})

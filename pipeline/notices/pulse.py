@@ -59,4 +59,4 @@ def _note(store: Store, schedule: ServedSchedule) -> None:
     try:
         note_schedule(store, schedule)
     except (StorageError, OSError) as error:
-        logger.warning("the sign of life could not be written: %s", error)
+        logger.warning("the heartbeat could not be written: %s", error)

@@ -53,7 +53,7 @@ def _plugin(address: str) -> apprise.NotifyBase:
         made = apprise.Apprise.instantiate(f"{_PLAIN[scheme.lower()]}://{rest}", suppress_exceptions=True)
     if made is None:
         raise ConfigError(
-            f"--notify {masked(address)} is no address that anything can be sent to: take https://... for a"
+            f"--notify {masked(address)} is not an address that notices can be sent to: use https://... for a"
             " webhook, mailto://, slack:// or another one that Apprise knows"
         )
     return made

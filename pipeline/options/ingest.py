@@ -25,7 +25,10 @@ class SplitConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     test_share: float = Field(
-        default=0.2, ge=0.0, lt=1.0, description="Share of each class held out, where no split is given"
+        default=0.2,
+        ge=0.0,
+        lt=1.0,
+        description="Share of each class held out for testing, if no split is given",
     )
     val_share: float = Field(
         default=0.0, ge=0.0, lt=1.0, description="Share of each class on which probabilities are fitted"
@@ -63,9 +66,9 @@ class ImageLimits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_pixels: int = Field(default=64_000_000, ge=1, description="Pixels of an image at most")
-    max_bytes: int = Field(default=128 << 20, ge=1, description="Bytes of an image file at most")
-    max_side: int = Field(default=30_000, ge=1, description="Pixels of an image's longer side at most")
+    max_pixels: int = Field(default=64_000_000, ge=1, description="Most pixels of an image")
+    max_bytes: int = Field(default=128 << 20, ge=1, description="Most bytes of an image file")
+    max_side: int = Field(default=30_000, ge=1, description="Most pixels of an image's longer side")
 
     @property
     def limits(self) -> ImageLimits:
@@ -147,7 +150,7 @@ class ImportConfig(LabelConfig, SplitConfig):
     split: Path | None = Field(
         default=None, description="train, val, test or calibration of each row (npy, txt, csv)"
     )
-    class_names: Path | None = Field(default=None, description="Names of labels 0, 1, ..., one a line")
+    class_names: Path | None = Field(default=None, description="Names of labels 0, 1, ..., one per line")
     store: NonEmpty = Field(default=DATA_STORE, description="Store that receives the dataset")
     features_name: NonEmpty | None = Field(
         default=None, description="Array or column of the features inside their file"
@@ -176,26 +179,30 @@ class PredictConfig(ImageLimits):
         default=None, description="HTML page to write, with pictures, the least certain predictions first"
     )
     top_k: int = Field(
-        default=5, ge=1, description="Best classes to give for each image or row; of several labels, the most"
+        default=5,
+        ge=1,
+        description="Best classes to return for each image or row; for several labels, at most this many",
     )
     threshold: float | None = Field(
         default=None,
         allow_inf_nan=False,
-        description="Of several labels: predict those that score above this (default: the model's threshold)",
+        description="For several labels: predict those scoring above this (default: the model's threshold)",
     )
     coverage: float | None = Field(
         default=None,
         gt=0.0,
         lt=1.0,
-        description="Give sets of classes that hold the right one with this probability, such as 0.9",
+        description="Return sets of classes that contain the right one with this probability, such as 0.9",
     )
-    per_class: bool = Field(default=False, description="The sets do so in every class, not on average")
+    per_class: bool = Field(
+        default=False, description="Guarantee the coverage in every class, not only on average"
+    )
     sets_by: Literal["adaptive", "rank"] | None = Field(
         default=None,
-        description="Sets by probabilities and rank, or by rank alone (default: adaptive where probabilities"
-        " were fitted)",
+        description="Build sets by probabilities and rank, or by rank alone (default: adaptive if"
+        " probabilities were fitted)",
     )
-    seed: int = Field(default=0, ge=0, description="Seed of the draws that settle ties of sets")
+    seed: int = Field(default=0, ge=0, description="Seed of the random draws that break ties in sets")
     batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")
 
     @field_validator("output")
@@ -217,15 +224,17 @@ class InspectConfig(BaseModel):
     output: Path | None = Field(
         default=None, description="Table of all labels to write, FILE.parquet or FILE.csv, worst first"
     )
-    top_k: int = Field(default=1, ge=1, description="A label is right while it is among so many best classes")
+    top_k: int = Field(
+        default=1, ge=1, description="A label counts as right if it is among this many best classes"
+    )
     max_passes: int | None = Field(
         default=None,
         ge=0,
-        description="Passes over the rows that proofs may take, 0 for bounds alone (default: as many as"
-        " training took; the proof of a row takes some tens)",
+        description="Most passes over the rows for proofs, 0 for bounds alone (default: as many as training"
+        " took; the proof of one row takes some tens)",
     )
     page: Path | None = Field(
-        default=None, description="HTML page to write, with pictures and what lies nearest to them"
+        default=None, description="HTML page to write, with pictures and their nearest neighbours"
     )
     duplicate_cosine: float = Field(
         default=0.999,

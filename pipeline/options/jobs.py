@@ -25,7 +25,7 @@ class JobOptions(BaseModel):
     training_sizes: bool | None = Field(
         default=None,
         description="Say in the report whether more images would help, by training on parts of them"
-        " (default: where that is cheap)",
+        " (default: if that is cheap)",
     )
 
 
@@ -52,29 +52,31 @@ class PromotionRule(BaseModel):
         default=None, description="Metric that decides instead, by its name in evaluation records"
     )
     least_gain: float = Field(
-        default=0.0, ge=-1.0, le=1.0, description="Gain in accuracy that is needed; negative: loss allowed"
+        default=0.0, ge=-1.0, le=1.0, description="Required gain in accuracy; a negative one allows a loss"
     )
-    confidence: float = Field(default=0.95, gt=0.0, lt=1.0, description="Level of the gain's interval")
+    confidence: float = Field(
+        default=0.95, gt=0.0, lt=1.0, description="Confidence level of the gain's interval"
+    )
     prove_gain: bool = Field(
         default=False, description="The interval's lower end must reach the gain, not the estimate alone"
     )
     need_certificate: bool = Field(default=True, description="Only a certified model is promoted")
     most_feature_drift: float | None = Field(
-        default=0.25, ge=0.0, description="Mean stability index of the features at most"
+        default=0.25, ge=0.0, description="Largest mean population stability index of the features"
     )
     most_balance_change: float | None = Field(
-        default=0.2, ge=0.0, le=1.0, description="Total variation of the class shares at most"
+        default=0.2, ge=0.0, le=1.0, description="Largest total variation of the class shares"
     )
 
     most_domain_auc: float | None = Field(
         default=None,
         ge=0.5,
         le=1.0,
-        description="ROC area at most of a classifier that tells new rows from the champion's",
+        description="Largest ROC area of a classifier that tells new rows from the champion's",
     )
     on_class_changes: Literal["compare-common", "count-misses", "refuse"] = Field(
         default="compare-common",
-        description="Where a class was added, removed, renamed or merged: compare on the classes that both"
+        description="If a class was added, removed, renamed or merged: compare on the classes that both"
         " models know, count rows of a class that one does not know as its misses, or refuse a challenger"
         " that lacks a class of the champion",
     )
@@ -100,9 +102,9 @@ class PruneConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     keep: int = Field(
-        default=10, ge=1, description="Newest models, runs, sweeps and datasets that stay, of each kind"
+        default=10, ge=1, description="Newest models, runs, sweeps and datasets to keep, of each kind"
     )
-    days: float = Field(default=30.0, ge=0.0, description="Nothing that is younger goes")
+    days: float = Field(default=30.0, ge=0.0, description="Keep everything younger than this many days")
 
 
 class RetrainOptions(BaseModel):
@@ -115,10 +117,10 @@ class RetrainOptions(BaseModel):
         default="last", description="Model that training starts from: the last one, the champion or none"
     )
     overlap: Literal["refuse", "wait"] = Field(
-        default="refuse", description="What a retraining does while another one works on the store"
+        default="refuse", description="What to do while another retraining works on the store"
     )
     wait_seconds: float = Field(
-        default=3600.0, ge=0.0, description="How long it waits for the other one, with overlap wait"
+        default=3600.0, ge=0.0, description="Longest wait for the other one in seconds, with --overlap wait"
     )
     prune: bool = Field(
         default=False, description="Prune the store after each retraining, by the rule of topline prune"
@@ -131,7 +133,7 @@ class RetrainConfig(RetrainOptions):
     extract: ExtractConfig = Field(default=ExtractConfig(), description="How images become features")
     train: TrainConfig = Field(default=TrainConfig(), description="How the challenger is trained")
     promote: PromotionRule = Field(default=PromotionRule(), description="When it becomes champion")
-    retention: PruneConfig = Field(default=PruneConfig(), description="What stays in the store")
+    retention: PruneConfig = Field(default=PruneConfig(), description="What is kept in the store")
     split: Literal["val", "test"] = Field(default="test", description="Held-out rows that decide")
 
 

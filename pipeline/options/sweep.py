@@ -105,7 +105,7 @@ class SweepConfig(BaseModel):
     dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
     C: tuple[float, ...] = Field(
         default=_costs("1e-3:1e2:11"),
-        description="Costs to try: numbers, or LOW:HIGH:COUNT for so many a constant factor apart",
+        description="Costs to try: numbers, or LOW:HIGH:COUNT for COUNT values a constant factor apart",
     )
     loss: tuple[NonEmpty, ...] = Field(default=("topk_hinge",), description="Losses to try")
     k: tuple[int, ...] = Field(default=(), description="k of the top-k losses to try (as for train)")
@@ -115,12 +115,14 @@ class SweepConfig(BaseModel):
     )
     metric: NonEmpty | None = Field(
         default=None,
-        description="Compare by this instead: top-K, macro-top-K (mean over classes) or tail-top-K (mean over"
-        " the rarest third of the classes)",
+        description="Metric to compare by instead: top-K, macro-top-K (mean over classes) or tail-top-K (mean"
+        " over the rarest third of the classes)",
     )
-    folds: int = Field(default=5, ge=2, le=50, description="Folds, stratified, the same for all cells")
+    folds: int = Field(
+        default=5, ge=2, le=50, description="Number of stratified folds, the same for all cells"
+    )
     rows: int | None = Field(
-        default=None, ge=2, description="Use so many training rows, drawn in the proportions of the classes"
+        default=None, ge=2, description="Use this many training rows, a sample stratified by class"
     )
     rule: Rule = Field(
         default="race",
@@ -134,28 +136,34 @@ class SweepConfig(BaseModel):
     )
     margins: MarginsText | None = Field(default=None, description=MARGINS_HELP)
     smoothing_kind: Literal["moreau", "others"] = Field(
-        default="moreau", description="Smooth in all m scores, or (others) in those of the other classes"
+        default="moreau", description="Smooth in all m scores, or (others) in those of the other classes only"
     )
     kernel: KernelName | None = Field(
         default=None, description="Exact kernel, as for train; none trains on the features"
     )
     kernel_gamma: tuple[float | GammaRule, ...] = Field(
-        default=(), description="gamma of the kernel to try: numbers, scale, auto or median"
+        default=(), description="Values of the kernel's gamma to try: numbers, scale, auto or median"
     )
     kernel_degree: tuple[int, ...] = Field(default=(), description="Degrees of the polynomial kernel to try")
     kernel_coef0: tuple[float, ...] = Field(
         default=(), description="Constants of the polynomial kernel to try"
     )
     class_weight: Literal["none", "balanced"] = Field(
-        default="none", description="balanced: every class counts as much as any other, whatever its rows"
+        default="none", description="balanced: every class counts equally, whatever its number of rows"
     )
     method: NonEmpty = Field(default="dual_ascent", description="dual_ascent or sdca")
     transforms: TransformNames = Field(
-        default=DEFAULT_TRANSFORMS, description="Fitted on each fold's training rows, in this order"
+        default=DEFAULT_TRANSFORMS,
+        description="Transforms fitted on each fold's training rows, in this order",
     )
-    tol: float = Field(default=1e-3, gt=0.0, allow_inf_nan=False, description="Relative gap at the latest")
-    max_passes: int = Field(default=3000, ge=1, description="Passes over a fold's rows at most, each cell")
-    seed: int = Field(default=0, ge=0, description="Seed of everything random")
+    tol: float = Field(
+        default=1e-3,
+        gt=0.0,
+        allow_inf_nan=False,
+        description="Relative gap at which a cell ends at the latest",
+    )
+    max_passes: int = Field(default=3000, ge=1, description="Most passes over a fold's rows, for each cell")
+    seed: int = Field(default=0, ge=0, description="Seed of the random numbers")
     resume: NonEmpty | None = Field(default=None, description="Id of a stopped sweep to continue")
     train_best: bool = Field(default=False, description="Train the best cell on all training rows at the end")
 

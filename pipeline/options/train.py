@@ -56,7 +56,7 @@ class TrainConfig(BaseModel):
     dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
     loss: NonEmpty = Field(default="topk_hinge", description=", ".join(LOSS_RULES))
     k: int | None = Field(
-        default=None, ge=1, description="k of the top-k losses (5, or as many as few classes allow)"
+        default=None, ge=1, description="k of the top-k losses (5, or less if there are few classes)"
     )
     weights: Weights | tuple[float, ...] | None = Field(
         default=None, description="Rank weights of the weighted losses: flat, linear, exponential or numbers"
@@ -67,10 +67,10 @@ class TrainConfig(BaseModel):
         default=0.0, ge=0.0, allow_inf_nan=False, description="gamma of the Moreau envelope of a hinge"
     )
     smoothing_kind: Literal["moreau", "others"] = Field(
-        default="moreau", description="Smooth in all m scores, or (others) in those of the other classes"
+        default="moreau", description="Smooth in all m scores, or (others) in those of the other classes only"
     )
     class_weight: Literal["none", "balanced"] = Field(
-        default="none", description="balanced: every class counts as much as any other, whatever its rows"
+        default="none", description="balanced: every class counts equally, whatever its number of rows"
     )
     average_top: float | None = Field(
         default=None,
@@ -79,7 +79,7 @@ class TrainConfig(BaseModel):
         description="Minimise the mean of the K largest losses, not of all; below 1 a share of the rows",
     )
     method: NonEmpty = Field(
-        default=DEFAULT_METHOD, description="auto takes what the problem asks for: " + ", ".join(METHOD_NAMES)
+        default=DEFAULT_METHOD, description="auto chooses by the problem: " + ", ".join(METHOD_NAMES)
     )
     kernel: KernelName | None = Field(
         default=None,
@@ -96,35 +96,35 @@ class TrainConfig(BaseModel):
         default=None, ge=0.0, allow_inf_nan=False, description="Constant of the polynomial kernel (0)"
     )
     kernel_bytes: int = Field(
-        default=8 << 30, ge=1, description="Bytes of memory that kernel matrix and factor may take"
+        default=8 << 30, ge=1, description="Most bytes of memory for the kernel matrix and its factor"
     )
     tol: float = Field(default=1e-3, gt=0.0, lt=1.0, description="Relative duality gap to reach")
-    max_passes: int = Field(default=1000, ge=1, description="Passes over the data at most")
-    time_limit: float | None = Field(default=None, gt=0.0, description="Seconds at most")
+    max_passes: int = Field(default=1000, ge=1, description="Most passes over the data")
+    time_limit: float | None = Field(default=None, gt=0.0, description="Most seconds of training")
     transforms: TransformNames = Field(
         default=DEFAULT_TRANSFORMS,
-        description="Fitted on the training rows, in this order: of l2, power:0.5, hellinger, chi2,"
-        " standardize, pca:N, nystroem:N, fourier:N and bias, or none",
+        description="Transforms fitted on the training rows, in this order: any of l2, power:0.5, hellinger,"
+        " chi2, standardize, pca:N, nystroem:N, fourier:N and bias, or none",
     )
-    seed: int = Field(default=0, ge=0, description="Seed of everything random")
+    seed: int = Field(default=0, ge=0, description="Seed of the random numbers")
     blocks: int | None = Field(
         default=None,
         ge=1,
         le=BLOCKS_AT_MOST,
-        description="Blocks of rows that move at the same time, one a worker at least; with fewer there are"
-        " fewer rounds (default: by the size of the data)",
+        description="Blocks of rows that are updated at the same time, at least one per worker; fewer blocks"
+        " take fewer rounds (default: by the size of the data)",
     )
     resume: NonEmpty | None = Field(default=None, description="Id of an interrupted run to continue")
     start_from: NonEmpty | None = Field(
         default=None, description="Id of a model of the store to start from (default: from zero)"
     )
     keep_duals: bool | None = Field(
-        default=None, description="Store the dual variables with the model (default: while they are small)"
+        default=None, description="Store the dual variables with the model (default: if they are small)"
     )
     checkpoint_seconds: float = Field(
-        default=2.0, gt=0.0, description="Seconds between checkpoints, more where saving is slow"
+        default=2.0, gt=0.0, description="Seconds between checkpoints, more if saving is slow"
     )
-    certify: bool = Field(default=True, description="Recompute the gap from what was stored, at the end")
+    certify: bool = Field(default=True, description="Recompute the gap from what was stored, after training")
 
     @model_validator(mode="before")
     @classmethod
@@ -164,7 +164,9 @@ class ClusterConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    workers: int | None = Field(default=None, ge=0, description="Workers; 0 = in this process, none = cores")
+    workers: int | None = Field(
+        default=None, ge=0, description="Workers; 0: in this process (default: one per core)"
+    )
     threads_per_worker: int = Field(default=1, ge=1, description="Threads of each worker")
     memory_limit: NonEmpty | None = Field(
         default=None,
@@ -178,7 +180,7 @@ class ClusterConfig(BaseModel):
     heartbeat_timeout: float = Field(
         default=60.0,
         gt=0.0,
-        description="Seconds without a heartbeat, or a sign of life of its call, until a worker is lost",
+        description="Seconds without a heartbeat, or progress of its call, after which a worker is lost",
     )
     dashboard: bool = Field(default=True, description="Serve Dask's dashboard on this machine")
 

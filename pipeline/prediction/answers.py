@@ -53,7 +53,7 @@ class AnswerRule:
             raise ConfigError("--per-class and --sets-by are about sets: give their --coverage, such as 0.9")
         if config.coverage is not None and stored.model.record.multilabel:
             raise ConfigError(
-                f"model {stored.model.record.id} predicts several labels a row, and sets hold one right"
+                f"model {stored.model.record.id} predicts several labels per row, and sets hold one right"
                 " class: leave --coverage out"
             )
         known = calibration_of(stored, progress)

@@ -180,7 +180,8 @@ def _check(stored: StoredModel, dataset: Dataset) -> None:
         )
     if stored.input_width != info.d:
         raise InputError(
-            f"dataset {info.id} has {info.d} features a row, and model {record.id} takes {stored.input_width}"
+            f"dataset {info.id} has {info.d} features per row, and model {record.id} takes"
+            f" {stored.input_width}"
         )
 
 

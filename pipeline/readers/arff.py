@@ -69,7 +69,7 @@ class ArffFeatures(TextFeatures):
     """An ARFF file, read twice; features are the attributes that are not labels.
 
     With `label_attributes` (Mulan's XML), or -C in the relation's name (MEKA), rows have label sets; else the
-    attribute `labels_name`, or one that has a usual name of labels, holds one label a row.  `InputError`
+    attribute `labels_name`, or one that has a usual name of labels, holds one label per row.  `InputError`
     for attributes and values that are not numbers, and for missing ones (?).
     """
 
@@ -268,7 +268,7 @@ def _set_attributes(path: Path, header: ArffHeader, wanted: Sequence[str] | None
 
 
 def _single_attribute(path: Path, header: ArffHeader, wanted: str | None) -> int | None:
-    """Return the place of the attribute with one label a row: the wanted one, or one with a usual name."""
+    """Return the place of the attribute with one label per row: the wanted one, or one with a usual name."""
     if wanted is not None:
         if wanted not in header.names:
             raise InputError(f"{path} has no attribute {wanted!r}: it has {', '.join(header.names[:5])} ...")

@@ -84,8 +84,8 @@ class FeatureFile(ABC):
         """Make both files have the same columns; `InputError` where they differ."""
         if self.d != other.d:
             raise InputError(
-                f"{self.place} has {self.d:,} features a row and {other.place} {other.d:,}: give files of the"
-                " same features"
+                f"{self.place} has {self.d:,} features per row and {other.place} {other.d:,}: give files of"
+                " the same features"
             )
         columns, others = self.columns(), other.columns()
         if columns is not None and others is not None and list(columns) != list(others):

@@ -28,7 +28,7 @@ class LabelLists:
 def label_lists(
     found: NDArray[Any], place: str, names: Sequence[str] | None, separator: str | None = None
 ) -> LabelLists | None:
-    """Return the labels of rows that have several each; None where `found` holds one label a row.
+    """Return the labels of rows that have several each; None where `found` holds one label per row.
 
     Several are an indicator (n, m) of 0 and 1, lists in an array of objects, or words with `separator`
     between them.  `names` are all labels in their order; numbers are places in it.  `InputError` naming
@@ -37,7 +37,7 @@ def label_lists(
     """
     lists = found.dtype == object and any(isinstance(value, SEVERAL) for value in found)
     if separator is not None and (lists or found.ndim == 2):
-        raise InputError(f"{place} has several labels a row already: leave --label-separator out")
+        raise InputError(f"{place} has several labels per row already: leave --label-separator out")
     if found.ndim == 2:
         return _of_indicator(found, place, names)
     if found.ndim != 1:

@@ -39,7 +39,7 @@ def read_labels(
 
 def _labels(path: Path, rows: int | None, name: str | None, ids: Sequence[str] | None) -> NDArray[Any]:
     if path.suffix not in (".npz", *DELIMITERS):
-        refuse_names(path, "one array" if path.suffix == ".npy" else "a label a line", labels_name=name)
+        refuse_names(path, "one array" if path.suffix == ".npy" else "a label per line", labels_name=name)
     try:
         if path.suffix == ".npy":
             return _npy(path)
@@ -187,7 +187,7 @@ def split_words(values: NDArray[Any], place: str) -> list[str]:
 
 
 def read_class_names(path: Path) -> list[str]:
-    """Return the class names in a file, one a line."""
+    """Return the class names in a file, one per line."""
     names = [str(name) for name in read_column(path, ("class_name", "name", *LABEL_NAMES)).tolist()]
     if not names or not all(names) or len(set(names)) < len(names):
         raise InputError(f"{path} must hold a different class name in each line, and at least one")

@@ -141,7 +141,7 @@ def _checked_label(text: str) -> str:
     for part in text.split(","):
         if part[:1] and (part[0] in "+-." or part[0].isnumeric()) and not _NUMBER.fullmatch(part):
             raise ValueError(
-                f"the label {part!r} is no whole number: write digits 0 to 9, or begin with a letter"
+                f"the label {part!r} is not a whole number: write digits 0 to 9, or begin with a letter"
             )
     return text
 

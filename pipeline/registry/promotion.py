@@ -90,7 +90,7 @@ def decide(
 ) -> Decision:
     """Apply the rule; without a champion the certificate alone decides.
 
-    `ConfigError` if the rule names a metric that models of one label a row do not have.
+    `ConfigError` if the rule names a metric that models of one label per row do not have.
     """
     checks, name = [*_certificate(challenger.certificate, rule)], ""
     if champion is None:

@@ -107,7 +107,7 @@ def label_table(labels: MultilabelEvaluation) -> Table:
 
 
 def tuned_table(labels: MultilabelEvaluation) -> Table:
-    """Return the metrics of several labels a row, with the thresholds that would be best for each."""
+    """Return the metrics of several labels per row, with the thresholds that would be best for each."""
     columns = (
         Column("metric"), Column("value", "n"), Column("with its own threshold", "n"),
         Column("which is", "n"),

@@ -45,7 +45,7 @@ def measure_training_sizes(
     evaluation = None if record.multilabel else Evaluation.from_dict(record.evaluation)
     reason = _obstacle(stored)
     if evaluation is None or reason:
-        return reason or "models of several labels a row have no such curve yet"
+        return reason or "models of several labels per row have no such curve yet"
     if evaluation.sizes:
         return ""
     rows = stored.rows("train")

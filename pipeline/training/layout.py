@@ -72,8 +72,10 @@ def _with_workers(cluster: ClusterConfig, workers: int) -> ClusterConfig:
     return cluster.model_copy(update={"workers": workers, "threads_per_worker": threads})
 
 
-_FEWER_FIT = "a memory limit of {} holds {} of {} workers: these start, with the threads of the others"
-_NONE_FITS = "a memory limit of {} holds no worker beside the coordinator: the job runs in one process"
+_FEWER_FIT = "a memory limit of {} has room for {} of {} workers: these start, with the threads of the others"
+_NONE_FITS = (
+    "a memory limit of {} has no room for a worker beside the coordinator: the job runs in one process"
+)
 
 
 _ONE_WORKS = (

@@ -29,7 +29,7 @@ def check_kernel_values(rows: TrainingRows) -> None:
     name = f"dataset {rows.dataset.info.id}"
     if d != n:
         raise ConfigError(
-            f"{name} has {d:,} kernel values a row and {n:,} training rows: give k of every row with each"
+            f"{name} has {d:,} kernel values per row and {n:,} training rows: give k of every row with each"
             " training row, in their order, and say with --split which rows these are"
         )
     if rows.dataset.info.dtype == "float16":

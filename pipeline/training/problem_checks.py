@@ -160,19 +160,19 @@ def kernel_of(config: TrainConfig, layout: str = "dense") -> Kernel | None:
 
 
 def _check_label_kind(config: TrainConfig, loss: Loss, m: int, data: str, *, several: bool) -> None:
-    """Refuse a loss of one label a row for several, and the other way round; `data` names the rows."""
+    """Refuse a loss of one label per row for several, and the other way round; `data` names the rows."""
     form = loss.form(m)
     if not several:
         if form.needs_label_sets:
             raise ConfigError(
-                f"the loss {loss.name} is for rows with several labels, and {data} {_has(data)} one a row:"
+                f"the loss {loss.name} is for rows with several labels, and {data} {_has(data)} one per row:"
                 " take another loss, such as topk_hinge, or import the labels as sets (of a table of images"
                 " with --label-separator)"
             )
         return
     if not form.takes_label_sets:
         raise ConfigError(
-            f"{data} {_has(data)} rows with several labels, and the loss {loss.name} is for one a row: take"
+            f"{data} {_has(data)} rows with several labels, and the loss {loss.name} is for one per row: take"
             f" {SEVERAL}"
         )
     if config.class_weight != "none":

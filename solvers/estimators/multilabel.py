@@ -65,7 +65,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
     threshold : float or str, default="f1_micro"
         Labels with higher scores are predicted.  A number; or the metric for which it is chosen: "f1_micro",
         "f1_macro", "f1_instance", "accuracy", "subset_accuracy" or "hamming_loss"; or "cardinality", as many
-        labels a row on average as in training; or "top_k", the k highest of every row instead.
+        labels per row on average as in training; or "top_k", the k highest of every row instead.
     cv : int or None, default=3
         Folds by which the threshold is chosen, from scores of rows that a model has not seen: so many
         trainings more.  None chooses it on the training rows themselves.  Rows of weight 0 have no say.
@@ -149,7 +149,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         Parameters
         ----------
         y : an indicator matrix (n, m) of 0 and 1, dense or sparse; n sets of labels, as MultiLabelBinarizer
-            takes them; or one label a row, (n,).
+            takes them; or one label per row, (n,).
         sample_weight : (n,), how often each example counts, None once.
 
         Raises

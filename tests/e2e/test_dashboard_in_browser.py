@@ -138,7 +138,7 @@ def test_a_schedule_that_nobody_serves_any_more(tab: Tab, tmp_path: Path) -> Non
     with serve_dashboard(store, port=0) as url:
         for scheme in ("light", "dark"):
             tab.open(url, dark=scheme == "dark")
-            assert "dead: no sign of life for" in tab.text("main")
+            assert "dead: no heartbeat for" in tab.text("main")
             tab.shoot(tmp_path / f"dead_schedule_{scheme}.png", whole=True)
             assert_readable(tab)
         tab.open(ABOUT_BLANK)

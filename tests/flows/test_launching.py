@@ -94,7 +94,7 @@ def test_a_result_that_is_stored_is_given_though_the_server_died(
     run_body: Callable[[Body, Exception | None], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert run_body(lambda: "the model", httpx.ReadTimeout("no answer")) == "the model"
-    assert "not recorded there; the result is stored" in caplog.text
+    assert "does not record the end of this flow run; the result is stored" in caplog.text
 
 
 def test_the_job_s_own_error_comes_before_the_server_s(

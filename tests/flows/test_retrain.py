@@ -324,7 +324,7 @@ def test_images_that_are_not_there_are_refused_before_anything_is_served(tmp_pat
 
 def test_an_address_that_cannot_be_told_is_refused_before_anything_is_served(tmp_path: Path) -> None:
     config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=str(tmp_path)))
-    with pytest.raises(ConfigError, match="--notify nowhere is no address"):
+    with pytest.raises(ConfigError, match="--notify nowhere is not an address"):
         serving.serve_retraining(config, HERE, "6h", notify=["nowhere"])
     assert not (tmp_path / "store").exists()
 
@@ -457,7 +457,7 @@ def test_a_retraining_beside_another_one_is_cancelled_and_says_who(
     result = retrain(config, HERE)
     assert (result.outcome, result.champion) == ("promoted", "m0001")
     ended = retrain(config, HERE, return_state=True)
-    assert str(ended.message).startswith("unchanged: nothing is new since")
+    assert str(ended.message).startswith("unchanged: there is nothing new since")
     assert read_by(tmp_path / "store").startswith("flow run ")
 
 

@@ -29,7 +29,7 @@ def test_nothing_ends_with_a_fault(inputs: int, lines: int) -> None:
 def test_labels_that_look_like_numbers_and_are_none(tmp_path: Path, label: str) -> None:
     path = tmp_path / "X.svm"
     path.write_text(f"1 1:1\n{label} 1:2\n")
-    with pytest.raises(InputError, match=r"X\.svm, line 2: the label .* is no whole number: write digits"):
+    with pytest.raises(InputError, match=r"X\.svm, line 2: the label .* is not a whole number: write digits"):
         open_features(path)
 
 

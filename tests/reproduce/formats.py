@@ -27,7 +27,7 @@ class Examples:
     Attributes
     ----------
     X : (n, d) features in float64, dense or SciPy CSR.
-    y : (n,) class numbers from 0, or targets in float64; or an indicator (n, m) of several labels a row.
+    y : (n,) class numbers from 0, or targets in float64; or an indicator (n, m) of several labels per row.
     parts : sizes of the published parts (training, validation, test), whose rows follow one another; empty
         where the set is published in one piece.
     """

@@ -407,8 +407,8 @@ def test_faults_show_their_place_only_when_asked(
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [
-        (OSError(28, "No space left on device", "/data/x"), 1, "no room is left on the disk at /data/x"),
-        (MemoryError(), 1, "memory ran out"),
+        (OSError(28, "No space left on device", "/data/x"), 1, "no space is left on the disk at /data/x"),
+        (MemoryError(), 1, "out of memory"),
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
     ],
 )

@@ -109,7 +109,7 @@ def test_a_dead_schedule_is_seen_everywhere(full: Store, tmp_path: Path) -> None
     assert said["topline_schedule_silent_seconds"] > 1e6
     assert "topline_schedule_next_seconds" not in said
     assert answer(store, "/health").json() == {"status": "degraded", "damaged": {}, "schedule": "dead"}
-    assert "dead: no sign of life for" in answer(store, "/").text
+    assert "dead: no heartbeat for" in answer(store, "/").text
     found = store_status(store)
     assert not found.healthy
     assert "from host:7" in found.lines["schedule"]

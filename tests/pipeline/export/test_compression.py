@@ -77,7 +77,7 @@ def test_an_estimator_of_few_rows_answers_as_the_model(model: str, dataset: Data
 @pytest.mark.parametrize(
     ("options", "share", "message"),
     [
-        ({}, 2.0, "--compress 2 is no share of the objective"),
+        ({}, 2.0, "--compress 2 is not a share of the objective"),
         ({"kernel": None, "kernel_gamma": None}, 0.01, "has no kernel: --compress is for"),
         ({"kernel": "laplacian"}, 0.01, "has the kernel laplacian: --compress is for"),
     ],

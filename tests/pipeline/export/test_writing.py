@@ -121,7 +121,7 @@ def test_what_predicts_otherwise_is_not_kept(
         export_model(model, tmp_path / "model.onnx", "onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     assert (tmp_path / "model.onnx").read_bytes() == before
-    with pytest.raises(ConfigError, match="is a folder and no earlier export"):
+    with pytest.raises(ConfigError, match="is a folder and not an earlier export"):
         export_model(model, tmp_path, "npz")
     export_model(model, tmp_path / "model", "sklearn")
     export_model(model, tmp_path / "model", "sklearn")

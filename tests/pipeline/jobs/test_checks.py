@@ -34,7 +34,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--loss", "softmax", "--smoothing", "0.1"], "the loss softmax is smooth as it is"),
         (["--k", "4"], "k"),
         (["--loss", "topk_entropy", "--k", "3", "--method", "lbfgs"], "k"),
-        (["--loss", "multilabel_hinge"], "is for rows with several labels, and the images have one a row"),
+        (["--loss", "multilabel_hinge"], "is for rows with several labels, and the images have one per row"),
         (["--loss", "structured_hinge", "--margins", "gone.npy"], "margins gone.npy cannot be read"),
         (["--average-top", "100"], "average_top 100 is 100 of 12 training rows"),
         (["--average-top", "2", "--kernel", "rbf"], "does not go with kernel rbf"),
@@ -88,7 +88,7 @@ def test_labels_of_a_table_are_split_before_they_are_counted(
     table.write_text("path,label\n" + "\n".join(rows), encoding="utf-8")
     images = ["--images", str(table), "--label-separator", ";", "--store", str(tmp_path / "store")]
     for flags, sentence in (
-        ([], "the images have rows with several labels, and the loss topk_hinge is for one a row"),
+        ([], "the images have rows with several labels, and the loss topk_hinge is for one per row"),
         (["--loss", "multilabel_hinge", "--method", "lbfgs"], "the method lbfgs needs a smooth loss"),
         (["--loss", "multilabel_hinge", "--class-weight", "balanced"], "no class to be weighted by"),
     ):

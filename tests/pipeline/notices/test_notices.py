@@ -42,7 +42,7 @@ def kept(text: str = "m0002 stays") -> Notice:
     ("action", "kind", "said"),
     [
         ("promote", Kind.PROMOTED, "m0002 is champion in place of m0001: better"),
-        ("keep", Kind.KEPT, "m0001 stays, m0002 is kept out: better"),
+        ("keep", Kind.KEPT, "m0001 stays champion, m0002 is not promoted: better"),
         ("rollback", Kind.ROLLED_BACK, "m0002 is champion again: better"),
     ],
 )
@@ -121,7 +121,7 @@ def test_addresses_are_checked_before_anything_is_served() -> None:
         addresses(["mailto://me:word@example.org"], {})
     assert "word@" not in str(refused.value)
     for nothing in ("somewhere", "gopher://example.org", "http://"):
-        with pytest.raises(ConfigError, match="is no address that anything can be sent to"):
+        with pytest.raises(ConfigError, match="is not an address that notices can be sent to"):
             addresses([nothing], {})
 
 

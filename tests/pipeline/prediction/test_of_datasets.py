@@ -139,7 +139,7 @@ def test_workers_score_by_the_support_of_a_kernel_model_what_one_process_does(tm
 
 def test_what_does_not_fit_is_refused(model: str, tmp_path: Path) -> None:
     other = small_dataset(tmp_path / "other", n=50, d=7)
-    with pytest.raises(InputError, match="has 7 features a row, and model m0001 takes 12"):
+    with pytest.raises(InputError, match="has 7 features per row, and model m0001 takes 12"):
         predict_dataset(model, PredictConfig(dataset="latest", store=str(tmp_path / "other")), HERE)
     with pytest.raises(ConfigError, match="top-k 6 is more than the model's 5"):
         predict_dataset(model, PredictConfig(dataset="latest", top_k=6), HERE)

@@ -344,7 +344,7 @@ def test_a_sparse_row_that_leaves_out_what_is_not_zero_is_refused(tmp_path: Path
 def test_a_separator_is_for_words(tmp_path: Path) -> None:
     X, Y = data()
     for write in (from_npz, from_libsvm, from_arff):
-        with pytest.raises(InputError, match="several labels a row already: leave --label-separator out"):
+        with pytest.raises(InputError, match="several labels per row already: leave --label-separator out"):
             run(tmp_path, **write(tmp_path, X, Y), label_separator=",")
 
 
@@ -461,7 +461,7 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", X=X, Y=Y)
     np.savez(tmp_path / "b.npz", X=X[:, :3], Y=Y)
     np.savez(tmp_path / "c.npz", X=X, Y=Y[:, :2])
-    with pytest.raises(InputError, match=r"a\.npz has 5 features a row and .*b\.npz 3"):
+    with pytest.raises(InputError, match=r"a\.npz has 5 features per row and .*b\.npz 3"):
         run(tmp_path, tmp_path / "a.npz", test_features=tmp_path / "b.npz")
     with pytest.raises(InputError, match=r"have labels of shapes \(40, 4\) and \(40, 2\)"):
         run(tmp_path, tmp_path / "a.npz", test_features=tmp_path / "c.npz")

@@ -73,10 +73,10 @@ def test_workers_beyond_the_blocks_become_threads(
     ("limit", "workers", "threads", "note"),
     [
         ("8GiB", 3, 1, None),
-        ("1500MiB", 2, 1, "a memory limit of 1500MiB holds 2 of 3 workers"),
-        ("1000MiB", 1, 3, "a memory limit of 1000MiB holds 1 of 3 workers"),
-        ("500MiB", 0, 1, "a memory limit of 500MiB holds no worker"),
-        ("100MiB", 0, 1, "a memory limit of 100MiB holds no worker"),
+        ("1500MiB", 2, 1, "a memory limit of 1500MiB has room for 2 of 3 workers"),
+        ("1000MiB", 1, 3, "a memory limit of 1000MiB has room for 1 of 3 workers"),
+        ("500MiB", 0, 1, "a memory limit of 500MiB has no room for a worker"),
+        ("100MiB", 0, 1, "a memory limit of 100MiB has no room for a worker"),
     ],
 )
 def test_workers_that_a_limit_does_not_hold_become_threads(

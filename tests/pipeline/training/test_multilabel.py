@@ -286,7 +286,7 @@ def test_losses_and_rows_that_do_not_go_together_are_refused_by_name(
             train(TrainConfig(store=str(tmp_path / "single"), loss=loss), HERE)
     else:
         with pytest.raises(
-            ConfigError, match=f"rows with several labels, and the loss {loss} is for one a row"
+            ConfigError, match=f"rows with several labels, and the loss {loss} is for one per row"
         ):
             train(TrainConfig(store=store, loss=loss), HERE)
 

@@ -93,7 +93,7 @@ def damaged(what: str) -> Any:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (K[:, :-1], "has 199 kernel values a row and 200 training rows: give k of every row"),
+        (K[:, :-1], "has 199 kernel values per row and 200 training rows: give k of every row"),
         (damaged("asymmetric"), "are not symmetric: those of training row [37] differ by about 0.01"),
         (damaged("negative"), "k of training row 3 with itself is -0.5"),
         (damaged("indefinite"), "is not positive semi-definite"),
@@ -122,5 +122,5 @@ def test_rows_of_another_width_are_refused(tmp_path: Path) -> None:
     stored(tmp_path)
     model = trained(tmp_path, tol=1e-2).model
     stored(tmp_path, K[:50, :50], SPLIT[:50], key="narrow")
-    with pytest.raises(InputError, match=r"has 50 features a row, and model .* takes 2"):
+    with pytest.raises(InputError, match=r"has 50 features per row, and model .* takes 2"):
         predict_dataset(model, PredictConfig(dataset="latest"), HERE)

@@ -99,7 +99,7 @@ def on_test_rows(found: Scored) -> dict[str, float]:
 
 
 def by_cardinality(found: Scored) -> dict[str, float]:
-    """Choose the threshold that gives as many labels a row as training rows have, C as ever."""
+    """Choose the threshold that gives as many labels per row as training rows have, C as ever."""
     cardinality = float(found.relevant.sum(axis=1).mean())
     cuts = [tuned_thresholds(found.relevant, held, cardinality)[CARDINALITY] for held in found.held]
     tested = {}
