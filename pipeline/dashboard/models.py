@@ -14,6 +14,7 @@ from topline.pipeline.dashboard.tables import (
     decision_table,
     metric_columns,
     model_link,
+    newest_of,
     run_link,
 )
 from topline.pipeline.evaluation import Evaluation, Metric, measured
@@ -126,9 +127,8 @@ def others_table(seen: ModelSeen, root: str | None) -> Table:
     ]  # fmt: skip
     rows = []
     reigned: set[str] = set()
-    for other in list(reversed(seen.records))[:OTHERS_SHOWN]:
-        if other.id == seen.record.id:
-            continue
+    others = [other for other in reversed(seen.records) if other.id != seen.record.id]
+    for other in others[:OTHERS_SHOWN]:
         line = model_line(other, seen.standing, reigned)
         theirs = line["metrics"]
         gains = (None if m.name not in theirs else theirs[m.name] - value for m, value in own.items())
@@ -140,7 +140,13 @@ def others_table(seen: ModelSeen, root: str | None) -> Table:
                 comparison_link(seen.record.id, other.id, root),
             )
         )  # fmt: skip
-    return Table.of("other-models", columns, rows, empty="The store holds no other model.")
+    return Table.of(
+        "other-models",
+        columns,
+        rows,
+        empty="The store holds no other model.",
+        note=newest_of(len(rows), len(seen.records) - 1, "topline models compare compares any two"),
+    )
 
 
 def _signed(metric: Metric) -> Any:

@@ -24,7 +24,7 @@ def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes:
     def gauge(name: str, what: str, *labels: str) -> Gauge:
         return Gauge(f"topline_{name}", what, labels, registry=registry)
 
-    gauge("models", "Published models").set(seen.models_in_all)
+    gauge("models", "Published models").set(seen.in_all["models"])
     gauge("damaged_models", "Models whose records cannot be read").set(len(seen.damaged))
     if free_bytes is not None:
         gauge("free_bytes", "Room left where the store lies").set(free_bytes)

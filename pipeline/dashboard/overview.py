@@ -46,14 +46,15 @@ class RunLine:
 class Overview:
     """All that the page shows; newest first, but `reigns` as they came.
 
-    `models` are as `model_line` makes them; `metrics` are those that are shown: the headlines, and the one
-    that decides on a promotion.  `damaged` says why models cannot be read, by id; `retraining` who retrains
-    the store just now.
+    `models` are as `model_line` makes them, a champion that is older than these the last of them; `in_all`
+    says how many models, runs, sweeps and decisions the store holds.  `metrics` are those that are shown: the
+    headlines, and the one that decides on a promotion.  `damaged` says why models cannot be read, by id;
+    `retraining` who retrains the store just now.
     """
 
     tiles: Sequence[Tile]
     models: Sequence[Mapping[str, Any]]
-    models_in_all: int
+    in_all: Mapping[str, int]
     metrics: Sequence[Metric]
     reigns: Sequence[Reign]
     decisions: Sequence[tuple[DecisionRecord, str]]
@@ -97,14 +98,18 @@ def overview(
     retraining: str | None = None,
     damaged: Mapping[str, str] = MappingProxyType({}),
     sweeps: Sequence[SweepRecord] = (),
+    in_all: Mapping[str, int] = MappingProxyType({}),
 ) -> Overview:
     """Return the page's content from the registry's standing, its models by number and its newest runs.
 
-    `now` is in seconds since 1970; `retraining` says who retrains the store just now.
+    `now` is in seconds since 1970; `retraining` says who retrains the store just now; `in_all` how many runs
+    and sweeps the store holds.
     """
     reigned = {reign.model for reign in standing.reigns}
-    lines = [model_line(record, standing, reigned) for record in records[-MODELS_SHOWN:]]
     champion = next((record for record in records if record.id == standing.champion), None)
+    newest = records[-MODELS_SHOWN:]
+    listed = newest if champion is None or champion in newest else [champion, *newest]
+    lines = [model_line(record, standing, reigned) for record in listed]
     leading = champion or (records[-1] if records else None)
     deciding = None if leading is None else PromotionRule().metric_for(leading)
     known = {name for line in lines for name in line["metrics"]}
@@ -122,7 +127,7 @@ def overview(
             *_schedule_tiles(standing, seen, retraining, moment),
         ],
         models=lines[::-1],
-        models_in_all=len(records),
+        in_all={"models": len(records), "decisions": len(standing.entries), **in_all},
         metrics=[
             metric
             for metric in METRICS.values()

@@ -189,9 +189,9 @@ def overview_parts(seen: Overview, now: float, root: str | None) -> dict[str, Ma
         "reigns": reigns_chart(seen.reigns, now),
         "history": make.table(champion_table(seen.reigns, root)),
         "models": make.table(model_table(seen, root)),
-        "runs": make.table(run_table(seen.runs, root)),
-        "sweeps": make.table(sweep_table(seen.sweeps, root)),
-        "decisions": make.table(decision_table(seen.decisions, root)),
+        "runs": make.table(run_table(seen.runs, root, seen.in_all.get("runs"))),
+        "sweeps": make.table(sweep_table(seen.sweeps, root, seen.in_all.get("sweeps"))),
+        "decisions": make.table(decision_table(seen.decisions, root, seen.in_all.get("decisions"))),
     }
 
 

@@ -142,8 +142,11 @@ class StoreFollower:
             return self._pairs[key]
 
     def _look_around(self, now: float) -> Overview:
-        names = run_names(self.store)[-RUNS_SHOWN:][::-1]
-        lines = [self._line(name, now, followed=number < NEWEST) for number, name in enumerate(names)]
+        names, sweeps = run_names(self.store), self._sweeps()
+        lines = [
+            self._line(name, now, followed=number < NEWEST)
+            for number, name in enumerate(names[-RUNS_SHOWN:][::-1])
+        ]
         standing, records, damaged = self._read_registry()
         return overview(
             standing,
@@ -153,13 +156,14 @@ class StoreFollower:
             damaged=damaged,
             schedule=read_schedule(self.store),
             retraining=holder(self.store, RETRAINING),
-            sweeps=self._sweeps(),
+            sweeps=sweeps[-SWEEPS_SHOWN:][::-1],
+            in_all={"runs": len(names), "sweeps": len(sweeps)},
         )
 
     def _sweeps(self) -> list[SweepRecord]:
-        """Return the newest sweeps; where one is damaged `topline fsck` says so, and none is shown."""
+        """Return all sweeps; where one is damaged `topline fsck` says so, and none is shown."""
         try:
-            return list_sweeps(self.store)[-SWEEPS_SHOWN:][::-1]
+            return list_sweeps(self.store)
         except StorageError as error:
             logger.warning("sweeps are not shown: %s", error)
             return []

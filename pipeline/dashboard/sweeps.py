@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from topline.pipeline.dashboard.tables import newest_of
 from topline.pipeline.options import SweepConfig
 from topline.pipeline.pages import (
     DASH,
@@ -99,7 +100,7 @@ def sweep_parts(record: SweepRecord, answers: Sequence[Mapping[str, Any]]) -> di
     }
 
 
-def sweep_table(records: Sequence[SweepRecord], root: str | None) -> Table:
+def sweep_table(records: Sequence[SweepRecord], root: str | None, in_all: int | None = None) -> Table:
     """Return the sweeps, the newest first."""
     columns = (
         Column("sweep"), Column("state"), Column("losses"), Column("values of C", "n", count),
@@ -114,7 +115,13 @@ def sweep_table(records: Sequence[SweepRecord], root: str | None) -> Table:
         )
         for record in records
     ]  # fmt: skip
-    return Table.of("sweeps", columns, rows, empty="The store holds no sweep yet: topline sweep begins one.")
+    return Table.of(
+        "sweeps",
+        columns,
+        rows,
+        empty="The store holds no sweep yet: topline sweep begins one.",
+        note=newest_of(len(rows), in_all, "sweeps/s0001 is the page of the first"),
+    )
 
 
 def _tiles(

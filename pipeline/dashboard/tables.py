@@ -46,17 +46,26 @@ def model_table(seen: Overview, root: str | None) -> Table:
         )
         for line in seen.models
     ]  # fmt: skip
-    more = f"The newest {len(rows):,} of {seen.models_in_all:,}; topline models list shows all."
     return Table.of(
         "models",
         columns,
         rows,
         empty="The store holds no model yet: topline train makes one.",
-        note=more if seen.models_in_all > len(rows) else "",
+        note=newest_of(
+            len(rows),
+            seen.in_all.get("models"),
+            "topline models list shows all",
+            "the newest and the champion",
+        ),
     )
 
 
-def run_table(lines: Sequence[RunLine], root: str | None) -> Table:
+def newest_of(shown: int, in_all: int | None, elsewhere: str, which: str = "the newest") -> str:
+    """Return a note where a table shows the newest rows alone."""
+    return f"{shown:,} of {in_all:,}, {which}; {elsewhere}." if in_all and in_all > shown else ""
+
+
+def run_table(lines: Sequence[RunLine], root: str | None, in_all: int | None = None) -> Table:
     """Return the runs, the newest first."""
     columns = (
         Column("run"), Column("state"), GAP, PASSES, TIME, Column("model"), Column("problem"),
@@ -67,10 +76,18 @@ def run_table(lines: Sequence[RunLine], root: str | None) -> Table:
          line.seconds, model_link(line.model, root), line.problem, line.dataset, line.created)
         for line in lines
     ]  # fmt: skip
-    return Table.of("runs", columns, rows, empty="The store holds no run yet: topline train begins one.")
+    return Table.of(
+        "runs",
+        columns,
+        rows,
+        empty="The store holds no run yet: topline train begins one.",
+        note=newest_of(len(rows), in_all, "the page of a model leads to its run"),
+    )
 
 
-def decision_table(rows: Sequence[tuple[DecisionRecord, str]], root: str | None) -> Table:
+def decision_table(
+    rows: Sequence[tuple[DecisionRecord, str]], root: str | None, in_all: int | None = None
+) -> Table:
     """Return the decisions, the newest first."""
     columns = (
         Column("time (UTC)", "t", when), Column("what"), Column("model"), Column("champion before"),
@@ -83,7 +100,13 @@ def decision_table(rows: Sequence[tuple[DecisionRecord, str]], root: str | None)
         )
         for entry, tone in rows
     ]  # fmt: skip
-    return Table.of("decisions", columns, cells, empty="Nobody has decided anything yet.")
+    return Table.of(
+        "decisions",
+        columns,
+        cells,
+        empty="Nobody has decided anything yet.",
+        note=newest_of(len(cells), in_all, "the page of a model has its own"),
+    )
 
 
 def champion_table(reigns: Sequence[Reign], root: str | None) -> Table:

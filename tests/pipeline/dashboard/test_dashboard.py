@@ -21,7 +21,7 @@ from httpx import ASGITransport, AsyncClient, Response
 
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store, record_of, view_of
 from topline.pipeline.cli import main
-from topline.pipeline.dashboard import serve_dashboard, server, write_page
+from topline.pipeline.dashboard import overview, serve_dashboard, server, store_follower, write_page
 from topline.pipeline.dashboard.charts import busy_shares
 from topline.pipeline.dashboard.pages import run_parts
 from topline.pipeline.dashboard.run_status import is_silent, numbers, tiles, verdict
@@ -135,6 +135,21 @@ def test_the_page_of_models_tells_champions_and_decisions(full: Store) -> None:
     assert parts["versions"].count('class="ring"') == 3 * len(seen.metrics)
     assert "top-3 fell by 8.0%" in shown(parts["decisions"])
     assert 'href="runs/r0003"' in parts["runs"]
+
+
+def test_tables_say_where_they_leave_out_and_the_champion_is_always_there(
+    full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "MODELS_SHOWN", 1)
+    monkeypatch.setattr(overview, "DECISIONS_SHOWN", 3)
+    monkeypatch.setattr(store_follower, "RUNS_SHOWN", 2)
+    seen = StoreFollower(full).overview(time.time())
+    assert [line["id"] for line in seen.models] == ["m0004", "m0002"]
+    parts = json.loads(answer(full, "/api/parts").content)["parts"]
+    assert "2 of 4, the newest and the champion; topline models list shows all." in parts["models"]
+    assert "2 of 3, the newest; the page of a model leads to its run." in parts["runs"]
+    assert "3 of 5, the newest; the page of a model has its own." in parts["decisions"]
+    assert "\ntopline_champion_certified 1.0\n" in answer(full, "/metrics").text
 
 
 def test_the_schedule_and_what_came_of_it(tmp_path: Path) -> None:
