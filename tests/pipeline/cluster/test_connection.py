@@ -16,8 +16,9 @@ import psutil
 import pytest
 from distributed import Client, LocalCluster
 from distributed.client import AllExit
+from distributed.comm.core import CommClosedError
 
-from topline.pipeline.cluster import known_workers, open_cluster
+from topline.pipeline.cluster import connection, known_workers, open_cluster
 from topline.pipeline.cluster.memory_plan import worker_share
 from topline.pipeline.errors import ClusterError, ConfigError
 from topline.pipeline.options.train import ClusterConfig
@@ -234,3 +235,32 @@ def test_a_worker_that_does_not_end_in_time_takes_no_answer_with_it(monkeypatch:
         assert client is not None
         answer = client.submit(sum, (1, 2)).result()
     assert answer == 3
+
+
+def test_a_worker_that_is_killed_as_it_starts_is_no_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cluster(**_: object) -> None:
+        raise RuntimeError("Nanny failed to start.")
+
+    monkeypatch.setattr(connection, "LocalCluster", cluster)
+    with (
+        pytest.raises(
+            ClusterError, match="did not start, as a worker was killed or ran out of memory: run it"
+        ),
+        open_cluster(ClusterConfig(workers=2)),
+    ):
+        pass
+
+
+@pytest.mark.cluster
+def test_a_worker_that_is_killed_once_it_has_started_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dask raises where a worker that is told of a plugin ends; the one in its place is told again."""
+    register = Client.register_plugin
+
+    def lost(self: Client, plugin: Any) -> None:
+        register(self, plugin)
+        raise CommClosedError("Stream is closed")
+
+    monkeypatch.setattr(Client, "register_plugin", lost)
+    with open_cluster(ClusterConfig(workers=1, dashboard=False)) as client:
+        assert client is not None
+        assert client.submit(sum, (1, 2)).result() == 3
