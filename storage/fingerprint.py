@@ -60,5 +60,5 @@ def unseal(data: bytes, place: str) -> dict[str, Any]:
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise IntegrityError(f"{place} is damaged: it is not a sealed JSON record") from error
     if digest_json(record) != claimed:
-        raise IntegrityError(f"{place} is damaged: its seal does not fit its contents")
+        raise IntegrityError(f"{place} is damaged: its seal does not match its contents")
     return dict(record)

@@ -205,7 +205,7 @@ def _run_of(store: Store, record: ModelRecord) -> Iterator[Finding]:
     if record.run in removed_runs(store):
         return
     if record.run not in run_names(store):
-        yield Finding("run", folder, f"it is gone, and {record.id} came of it", RESTORE)
+        yield Finding("run", folder, f"it is gone, and {record.id} was made from it", RESTORE)
 
 
 def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Finding]:

@@ -146,7 +146,7 @@ class Fisher:
         if len(descriptors) < max(self.words, 2):
             raise InputError(
                 f"{len(found)} images have {len(descriptors)} descriptors, too few for {self.words} words:"
-                " take more images, or lower words or step"
+                " use more images, or lower words or step"
             )
         chosen = random.permutation(len(descriptors))[:_FITTED_ON]
         words = Vocabulary.fit(descriptors[chosen], self.components, self.words, self.seed)

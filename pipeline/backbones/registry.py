@@ -33,10 +33,10 @@ def register_backbone(kind: type[Backbone]) -> None:
 def make_backbone(config: BackboneConfig) -> Backbone:
     """Return the backbone that `config` names; `ConfigError` or `InputError` where there is none."""
     if config.backbone is None:
-        raise ConfigError(f"no backbone is named: take one of {', '.join(BACKBONES)}")
+        raise ConfigError(f"no backbone is named: use one of {', '.join(BACKBONES)}")
     name, _, argument = config.backbone.partition(":")
     if name not in BACKBONES:
-        raise ConfigError(f"there is no backbone {name!r}: take one of {', '.join(BACKBONES)}")
+        raise ConfigError(f"there is no backbone {name!r}: use one of {', '.join(BACKBONES)}")
     return BACKBONES[name].from_config(argument.strip(), config)
 
 

@@ -64,7 +64,10 @@ def evaluate(
         "",
         f"  {metrics_line(found.measured())}",
     ]
-    lines += [f"  always the most frequent class, {found.majority_class}: {found.majority_baseline:.1%}", ""]
+    lines += [
+        f"  always answering {found.majority_class}, the most frequent class: {found.majority_baseline:.1%}",
+        "",
+    ]
     lines += [*_trust(found), *_worst(found, worst), *after]
     return Outcome(found.to_dict(), lines)
 

@@ -34,12 +34,12 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
         )
         for one in found.suspects
     ]
-    settled = " (--max-passes settles them one at a time, by some tens of passes each)" if found.open else ""
+    settled = " (--max-passes settles them one at a time, in some tens of passes each)" if found.open else ""
     head = ("row", "label", "suggested", "suspicion", "margin", "proven")
     least, most = found.loo_error
     shown = {
         "model": found.model,
-        "training rows": f"{found.rows:,}: {found.right:,} proven right without themselves, {found.wrong:,}"
+        "training rows": f"{found.rows:,}: {found.right:,} proven right when left out, {found.wrong:,}"
         f" wrong, {found.open:,} open{settled}",
         "leave-one-out error": f"about {found.loo_estimate:.1%}, proven to be between {least:.1%} and"
         f" {most:.1%}",

@@ -277,8 +277,8 @@ def _measured(evidence: Evidence, ids: tuple[str, str]) -> list[str]:
 def disputed_line(disputed: Mapping[str, Any]) -> str:
     """Return what to say of the training rows whose labels a champion would not give them."""
     return (
-        f"labels: {disputed['share']:.1%} of {disputed['rows']:,} training rows have one that"
-        f" {disputed['champion']} would not give (topline inspect shows which)"
+        f"labels: {disputed['champion']} would give another label to {disputed['share']:.1%} of"
+        f" {disputed['rows']:,} training rows (topline inspect shows which)"
     )
 
 

@@ -107,7 +107,7 @@ def config_of(call: Call) -> RetrainConfig:
     refuse_label_sets(images)
     split = call.config(EvaluateConfig).split
     if split == "train":
-        raise ConfigError("--split train cannot decide on a promotion: take held-out rows, val or test")
+        raise ConfigError("--split train cannot decide on a promotion: use held-out rows, val or test")
     return RetrainConfig(
         **options.model_dump(),
         extract=images,

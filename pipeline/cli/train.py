@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 #: What is said of a model whose optimum is no model.
 COLLAPSED = (
     "W = 0 is optimal to the tolerance, so this model cannot tell the classes apart: no weights lower the K"
-    " largest losses together; take a larger --average-top, or a larger --C"
+    " largest losses together; use a larger --average-top, or a larger --C"
 )
 #: What may help where the weights are 0 though all losses count.
-NO_WEIGHTS = "take a larger --C, another --loss such as softmax, or features that tell the classes apart"
+NO_WEIGHTS = "use a larger --C, another --loss such as softmax, or features that tell the classes apart"
 
 
 def train(
@@ -44,7 +44,7 @@ def train(
         typer.Option(
             "--without",
             metavar="ROWS",
-            help="Rows to leave out: ids with commas between them, or a file of them (one a line, or a table"
+            help="Rows to leave out: comma-separated ids, or a file of them (one per line, or a table"
             " with sample_id)",
         ),
     ] = None,

@@ -71,7 +71,7 @@ def prune(
         plan = retention.plan_pruning(opened, policy, datetime.now(UTC))
         lines = [
             *_lines(plan.going),
-            f"{how_many(len(plan.going), 'things')}, {plan.bytes:,} bytes would be removed from {store}",
+            f"{how_many(len(plan.going), 'items')}, {plan.bytes:,} bytes would be removed from {store}",
         ]
         lines += following(("topline", "prune" if plan.going else "status", store))
         going = [item.to_json() for item in plan.going]
@@ -80,7 +80,7 @@ def prune(
     done = retention.prune(opened, policy, datetime.now(UTC))
     lines = [
         *_lines(done.gone),
-        f"{how_many(len(done.gone), 'things')}, {done.bytes:,} bytes were removed from {store}",
+        f"{how_many(len(done.gone), 'items')}, {done.bytes:,} bytes were removed from {store}",
     ]
     lines += [f"in use, and left: {item}" for item in done.in_use]
     lines += following(("topline", "status", store))

@@ -224,7 +224,7 @@ def _merges(workers: int) -> bool:
 
 def _refuse(limit: int, least: int, workers: int) -> None:
     fits = -(-least // (100 * MIB)) * 100
-    fewer = f", or take fewer than {workers} --workers" if workers > 1 else ""
+    fewer = f", or use fewer than {workers} --workers" if workers > 1 else ""
     raise ConfigError(
         f"a memory limit of {limit / MIB:.0f} MiB for all processes together is too small for this job with"
         f" {how_many(workers, 'workers')}: give --memory-limit {fits}MiB or more{fewer}"

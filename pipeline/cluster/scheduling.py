@@ -203,7 +203,7 @@ def too_many_losses(losses: int, lost: WorkersLost, job: str) -> ClusterError:
     """Return the error that ends a job whose workers keep dying."""
     return ClusterError(
         f"workers were lost {losses} times in a row, at last because {lost}: if they run out of memory, raise"
-        f" --memory-limit or take fewer workers; the {job} can be resumed"
+        f" --memory-limit or use fewer workers; the {job} can be resumed"
     )
 
 

@@ -86,7 +86,7 @@ def evaluate(
         )
     if threshold_for not in (None, *THRESHOLD_RULES):
         raise ConfigError(
-            f"a threshold is not chosen by {threshold_for!r}: take one of {', '.join(THRESHOLD_RULES)}"
+            f"a threshold is not chosen by {threshold_for!r}: use one of {', '.join(THRESHOLD_RULES)}"
         )
     rows = stored.rows(split)
     if len(rows) == 0:

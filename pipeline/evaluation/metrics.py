@@ -175,7 +175,7 @@ def row_metric(name: str) -> RowMetric:
         if name != k and k.isdecimal() and int(k):
             return kind(int(k))
     known = ", ".join(metric.name for metric in row_metrics())
-    raise ConfigError(f"models of one label per row have no metric {name!r}: take one of {known}")
+    raise ConfigError(f"models of one label per row have no metric {name!r}: use one of {known}")
 
 
 def measured(evaluation: Mapping[str, Any] | None) -> list[tuple[Metric, float]]:

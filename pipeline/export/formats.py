@@ -208,7 +208,7 @@ def register_format(form: ExportFormat) -> None:
 def export_format(name: str) -> ExportFormat:
     """Return the format `name`; `ConfigError` where there is none."""
     if name not in FORMATS:
-        raise ConfigError(f"a model is not exported as {name!r}: take one of {', '.join(FORMATS)}")
+        raise ConfigError(f"a model is not exported as {name!r}: use one of {', '.join(FORMATS)}")
     return FORMATS[name]
 
 

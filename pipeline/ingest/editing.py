@@ -112,7 +112,7 @@ def _corrected(dataset: Dataset, edits: Edits, ids: Sequence[str]) -> NDArray[np
         if label not in codes:
             close = difflib.get_close_matches(label, codes, n=1)
             raise InputError(
-                f"the label {label!r} of {name} is none of the {len(codes)} classes of dataset"
+                f"the label {label!r} of {name} is not one of the {len(codes)} classes of dataset"
                 f" {dataset.info.id}: "
                 + (f"did you mean {close[0]!r}? An" if close else "give one of them; an")
                 + " empty label leaves the row out"
@@ -128,7 +128,7 @@ def _refuse_unknown(edits: Edits, ids: Sequence[str], dataset: str) -> None:
         others = len(unknown) - 1
         more = f" and {how_many(others, 'others')}" if others else ""
         raise InputError(
-            f"dataset {dataset} has no row {unknown[0]!r}{more}: take ids from topline inspect, and put one"
+            f"dataset {dataset} has no row {unknown[0]!r}{more}: use ids from topline inspect, and put one"
             " that holds a comma in double quotes"
         )
 

@@ -97,7 +97,7 @@ def _contents(store: Store, infos: Collection[DatasetInfo], ids: Collection[str]
                 found |= {digest} - {None}
     if missing:
         raise InputError(
-            f"no dataset of {store.url} has a row {min(missing)!r}: take ids from its manifest, or from"
+            f"no dataset of {store.url} has a row {min(missing)!r}: use ids from its manifest, or from"
             " topline inspect, and put one that holds a comma in double quotes"
         )
     return found

@@ -66,7 +66,7 @@ def check_average_top(config: TrainConfig) -> None:
         )
     if config.kernel is not None:
         raise ConfigError(
-            f"average_top does not go with kernel {config.kernel}, whose models are dual variables: take the"
+            f"average_top does not go with kernel {config.kernel}, whose models are dual variables: use the"
             " transform nystroem or fourier in its place, or topline.solve in Python"
         )
     if config.keep_duals:

@@ -252,7 +252,7 @@ def _set_attributes(path: Path, header: ArffHeader, wanted: Sequence[str] | None
         missing = [name for name in wanted if name not in places]
         if missing:
             raise InputError(
-                f"{path} has no attribute {missing[0]!r}, which is a label by --labels: take the XML file"
+                f"{path} has no attribute {missing[0]!r}, which is a label by --labels: use the XML file"
                 " that belongs to it"
             )
         return [places[name] for name in wanted]

@@ -77,7 +77,9 @@ def require_single_labels(info: DatasetInfo, why: str) -> None:
 def _of_indicator(found: NDArray[Any], place: str, names: Sequence[str] | None) -> LabelLists:
     m = found.shape[1]
     if found.dtype.kind not in "biuf":
-        raise InputError(f"{place} has a matrix of {found.dtype} for labels: give 0 and 1, a column a class")
+        raise InputError(
+            f"{place} has a matrix of {found.dtype} for labels: give 0 and 1, one column per class"
+        )
     wrong = ~np.isin(found, (0, 1)).all(axis=1)
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -102,7 +104,7 @@ def _of_lists(lists: list[tuple[Any, ...]], place: str, names: Sequence[str] | N
     )
     if names is not None:
         foreign = [value for value, text in spelled.items() if text not in code]
-        _refuse(place, f"a label that is none of the {len(names)} class names", lists, foreign)
+        _refuse(place, f"a label that is not one of the {len(names)} class names", lists, foreign)
     else:
         negative = [value for value, text in spelled.items() if str(text).startswith("-")]
         _refuse(place, "a negative label", lists, [v for v in negative if str(v).lstrip("-+").isdecimal()])

@@ -43,7 +43,7 @@ class Nystroem:
         rows, _, scale = _measured(tiles)
         if size > rows:
             raise ConfigError(
-                f"nystroem:{size} asks for more landmarks than the {rows} training rows: take at most {rows}"
+                f"nystroem:{size} asks for more landmarks than the {rows} training rows: use at most {rows}"
             )
         chosen = np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))
         landmarks = _picked(tiles, chosen)

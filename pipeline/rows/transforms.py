@@ -150,10 +150,10 @@ def parse_transforms(
     for name in names:
         head, _, argument = name.partition(":")
         if head not in TRANSFORMS:
-            raise ConfigError(f"there is no transform {name!r}: take some of {', '.join(TRANSFORMS)}")
+            raise ConfigError(f"there is no transform {name!r}: use some of {', '.join(TRANSFORMS)}")
         if is_sparse and not TRANSFORMS[head].keeps_sparse:
             kept = ", ".join(kind.name for kind in TRANSFORMS.values() if kind.keeps_sparse)
-            raise ConfigError(f"the transform {head} would make sparse features dense: take some of {kept}")
+            raise ConfigError(f"the transform {head} would make sparse features dense: use some of {kept}")
         found.append((TRANSFORMS[head], argument or None))
     return tuple(found)
 

@@ -157,7 +157,7 @@ def _check_metric(plan: SweepPlan) -> None:
     metric, m = plan.metric, plan.dataset.info.m
     if metric.topk is None:
         raise ConfigError(
-            f"cells are compared by counts of right rows, which {metric.name} has none of: take top-K,"
+            f"cells are compared by counts of right rows, which {metric.name} has none of: use top-K,"
             " macro-top-K or tail-top-K"
         )
     if metric.topk >= m:
@@ -171,7 +171,7 @@ def _check_metric(plan: SweepPlan) -> None:
     if len(np.unique(fold[counts])) < plan.config.folds:
         raise ConfigError(
             f"{int(counts.sum())} rows count in {metric.column}, and one of {plan.config.folds} folds has"
-            " none of them: take fewer folds, more rows or another --metric"
+            " none of them: use fewer folds, more rows or another --metric"
         )
 
 
@@ -200,7 +200,7 @@ def _check_rows(config: SweepConfig, rows: TrainingRows, n: int) -> None:
     if np.count_nonzero(counts) < 2 or n < 2 * config.folds:
         raise InputError(
             f"dataset {info.id} has {len(rows)} training rows of {np.count_nonzero(counts)} classes, too few"
-            f" for {config.folds} folds: take fewer folds or more rows"
+            f" for {config.folds} folds: use fewer folds or more rows"
         )
     few = int(((counts > 0) & (counts < config.folds)).sum())
     if few:

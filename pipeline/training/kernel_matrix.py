@@ -62,7 +62,7 @@ def refuse_size(n: int, budget: int) -> None:
     if needed > budget:
         raise ConfigError(
             f"the kernel matrix of {n:,} rows and its factor take {needed:,} bytes, more than the {budget:,}"
-            " of --kernel-bytes: take the method dual_ascent, which holds no matrix, or raise it"
+            " of --kernel-bytes: use the method dual_ascent, which holds no matrix, or raise it"
         )
 
 

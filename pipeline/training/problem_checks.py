@@ -143,9 +143,7 @@ def kernel_of(config: TrainConfig, layout: str = "dense") -> Kernel | None:
     )
     dense = ChiSquaredKernel, IntersectionKernel, LaplacianKernel
     if isinstance(kernel, dense) and layout == "csr":
-        raise ConfigError(
-            f"the kernel {kernel.name} takes no sparse features: take linear, rbf or polynomial"
-        )
+        raise ConfigError(f"the kernel {kernel.name} takes no sparse features: use linear, rbf or polynomial")
     method = method_named(config.method)
     knows = method.keeps_duals or method.smooths_through_duals or method.name in ON_BLOCKS
     if not knows or config.keep_duals is False:
@@ -153,7 +151,7 @@ def kernel_of(config: TrainConfig, layout: str = "dense") -> Kernel | None:
             "keep_duals is off" if config.keep_duals is False else f"the method {method.name} knows none"
         )
         raise ConfigError(
-            f"a model with a kernel is made of its dual variables, and {without}: take dual_ascent, sdca,"
+            f"a model with a kernel is made of its dual variables, and {without}: use dual_ascent, sdca,"
             " fw or fw_fully_corrective, and leave keep_duals out"
         )
     return kernel
@@ -166,13 +164,13 @@ def _check_label_kind(config: TrainConfig, loss: Loss, m: int, data: str, *, sev
         if form.needs_label_sets:
             raise ConfigError(
                 f"the loss {loss.name} is for rows with several labels, and {data} {_has(data)} one per row:"
-                " take another loss, such as topk_hinge, or import the labels as sets (of a table of images"
+                " use another loss, such as topk_hinge, or import the labels as sets (of a table of images"
                 " with --label-separator)"
             )
         return
     if not form.takes_label_sets:
         raise ConfigError(
-            f"{data} {_has(data)} rows with several labels, and the loss {loss.name} is for one per row: take"
+            f"{data} {_has(data)} rows with several labels, and the loss {loss.name} is for one per row: use"
             f" {SEVERAL}"
         )
     if config.class_weight != "none":
@@ -192,6 +190,6 @@ def _check_bare_rows(loss: Loss, rows: TrainingRows, sets: LabelSets) -> None:
     if bare:
         raise ConfigError(
             f"{bare:,} training rows of dataset {rows.dataset.info.id} have no label, and {loss.name} shares"
-            " one unit of probability among the labels of a row: take multilabel_hinge, or leave these rows"
+            " one unit of probability among the labels of a row: use multilabel_hinge, or leave these rows"
             " out"
         )

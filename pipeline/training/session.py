@@ -146,7 +146,7 @@ def _trained(
             finish_run(run.plan.store, run.id, {"status": result.status.value})
             raise NonFiniteError(
                 f"the numbers overflowed in pass {result.passes} of run {run.id}: scale the features"
-                f" (transforms standardize or l2) or take a C smaller than {config.C:g}"
+                f" (transforms standardize or l2) or use a C smaller than {config.C:g}"
             )
     return result, url
 
@@ -278,7 +278,9 @@ class _Session:
 def _room(error: OSError | MemoryError) -> str:
     """Return what a run has no room in."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"no room is left on the disk at {error.filename} for dual variables that memory does not hold"
+        return (
+            f"no space is left on the disk at {error.filename} for dual variables that memory does not hold"
+        )
     return str(error) or "out of memory"
 
 

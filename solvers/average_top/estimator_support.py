@@ -67,7 +67,7 @@ class AverageTopAttributes(FittedModel):
         rows, kernel = self._with_intercept(X)
         if self.method != "auto":
             raise InvalidProblemError(
-                f"the method {self.method!r} is for two classes and the losses hinge and logistic; take auto"
+                f"the method {self.method!r} is for two classes and the losses hinge and logistic; use auto"
             )
         result = solve(
             rows, labels, loss_of_classes(self.loss), 1.0 / C, kernel=kernel, tol=self.tol,
@@ -147,7 +147,7 @@ def loss_of_classes(loss: Any) -> Any:
         return _OF_CLASSES[loss]
     if loss not in LOSSES:
         raise InvalidProblemError(
-            f"there is no loss named {loss!r}; take hinge or logistic, or a loss of classes such as"
+            f"there is no loss named {loss!r}; use hinge or logistic, or a loss of classes such as"
             " TopKHinge(5)"
         )
     if LOSSES[loss][1] is not None:

@@ -197,7 +197,9 @@ class AverageTopKRegressor(AverageTopAttributes, RegressorMixin, BaseEstimator):
         loss = individual_loss(self.loss)
         if loss.binary:
             numbers = [name for name, other in INDIVIDUAL_LOSSES.items() if not other.binary]
-            raise InvalidProblemError(f"the loss {loss.name} is one of signs; take {' or '.join(numbers)}")
+            raise InvalidProblemError(
+                f"the loss {loss.name} needs targets -1 and 1; use {' or '.join(numbers)}"
+            )
         self._fit_signs(X, np.asarray(y, dtype=np.float64), loss)
         self.intercept_ = float(self.intercept_[0])
         if "coef_" in self.__dict__:

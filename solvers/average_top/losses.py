@@ -123,6 +123,6 @@ def individual_loss(loss: Any) -> IndividualLoss:
         return INDIVIDUAL_LOSSES[loss]
     if isinstance(loss, type) or not isinstance(loss, IndividualLoss):
         raise InvalidProblemError(
-            f"there is no individual loss {loss!r}; take one of {', '.join(INDIVIDUAL_LOSSES)}"
+            f"there is no individual loss {loss!r}; use one of {', '.join(INDIVIDUAL_LOSSES)}"
         )
     return loss

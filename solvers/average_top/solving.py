@@ -147,7 +147,7 @@ def certify(problem: AverageTopProblem, w: Float64Array, dual: float | None = No
     """
     w = np.asarray(w, dtype=np.float64)
     if w.shape != (problem.d,):
-        raise InvalidProblemError(f"the weights have the shape {w.shape}; give {problem.d}, one a feature")
+        raise InvalidProblemError(f"the weights have the shape {w.shape}; give {problem.d}, one per feature")
     if not np.isfinite(w).all():
         raise NonFiniteError("the weights hold NaN or infinity and cannot be certified; lower the step size")
     primal, cut = problem.evaluated(w)
@@ -171,7 +171,7 @@ def solve_problem(
     optimum here as well, no round is taken.
     """
     if method != "auto" and method not in METHODS:
-        raise InvalidProblemError(f"there is no method {method!r}; take auto, {', '.join(METHODS)}")
+        raise InvalidProblemError(f"there is no method {method!r}; use auto, {', '.join(METHODS)}")
     collapsed = None if known is None else collapse_shown_by(problem, known, tol)
     if collapsed is not None:
         return collapsed

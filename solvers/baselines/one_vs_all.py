@@ -59,7 +59,7 @@ def fit_one_vs_all(
     classes = np.arange(y.shape[1]) if several else np.unique(y)
     if loss not in ("hinge", "logistic") or len(classes) < 2:
         raise InvalidProblemError(
-            f"one-vs-all was asked for with the loss {loss!r} and {len(classes)} classes; take hinge or"
+            f"one-vs-all was asked for with the loss {loss!r} and {len(classes)} classes; use hinge or"
             " logistic, and examples of at least two classes"
         )
     # scikit-learn takes longer to import than the rest of this room.

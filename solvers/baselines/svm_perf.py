@@ -67,7 +67,7 @@ def solve_svm_perf(
     k = positive_integer("k", k)
     if k > mask.size or measure not in ("precision", "recall"):
         raise InvalidProblemError(
-            f"the {measure!r} at {k} was asked for, of {mask.size} scores; take the precision or the recall"
+            f"the {measure!r} at {k} was asked for, of {mask.size} scores; use the precision or the recall"
             f" at 1 to {mask.size}"
         )
     problem = _Problem(X, mask, positive_number("lam", lam), k, k if measure == "precision" else None)

@@ -178,7 +178,7 @@ class BlockDuals:
         if A is None or change is None:
             raise UnsupportedCombinationError(
                 f"{method} works on dual variables as arrays, and those of a block are packed to fit their "
-                "budget: allow more memory, or take dual_ascent"
+                "budget: allow more memory, or use dual_ascent"
             )
         return A, change
 

@@ -84,7 +84,7 @@ class Calibration:
             )
         if sets_by == "adaptive" and not self.penalties:
             raise InvalidProblemError(
-                "adaptive sets need probabilities, and there are too few validation rows to fit them on: take"
+                "adaptive sets need probabilities, and there are too few validation rows to fit them on: use"
                 " sets by rank, or hold out more (--val-share; fit_probabilities in Python)"
             )
         penalty = self._penalty(coverage, per_class=per_class) if sets_by != "rank" else None

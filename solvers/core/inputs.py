@@ -161,7 +161,7 @@ def _refuse_empty_sets(form: LossForm, labels: IntArray, name: str) -> None:
     if empty.size:
         raise InvalidProblemError(
             f"row {empty[0]} has no label, and {name} shares one unit of probability among the labels of a "
-            "row; leave such rows out, or take multilabel_hinge, for which they cost nothing"
+            "row; leave such rows out, or use multilabel_hinge, for which they cost nothing"
         )
 
 

@@ -89,7 +89,7 @@ class Problem:
             raise InvalidProblemError(f"smoothing is {self.smoothing}; give a number of at least 0")
         if self.smoothing_kind not in SMOOTHING_KINDS:
             raise InvalidProblemError(
-                f"the smoothing kind is {self.smoothing_kind!r}; take one of {', '.join(SMOOTHING_KINDS)}"
+                f"the smoothing kind is {self.smoothing_kind!r}; use one of {', '.join(SMOOTHING_KINDS)}"
             )
         self._refuse_smoothing()
         if isinstance(self.risk, AverageTopK):
@@ -104,7 +104,7 @@ class Problem:
         if self.smoothing_kind == "others" and not (self.smoothing > 0 and self.form.sparse_vertices):
             raise UnsupportedCombinationError(
                 "the smoothing kind others is for the hinges over ranks with smoothing > 0, not for "
-                f"{self.loss.name} with smoothing {self.smoothing}; take moreau"
+                f"{self.loss.name} with smoothing {self.smoothing}; use moreau"
             )
 
     def __getstate__(self) -> dict[str, Any]:

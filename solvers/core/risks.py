@@ -80,7 +80,7 @@ class AverageTopK:
     def refuse(self, n: int) -> None:
         """Raise InvalidProblemError where there are fewer than k examples."""
         if self.k > n:
-            raise InvalidProblemError(f"k of {self.name} is {self.k:g} but there are {n} rows; take k <= {n}")
+            raise InvalidProblemError(f"k of {self.name} is {self.k:g} but there are {n} rows; use k <= {n}")
 
     def selected(self, losses: LargestLosses, n: int) -> SelectedRows:
         """Return the rows that attain the maximum over p, each with the weight w_i = n p_i."""

@@ -49,7 +49,7 @@ class FittedModel:
         expansion = self.__dict__.get("_expansion")
         if name == "coef_" and expansion is not None:
             raise AttributeError(
-                f"the kernel {plain(expansion.kernel).name} has no weights of single features; take"
+                f"the kernel {plain(expansion.kernel).name} has no weights of single features; use"
                 " dual_coef_, the coefficients of the training rows support_"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

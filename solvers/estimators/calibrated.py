@@ -42,8 +42,8 @@ class CalibratedScores:
     def __getattr__(self, name: str) -> Any:
         if name in ("predict_proba", "predict_log_proba"):
             raise AttributeError(
-                f"scores of the loss {getattr(self.loss, 'name', self.loss)!s} are no probabilities: fit them"
-                " on rows that trained nothing, by fit_probabilities(X, y) or scikit-learn's"
+                f"scores of the loss {getattr(self.loss, 'name', self.loss)!s} are not probabilities: fit"
+                " them on rows that trained nothing, by fit_probabilities(X, y) or scikit-learn's"
                 " CalibratedClassifierCV"
             )
         return super().__getattr__(name)  # type: ignore[misc]
@@ -151,7 +151,7 @@ class CalibratedScores:
         unknown = self.classes_[place] != y
         if unknown.any():
             raise InvalidProblemError(
-                f"the label {y[int(np.argmax(unknown))]!s} is none of the {len(self.classes_)} classes of"
+                f"the label {y[int(np.argmax(unknown))]!s} is not one of the {len(self.classes_)} classes of"
                 " training: leave its rows out"
             )
         return scores, np.asarray(place, dtype=np.int64)

@@ -287,7 +287,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         if isinstance(given, str):
             if given not in rules:
                 raise InvalidProblemError(
-                    f"there is no rule {given!r} for the threshold; take one of {', '.join(rules)}"
+                    f"there is no rule {given!r} for the threshold; use one of {', '.join(rules)}"
                 )
             return given
         if isinstance(given, bool) or not isinstance(given, Real):
@@ -303,5 +303,5 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
     def _checked_k(self, k: Any, m: int) -> int:
         checked = checked_k(k, type(self).__name__)
         if checked > m:
-            raise InvalidProblemError(f"k is {checked} but there are {m} classes; take k <= {m}")
+            raise InvalidProblemError(f"k is {checked} but there are {m} classes; use k <= {m}")
         return checked

@@ -241,7 +241,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
             return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind)
         if not method_named(self.method).keeps_duals:
             raise UnsupportedCombinationError(
-                f"the method {self.method} has no warm_start; take auto or leave warm_start out"
+                f"the method {self.method} has no warm_start; use auto or leave warm_start out"
             )
         warm: WarmStart | None = getattr(self, "_warm", None)
         options = {} if warm is None else warm.options(loss, labels, weights)
@@ -252,7 +252,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         guesses = self.k_ if k is None else checked_k(k, type(self).__name__)
         if guesses > len(self.classes_):
             raise InvalidProblemError(
-                f"k is {guesses} but there are {len(self.classes_)} classes; take k <= {len(self.classes_)}"
+                f"k is {guesses} but there are {len(self.classes_)} classes; use k <= {len(self.classes_)}"
             )
         return int(guesses)
 

@@ -110,7 +110,7 @@ def refuse(problem: Problem) -> None:
     if problem.label_sets is not None:
         raise UnsupportedCombinationError(
             "leaving rows out tells right from wrong where each row has one label, and this problem has label"
-            " sets; take a loss of single labels"
+            " sets; use a loss of single labels"
         )
     if not problem.mean_risk:
         raise UnsupportedCombinationError(
@@ -119,7 +119,7 @@ def refuse(problem: Problem) -> None:
         )
     if not problem.form.convex:
         raise UnsupportedCombinationError(
-            f"the loss {problem.loss.name} is not convex, so nothing bounds what a row does; take another"
+            f"the loss {problem.loss.name} is not convex, so nothing bounds what a row does; use another"
         )
 
 

@@ -217,13 +217,13 @@ class ChiSquaredKernel(NamedKernel):
         for rows in (X, Y):
             if is_sparse(rows):
                 raise UnsupportedCombinationError(
-                    "the kernel chi2 takes no sparse features; give X.toarray() or take another kernel"
+                    "the kernel chi2 takes no sparse features; give X.toarray() or use another kernel"
                 )
             values = np.asarray(rows)
             if values.size and float(values.min()) < 0.0:
                 raise InvalidProblemError(
                     f"Negative values in data, such as {float(values.min()):g}, are not for the kernel chi2;"
-                    " leave out what centres the features, or take another kernel"
+                    " leave out what centres the features, or use another kernel"
                 )
         if min(X.shape[0], Y.shape[0]) == 0:
             return np.zeros((X.shape[0], Y.shape[0]))

@@ -65,7 +65,7 @@ class IntersectionKernel(NamedKernel):
             if np.asarray(rows).size and float(np.min(rows)) < 0.0:
                 raise InvalidProblemError(
                     f"Negative values in data, such as {float(np.min(rows)):g}, are not for the kernel"
-                    f" {self.name}; leave out what centres the features, or take another kernel"
+                    f" {self.name}; leave out what centres the features, or use another kernel"
                 )
         totals = [np.asarray(rows, dtype=np.float64).sum(axis=1) for rows in (X, Y)]
         return np.asarray(0.5 * (totals[0][:, None] + totals[1] - values))
@@ -78,7 +78,7 @@ def _distances(X: Any, Y: Any, name: str) -> Float64Array:
 
     if is_sparse(X) or is_sparse(Y):
         raise UnsupportedCombinationError(
-            f"the kernel {name} takes no sparse features; give X.toarray() or take another kernel"
+            f"the kernel {name} takes no sparse features; give X.toarray() or use another kernel"
         )
     if min(X.shape[0], Y.shape[0]) == 0:
         return np.zeros((X.shape[0], Y.shape[0]))

@@ -154,7 +154,7 @@ def factor(
     raise InvalidProblemError(
         f"the kernel {name} is not positive semi-definite: {rank} of {n} pivots are positive, and what"
         f" remains has an entry of {lowest:.3g}; add more than that to the diagonal, set its negative"
-        " eigenvalues to zero, or take another kernel"
+        " eigenvalues to zero, or use another kernel"
     )
 
 
@@ -205,7 +205,7 @@ def _refuse_size(n: int) -> None:
         most = int((MEMORY_BYTES / (ARRAYS * 8)) ** 0.5)
         raise InvalidProblemError(
             f"the kernel matrix of {n:,} examples and its factor take {needed / 2**30:.1f} GiB, and"
-            f" {MEMORY_BYTES / 2**30:.1f} GiB are allowed, enough for {most:,} examples; take Nystroem or"
+            f" {MEMORY_BYTES / 2**30:.1f} GiB are allowed, enough for {most:,} examples; use Nystroem or"
             " random Fourier features (sklearn.kernel_approximation) and no kernel"
         )
 

@@ -127,5 +127,5 @@ def kernel_from_dict(record: Mapping[str, Any]) -> Kernel:
 
 def _look_up(name: Any) -> type[Any]:
     if name not in KERNELS:
-        raise InvalidProblemError(f"there is no kernel named {name!r}; take one of {', '.join(KERNELS)}")
+        raise InvalidProblemError(f"there is no kernel named {name!r}; use one of {', '.join(KERNELS)}")
     return KERNELS[name]

@@ -93,11 +93,11 @@ def rank_form(m: int, family: Family, rho: Float64Array, name: str, *, of_others
         raise InvalidProblemError(f"there are {m} classes; {name} needs at least 2")
     if of_others and len(rho) >= m:
         raise InvalidProblemError(
-            f"k of {name} is {len(rho)} but each of {m} classes has {m - 1} others; take k <= {m - 1}"
+            f"k of {name} is {len(rho)} but each of {m} classes has {m - 1} others; use k <= {m - 1}"
         )
     if len(rho) > m:
         raise InvalidProblemError(
-            f"{name} weighs {len(rho)} ranks but there are only {m} classes; take k <= {m}"
+            f"{name} weighs {len(rho)} ranks but there are only {m} classes; use k <= {m}"
         )
     return LossForm(m=m, family=family, rho=np.trim_zeros(rho, "b"))
 

@@ -99,7 +99,7 @@ def population_minimum(
     m = len(p)
     if not loss.form(m).convex:
         raise UnsupportedCombinationError(
-            f"the population risk of {loss.name} is not convex, and a minimum could not be certified; take a"
+            f"the population risk of {loss.name} is not convex, and a minimum could not be certified; use a"
             " convex loss"
         )
     g, best, bound = np.zeros(m), (np.zeros(m), np.inf), -np.inf

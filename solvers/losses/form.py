@@ -138,7 +138,7 @@ class LossForm:
     def _of_a_dual(self, function: JitFunction | None) -> JitFunction:
         if function is None:
             raise UnsupportedCombinationError(
-                f"the loss {self.family.name} has no dual problem; take the method lbfgs, or another loss"
+                f"the loss {self.family.name} has no dual problem; use the method lbfgs, or another loss"
             )
         return function
 
@@ -166,7 +166,7 @@ class LossForm:
         """How the vertices of a hinge over ranks are found."""
         if self.family.ranks is None:
             raise UnsupportedCombinationError(
-                f"the loss {self.family.name} has no vertices by rank; take another loss or method"
+                f"the loss {self.family.name} has no vertices by rank; use another loss or method"
             )
         return self.family.ranks
 
@@ -206,12 +206,12 @@ class LossForm:
             if self.needs_label_sets:
                 raise InvalidProblemError(
                     f"the loss {name} is for examples with several labels; give their label sets (the "
-                    "estimator is MultilabelClassifier), or take a loss of single labels"
+                    "estimator is MultilabelClassifier), or use a loss of single labels"
                 )
             return self
         if not self.takes_label_sets:
             raise UnsupportedCombinationError(
-                f"the loss {name} is for examples with one label each, and label sets are given; take "
+                f"the loss {name} is for examples with one label each, and label sets are given; use "
                 "multilabel_hinge, multilabel_softmax, one_vs_all_hinge or one_vs_all_logistic"
             )
         if label_sets.m != self.m:

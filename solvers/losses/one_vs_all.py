@@ -80,7 +80,7 @@ class OneVsAll:
 
     def __post_init__(self) -> None:
         if self.base not in _FAMILIES:
-            raise InvalidProblemError(f"the base of one-vs-all is {self.base!r}; take hinge or logistic")
+            raise InvalidProblemError(f"the base of one-vs-all is {self.base!r}; use hinge or logistic")
 
     @property
     def name(self) -> str:

@@ -93,7 +93,7 @@ def make_loss(
 
 def _look_up(name: Any) -> tuple[Callable[..., Loss], str | None]:
     if name not in LOSSES:
-        raise InvalidProblemError(f"there is no loss named {name!r}; take one of {', '.join(LOSSES)}")
+        raise InvalidProblemError(f"there is no loss named {name!r}; use one of {', '.join(LOSSES)}")
     return LOSSES[name]
 
 
@@ -112,7 +112,7 @@ def _rank_weights(name: str, k: int | None, weights: Any) -> Any:
         return weights
     if weights not in RANK_WEIGHTS:
         raise InvalidProblemError(
-            f"there are no weights named {weights!r}; take one of {', '.join(RANK_WEIGHTS)}"
+            f"there are no weights named {weights!r}; use one of {', '.join(RANK_WEIGHTS)}"
         )
     if k is None:
         raise InvalidProblemError(f"{weights} weights need k, which is not given")

@@ -72,7 +72,7 @@ def choose(problem: Problem, *, kernel: bool) -> Choice:
 def change_of_method(state: SolverState) -> Choice:
     """Return what a run that began with dual ascent came to, and why."""
     if _CHANGED not in state.memory:
-        return Choice("dual_ascent", "a hinge, and no forecast of more passes than newton is worth")
+        return Choice("dual_ascent", "the loss is a hinge, and newton was not forecast to be cheaper")
     passes, gap, forecast = (float(v) for v in state.memory[_CHANGED])
     more = "no end" if math.isinf(forecast) else f"some {forecast:,.0f} passes"
     return Choice(

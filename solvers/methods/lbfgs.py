@@ -204,7 +204,7 @@ def unfit_for_lbfgs(problem: Problem) -> str | None:
     if problem.form.smooth or problem.smoothing > 0:
         return None
     return (
-        f"needs a smooth loss, which {problem.loss.name} is not: give smoothing > 0, or take softmax, "
+        f"needs a smooth loss, which {problem.loss.name} is not: give smoothing > 0, or use softmax, "
         "topk_entropy or one_vs_all_logistic"
     )
 

@@ -113,5 +113,5 @@ def unfit_for_columns(problem: Problem) -> str | None:
         return None
     return (
         f"keeps the vertices of an example as ranked lists of classes, which {problem.loss.name} does not "
-        "have; take fw_away or fw_pairwise"
+        "have; use fw_away or fw_pairwise"
     )

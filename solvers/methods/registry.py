@@ -82,12 +82,12 @@ class MethodSpec:
         if kernel and not self.follows_duals:
             raise UnsupportedCombinationError(
                 f"the method {self.name} moves W apart from A, and a model with a kernel is its dual "
-                "variables; take auto or dual_ascent"
+                "variables; use auto or dual_ascent"
             )
         if self.convex_only and not problem.form.convex:
             raise UnsupportedCombinationError(
                 f"the loss {problem.loss.name} is not convex and has no dual problem, which the method "
-                f"{self.name} needs; take lbfgs, which then gives no certificate"
+                f"{self.name} needs; use lbfgs, which then gives no certificate"
             )
         if not problem.mean_risk:
             self._refuse_risk(problem)
@@ -100,13 +100,13 @@ class MethodSpec:
         if not self.any_risk:
             able = ", ".join(spec.name for spec in _SPECS if spec.any_risk)
             raise UnsupportedCombinationError(
-                f"the method {self.name} is for the mean risk, not for {name}; take one of {able}"
+                f"the method {self.name} is for the mean risk, not for {name}; use one of {able}"
             )
         if self.smooths_through_duals and problem.smoothing > 0:
             able = ", ".join(spec.name for spec in _SPECS if spec.any_risk and not spec.smooths_through_duals)
             raise UnsupportedCombinationError(
                 f"the method {self.name} smooths through dual variables, which it cannot keep for the risk "
-                f"{name}; take one of {able}, or leave smoothing = {problem.smoothing:g} out"
+                f"{name}; use one of {able}, or leave smoothing = {problem.smoothing:g} out"
             )
 
     def refuse_budget(self, problem: Problem, dual_bytes: int | None) -> None:
@@ -115,7 +115,7 @@ class MethodSpec:
         if self.whole_duals and dual_bytes is not None and dual_bytes < needed:
             raise UnsupportedCombinationError(
                 f"the method {self.name} works on the dual variables as arrays of {needed} bytes, and there "
-                f"is room for {dual_bytes}: allow more memory, or take dual_ascent, which packs them"
+                f"is room for {dual_bytes}: allow more memory, or use dual_ascent, which packs them"
             )
 
 
@@ -190,7 +190,7 @@ METHODS: Mapping[str, MethodSpec] = MappingProxyType({spec.name: spec for spec i
 def method_named(name: Any) -> MethodSpec:
     """Return the method of this name; InvalidProblemError where there is none."""
     if not isinstance(name, str) or name not in METHODS:
-        raise InvalidProblemError(f"there is no method named {name!r}; take one of {', '.join(METHODS)}")
+        raise InvalidProblemError(f"there is no method named {name!r}; use one of {', '.join(METHODS)}")
     return METHODS[name]
 
 

@@ -205,7 +205,7 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
         """Return the solver of the strategy with its own parameters; those of another are refused by name."""
         if self.strategy not in STRATEGIES:
             raise InvalidProblemError(
-                f"there is no strategy {self.strategy!r}; take one of {', '.join(STRATEGIES)}"
+                f"there is no strategy {self.strategy!r}; use one of {', '.join(STRATEGIES)}"
             )
         solver, own = STRATEGIES[self.strategy]
         for name in set(_DEFAULTS) - set(own):

@@ -185,7 +185,7 @@ def _checked(K: Any, signs: Any, smoothing: Any, **weights: Any) -> tuple[Float6
     K, signs = (np.ascontiguousarray(values, dtype=np.float64) for values in (K, signs))
     if K.ndim != 2 or K.shape[0] != K.shape[1] or not len(K):
         raise InvalidProblemError(
-            f"the kernel matrix has the shape {K.shape}; give a row and a column an example"
+            f"the kernel matrix has the shape {K.shape}; give one row and one column per example"
         )
     if signs.ndim != 2 or signs.shape[0] != len(K) or not signs.shape[1]:
         raise InvalidProblemError(

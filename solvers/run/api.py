@@ -189,7 +189,7 @@ def _refuse_duals(problem: Problem, spec: MethodSpec, *, keep_duals: bool) -> No
     """Refuse to keep dual variables that there are none of."""
     if keep_duals and spec.dual_free:
         raise UnsupportedCombinationError(
-            f"the method {spec.name} never knows the dual variables; leave keep_duals out or take another "
+            f"the method {spec.name} never knows the dual variables; leave keep_duals out or use another "
             "method"
         )
     if keep_duals and not problem.form.convex:

@@ -58,7 +58,7 @@ def regularisation_path(
     """
     if not (method_named(method).keeps_duals or method == "lbfgs"):
         raise UnsupportedCombinationError(
-            f"the method {method} starts from no earlier solution; take auto, dual_ascent, sdca or lbfgs"
+            f"the method {method} starts from no earlier solution; use auto, dual_ascent, sdca or lbfgs"
         )
     if not isinstance(Cs, Iterable):
         raise InvalidProblemError(f"Cs is {Cs!r}; give a sequence of positive numbers")

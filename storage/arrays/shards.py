@@ -96,7 +96,7 @@ def decode_chunk(data: bytes | NDArray[np.uint8], out: NDArray[Any], layout: Chu
         raise DamagedError("is cut short")
     packed = raw[:-CRC_BYTES]
     if _crc(packed) != raw[-CRC_BYTES:].tobytes():
-        raise DamagedError("is damaged: its checksum does not fit its contents")
+        raise DamagedError("is damaged: its checksum does not match its contents")
     whole = (
         out
         if out.shape == layout.chunk_shape and out.flags.c_contiguous

@@ -129,7 +129,7 @@ class HistoryWriter:
             file.truncate(end)
             if error.errno in FULL_DISK:
                 raise DiskFullError(
-                    f"no room is left to write {self._place}; free some space and retry"
+                    f"no space is left to write {self._place}; free some space and retry"
                 ) from error
             raise AccessError(f"{self._place} cannot be written: {error.strerror}") from error
 

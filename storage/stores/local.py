@@ -167,7 +167,9 @@ class LocalStore(Store):
             raise NotFoundError(f"{place} does not exist") from error
         except OSError as error:
             if error.errno in FULL_DISK:
-                raise DiskFullError(f"no room is left to write {place}; free some space and retry") from error
+                raise DiskFullError(
+                    f"no space is left to write {place}; free some space and retry"
+                ) from error
             raise AccessError(f"{place} cannot be used: {os.strerror(error.errno or errno.EIO)}") from error
 
 

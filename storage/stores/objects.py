@@ -239,7 +239,7 @@ class ObjectStore(Store):
             raise NotFoundError(f"{place} does not exist") from None
         except self._failures as error:
             if isinstance(error, OSError) and error.errno in FULL_DISK:
-                raise DiskFullError(f"no room is left to write {place}; free some space and retry") from None
+                raise DiskFullError(f"no space is left to write {place}; free some space and retry") from None
             # The driver's own words may quote requests, signatures and keys: only the kind is passed on.
             raise AccessError(
                 f"{place} cannot be used ({type(error).__name__}); check its address, network and credentials"

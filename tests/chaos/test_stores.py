@@ -62,7 +62,7 @@ def test_disk_full(chaos: Chaos, disk: Path, rng: random.Random, duals: str) -> 
             except OSError:
                 continue
     ended = job.wait()
-    assert "no room is left" in ended.sentence
+    assert "no space is left" in ended.sentence
     assert not damaged(chaos.store), "what was stored is whole"
     ballast.unlink()
     chaos.conclude(chaos.resume(ended, "--tol", TOL))

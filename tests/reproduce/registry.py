@@ -40,7 +40,7 @@ TABLES: Mapping[str, Table] = MappingProxyType({table.name: table for table in _
 def table_named(name: str) -> Table:
     """Give the table of this name; InputError where there is none."""
     if name not in TABLES:
-        raise InputError(f"there is no table named {name!r}; take one of {', '.join(TABLES)}")
+        raise InputError(f"there is no table named {name!r}; use one of {', '.join(TABLES)}")
     return TABLES[name]
 
 

@@ -118,7 +118,7 @@ def test_all_tables_come_on_one_page(reproduce: Any, tmp_path: Path) -> None:
 def test_what_cannot_be_run_is_said_in_one_sentence(reproduce: Any, tmp_path: Path) -> None:
     for words, reason in (
         ((), "say which table to run"),
-        (("large",), "there is no table named 'large'; take one of small, fed"),
+        (("large",), "there is no table named 'large'; use one of small, fed"),
         (("fed",), "letter needs letter/letter_libsvm_20000.txt.gz"),
         (("fed", "--data", str(tmp_path)), f"looked for under {tmp_path}; copies come from LIBSVM"),
         (("small", "--data", str(tmp_path / "none")), "does not exist"),

@@ -149,7 +149,7 @@ def measure(options: argparse.Namespace, workers: int, bytes_per_second: float, 
         def note(record: IterationRecord, state: SolverState) -> bool:
             marks.append((time.perf_counter(), *cluster.passed()[0]))
             if state.exact:
-                raise RuntimeError(f"round {record.round} went over to float64; take fewer rounds")
+                raise RuntimeError(f"round {record.round} went over to float64; use fewer rounds")
             return record.round < WARM_ROUNDS + options.rounds
 
         with DaskExecutor(client, blocks=workers) as executor:

@@ -280,9 +280,9 @@ def read_options(arguments: Sequence[str]) -> Options:
     given = parser.parse_args(arguments)
     losses = tuple(given.loss.split(","))
     if unknown := set(losses) - set(OURS):
-        parser.error(f"there is no loss {', '.join(sorted(unknown))} here; take some of {', '.join(OURS)}")
+        parser.error(f"there is no loss {', '.join(sorted(unknown))} here; use some of {', '.join(OURS)}")
     if unknown := set(given.peers.split(",")) - set(PEERS):
-        parser.error(f"there is no peer {', '.join(sorted(unknown))}; take some of {', '.join(PEERS)}")
+        parser.error(f"there is no peer {', '.join(sorted(unknown))}; use some of {', '.join(PEERS)}")
     return Options(
         folder=given.data_dir,
         only=tuple(given.only.split(",")),

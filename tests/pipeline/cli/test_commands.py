@@ -273,7 +273,7 @@ def test_train_and_certify_agree_on_weights_of_0(topline: Any, tmp_path: Path) -
     )
     ran = topline("train", "--store", tmp_path, "--k", "1", "--workers", "0", "--json")
     assert ran.code == SHORT_OF_TOLERANCE
-    assert "is not certified: W is 0, which is no better than no model; take a larger --C" in ran.err
+    assert "is not certified: W is 0, which is no better than no model; use a larger --C" in ran.err
     certificate = ran.json["certificate"]
     assert (certificate["valid"], certificate["w_difference"]) == (True, None)
     assert certificate["relative_gap"] <= 1e-3

@@ -88,7 +88,7 @@ def test_what_it_cannot_hold_is_refused(store: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="'csv' already"):
         register_format(CSV)
-    with pytest.raises(ConfigError, match="take one of npz, onnx, safetensors, sklearn, csv"):
+    with pytest.raises(ConfigError, match="use one of npz, onnx, safetensors, sklearn, csv"):
         export_format("xml")
 
 

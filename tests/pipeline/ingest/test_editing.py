@@ -40,7 +40,7 @@ def test_rows_are_gone_and_labels_are_corrected(tmp_path: Path, sparse: bool) ->
     (tmp_path / "gone.txt").write_text("\n".join(name(row) for row in GONE[1:]))
     table = "\ufeffsample_id;label;decided\nrow000001;class 3;wrong\nrow000000;;wrong\nrow000002;'=x;right\n"
     (tmp_path / "corrected.csv").write_text(table)
-    with pytest.raises(InputError, match="'=x' of row000002 is none of the 5 classes"):
+    with pytest.raises(InputError, match="'=x' of row000002 is not one of the 5 classes"):
         edited_dataset(dataset, Edits.read(None, tmp_path / "corrected.csv"))
     (tmp_path / "corrected.csv").write_text(table.replace("'=x", "class 1"))
     edits = Edits.read(str(tmp_path / "gone.txt"), tmp_path / "corrected.csv")

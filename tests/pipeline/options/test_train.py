@@ -61,7 +61,7 @@ def test_names_and_k_are_those_of_the_solvers() -> None:
         weights = "flat" if name.startswith("weighted_") else None
         largest = 3 if LOSS_RULES[name].of_others else 4
         make_loss(name, largest, weights).form(4)
-        with pytest.raises(InvalidProblemError, match=f"take k <= {largest}"):
+        with pytest.raises(InvalidProblemError, match=f"use k <= {largest}"):
             make_loss(name, largest + 1, weights).form(4)
 
 

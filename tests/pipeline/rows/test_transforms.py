@@ -81,7 +81,7 @@ def test_what_cannot_be_is_refused(names: str, message: str) -> None:
 def test_what_makes_sparse_rows_dense_is_refused() -> None:
     with pytest.raises(
         ConfigError,
-        match="standardize would make sparse features dense: take some of l2, power, hellinger, chi2, bias",
+        match="standardize would make sparse features dense: use some of l2, power, hellinger, chi2, bias",
     ):
         Transforms.fit(["standardize"], list, is_sparse=True)
 

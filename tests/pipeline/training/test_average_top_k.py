@@ -254,4 +254,4 @@ def test_a_collapse_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "W = 0 is optimal to the tolerance" in page
     assert "mean of the 5 largest losses" in out
     assert "W = 0 is optimal to the tolerance" in out + err
-    assert "take a larger --average-top" in out + err
+    assert "use a larger --average-top" in out + err

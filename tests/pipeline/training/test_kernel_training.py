@@ -310,7 +310,7 @@ def test_a_stop_between_tiles_leaves_nothing_behind(tmp_path: Path, monkeypatch:
     [
         (
             {"kernel_bytes": 1 << 20, "method": "sdca"},
-            "more than the 1,048,576 of --kernel-bytes: take the method dual_ascent",
+            "more than the 1,048,576 of --kernel-bytes: use the method dual_ascent",
         ),
         (
             {"method": "lbfgs", "loss": "softmax"},

@@ -328,7 +328,7 @@ def test_thresholds_are_not_for_single_labels(
 ) -> None:
     small_dataset(tmp_path / "single", n=80)
     made = train(TrainConfig(store=str(tmp_path / "single"), tol=0.1, certify=False), HERE)
-    with pytest.raises(ConfigError, match="not chosen by 'f1': take one of f1_micro, "):
+    with pytest.raises(ConfigError, match="not chosen by 'f1': use one of f1_micro, "):
         evaluate(model, threshold_for="f1")
     assert "takes no threshold" in refusal("evaluate", made.model, "--threshold-for", "f1_micro")
     said = refusal("predict", made.model, "--dataset", "latest", "--threshold", "0", "--workers", "0")

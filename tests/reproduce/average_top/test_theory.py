@@ -25,7 +25,7 @@ def sufficient_share(eta: Float64Array, mass: Float64Array, loss: Any) -> float:
     """
     loss = individual_loss(loss)
     if not loss.binary:
-        raise InvalidProblemError(f"the loss {loss.name} is not one of signs; take hinge or logistic")
+        raise InvalidProblemError(f"the loss {loss.name} is not one of signs; use hinge or logistic")
     signs = np.array([1.0, -1.0])
 
     def risk(z: float, share: float) -> float:
@@ -97,7 +97,7 @@ def test_the_least_risks() -> None:
     assert sufficient_share(ETA, MASS, "logistic") == pytest.approx(MASS @ entropy, rel=1e-8)
     assert necessary_share(ETA, MASS) == pytest.approx(0.17)
     assert necessary_share(np.array([0.5, 0.9]), np.array([0.5, 0.5])) == pytest.approx(0.05)
-    with pytest.raises(InvalidProblemError, match="take hinge or logistic"):
+    with pytest.raises(InvalidProblemError, match="use hinge or logistic"):
         sufficient_share(ETA, MASS, "square")
 
 

@@ -85,7 +85,7 @@ class Digits:
         """Draw `per_class` training and 50 validation rows of each class from the pool."""
         if not 1 <= per_class <= POOL - VALIDATION:
             raise InvalidProblemError(
-                f"{per_class} training examples a class were asked for; take 1 to {POOL - VALIDATION}"
+                f"{per_class} training examples a class were asked for; use 1 to {POOL - VALIDATION}"
             )
         random = np.random.default_rng(seed)
         orders = [random.permutation(np.flatnonzero(self.pool_labels == c)) for c in range(self.classes)]

@@ -270,10 +270,10 @@ def test_a_search_over_k_and_C() -> None:
             InvalidProblemError,
             "k is 1.0, which is one loss as a number and all of them as a share",
         ),
-        ({"loss": "square"}, InvalidProblemError, "there is no loss named 'square'; take hinge or logistic"),
+        ({"loss": "square"}, InvalidProblemError, "there is no loss named 'square'; use hinge or logistic"),
         ({"loss": "topk_hinge"}, InvalidProblemError, "give it as a value, such as TopKHinge"),
         ({"loss": "truncated_topk_entropy"}, InvalidProblemError, "give it as a value"),
-        ({"loss": MaxHinge(), "method": "bundle"}, InvalidProblemError, "take auto"),
+        ({"loss": MaxHinge(), "method": "bundle"}, InvalidProblemError, "use auto"),
         ({"method": "newton"}, InvalidProblemError, "there is no method 'newton'"),
         ({"gamma": 1.0}, InvalidProblemError, "there is no kernel, and gamma is 1.0"),
         ({"kernel": "sigmoid"}, InvalidProblemError, "sigmoid"),
@@ -285,7 +285,9 @@ def test_what_does_not_fit_is_refused(parameters, error, message) -> None:
 
 
 def test_losses_that_belong_to_the_other_estimator_are_refused() -> None:
-    with pytest.raises(InvalidProblemError, match="the loss hinge is one of signs; take square or absolute"):
+    with pytest.raises(
+        InvalidProblemError, match="the loss hinge needs targets -1 and 1; use square or absolute"
+    ):
         AverageTopKRegressor("hinge").fit(BINARY_X, TARGETS)
     with pytest.raises(InvalidProblemError, match="every label is yes, which is one class"):
         AverageTopKClassifier().fit(BINARY_X, np.full(40, "yes"))

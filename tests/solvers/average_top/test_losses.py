@@ -41,5 +41,5 @@ def test_a_score_of_zero_costs_one(name) -> None:
 def test_losses_by_name_and_value() -> None:
     assert individual_loss("hinge") == Hinge() == individual_loss(Hinge())
     for wrong in ("topk_hinge", Hinge, 3):
-        with pytest.raises(InvalidProblemError, match="take one of hinge, logistic, square, absolute"):
+        with pytest.raises(InvalidProblemError, match="use one of hinge, logistic, square, absolute"):
             individual_loss(wrong)

@@ -280,7 +280,7 @@ X, Y = examples("hinge", n=10)
         ({"k": 11}, "k is 11"),
         ({"C": 0.0}, "C is 0.0; give a positive number"),
         ({"C": np.inf}, "C is inf"),
-        ({"method": "newton"}, "there is no method 'newton'; take auto, interior_point, bundle"),
+        ({"method": "newton"}, "there is no method 'newton'; use auto, interior_point, bundle"),
         ({"tol": 0.0}, "tol is 0.0"),
         ({"X": sparse.csc_matrix(X)}, r"give X.tocsr\(\)"),
     ],
@@ -297,5 +297,5 @@ def test_what_is_not_finite_is_refused() -> None:
     problem = AverageTopProblem.of(X, Y, "hinge", 3, 1.0)
     with pytest.raises(NonFiniteError, match="lower the step size"):
         certify(problem, np.full(4, np.nan))
-    with pytest.raises(InvalidProblemError, match="give 4, one a feature"):
+    with pytest.raises(InvalidProblemError, match="give 4, one per feature"):
         certify(problem, np.zeros(3))

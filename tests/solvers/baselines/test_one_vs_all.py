@@ -60,5 +60,5 @@ def test_a_short_budget_is_told() -> None:
 
 @pytest.mark.parametrize(("loss", "y"), [("squared", Y), ("hinge", np.zeros(len(X)))])
 def test_refusals(loss, y) -> None:
-    with pytest.raises(InvalidProblemError, match="take hinge or logistic, and examples of at least two"):
+    with pytest.raises(InvalidProblemError, match="use hinge or logistic, and examples of at least two"):
         fit_one_vs_all(X, y, loss)

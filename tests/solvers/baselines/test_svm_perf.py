@@ -130,7 +130,7 @@ def test_sparse_features_give_the_same_and_few_cuts_a_larger_gap() -> None:
 
 def test_what_it_refuses() -> None:
     X, positive = ranked()
-    with pytest.raises(InvalidProblemError, match="take the precision or the recall at 1 to 11"):
+    with pytest.raises(InvalidProblemError, match="use the precision or the recall at 1 to 11"):
         solve_svm_perf(X, positive, 0.1, k=12)
     with pytest.raises(InvalidProblemError, match="'f1' at 3"):
         solve_svm_perf(X, positive, 0.1, k=3, measure="f1")

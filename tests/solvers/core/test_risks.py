@@ -359,7 +359,7 @@ class TestRefusals:
             AverageTopK(k)
 
     def test_more_examples_than_there_are(self) -> None:
-        with pytest.raises(InvalidProblemError, match=r"there are 30 rows; take k <= 30"):
+        with pytest.raises(InvalidProblemError, match=r"there are 30 rows; use k <= 30"):
             run(*clouds(), MaxHinge(), 31)
 
     def test_a_risk_that_is_none(self) -> None:
@@ -369,12 +369,12 @@ class TestRefusals:
 
     @pytest.mark.parametrize("method", sorted(set(METHODS) - set(ABLE)))
     def test_methods_that_need_other_duals(self, method) -> None:
-        with pytest.raises(UnsupportedCombinationError, match="average_top_k; take one of auto, fw"):
+        with pytest.raises(UnsupportedCombinationError, match="average_top_k; use one of auto, fw"):
             run(*clouds(), Softmax(), 5, method=method)
 
     @pytest.mark.parametrize("method", [name for name in ABLE if METHODS[name].smooths_through_duals])
     def test_smoothing_through_duals(self, method) -> None:
-        with pytest.raises(UnsupportedCombinationError, match="take one of auto, fw_away"):
+        with pytest.raises(UnsupportedCombinationError, match="use one of auto, fw_away"):
             run(*clouds(), MaxHinge(), 5, smoothing=0.5, method=method)
 
     def test_what_counts_examples(self) -> None:

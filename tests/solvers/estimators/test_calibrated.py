@@ -89,5 +89,5 @@ def test_a_new_fit_forgets_what_was_calibrated() -> None:
     assert model.fit_probabilities(X[VAL], Y[VAL]).calibration_.rows is None
     assert not hasattr(clone(model), "calibration_")
     assert not hasattr(model.fit(X[TRAIN], Y[TRAIN]), "predict_proba")
-    with pytest.raises(InvalidProblemError, match="the label 9 is none of the 4 classes of training"):
+    with pytest.raises(InvalidProblemError, match="the label 9 is not one of the 4 classes of training"):
         model.fit_probabilities(X[:1], [9])

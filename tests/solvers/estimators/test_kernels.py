@@ -162,7 +162,7 @@ def test_other_solvers_reach_the_same_optimum() -> None:
 def test_a_nonlinear_kernel_has_no_coefficients_of_features() -> None:
     model = fitted()
     with pytest.raises(
-        AttributeError, match="the kernel rbf has no weights of single features; take dual_coef_"
+        AttributeError, match="the kernel rbf has no weights of single features; use dual_coef_"
     ):
         model.coef_  # noqa: B018
     with pytest.raises(AttributeError, match="has no attribute 'classes'"):

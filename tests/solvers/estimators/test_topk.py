@@ -440,7 +440,7 @@ def test_other_scores_are_no_probabilities(loss) -> None:
     model = fitted(loss=loss)
     assert not hasattr(model, "predict_proba")
     assert not hasattr(model, "predict_log_proba")
-    with pytest.raises(AttributeError, match=rf"scores of the loss {loss} are no probabilities: fit them"):
+    with pytest.raises(AttributeError, match=rf"scores of the loss {loss} are not probabilities: fit them"):
         model.predict_proba(X)
 
 
@@ -555,9 +555,9 @@ def test_a_budget_that_runs_out_warns_and_still_certifies() -> None:
         ({"C": "1"}, "C is '1'"),
         ({"k": 0}, "k of TopKClassifier is 0; give a whole number"),
         ({"k": 2.0}, "k of TopKClassifier is 2.0"),
-        ({"loss": "hinge"}, "there is no loss named 'hinge'; take one of max_hinge"),
+        ({"loss": "hinge"}, "there is no loss named 'hinge'; use one of max_hinge"),
         ({"loss": TopKHinge}, "give one of the losses of topline, such as TopKHinge"),
-        ({"loss": TopKHinge(6)}, "there are only 5 classes; take k <= 5"),
+        ({"loss": TopKHinge(6)}, "there are only 5 classes; use k <= 5"),
         ({"loss": "weighted_topk_hinge"}, "weighted_topk_hinge needs weights"),
         ({"loss": "topk_hinge", "weights": "flat"}, "topk_hinge takes no weights"),
         ({"loss": "structured_hinge"}, "structured_hinge needs margins"),
@@ -590,7 +590,7 @@ def test_one_class_is_refused() -> None:
 def test_more_guesses_than_classes_are_refused() -> None:
     model = fitted()
     for call in (lambda: model.predict_top_k(X, 6), lambda: model.top_k_score(X, Y, 6)):
-        with pytest.raises(InvalidProblemError, match="k is 6 but there are 5 classes; take k <= 5"):
+        with pytest.raises(InvalidProblemError, match="k is 6 but there are 5 classes; use k <= 5"):
             call()
 
 

@@ -226,7 +226,7 @@ def test_names_make_kernels() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: as_kernel("gauss"), "no kernel named 'gauss'; take one of linear, rbf"),
+        (lambda: as_kernel("gauss"), "no kernel named 'gauss'; use one of linear, rbf"),
         (lambda: as_kernel(RBFKernel), "the kernel is <class"),
         (lambda: as_kernel(3), "the kernel is 3; give one of"),
         (lambda: make_kernel("linear", gamma=1.0, degree=2), "linear takes no degree and no gamma"),

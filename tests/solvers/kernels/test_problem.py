@@ -387,7 +387,7 @@ def test_numbers_that_are_none_are_named() -> None:
 
 def test_too_many_rows_are_refused_before_any_work(monkeypatch) -> None:
     monkeypatch.setattr(kernel_features, "MEMORY_BYTES", 3 * 8 * 50**2)
-    with pytest.raises(InvalidProblemError, match="enough for 50 examples; take Nystroem or random Fourier"):
+    with pytest.raises(InvalidProblemError, match="enough for 50 examples; use Nystroem or random Fourier"):
         solve(X, Y, MaxHinge(), LAM, kernel="rbf")
 
 

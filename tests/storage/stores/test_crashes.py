@@ -108,7 +108,7 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_torn(disk: Path) -> None:
     assert outcome.stdout == ""
     lines = outcome.stderr.splitlines()
     assert len(lines) == 1, outcome.stderr
-    assert lines[0].startswith("DiskFullError: no room is left to write ")
+    assert lines[0].startswith("DiskFullError: no space is left to write ")
     assert "free some space" in lines[0]
     assert list_datasets(store) == [before]
     assert not any(path.endswith(PARTIAL) for path in store.walk())
@@ -124,7 +124,7 @@ def test_a_limit_on_file_sizes_is_a_full_disk(local_store: Store) -> None:
     outcome = run_python(_ONE_SENTENCE, local_store.url, limit)
     assert outcome.returncode == 1
     assert len(outcome.stderr.splitlines()) == 1, outcome.stderr
-    assert outcome.stderr.startswith("DiskFullError: no room is left to write ")
+    assert outcome.stderr.startswith("DiskFullError: no space is left to write ")
     assert list_datasets(local_store) == [before]
     assert not any(path.endswith(PARTIAL) for path in local_store.walk())
 
