@@ -9,9 +9,9 @@ from __future__ import annotations
 from topline.solvers.methods.auto import Choice, change_of_method
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.certificate import FinalValues
-from topline.solvers.methods.lbfgs import Lbfgs
 from topline.solvers.methods.memory import PLAIN, MethodMemory, method_memory
 from topline.solvers.methods.newton import Newton
+from topline.solvers.methods.quasi_newton import Lbfgs
 from topline.solvers.methods.registry import METHODS, MethodSpec, chosen_method, method_named
 from topline.solvers.methods.sampled_step import SampledStep
 

@@ -40,7 +40,6 @@ from topline.solvers.methods.base import (
     rises,
     with_stretched,
 )
-from topline.solvers.methods.lbfgs import at_gradient, gradient_of
 from topline.solvers.methods.newton_steps import (
     CONTROL,
     FEWEST_PASSES,
@@ -49,6 +48,7 @@ from topline.solvers.methods.newton_steps import (
     newton_step,
     point_of,
 )
+from topline.solvers.methods.quasi_newton import at_gradient, gradient_of
 from topline.solvers.methods.step_rules import Direction, ExactStep
 from topline.solvers.typing import Float64Array
 

@@ -17,10 +17,10 @@ from topline.solvers.methods.base import Method
 from topline.solvers.methods.bundle import Bundle
 from topline.solvers.methods.dual_ascent import DualAscent, Sdca
 from topline.solvers.methods.frank_wolfe import FrankWolfe
-from topline.solvers.methods.lbfgs import Lbfgs, arrays_of_lbfgs, unfit_for_lbfgs
 from topline.solvers.methods.newton import Newton, ProximalNewton
 from topline.solvers.methods.newton_steps import ARRAYS
 from topline.solvers.methods.per_example import ColumnFrankWolfe, unfit_for_columns
+from topline.solvers.methods.quasi_newton import Lbfgs, arrays_of_lbfgs, unfit_for_lbfgs
 from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoopStep
 
 

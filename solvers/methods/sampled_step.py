@@ -24,8 +24,8 @@ from topline.solvers.core.state import SolverState
 from topline.solvers.executors import RequestRunner
 from topline.solvers.methods.base import Advance, Measurement, Method, Runner, product_of
 from topline.solvers.methods.certificate import FinalValues
-from topline.solvers.methods.lbfgs import gradient_of
 from topline.solvers.methods.newton import Newton
+from topline.solvers.methods.quasi_newton import gradient_of
 from topline.solvers.typing import Float64Array
 
 #: One row in so many is taken, first and where that does not do; but so many rows at least.  A gap of more

@@ -12,7 +12,7 @@ from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationEr
 from topline.solvers.kernels import KernelFeatures
 from topline.solvers.losses import Loss
 from topline.solvers.methods import method_named
-from topline.solvers.methods.row_metric import of_rows
+from topline.solvers.methods.quasi_newton import of_rows
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.api import solve
 

@@ -19,7 +19,7 @@ import numpy as np
 from tests.benchmarks.datasets import DATA_DIR, load
 from tests.benchmarks.scale.imagenet_store import DIRECTIONS, THRESHOLD, class_means, labels_of
 from topline import OneVsAll, Softmax, Status, TopKEntropy, solve
-from topline.solvers.methods import row_metric
+from topline.solvers.methods.quasi_newton import row_metric
 
 LOSSES = (Softmax(), TopKEntropy(5), OneVsAll("logistic"))
 PUBLIC = ("usps/z", "letter", "letter/z", "satimage/z", "optdigits/z")

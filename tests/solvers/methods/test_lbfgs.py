@@ -32,10 +32,10 @@ from topline import (
     solve,
 )
 from topline.solvers.core.problem import Problem
-from topline.solvers.methods.lbfgs import arrays_of_lbfgs
 from topline.solvers.methods.line_search import Bracket
-from topline.solvers.methods.pairs import Pairs, most_pairs
-from topline.solvers.methods.row_metric import arrays_of_metric
+from topline.solvers.methods.quasi_newton.lbfgs import arrays_of_lbfgs
+from topline.solvers.methods.quasi_newton.pairs import Pairs, most_pairs
+from topline.solvers.methods.quasi_newton.row_metric import arrays_of_metric
 from topline.solvers.run import loop as iteration
 
 SMOOTH = [(loss, 0.0, "moreau") for loss in (Softmax(), TopKEntropy(2), OneVsAll("logistic"))]
@@ -110,7 +110,7 @@ def test_reported_values_are_those_of_the_returned_W_and_A(loss, smoothing, kind
 
 @pytest.mark.parametrize(("loss", "smoothing", "kind"), SMOOTH + SMOOTHED, ids=name_of)
 def test_the_gap_is_the_square_of_the_gradient(loss, smoothing, kind) -> None:
-    """lam (V - W_dual) is the gradient where U was found, V, and P(V) - D is |gradient|^2 / (2 lam)."""
+    """Lam (V - W_dual) is the gradient where U was found, V, and P(V) - D is |gradient|^2 / (2 lam)."""
     X, y = examples(n=30)
     lam, weights = 3.0 / len(y), some_weights(len(y))
     result = run(X, y, loss, 3.0, smoothing, kind, tol=1e-12, max_passes=8, sample_weight=weights)
@@ -308,7 +308,7 @@ def test_a_step_meets_the_weak_wolfe_conditions(f, slope, first) -> None:
 
 
 def test_steps_that_only_slopes_can_tell_apart_are_taken() -> None:
-    """f is flat to all digits near its minimum; a step close to it is good, one far beyond is not."""
+    """F is flat to all digits near its minimum; a step close to it is good, one far beyond is not."""
     value, slope = 1.0, -1e-12
     line = Bracket.start(value, slope, 1.0)
     assert line.accepts(value + 1e-16, 1e-14)
@@ -335,7 +335,7 @@ def test_steps_that_are_remembered_save_passes(monkeypatch) -> None:
     X, y = load_digits(return_X_y=True)
     features = scale(X).astype(np.float32)
     many = solve(features, y, Softmax(), 0.03 / len(y), method="lbfgs")
-    monkeypatch.setattr("topline.solvers.methods.pairs._PAIRS", (10, 10))
+    monkeypatch.setattr("topline.solvers.methods.quasi_newton.pairs._PAIRS", (10, 10))
     ten = solve(features, y, Softmax(), 0.03 / len(y), method="lbfgs")
     assert many.status is ten.status is Status.SOLVED
     assert many.passes < ten.passes

@@ -14,8 +14,8 @@ from topline import SerialExecutor, Softmax, Status, regularisation_path, solve
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import MomentsRequest, OracleRequest
-from topline.solvers.methods import row_metric
-from topline.solvers.methods.row_metric import METRIC, RowMetric, arrays_of_metric, open_rows
+from topline.solvers.methods.quasi_newton import row_metric
+from topline.solvers.methods.quasi_newton.row_metric import METRIC, RowMetric, arrays_of_metric, open_rows
 
 N, D, M = 60, 5, 4
 
@@ -174,7 +174,8 @@ def test_a_path_decomposes_once(monkeypatch) -> None:
     calls = []
     original = row_metric.find_metric
     monkeypatch.setattr(
-        "topline.solvers.methods.lbfgs.find_metric", lambda *given: calls.append(1) or original(*given)
+        "topline.solvers.methods.quasi_newton.lbfgs.find_metric",
+        lambda *given: calls.append(1) or original(*given),
     )
     results = regularisation_path(X, y, Softmax(), [0.01, 0.1, 1.0], method="lbfgs", m=m)
     assert calls == [1]

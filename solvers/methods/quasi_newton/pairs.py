@@ -9,7 +9,7 @@ import numpy as np
 from scipy.linalg import blas
 
 from topline.solvers.core.problem import Problem
-from topline.solvers.methods.row_metric import RowMetric
+from topline.solvers.methods.quasi_newton.row_metric import RowMetric
 from topline.solvers.typing import Float64Array
 
 #: Pairs that are remembered at least and at most: as many as fit into so many numbers, and no more than one

@@ -28,8 +28,8 @@ from topline.solvers.executors import RequestRunner
 from topline.solvers.methods.base import Advance, Measurement, Method, Runner, product_of, with_loss_at_zero
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.line_search import Bracket
-from topline.solvers.methods.pairs import Pairs, most_pairs
-from topline.solvers.methods.row_metric import (
+from topline.solvers.methods.quasi_newton.pairs import Pairs, most_pairs
+from topline.solvers.methods.quasi_newton.row_metric import (
     RowMetric,
     arrays_of_metric,
     find_metric,
