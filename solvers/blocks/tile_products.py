@@ -216,6 +216,10 @@ def weighted_gram(X: Rows, weights: FloatArray) -> Float64Array:
     if not rows.size:
         return np.zeros((X.shape[1], X.shape[1]))
     part = X if len(rows) == len(weights) else X[rows]
+    if not is_sparse(part) and (weights >= 0).all():
+        # Of one matrix with itself BLAS computes half.
+        part = part * np.sqrt(weights[rows, None]).astype(X.dtype)
+        return np.asarray(part.T @ part)
     scaled = weights[rows, None].astype(X.dtype)
     product = part.multiply(scaled).T @ part if is_sparse(part) else (part * scaled).T @ part
     return np.asarray(product.toarray() if is_sparse(product) else product)

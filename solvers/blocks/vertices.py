@@ -155,11 +155,14 @@ class DenseVertices:
 def accumulate_rows(
     X: Rows, U: FloatArray, weights: Float64Array, product: Float64Array, crew: Crew = ALONE
 ) -> None:
-    """Add sum w_i x_i u_i^T to `product` (m, d): by the few non-zeros of U, in float64 where it is small."""
-    if not is_sparse(X) and U.size * X.shape[1] <= _SMALL_PRODUCT:
+    """Add sum w_i x_i u_i^T to `product` (m, d).
+
+    Where U has zeros that is by the others, in float64 where the product is small.
+    """
+    full = _is_full(U)
+    if not is_sparse(X) and not full and U.size * X.shape[1] <= _SMALL_PRODUCT:
         product += (U * weights[:, None]).T @ X.astype(np.float64)
         return
-    full = _is_full(U)
     if not is_sparse(X) and not full and _FEW_NONZEROS * np.count_nonzero(U) < U.size:
         jit.accumulate_nonzeros(X, U, weights, product)
         return
@@ -178,11 +181,20 @@ def openness(U: FloatArray, weights: Float64Array) -> tuple[Float64Array, float]
     With it the sum of w_i (sum_j |u_ij| - u_ij^2)^2 over the rows.
     """
     some = slice(None, None, max(len(U) // _OPENNESS_ROWS, 1))
-    sizes = np.abs(U[some])
+    sizes = open_sizes(U[some])
+    return openness_of(sizes, weights[some] * (len(U) / len(sizes)))
+
+
+def open_sizes(U: FloatArray) -> FloatArray:
+    """Return |u_ij| - u_ij^2 for the rows of U (b, m)."""
+    sizes = np.abs(U)
     sizes -= sizes * sizes
-    np.maximum(sizes, 0.0, out=sizes)
-    counts = weights[some] * (len(U) / len(sizes))
-    return np.asarray(counts @ sizes), float(counts @ sizes.sum(axis=1, dtype=np.float64) ** 2)
+    return np.maximum(sizes, 0.0, out=sizes)
+
+
+def openness_of(sizes: FloatArray, weights: Float64Array) -> tuple[Float64Array, float]:
+    """Return the weighted sum of sizes (b, m) over the rows, and that of the squares of what a row adds."""
+    return np.asarray(weights @ sizes), float(weights @ sizes.sum(axis=1, dtype=np.float64) ** 2)
 
 
 def _is_full(U: FloatArray) -> bool:

@@ -22,7 +22,7 @@ from topline.solvers.typing import Float64Array, FloatArray
 T = TypeVar("T")
 
 #: What blocks give that is no sum of numbers.
-_JOINED = {"product", "openness", "stretch", "largest", "picked", "change", "values"}
+_JOINED = {"product", "openness", "moments", "stretch", "largest", "picked", "change", "values"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,7 @@ class BlockStats:
         MomentsRequest by a (d, d) sum, a SlopeRequest by a (1, 1) one.
     openness : (m,) about sum |u_ij| - u_ij^2 in the answer to an OracleRequest with `envelope`, from some
         rows of every tile: for the softmax sum p_ij (1 - p_ij).  None elsewhere.
+    moments : (m, d, d) the sums that an OracleRequest asks for with `least_openness`; None elsewhere.
     openness_sq : about the sum of the squares of what the rows add to it over all classes.
     conjugate_u : sum b(u_i), b(u) = -Phi*(-u), which is -<delta_i, u_i> for the hinges; for an
         AscentRequest the change of sum b(alpha_i).
@@ -73,6 +74,7 @@ class BlockStats:
     product: FloatArray | None = None
     openness: Float64Array | None = None
     openness_sq: float = 0.0
+    moments: Float64Array | None = None
     largest: LargestLosses | None = None
     conjugate_u: float = 0.0
     alpha_u: float = 0.0
@@ -109,6 +111,7 @@ class BlockStats:
         return BlockStats(
             product=_joined(self.product, other.product, _sum),
             openness=_joined(self.openness, other.openness, _sum),
+            moments=_joined(self.moments, other.moments, _sum),
             stretch=max(self.stretch, other.stretch),
             largest=_joined(self.largest, other.largest, LargestLosses.merge),
             picked=_joined(self.picked, other.picked, PickedRows.merge),

@@ -48,10 +48,13 @@ class OracleRequest(_RoundRequest):
         changed, and conjugate_u = sum -Phi*(-u_i) - (gamma/2) |u_i|^2.  The answer has the openness of
         the classes.
     exact : products in float64, not in the precision of the features.
+    least_openness : (m,) where with an envelope x_i x_i^T is to be summed for every class j, times the
+        o_ij = |u_ij| - u_ij^2 that are above it; the openness is then of all rows.  None for no such sums.
     """
 
     envelope: bool = False
     exact: bool = False
+    least_openness: Float64Array | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,9 +33,6 @@ _WATCHED = (40, 12)
 #: and where it has more.
 _FEW_NUMBERS = 512
 _TOO_MANY = (120.0, 250.0)
-#: Numbers in the Gram matrices of all classes up to which Newton's method takes less time than L-BFGS, whose
-#: passes cost more there than those of conjugate gradients.
-_NEWTON_NUMBERS = 1 << 14
 #: A relative gap from which on a start is that of a new run, and the W of several blocks no place for it.
 _FAR = 0.5
 #: A forecast goes to this share of D, and below it to a tenth of the present gap.
@@ -63,8 +60,6 @@ def choose(problem: Problem, *, kernel: bool) -> Choice:
     if kernel:
         return Choice("dual_ascent", "a model with a kernel is its dual variables")
     if problem.form.smooth:
-        if problem.m * problem.d**2 <= _NEWTON_NUMBERS:
-            return Choice("newton", f"the loss {problem.loss.name} is smooth and W has few numbers")
         return Choice("lbfgs", f"the loss {problem.loss.name} is smooth")
     return Choice("auto", "")
 

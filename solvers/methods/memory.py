@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from topline.solvers.blocks import most_kept
 from topline.solvers.core.problem import Problem
-from topline.solvers.methods.newton_steps import formed_numbers
 from topline.solvers.methods.registry import MethodSpec
 
 
@@ -32,7 +31,8 @@ PLAIN = MethodMemory()
 
 def method_memory(spec: MethodSpec, problem: Problem, features: int) -> MethodMemory:
     """Return what a method takes for a problem whose features take so many bytes in float32."""
+    formed = spec.formed(problem)
     if not spec.second_order:
-        return MethodMemory(spec.arrays(problem))
+        return MethodMemory(spec.arrays(problem), formed)
     kept = most_kept(problem.n, problem.m, features, smooth=problem.form.smooth)
-    return MethodMemory(spec.arrays(problem), formed_numbers(problem), kept)
+    return MethodMemory(spec.arrays(problem), formed, kept)

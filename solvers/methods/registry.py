@@ -18,9 +18,9 @@ from topline.solvers.methods.bundle import Bundle
 from topline.solvers.methods.dual_ascent import DualAscent, Sdca
 from topline.solvers.methods.frank_wolfe import FrankWolfe
 from topline.solvers.methods.newton import Newton, ProximalNewton
-from topline.solvers.methods.newton_steps import ARRAYS
+from topline.solvers.methods.newton_steps import ARRAYS, formed_numbers
 from topline.solvers.methods.per_example import ColumnFrankWolfe, unfit_for_columns
-from topline.solvers.methods.quasi_newton import Lbfgs, arrays_of_lbfgs, unfit_for_lbfgs
+from topline.solvers.methods.quasi_newton import Lbfgs, arrays_of_lbfgs, numbers_in_classes, unfit_for_lbfgs
 from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoopStep
 
 
@@ -41,6 +41,7 @@ class MethodSpec:
     follows_duals : whether W is W(A), or no A is known; a model with a kernel needs that.
     second_order : whether it asks blocks for second-order sums, for which they keep and form more.
     arrays : says how many of the shape of W it holds besides those of a step along one direction.
+    formed : says how many numbers the largest matrix has that it asks blocks to sum.
     any_risk : whether it needs but W, b and vertices, so that the risk may be another one than the mean.
     make_for_risk : gives the method for another risk than the mean, where that is another one.
     make_for_smooth : gives the method for a smooth loss where that is another one, which needs no A.
@@ -58,6 +59,7 @@ class MethodSpec:
     follows_duals: bool = True
     second_order: bool = False
     arrays: Callable[[Problem], int] = lambda _problem: 0
+    formed: Callable[[Problem], int] = lambda _problem: 0
     any_risk: bool = False
     make_for_risk: Callable[[], Method] | None = None
     make_for_smooth: Callable[[], Method] | None = None
@@ -132,6 +134,7 @@ _SPECS = (
         convex_only=False,
         second_order=True,
         arrays=lambda _problem: ARRAYS,
+        formed=formed_numbers,
         any_risk=True,
     ),
     MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
@@ -143,6 +146,7 @@ _SPECS = (
         follows_duals=False,
         second_order=True,
         arrays=lambda _problem: ARRAYS,
+        formed=formed_numbers,
         make_for_smooth=Newton,
     ),
     MethodSpec("fw", _always(FrankWolfe(ExactStep())), smooths_through_duals=True, any_risk=True),
@@ -181,7 +185,14 @@ _SPECS = (
         smooths_through_duals=True,
         any_risk=True,
     ),
-    MethodSpec("lbfgs", _always(Lbfgs()), convex_only=False, arrays=arrays_of_lbfgs, unfit=unfit_for_lbfgs),
+    MethodSpec(
+        "lbfgs",
+        _always(Lbfgs()),
+        convex_only=False,
+        arrays=arrays_of_lbfgs,
+        formed=numbers_in_classes,
+        unfit=unfit_for_lbfgs,
+    ),
 )
 #: Every method by its name.
 METHODS: Mapping[str, MethodSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})

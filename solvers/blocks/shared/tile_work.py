@@ -15,7 +15,15 @@ import numpy as np
 
 from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.blocks.stretch import least_stretch, slack_of
-from topline.solvers.blocks.vertices import DenseVertices, accumulate_rows, openness, vertices_of
+from topline.solvers.blocks.tile_products import weighted_grams
+from topline.solvers.blocks.vertices import (
+    DenseVertices,
+    accumulate_rows,
+    open_sizes,
+    openness,
+    openness_of,
+    vertices_of,
+)
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
@@ -134,8 +142,11 @@ class FindVertex:
         self._sums = np.zeros(ranking.N_SUMS)
         self._rows = 0
         self._alpha_u = self._alpha_sq = 0.0
-        dense = request.envelope and isinstance(self._vertices, DenseVertices)
-        self._openness, self._openness_sq = np.zeros(problem.m) if dense else None, 0.0
+        self._dense = request.envelope and isinstance(self._vertices, DenseVertices)
+        self._openness, self._openness_sq = np.zeros(problem.m), 0.0
+        self._moments: Float64Array | None = None
+        if self._dense and request.least_openness is not None:
+            self._moments = np.zeros((problem.m, problem.d, problem.d))
 
     def take(self, tile: Tile, scores: FloatArray) -> None:
         """Find the vertices of a tile, and leave them with the duals to be mixed in."""
@@ -149,14 +160,27 @@ class FindVertex:
         vertices.find(scores, y, weights, self._sums)
         if duals is not None and A is not None:
             self._alpha_u += vertices.mix_later(duals, A, tile.number, tile.rows, request.round)
-        if self._openness is not None:
-            here, square = openness(scores, weights)
-            self._openness += here
-            self._openness_sq += square
+        if self._dense:
+            self._add_openness(tile.X, scores, weights)
         self.clock.row_work()
         vertices.accumulate(tile.X, self._product)
         self._rows += tile.stop - tile.start
         self.clock.product()
+
+    def _add_openness(self, X: Rows, U: FloatArray, weights: Float64Array) -> None:
+        """Add how open the classes are in a tile, and the moments of rows that are open enough."""
+        least, moments = self._request.least_openness, self._moments
+        if least is None or moments is None:
+            here, square = openness(U, weights)
+        else:
+            sizes = open_sizes(U)
+            here, square = openness_of(sizes, weights)
+            sizes[sizes <= least] = 0.0
+            self.clock.row_work()
+            moments += weighted_grams(X, sizes * weights[:, None])
+            self.clock.product()
+        self._openness += here
+        self._openness_sq += square
 
     def stats(self) -> BlockStats:
         """Return the sums of an OracleRequest."""
@@ -164,8 +188,9 @@ class FindVertex:
         return BlockStats(
             rows=self._rows,
             product=np.ascontiguousarray(self._product.T),
-            openness=self._openness,
+            openness=self._openness if self._dense else None,
             openness_sq=self._openness_sq,
+            moments=self._moments,
             conjugate_u=float(sums[ranking.B_U]),
             alpha_u=self._alpha_u,
             u_sq=float(sums[ranking.U_SQ]),

@@ -1,11 +1,13 @@
 """L-BFGS, and what it takes for the Hessian before its steps have shown one.
 
-`lbfgs` is the method.  `pairs` holds the steps that it remembers, and `row_metric` the second moments of the
-rows as a metric.  Newton's method, which shares the gradients, is beside this room.
+`lbfgs` is the method, and `pairs` holds the steps that it remembers.  `row_metric` makes a metric of the
+second moments of all rows, `class_metric` one of those of the rows that are open in each class.  Newton's
+method, which shares the gradients, is beside this room.
 """
 
 from __future__ import annotations
 
+from topline.solvers.methods.quasi_newton.class_metric import numbers_in_classes
 from topline.solvers.methods.quasi_newton.lbfgs import (
     Lbfgs,
     arrays_of_lbfgs,
@@ -15,4 +17,12 @@ from topline.solvers.methods.quasi_newton.lbfgs import (
 )
 from topline.solvers.methods.quasi_newton.row_metric import of_rows
 
-__all__ = ["Lbfgs", "arrays_of_lbfgs", "at_gradient", "gradient_of", "of_rows", "unfit_for_lbfgs"]
+__all__ = [
+    "Lbfgs",
+    "arrays_of_lbfgs",
+    "at_gradient",
+    "gradient_of",
+    "numbers_in_classes",
+    "of_rows",
+    "unfit_for_lbfgs",
+]

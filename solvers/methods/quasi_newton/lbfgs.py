@@ -28,6 +28,13 @@ from topline.solvers.executors import RequestRunner
 from topline.solvers.methods.base import Advance, Measurement, Method, Runner, product_of, with_loss_at_zero
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.line_search import Bracket
+from topline.solvers.methods.quasi_newton.class_metric import (
+    CLASSES,
+    ClassMetric,
+    arrays_of_classes,
+    least_openness,
+    with_classes,
+)
 from topline.solvers.methods.quasi_newton.pairs import Pairs, most_pairs
 from topline.solvers.methods.quasi_newton.row_metric import (
     RowMetric,
@@ -70,7 +77,11 @@ class Lbfgs(Method):
             at_zero = run(OracleRequest(state.round, zero, envelope=True, exact=state.exact))
             first = gradient_of(problem, zero, at_zero)
             memory["first"], passes = np.array([math.sqrt(squared_norm(first))]), 2
-        stats = run(OracleRequest(state.round, state.W, envelope=True, exact=state.exact))
+        least = least_openness(problem, state)
+        stats = run(
+            OracleRequest(state.round, state.W, envelope=True, exact=state.exact, least_openness=least)
+        )
+        memory = with_classes(problem, memory, stats, state.passes)
         value = problem.primal(state.W, stats.loss / problem.n)
         steepness = squared_norm(gradient_of(problem, state.W, stats))
         if _is_best(value, steepness, memory):
@@ -116,7 +127,7 @@ class Lbfgs(Method):
         found = {}
         if measured.passes_left >= 1 and wants_metric(problem, before, stats):
             found = find_metric(problem, run)
-        metric = RowMetric.of(problem, {**memory, **found}, stats)
+        metric = ClassMetric.of(problem, memory) or RowMetric.of(problem, {**memory, **found}, stats)
         direction = -pairs.times(gradient, metric)
         slope = inner(gradient, direction)
         if not slope < 0.0:
@@ -196,7 +207,7 @@ def arrays_of_lbfgs(problem: Problem) -> int:
 
     Those are the pairs, the best W, of a line all but its length, and the metric.
     """
-    return 2 * most_pairs(problem) + 4 + arrays_of_metric(problem)
+    return 2 * most_pairs(problem) + 4 + max(arrays_of_metric(problem), arrays_of_classes(problem))
 
 
 def unfit_for_lbfgs(problem: Problem) -> str | None:
@@ -246,14 +257,13 @@ def _without_metric(measured: Measurement) -> Advance:
 
 def _kept(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
     """Return what is remembered whatever the direction."""
-    return {name: memory[name] for name in ("first", "best", "best_values") if name in memory} | of_rows(
-        memory
-    )
+    names = ("first", "best", "best_values", *CLASSES)
+    return {name: memory[name] for name in names if name in memory} | of_rows(memory)
 
 
 def _without_best(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
     """Return what stays where float64 begins: values of float32 are not to be compared with its own."""
-    return {name: memory[name] for name in ("first",) if name in memory} | of_rows(memory)
+    return {name: memory[name] for name in ("first", *CLASSES) if name in memory} | of_rows(memory)
 
 
 def gradient_of(problem: Problem, W: Float64Array, stats: BlockStats) -> Float64Array:

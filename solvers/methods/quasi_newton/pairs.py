@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 import numpy as np
 from scipy.linalg import blas
 
 from topline.solvers.core.problem import Problem
-from topline.solvers.methods.quasi_newton.row_metric import RowMetric
 from topline.solvers.typing import Float64Array
 
 #: Pairs that are remembered at least and at most: as many as fit into so many numbers, and no more than one
@@ -22,6 +22,16 @@ _CHANGES = tuple(f"change_{i}" for i in range(_PAIRS[1]))
 _CURVATURES = "curvatures"
 #: A pair whose curvature is below this share of the sizes is rounding.
 _FLAT = 1e-12
+
+
+class Metric(Protocol):
+    """What stands for the Hessian before steps have shown it."""
+
+    def fitted(self, step: Float64Array, change: Float64Array) -> Self:
+        """Return the metric scaled by what the gradient changed by along a step."""
+
+    def inverse_times(self, V: Float64Array) -> Float64Array:
+        """Return the product of the inverse with V (d, m)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +76,7 @@ class Pairs:
             (*self.curvatures, curvature)[-most:],
         )
 
-    def times(self, gradient: Float64Array, metric: RowMetric | None = None) -> Float64Array:
+    def times(self, gradient: Float64Array, metric: Metric | None = None) -> Float64Array:
         """Return H g by the two loops around the inverse of the metric; without one around g's multiple."""
         product = gradient.copy()
         flat = product.ravel()

@@ -23,13 +23,19 @@ from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Runner
 from topline.solvers.typing import Float64Array
 
-#: Names in `SolverState.memory` of the eigenvectors of C, of its eigenvalues, and of what says that a step by
-#: them led astray.
-METRIC = _BASIS, _SPECTRUM, _MISLED = "metric.basis", "metric.spectrum", "metric.misled"
+#: Names in `SolverState.memory` of the eigenvectors of C, of its eigenvalues, of what says that a step by
+#: them led astray, and of C itself where the metric of classes needs it.
+METRIC = _BASIS, _SPECTRUM, _MISLED, MOMENTS = (
+    "metric.basis",
+    "metric.spectrum",
+    "metric.misled",
+    "metric.moments",
+)
 #: Rows of the sample for each column.
 _ROWS_A_COLUMN = 5
-#: The sample is as large as this share of n m / d where that is more, whose sum costs an eighth of a pass.
-_SHARE = 0.25
+#: The sample is as large as this share of n m / d where that is more, whose sum costs an eighth of a pass;
+#: and as the second where C is to stand for rows that are left out, lest it miss a column that few rows have.
+_SHARE, _SHARE_THAT_STANDS = 0.25, 8.0
 #: Columns beyond which C is not decomposed.
 _MOST_COLUMNS = 4_096
 #: C is made where d^2 is at most this share of n m, for decomposing it then costs no more than a pass.
@@ -38,6 +44,9 @@ _WORTH_IT = 1 / 16
 _OPEN = 1e-3
 #: The share of the rows that a loss must still be open in.  Where few rows count, theirs is another C.
 _SPREAD = 0.8
+#: Numbers in the blocks of all classes up to which these are found, and d^2 / n, for which inverting them
+#: takes some passes.
+_MOST_NUMBERS, _MOST_SIDE = 1 << 21, 12.0
 #: A first step after which it is open in a smaller share has led astray.
 _ASTRAY = 0.6
 #: Arrays of d x d that decomposing takes, what is kept of it included.
@@ -104,8 +113,21 @@ class RowMetric:
 
 def wants_metric(problem: Problem, state: SolverState, stats: BlockStats) -> bool:
     """Return whether C is to be made: at the first point of a run, so that no later budget decides on it."""
-    known = {_BASIS, _MISLED} & state.memory.keys()
-    return state.round == 0 and not known and _worth_it(problem) and open_rows(problem, stats) >= _SPREAD
+    known = {_BASIS, _MISLED, MOMENTS} & state.memory.keys()
+    if state.round > 0 or known or stats.openness is None:
+        return False
+    return wants_classes(problem) or (_worth_it(problem) and open_rows(problem, stats) >= _SPREAD)
+
+
+def wants_classes(problem: Problem) -> bool:
+    """Return whether the Hessian's blocks of single classes (m, d, d) are known, and cost little.
+
+    A smoothed hinge has none that its gradient gives.
+    """
+    n, d, m = problem.n, problem.d, problem.m
+    return (
+        problem.form.smooth and problem.form.convex and m * d**2 <= _MOST_NUMBERS and d**2 <= _MOST_SIDE * n
+    )
 
 
 def open_rows(problem: Problem, stats: BlockStats) -> float:
@@ -118,16 +140,20 @@ def open_rows(problem: Problem, stats: BlockStats) -> float:
 def find_metric(problem: Problem, run: Runner) -> dict[str, Float64Array]:
     """Sum C over a sample of the rows, one pass; return what to remember, nothing where blocks have no C."""
     n, d, m = problem.n, problem.d, problem.m
-    stride = max(1, round(n / max(_ROWS_A_COLUMN * d, _SHARE * n * m / d)))
-    stats = run(MomentsRequest(stride))
+    classes = wants_classes(problem)
+    rows = max(_ROWS_A_COLUMN * d, (_SHARE_THAT_STANDS if classes else _SHARE) * n * m / d)
+    stats = run(MomentsRequest(max(1, round(n / rows))))
     if stats.product is None:
         return {}
     moments = np.asarray(stats.product, dtype=np.float64) / max(stats.rows, 1)
     if not np.isfinite(moments).all():
         # Squares of float32 overflow where the features themselves do not.
         return {_MISLED: np.ones(1)}
+    found = {MOMENTS: moments.copy()} if classes else {}
+    if not _worth_it(problem):
+        return found
     spectrum, basis = eigh(moments, driver="evd", overwrite_a=True, check_finite=False)
-    return {_BASIS: np.ascontiguousarray(basis), _SPECTRUM: np.maximum(spectrum, 0.0)}
+    return found | {_BASIS: np.ascontiguousarray(basis), _SPECTRUM: np.maximum(spectrum, 0.0)}
 
 
 def misled(problem: Problem, memory: Mapping[str, Float64Array], stats: BlockStats) -> bool:
@@ -139,8 +165,8 @@ def misled(problem: Problem, memory: Mapping[str, Float64Array], stats: BlockSta
 
 
 def without_metric(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
-    """Return what is remembered besides, and that no metric is wanted."""
-    return {name: array for name, array in memory.items() if name not in METRIC} | {_MISLED: np.ones(1)}
+    """Return what is remembered besides, and that none of all rows is wanted."""
+    return {name: array for name, array in memory.items() if name not in METRIC[:2]} | {_MISLED: np.ones(1)}
 
 
 def of_rows(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:

@@ -103,7 +103,11 @@ def serve(pipe: Connection, name: str, folder: Path, quick: bool, threads: int, 
         pipe.send("ready")
         while (asked := pipe.recv()) is not None:
             peer, C, tol = asked
-            pipe.send(timed_fit(peer, wide if peer == "liblinear" else data.X, data.y, C, tol, clock))
+            try:
+                pipe.send(timed_fit(peer, wide if peer == "liblinear" else data.X, data.y, C, tol, clock))
+            except MemoryError:
+                # newton-cholesky asks for (m d)^2 numbers, whatever m and d are.
+                pipe.send(None)
 
 
 class PeerProcess:
@@ -115,12 +119,12 @@ class PeerProcess:
         self._pipe: Any = None
 
     def fit(self, peer: str, C: float, tol: float, cap: float) -> tuple[float, np.ndarray[Any, Any]] | None:
-        """Give seconds and W, or None past the cap."""
+        """Give seconds and W, or None past the cap or where the peer asks for more memory than there is."""
         if self._process is None:
             self._start()
         self._pipe.send((peer, C, tol))
         if self._pipe.poll(cap):
-            answer: tuple[float, np.ndarray[Any, Any]] = self._pipe.recv()
+            answer: tuple[float, np.ndarray[Any, Any]] | None = self._pipe.recv()
             return answer
         self._process.kill()
         self._forget()

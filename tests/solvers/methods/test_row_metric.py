@@ -123,10 +123,16 @@ def long_tail():
 
 def without_metric(monkeypatch) -> None:
     monkeypatch.setattr(row_metric, "_WORTH_IT", 0.0)
+    without_classes(monkeypatch)
+
+
+def without_classes(monkeypatch) -> None:
+    monkeypatch.setattr(row_metric, "_MOST_NUMBERS", 0)
 
 
 def test_it_saves_passes_where_rows_stay_open(monkeypatch) -> None:
     X, y, m = long_tail()
+    without_classes(monkeypatch)
     found = solve(X, y, Softmax(), 1.0 / len(y), method="lbfgs", m=m)
     without_metric(monkeypatch)
     plain = solve(X, y, Softmax(), 1.0 / len(y), method="lbfgs", m=m)
@@ -139,6 +145,7 @@ def test_a_step_that_led_astray_is_taken_back(monkeypatch) -> None:
     """Digits come apart: a step by the metric leaves few rows open.  It costs its pass and that of C."""
     X, y = load_digits(return_X_y=True)
     X = scale(X).astype(np.float32)
+    without_classes(monkeypatch)
     monkeypatch.setattr(row_metric, "_WORTH_IT", 1.0)
     found = solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs")
     monkeypatch.setattr(row_metric, "_ASTRAY", 0.0)

@@ -1,0 +1,128 @@
+"""The Hessian's blocks of single classes as a metric: what L-BFGS takes for the Hessian where rows differ.
+
+The Hessian of a smooth loss has for class j the diagonal block
+
+    H_j = lam I + (1/n) sum_i o_ij x_i x_i^T,
+
+where o_ij is how open row i is in it, p_ij (1 - p_ij) for the softmax and |u_ij| - u_ij^2 in general.  Of
+rows whose o_ij is at most so many times the mean o_j, the sum is at most that times o_j C in the order of
+symmetric matrices, with C = (1/n) sum_i x_i x_i^T.  That stands for them, so that no row counts for nothing
+and the sum is over few rows where few are open.  The blocks are found anew as W moves, each time after twice
+as many passes, from an evaluation that is made in any case.
+
+Where the rows of the dual domain sum to zero so do the gradients of the loss over the classes, and a step
+that no row has a say in is left to lam alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import lapack
+
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.state import SolverState
+from topline.solvers.methods.quasi_newton.row_metric import MOMENTS, open_rows, wants_classes
+from topline.solvers.typing import Float64Array
+
+#: Names in `SolverState.memory` of the inverses of the H_j, and of how open the classes are; that with the
+#: share of the rows that are open and the passes at which the H_j were found, 0 before.
+CLASSES = _INVERSES, _OPEN = "metric.inverses", "metric.open"
+#: Rows are left out whose o_ij is at most this share of the mean.
+_LEAST = 0.4
+#: Passes before the H_j are found, to which come what they cost, and how many times as many there are before
+#: they are found again.
+_FIRST, _TIMES = 4.0, 2.0
+#: Passes that their sum costs for every column, where all rows are open, and their inverses for d^2 / n.
+_SUM, _INVERSE = 0.1, 2.0
+#: Arrays of the size of all H_j that finding them takes.
+_ARRAYS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMetric:
+    """The inverse of the blocks H_j.
+
+    Attributes
+    ----------
+    inverses : (m, d, d) the inverse of each H_j, symmetric.
+    lam : see above.
+    balanced : whether gradients of the loss sum to zero over the classes.
+    """
+
+    inverses: Float64Array
+    lam: float
+    balanced: bool
+
+    @classmethod
+    def of(cls, problem: Problem, memory: Mapping[str, Float64Array]) -> ClassMetric | None:
+        """Return the metric that the memory holds, None where there is none."""
+        if _INVERSES not in memory:
+            return None
+        return cls(memory[_INVERSES], problem.lam, problem.form.family.balanced)
+
+    def fitted(self, _step: Float64Array, _change: Float64Array) -> ClassMetric:
+        """Return the metric as it is: its scale is that of the Hessian."""
+        return self
+
+    def inverse_times(self, V: Float64Array) -> Float64Array:
+        """Return the product of the inverse with V (d, m)."""
+        product = (self.inverses @ np.ascontiguousarray(V.T)[:, :, None])[:, :, 0].T
+        if self.balanced:
+            product += (V.mean(axis=1) / self.lam - product.mean(axis=1))[:, None]
+        return np.ascontiguousarray(product)
+
+
+def least_openness(problem: Problem, state: SolverState) -> Float64Array | None:
+    """Return from which o_ij on (m,) rows are to be summed in the next evaluation, None where none are."""
+    memory = state.memory
+    if _OPEN not in memory or MOMENTS not in memory:
+        return None
+    *_, share, found = memory[_OPEN]
+    cost = _SUM * share * problem.d + _INVERSE * problem.d**2 / problem.n
+    if state.passes < _TIMES * found + _FIRST + cost:
+        return None
+    return np.asarray(_LEAST * memory[_OPEN][:-2] / problem.n)
+
+
+def with_classes(
+    problem: Problem, memory: Mapping[str, Float64Array], stats: BlockStats, passes: int
+) -> dict[str, Float64Array]:
+    """Return the memory with how open the classes are at a point, and with the H_j where they were summed."""
+    if stats.openness is None or not wants_classes(problem):
+        return dict(memory)
+    found, inverses = 0.0 if _OPEN not in memory else float(memory[_OPEN][-1]), None
+    if stats.moments is not None:
+        inverses = _inverses(problem, memory[MOMENTS], stats.openness, stats.moments)
+        found = float(passes)
+    seen = np.array([*stats.openness, open_rows(problem, stats), found])
+    return {**memory, _OPEN: seen} | ({} if inverses is None else {_INVERSES: inverses})
+
+
+def _inverses(
+    problem: Problem, C: Float64Array, openness: Float64Array, moments: Float64Array
+) -> Float64Array | None:
+    """Return the inverse of each H_j, None where rounding leaves one that is not positive definite."""
+    inverses = np.empty_like(moments)
+    for inverse, total, size in zip(inverses, moments, openness, strict=True):
+        block = (total + (_LEAST * size) * C) / problem.n
+        block[np.diag_indices(problem.d)] += problem.lam
+        factor, failed = lapack.dpotrf(block, lower=1, clean=1, overwrite_a=1)
+        if failed:
+            return None
+        lower, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
+        inverse[:] = lower + np.tril(lower, -1).T
+    return inverses
+
+
+def arrays_of_classes(problem: Problem) -> int:
+    """Return how many arrays of the shape of W that takes."""
+    return _ARRAYS * problem.d if wants_classes(problem) else 0
+
+
+def numbers_in_classes(problem: Problem) -> int:
+    """Return how many numbers all H_j have that blocks are asked to sum, 0 where they are not."""
+    return problem.m * problem.d**2 if wants_classes(problem) else 0

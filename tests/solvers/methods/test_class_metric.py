@@ -1,0 +1,212 @@
+"""The metric of the classes against dense linear algebra, and what it saves L-BFGS."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_digits
+
+from topline import MaxHinge, OneVsAll, SerialExecutor, Softmax, Status, TopKEntropy, solve
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.requests import OracleRequest
+from topline.solvers.core.state import SolverState
+from topline.solvers.losses import TruncatedTopKEntropy
+from topline.solvers.methods.quasi_newton import class_metric, numbers_in_classes, row_metric
+from topline.solvers.methods.quasi_newton.class_metric import (
+    CLASSES,
+    ClassMetric,
+    arrays_of_classes,
+    least_openness,
+    with_classes,
+)
+from topline.solvers.methods.quasi_newton.row_metric import MOMENTS, find_metric
+
+N, D, M = 60, 5, 4
+
+
+def rows(seed=0):
+    random = np.random.default_rng(seed)
+    return random.standard_normal((N, D)), random.integers(0, M, N)
+
+
+def bound(X, y, blocks=1, weights=None):
+    executor = SerialExecutor(blocks=blocks)
+    executor.bind(Problem(Softmax(), N, D, M, 1e-2), X, y, keep_duals=False, weights=weights)
+    return executor
+
+
+def openness_at(X, W):
+    P = np.exp(X @ W)
+    P /= P.sum(axis=1, keepdims=True)
+    return P * (1.0 - P)
+
+
+# ---------------------------------------------------------------- what the blocks sum
+
+
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("blocks", [1, 3, 7])
+def test_moments_are_those_of_the_rows_that_are_open_enough(make, blocks) -> None:
+    X, y = rows()
+    random = np.random.default_rng(1)
+    W, weights = 2.0 * random.standard_normal((D, M)), random.uniform(0.5, 2.0, N)
+    sizes = openness_at(X, W)
+    least = np.array([0.0, 0.05, 0.1, 0.3])
+    counted = np.where(sizes > least, sizes, 0.0)
+    assert 0 < (counted > 0).sum() < sizes.size
+    executor = bound(make(X), y, blocks, weights)
+    stats = executor.run(OracleRequest(0, W, envelope=True, least_openness=least))
+    expected = np.einsum("i,ij,ik,il->jkl", weights, counted, X, X)
+    np.testing.assert_allclose(stats.moments, expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(stats.openness, weights @ sizes, rtol=1e-10)
+    plain = executor.run(OracleRequest(0, W, envelope=True))
+    assert plain.moments is None
+    np.testing.assert_array_equal(plain.product, stats.product)
+
+
+# ---------------------------------------------------------------- the metric
+
+
+def metric_of(X, W, lam, executor, problem):
+    """Return the metric at W of all rows that are open enough, and C."""
+    first = executor.run(OracleRequest(0, W, envelope=True))
+    memory = with_classes(problem, find_metric(problem, executor.run), first, passes=1)
+    least = least_openness(problem, SolverState(round=9, W=W, passes=99, memory=memory))
+    stats = executor.run(OracleRequest(9, W, envelope=True, least_openness=least))
+    memory = with_classes(problem, memory, stats, passes=99)
+    return ClassMetric.of(problem, memory), memory, least
+
+
+def test_it_is_the_hessian_of_each_class_with_C_for_the_rows_that_are_left_out() -> None:
+    X, y = rows()
+    lam, W = 0.03, np.random.default_rng(2).standard_normal((D, M))
+    problem, executor = Problem(Softmax(), N, D, M, lam), bound(X, y)
+    metric, _, least = metric_of(X, W, lam, executor, problem)
+    sizes = openness_at(X, W)
+    np.testing.assert_allclose(least, 0.4 * sizes.mean(axis=0), rtol=1e-10)
+    counted = np.where(sizes > least, sizes, 0.0)
+    C = X.T @ X / N
+    for j, inverse in enumerate(metric.inverses):
+        H = (X * counted[:, j : j + 1]).T @ X / N + least[j] * C + lam * np.eye(D)
+        np.testing.assert_allclose(inverse @ H, np.eye(D), atol=1e-9)
+        # What is left out lies below what stands for it.
+        left = (X * (sizes - counted)[:, j : j + 1]).T @ X / N
+        assert np.linalg.eigvalsh(least[j] * C - left).min() > -1e-12
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_what_no_row_has_a_say_in_is_left_to_lam(balanced) -> None:
+    random = np.random.default_rng(3)
+    roots = random.standard_normal((M, D, D))
+    inverses = roots @ roots.transpose(0, 2, 1)
+    metric = ClassMetric(inverses, 0.3, balanced)
+    V = random.standard_normal((D, M))
+    plain = np.stack([inverses[j] @ V[:, j] for j in range(M)], axis=1)
+    together = np.outer(V.mean(axis=1), np.ones(M)) / 0.3
+    expected = plain - plain.mean(axis=1, keepdims=True) + together if balanced else plain
+    np.testing.assert_allclose(metric.inverse_times(V), expected, rtol=1e-12)
+    U = random.standard_normal((D, M))
+    if balanced:
+        U, V = U - U.mean(axis=1, keepdims=True), V - V.mean(axis=1, keepdims=True)
+    assert np.vdot(U, metric.inverse_times(V)) == pytest.approx(np.vdot(V, metric.inverse_times(U)))
+    assert np.vdot(V, metric.inverse_times(V)) > 0.0
+
+
+def test_it_is_found_anew_after_twice_as_many_passes_and_what_it_costs() -> None:
+    X, y = rows()
+    problem, executor = Problem(Softmax(), N, D, M, 0.03), bound(X, y)
+    W = np.zeros((D, M))
+    _, memory, _ = metric_of(X, W, 0.03, executor, problem)
+    *_, share, found = memory[CLASSES[1]]
+    assert (share, found) == (pytest.approx(1.0), 99)
+    cost = 0.1 * share * D + 2.0 * D**2 / N
+
+    def asked(passes, without=()):
+        known = {name: array for name, array in memory.items() if name not in without}
+        return least_openness(problem, SolverState(round=9, W=W, passes=passes, memory=known)) is not None
+
+    after = int(np.ceil(2 * 99 + 4 + cost))
+    assert [asked(passes) for passes in (1, after - 1, after)] == [False, False, True]
+    assert not asked(after, without=[MOMENTS]), "nothing stands for the rows that are left out"
+
+
+def test_rounding_that_leaves_no_metric_keeps_the_one_before() -> None:
+    X, y = rows()
+    problem, executor = Problem(Softmax(), N, D, M, 0.03), bound(X, y)
+    W = np.zeros((D, M))
+    _, memory, least = metric_of(X, W, 0.03, executor, problem)
+    stats = executor.run(OracleRequest(9, W, envelope=True, least_openness=least))
+    after = with_classes(problem, memory, replace(stats, moments=-stats.moments), passes=300)
+    assert after[CLASSES[0]] is memory[CLASSES[0]]
+    assert after[CLASSES[1]][-1] == 300
+
+
+# ---------------------------------------------------------------- runs
+
+
+def digits():
+    X, y = load_digits(return_X_y=True)
+    return (X / 16.0).astype(np.float32), y
+
+
+@pytest.mark.parametrize(
+    "loss", [Softmax(), OneVsAll("logistic"), TopKEntropy(2)], ids=lambda loss: loss.name
+)
+def test_it_saves_passes_where_few_rows_stay_open(loss, monkeypatch) -> None:
+    X, y = digits()
+    found = solve(X, y, loss, 0.1 / len(y), method="lbfgs")
+    monkeypatch.setattr(row_metric, "_MOST_NUMBERS", 0)
+    plain = solve(X, y, loss, 0.1 / len(y), method="lbfgs")
+    assert (found.status, plain.status) == (Status.SOLVED, Status.SOLVED)
+    assert CLASSES[0] in found.state.memory
+    assert CLASSES[0] not in plain.state.memory
+    assert found.passes <= 0.75 * plain.passes
+    assert found.primal == pytest.approx(plain.primal, rel=1e-3)
+
+
+def test_several_blocks_take_as_many_passes() -> None:
+    X, y = digits()
+    one, many = (
+        solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs", executor=SerialExecutor(blocks=blocks))
+        for blocks in (1, 7)
+    )
+    assert abs(one.passes - many.passes) <= 2
+    assert one.primal == pytest.approx(many.primal, rel=1e-3)
+
+
+def test_a_run_goes_on_to_the_same_bits() -> None:
+    """From arrays laid out as a checkpoint gives them back, before the metric is found and after."""
+    X, y = digits()
+    options = {"method": "lbfgs", "tol": 1e-12}
+    whole = solve(X, y, Softmax(), 0.1 / len(y), max_passes=25, **options)
+    for cut in (3, 9, 20):
+        state = solve(X, y, Softmax(), 0.1 / len(y), max_passes=cut, **options).state
+        memory = {name: np.array(array, order="C") for name, array in state.memory.items()}
+        state = replace(state, memory=memory)
+        resumed = solve(X, y, Softmax(), 0.1 / len(y), max_passes=25, state=state, **options)
+        assert resumed.passes == whole.passes
+        np.testing.assert_array_equal(resumed.W, whole.W)
+
+
+@pytest.mark.parametrize("max_passes", [1, 2, 8, 9, 10])
+def test_it_takes_no_pass_of_its_own_but_that_of_C(max_passes) -> None:
+    X, y = digits()
+    result = solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs", tol=1e-12, max_passes=max_passes)
+    assert result.passes <= max_passes
+
+
+def test_its_numbers_are_counted_where_it_is_made() -> None:
+    made = Problem(Softmax(), 20_000, 64, 10, 1e-5)
+    assert (arrays_of_classes(made), numbers_in_classes(made)) == (4 * 64, 10 * 64**2)
+    for loss, smoothing, n, d, m in (
+        (Softmax(), 0.0, 1_000_000, 2_048, 1_000),
+        (Softmax(), 0.0, 1_000, 200, 10),
+        (MaxHinge(), 1.0, 20_000, 64, 10),
+        (TruncatedTopKEntropy(2), 0.0, 20_000, 64, 10),
+    ):
+        never = Problem(loss, n, d, m, 1e-5, smoothing)
+        assert (arrays_of_classes(never), numbers_in_classes(never)) == (0, 0)
+    assert class_metric.wants_classes(made)
