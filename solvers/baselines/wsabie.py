@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.inputs import positive_integer, positive_number
+from topline.solvers.core.inputs import checked_seed, positive_integer, positive_number
 from topline.solvers.core.rows import is_sparse
-from topline.solvers.errors import InvalidProblemError
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.jit_cache import jit
 from topline.solvers.privileged.checks import finite_rows
 from topline.solvers.typing import Float64Array, Int64Array
@@ -75,14 +75,15 @@ def fit_wsabie(
     if is_sparse(X):
         raise InvalidProblemError("Wsabie takes features as an array; give X.toarray()")
     X = np.ascontiguousarray(X, dtype=np.float64)
-    classes, labels = np.unique(y, return_inverse=True)
+    seed, memory = checked_seed(seed), memory if memory == 0 else positive_integer("memory", memory)
+    classes, labels = named_classes(y)
     m, dimension = len(classes), positive_integer("dimension", dimension)
     if np.ndim(y) != 1 or len(labels) != len(X) or m < 2:
         raise InvalidProblemError(
             f"y has the shape {np.shape(y)} and {m} classes; give a label for each of {len(X)} rows, of at"
             " least two classes"
         )
-    if not 0 <= memory < m - 1:
+    if memory >= m - 1:
         raise InvalidProblemError(f"memory is {memory} of {m} classes; give 0 to {m - 2}")
     radius, step = positive_number("radius", radius), positive_number("step", step)
     epochs = positive_integer("epochs", epochs)
@@ -102,7 +103,19 @@ def fit_wsabie(
         / len(X)
         for _ in range(epochs)
     ]  # fmt: skip
+    if not (np.isfinite(squares_U).all() and np.isfinite(squares_V).all()):
+        raise NonFiniteError("the squares of the gradients overflowed; scale the features")
     return WsabieResult(U, np.ascontiguousarray(columns.T), classes, np.array(violated))
+
+
+def named_classes(y: Any) -> tuple[np.ndarray[Any, Any], Int64Array]:
+    """Return the classes (m,), sorted, and the number of each row's; refuse a row without one."""
+    labels = np.asarray(y)
+    missing = [row for row, label in enumerate(labels.ravel()) if label is None or label != label]
+    if missing:
+        raise InvalidProblemError(f"row {missing[0]} has no label: drop such rows, or give them a label")
+    classes, numbers = np.unique(labels, return_inverse=True)
+    return classes, numbers
 
 
 def shortened(rows: Float64Array, radius: float) -> Float64Array:

@@ -154,6 +154,7 @@ class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
     def _examples(self, X: Any, y: Any) -> tuple[Any, np.ndarray[Any, Any], IntArray]:
         """Return checked rows, the classes (m,) of two or more and the number of each row's class (n,)."""
         X, y = validate_data(self, X, y, order="C", **ROWS)
+        _refuse_missing(y)
         _refuse_fractions(y)
         check_classification_targets(y)
         classes, labels = np.unique(y, return_inverse=True)
@@ -162,6 +163,12 @@ class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
                 f"every label is {classes[0]}, which is one class; give examples of at least two classes"
             )
         return X, classes, labels
+
+
+def _refuse_missing(y: Any) -> None:
+    """Refuse a label that is None, as of a table's empty cell; scikit-learn looks for NaN alone."""
+    if y.dtype.kind == "O" and (missing := [row for row, label in enumerate(y) if label is None]):
+        raise InvalidProblemError(f"row {missing[0]} has no label: drop such rows, or give them a label")
 
 
 def _refuse_fractions(y: Any) -> None:

@@ -17,6 +17,7 @@ from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem, inner
 from topline.solvers.core.requests import CurvatureRequest, GramRequest, ProximalRequest, SlopeRequest
 from topline.solvers.core.state import SolverState
+from topline.solvers.errors import NonFiniteError
 from topline.solvers.methods.base import Runner, product_of
 from topline.solvers.methods.line_search import least_slope
 from topline.solvers.typing import Float64Array
@@ -104,6 +105,8 @@ class CountedRun:
         product /= self.problem.n
         diagonal = np.diag_indices(len(product))
         sizes = product[diagonal].copy()
+        if not np.isfinite(sizes).all():
+            raise NonFiniteError("the squares of the features overflow; scale the features")
         for damped in (_DAMPED,) if self.problem.form.smooth else (0.0, _DAMPED):
             product[diagonal] = sizes * (1.0 + damped) + self.problem.lam
             try:

@@ -12,7 +12,7 @@ from sklearn.utils import Tags
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array
 
-from topline.solvers.core.inputs import positive_number
+from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import ROWS, ScoringClassifier
 from topline.solvers.estimators.support import combined_weights
@@ -143,7 +143,9 @@ class WeightedSVC(BinaryKernelClassifier):
         weights = combined_weights(sample_weight, self.class_weight, self.classes_, (y > 0).astype(np.intp))
         features = KernelFeatures.of(self._chosen_kernel(), X)
         c = positive_number("C", self.C) * (np.ones(len(y)) if weights is None else weights)
-        result = solve_weighted_svm(features.K, y, c, tol=self.tol, max_rounds=self.max_iter)
+        result = solve_weighted_svm(
+            features.K, y, c, tol=self.tol, max_rounds=positive_integer("max_iter", self.max_iter)
+        )
         self._keep_classifier(features, result.alpha * y, result.bias)
         self._keep_result(result, self.tol)
         return self
@@ -241,7 +243,7 @@ class SVMPlusClassifier(BinaryKernelClassifier):
             )
         features = KernelFeatures.of(self._chosen_kernel(), X)
         correcting = KernelFeatures.of(self._chosen_privileged_kernel(), privileged)
-        limits: dict[str, Any] = {"tol": self.tol, "max_rounds": self.max_iter}
+        limits: dict[str, Any] = {"tol": self.tol, "max_rounds": positive_integer("max_iter", self.max_iter)}
         result = solve_svm_plus(features.K, correcting.K, y, self.C, self.privileged_penalty, **limits)
         self._keep_classifier(features, result.alpha * y, result.bias)
         self.instance_weights_ = result.alpha + result.beta

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from topline import InvalidProblemError
+from topline import InvalidProblemError, NonFiniteError
 from topline.solvers.baselines import fit_wsabie
 from topline.solvers.baselines.wsabie import draw_violator, rank_weight, shortened
 
@@ -89,6 +89,14 @@ def test_what_it_refuses() -> None:
     X, y = np.eye(4), np.array([0, 1, 2, 0])
     with pytest.raises(InvalidProblemError, match="memory is 2 of 3 classes; give 0 to 1"):
         fit_wsabie(X, y, dimension=2, memory=2)
+    for wrong in ({"memory": -1}, {"memory": 1.5}, {"seed": "a"}, {"seed": -1}):
+        with pytest.raises(InvalidProblemError, match=f"{next(iter(wrong))} is .*; give"):
+            fit_wsabie(X, y, dimension=2, **wrong)
+    for nothing in (None, np.nan):
+        with pytest.raises(InvalidProblemError, match="row 3 has no label: drop such rows"):
+            fit_wsabie(X, [0, 1, 2, nothing], dimension=2)
+    with pytest.raises(NonFiniteError, match="squares of the gradients overflowed; scale the features"):
+        fit_wsabie(1e200 * X, y, dimension=2)
     with pytest.raises(InvalidProblemError, match="at least two classes"):
         fit_wsabie(X, np.zeros(4), dimension=2)
     with pytest.raises(InvalidProblemError, match=r"give X\.toarray"):

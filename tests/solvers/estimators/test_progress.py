@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from topline import (
     InvalidProblemError,
     MultilabelClassifier,
+    MultitaskClassifier,
     RegularisationPath,
     TopKClassifier,
     TopKClassifierCV,
@@ -45,6 +46,13 @@ def test_callbacks_see_every_round_and_may_end_the_training(make: Any) -> None:
     with pytest.warns(ConvergenceWarning, match="interrupted"):
         make(tol=1e-9, callbacks=[watch]).fit(X, y)
     assert seen
+
+
+@pytest.mark.parametrize("model", [TopKClassifier(), MultitaskClassifier()])
+def test_a_row_without_a_label_is_named(model: Any) -> None:
+    """As of an empty cell of a table; sorting it beside text is a TypeError."""
+    with pytest.raises(InvalidProblemError, match="row 1 has no label: drop such rows"):
+        model.fit([[0.0], [1.0], [2.0]], ["a", None, "b"])
 
 
 def test_labels_that_are_fractions_are_refused_and_whole_floats_keep_their_type() -> None:

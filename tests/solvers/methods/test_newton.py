@@ -11,6 +11,7 @@ from scipy.sparse import csr_matrix
 from tests.reference import losses as reference
 from topline import (
     MaxHinge,
+    NonFiniteError,
     OneVsAll,
     SerialExecutor,
     Softmax,
@@ -322,6 +323,12 @@ def test_classes_that_can_be_told_apart_are_solved_at_any_c(method, blocks) -> N
         values.append(result.primal * C)
     # With no row left with a loss P / lam does not depend on C.
     assert values[0] == pytest.approx(values[1], rel=2e-3)
+
+
+def test_features_whose_squares_overflow_are_said() -> None:
+    """SciPy refused the Hessian, as if infinity had been given to it by whoever called."""
+    with pytest.raises(NonFiniteError, match="squares of the features overflow; scale the features"):
+        solve(1e200 * X, Y, MaxHinge(), lam=1e-3, method="newton")
 
 
 def test_float64_takes_over_where_rounding_of_float32_hides_the_gradient() -> None:

@@ -129,6 +129,8 @@ def test_a_short_budget_warns_with_the_gap() -> None:
     with pytest.warns(ConvergenceWarning, match="relative gap of"):
         model = WeightedSVC(max_iter=2).fit(X, LABELS)
     assert model.relative_gap_ > 1e-6
+    with pytest.raises(InvalidProblemError, match="max_iter is 0; give a whole number of at least 1"):
+        WeightedSVC(max_iter=0).fit(X, LABELS)
 
 
 def test_learned_weights_are_the_function_of_the_split() -> None:
