@@ -110,9 +110,11 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
     Stopping at a budget that somebody chose is what was asked for, as is a gap within a loose tolerance;
     stopping at the default budget is not, nor is a model that `topline certify` calls not certified.
     """
+    certificate = result.certificate
     if result.solved:
         said = [COLLAPSED] if result.collapsed else []
-        certificate = result.certificate
+        if result.no_weights and certificate is None and not said:
+            said = [f"{_nothing_learnt(result)}; {NO_WEIGHTS}"]
         if certificate is None or certificate.certified:
             return SUCCESS, said
         why = f"{certificate.model} is not certified: {certificate.reason}"
@@ -124,10 +126,16 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
         reached = f"the gradient fell to {result.stationarity:.2e} of its first size"
     short = f"{reached}, above the tolerance {tol:g}"
     why = f"stopped after {how_many(result.passes, 'passes')} ({result.status})"
+    if result.no_weights:
+        short = f"{_nothing_learnt(result)}, and {short}"
     if call.chose("train", "max_passes", "time_limit"):
         return SUCCESS, [f"{why}: {short}"]
     fix = f"--resume {result.run} --max-passes {10 * result.passes} continues, a larger --tol accepts it"
     return SHORT_OF_TOLERANCE, [f"{why}: {short}; {fix}"]
+
+
+def _nothing_learnt(result: TrainResult) -> str:
+    return f"W of {result.model.rpartition('/')[2]} is 0, which is no better than no model"
 
 
 def training_facts(result: TrainResult) -> dict[str, str]:

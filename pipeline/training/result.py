@@ -17,7 +17,8 @@ class TrainResult:
 
     Where the loss is not convex dual and gaps are NaN (null in JSON), `gap_kind` is "none" and
     `stationarity` says how far the gradient fell.  `average_top` is how many of the largest losses
-    count, None for the mean of all, and `collapsed` says that W = 0 is then within the tolerance of the best.
+    count, None for the mean of all, and `collapsed` says that W = 0 is then within the tolerance of the best;
+    `no_weights` says that W is 0.
     `notes` are sentences about how the run went, such as why fewer workers worked than were asked for, and
     `method` and `why` say what solved it; of "auto" what that took.
     """
@@ -40,6 +41,7 @@ class TrainResult:
     stationarity: float | None = None
     average_top: float | None = None
     collapsed: bool = False
+    no_weights: bool = False
     notes: tuple[str, ...] = ()
     method: str = ""
     why: str = ""
@@ -64,7 +66,7 @@ class TrainResult:
         """Read what `to_dict` returned, from a run's record, which may hold more."""
         known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
         known |= {name: math.nan for name in ("dual", "gap", "relative_gap") if known[name] is None}
-        known["collapsed"] = bool(known["collapsed"])
+        known |= {name: bool(known[name]) for name in ("collapsed", "no_weights")}
         known["notes"] = tuple(known["notes"] or ())
         known |= {name: known[name] or "" for name in ("method", "why")}
         certificate = values["certificate"]

@@ -305,6 +305,7 @@ def _outcome(fitted: Fitted, certificate: Certificate | None) -> TrainResult:
         stationarity=result.stationarity,
         average_top=plan.risk.k if isinstance(plan.risk, AverageTopK) else None,
         collapsed=result.collapsed,
+        no_weights=plan.kernel is None and not result.W.any(),
         notes=fitted.run.notes,
         method=result.method,
         why=plan.why(result),

@@ -277,7 +277,15 @@ def test_train_and_certify_agree_on_weights_of_0(topline: Any, tmp_path: Path) -
     certificate = ran.json["certificate"]
     assert (certificate["valid"], certificate["w_difference"]) == (True, None)
     assert certificate["relative_gap"] <= 1e-3
-    again = topline("certify", tmp_path)
+    unproven = topline("train", "--store", tmp_path, "--k", "1", "--workers", "0", "--no-certify", "--json")
+    assert (unproven.code, unproven.json["certificate"], unproven.json["no_weights"]) == (0, None, True)
+    assert "W of m0002 is 0, which is no better than no model; use a larger --C" in unproven.err
+    short = topline(
+        "train", "--store", tmp_path, "--k", "1", "--workers", "0", "--no-certify", "--max-passes", "1",
+        "--method", "fw", "--transforms", "standardize", "--C", "1e-9", "--tol", "1e-14",
+    )  # fmt: skip
+    assert "W of m0003 is 0, which is no better than no model, and the relative gap is" in short.err
+    again = topline("certify", f"{tmp_path}/models/m0001")
     assert again.code == SHORT_OF_TOLERANCE
     assert "is not certified: W is 0, which is no better than no model" in again.err
 
