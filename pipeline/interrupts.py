@@ -61,6 +61,21 @@ def stop_on_signals() -> Iterator[StopFlag]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def whole_interrupts() -> Iterator[None]:
+    """Raise the KeyboardInterrupt that came within compiled code, of which CPython may make a SystemError.
+
+    Numba's dispatcher goes on after Python code that it called was interrupted; CPython then finds a result
+    beside an exception, and raises SystemError from it.
+    """
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__ from error
+        raise
+
+
 def terminate_as_interrupt() -> StopFlag:
     """Let SIGTERM raise `Terminated` from here on, unless somebody ignores or handles it already.
 

@@ -17,7 +17,7 @@ from typer.exceptions import TyperException
 from topline.pipeline.cli.app import app
 from topline.pipeline.cli.exits import BAD_INPUT, FAILURE, INTERRUPTED, exit_code, is_expected, sentence
 from topline.pipeline.cli.table import visible
-from topline.pipeline.interrupts import StopFlag, Terminated, terminate_as_interrupt
+from topline.pipeline.interrupts import StopFlag, Terminated, terminate_as_interrupt, whole_interrupts
 
 DEBUG = "TOPLINE_DEBUG"
 #: What typer says of words that it cannot place, each with what may have been meant.
@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         atexit.register(ending)
     _log_to_stderr()
     try:
-        code = app(words, prog_name="topline", standalone_mode=False)
+        with whole_interrupts():
+            code = app(words, prog_name="topline", standalone_mode=False)
         if code == INTERRUPTED:
             # What typer makes of Ctrl-C and SIGTERM, which still need their sentence.
             code = _explain(words, Terminated() if terminated else KeyboardInterrupt())

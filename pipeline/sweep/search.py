@@ -21,6 +21,7 @@ from distributed import Client
 
 from topline.pipeline.cluster import given_or_own_client, worker_count
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
+from topline.pipeline.interrupts import whole_interrupts
 from topline.pipeline.options import Cell, ClusterConfig, SweepConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.sweep.cells import Outcome
@@ -64,7 +65,7 @@ def sweep(
     cluster = cluster or ClusterConfig()
     began = time.perf_counter()
     try:
-        with _interrupted_by_sigterm(), _runner(plan, cluster, client) as runner:
+        with whole_interrupts(), _interrupted_by_sigterm(), _runner(plan, cluster, client) as runner:
             _compile(plan, progress)
             standings = _Rounds(plan, runner, progress).to_the_end()
     except (KeyboardInterrupt, ClusterError) as error:

@@ -12,7 +12,7 @@ from distributed import Client
 from topline.pipeline.certification import Certificate, certify
 from topline.pipeline.cluster import DaskExecutor
 from topline.pipeline.errors import ClusterError, InterruptedRunError
-from topline.pipeline.interrupts import stop_on_signals
+from topline.pipeline.interrupts import stop_on_signals, whole_interrupts
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import TrainingRows
@@ -85,8 +85,9 @@ def fit(
     run = replace(begin_run(plan), notes=notes)
     with run_lock(plan.store, run.id) as lock:
         try:
-            _compile_jit_functions(plan, progress)
-            return Fitted(run, *_trained(run, layout.cluster, progress, client, lock))
+            with whole_interrupts():
+                _compile_jit_functions(plan, progress)
+                return Fitted(run, *_trained(run, layout.cluster, progress, client, lock))
         except KeyboardInterrupt as error:
             # Before the first round, or for the second time outside the rounds.
             reason = str(error) or "stopped by Ctrl-C"

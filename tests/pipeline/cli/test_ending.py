@@ -43,12 +43,19 @@ def test_without_the_library_nothing_is_cut_short() -> None:
     assert ran.returncode == -6
 
 
-# A command that a signal reaches in the function of training that is named.
+# A command that a signal reaches in the function of training that is named, or in a call that it compiled.
 STOPPED = """
 import signal, sys
 from topline.pipeline.training import session
-number, function = int(sys.argv.pop(1)), sys.argv.pop(1)
-setattr(session, function, lambda *_, **__: signal.raise_signal(number))
+number, function, compiled = int(sys.argv.pop(1)), sys.argv.pop(1), sys.argv.pop(1) == "compiled"
+def stopped(*_, **__):
+    try:
+        signal.raise_signal(number)
+    except KeyboardInterrupt as error:
+        if not compiled:
+            raise
+        raise SystemError("CPUDispatcher(<function>) returned a result with an exception set") from error
+setattr(session, function, stopped)
 from topline.pipeline.cli import main
 main()
 """
@@ -56,14 +63,15 @@ main()
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
 @pytest.mark.parametrize("function", ["plan_training", "_compile_jit_functions"])
+@pytest.mark.parametrize("where", ["interpreted", "compiled"])
 def test_a_signal_before_the_first_round_ends_as_the_guide_says(
-    tmp_path: Path, function: str, number: int, name: str
+    tmp_path: Path, where: str, function: str, number: int, name: str
 ) -> None:
     """With nothing to resume before the run is recorded, and with its command from then on."""
     small_dataset(tmp_path / "store")
     words = ("train", "--store", str(tmp_path / "store"), "--k", "2", "--workers", "0")
     ran = subprocess.run(
-        [sys.executable, "-c", STOPPED, str(int(number)), function, *words],
+        [sys.executable, "-c", STOPPED, str(int(number)), function, where, *words],
         capture_output=True,
         text=True,
         check=False,
