@@ -25,7 +25,12 @@ from scipy.linalg import lapack
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
-from topline.solvers.methods.quasi_newton.row_metric import MOMENTS, open_rows, wants_classes
+from topline.solvers.methods.quasi_newton.row_metric import (
+    MOMENTS,
+    are_open,
+    open_rows,
+    wants_classes,
+)
 from topline.solvers.typing import Float64Array
 
 #: Names in `SolverState.memory` of the inverses of the H_j, and of how open the classes are; that with the
@@ -48,7 +53,7 @@ class ClassMetric:
 
     Attributes
     ----------
-    inverses : (m, d, d) the inverse of each H_j, symmetric.
+    inverses : (m, d, d) the inverse of each H_j, symmetric, or (1, d, d) where all are alike.
     lam : see above.
     balanced : whether gradients of the loss sum to zero over the classes.
     """
@@ -102,13 +107,24 @@ def with_classes(
     return {**memory, _OPEN: seen} | ({} if inverses is None else {_INVERSES: inverses})
 
 
+def alike_classes(
+    problem: Problem, memory: Mapping[str, Float64Array], stats: BlockStats
+) -> dict[str, Float64Array]:
+    """Return what to remember where all rows are open, which makes the H_j alike: by C alone."""
+    if MOMENTS not in memory or stats.openness is None or not are_open(problem, stats):
+        return {}
+    C, openness = memory[MOMENTS], stats.openness.mean(keepdims=True)
+    inverses = _inverses(problem, C, openness, np.zeros((1, *C.shape)), share=1.0)
+    return {} if inverses is None else {_INVERSES: inverses}
+
+
 def _inverses(
-    problem: Problem, C: Float64Array, openness: Float64Array, moments: Float64Array
+    problem: Problem, C: Float64Array, openness: Float64Array, moments: Float64Array, share: float = _LEAST
 ) -> Float64Array | None:
     """Return the inverse of each H_j, None where rounding leaves one that is not positive definite."""
     inverses = np.empty_like(moments)
     for inverse, total, size in zip(inverses, moments, openness, strict=True):
-        block = (total + (_LEAST * size) * C) / problem.n
+        block = (total + (share * size) * C) / problem.n
         block[np.diag_indices(problem.d)] += problem.lam
         factor, failed = lapack.dpotrf(block, lower=1, clean=1, overwrite_a=1)
         if failed:

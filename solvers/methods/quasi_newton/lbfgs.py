@@ -31,12 +31,14 @@ from topline.solvers.methods.line_search import Bracket
 from topline.solvers.methods.quasi_newton.class_metric import (
     CLASSES,
     ClassMetric,
+    alike_classes,
     arrays_of_classes,
     least_openness,
     with_classes,
 )
 from topline.solvers.methods.quasi_newton.pairs import Pairs, most_pairs
 from topline.solvers.methods.quasi_newton.row_metric import (
+    METRIC,
     RowMetric,
     arrays_of_metric,
     find_metric,
@@ -47,6 +49,8 @@ from topline.solvers.methods.quasi_newton.row_metric import (
 )
 from topline.solvers.typing import Float64Array
 
+#: What a first step was scaled by.
+_METRICS = {METRIC[0], CLASSES[0]}
 #: Steps that are tried along one direction before it is given up.
 _TRIALS = 20
 #: A step that lowers P by a smaller share is where float64 products begin, and points whose P differ by less
@@ -103,7 +107,8 @@ class Lbfgs(Method):
         value = problem.primal(before.W, stats.loss / problem.n)
         gradient = gradient_of(problem, before.W, stats)
         pairs = Pairs.of(memory)
-        if "line" in memory and not pairs.steps and misled(problem, memory, stats):
+        first_step = "line" in memory and not pairs.steps
+        if first_step and _METRICS & memory.keys() and misled(problem, stats):
             return _without_metric(measured)
         if "line" in memory:
             line = Bracket.of(memory["line"])
@@ -127,7 +132,9 @@ class Lbfgs(Method):
         found = {}
         if measured.passes_left >= 1 and wants_metric(problem, before, stats):
             found = find_metric(problem, run)
-        metric = ClassMetric.of(problem, memory) or RowMetric.of(problem, {**memory, **found}, stats)
+            found |= {} if METRIC[0] in found else alike_classes(problem, found, stats)
+            memory = {**memory, **found}
+        metric = ClassMetric.of(problem, memory) or RowMetric.of(problem, memory, stats)
         direction = -pairs.times(gradient, metric)
         slope = inner(gradient, direction)
         if not slope < 0.0:
@@ -141,7 +148,6 @@ class Lbfgs(Method):
             "direction": direction,
             "line": line.to_array(),
             **_kept(memory),
-            **found,
             **pairs.to_memory(),
         }
         towards = _towards(measured, before.W + line.step * direction, line, remembered)
@@ -250,7 +256,7 @@ def _without_metric(measured: Measurement) -> Advance:
         "gradient": gradient,
         "direction": -gradient,
         "line": line.to_array(),
-        **without_metric(_kept(memory)),
+        **without_metric({name: kept for name, kept in _kept(memory).items() if name != CLASSES[0]}),
     }
     return _towards(measured, base - line.step * gradient, line, remembered)
 

@@ -75,7 +75,7 @@ class RowMetric:
     @classmethod
     def of(cls, problem: Problem, memory: Mapping[str, Float64Array], stats: BlockStats) -> RowMetric | None:
         """Return the metric at the point of an answer, None where the memory holds no C."""
-        if _BASIS not in memory or stats.openness is None or open_rows(problem, stats) < _SPREAD:
+        if _BASIS not in memory or stats.openness is None or not are_open(problem, stats):
             return None
         openness = stats.openness / problem.n
         openness = np.maximum(openness, _OPEN * float(openness.max()))
@@ -116,7 +116,7 @@ def wants_metric(problem: Problem, state: SolverState, stats: BlockStats) -> boo
     known = {_BASIS, _MISLED, MOMENTS} & state.memory.keys()
     if state.round > 0 or known or stats.openness is None:
         return False
-    return wants_classes(problem) or (_worth_it(problem) and open_rows(problem, stats) >= _SPREAD)
+    return wants_classes(problem) or (_worth_it(problem) and are_open(problem, stats))
 
 
 def wants_classes(problem: Problem) -> bool:
@@ -135,6 +135,11 @@ def open_rows(problem: Problem, stats: BlockStats) -> float:
     if stats.openness is None or not stats.openness_sq > 0.0:
         return 0.0
     return float(stats.openness.sum()) ** 2 / (problem.n * stats.openness_sq)
+
+
+def are_open(problem: Problem, stats: BlockStats) -> bool:
+    """Return whether a loss is open in so many rows that C is theirs."""
+    return open_rows(problem, stats) >= _SPREAD
 
 
 def find_metric(problem: Problem, run: Runner) -> dict[str, Float64Array]:
@@ -156,12 +161,12 @@ def find_metric(problem: Problem, run: Runner) -> dict[str, Float64Array]:
     return found | {_BASIS: np.ascontiguousarray(basis), _SPECTRUM: np.maximum(spectrum, 0.0)}
 
 
-def misled(problem: Problem, memory: Mapping[str, Float64Array], stats: BlockStats) -> bool:
-    """Return whether a first step by the metric led to where few rows are open: it is none for these rows.
+def misled(problem: Problem, stats: BlockStats) -> bool:
+    """Return whether a first step by a metric of all rows led to where few are open: it is none for these.
 
     Where the classes come apart such a step goes far along directions that hardly any row has a say in.
     """
-    return _BASIS in memory and open_rows(problem, stats) < _ASTRAY
+    return open_rows(problem, stats) < _ASTRAY
 
 
 def without_metric(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:

@@ -197,10 +197,10 @@ def test_what_does_not_go_together_is_refused_before_a_run_begins(
 @pytest.mark.sampled(3)
 def test_what_a_method_remembers_is_in_its_checkpoints(folder: Path, options: dict[str, Any]) -> None:
     options = {**options, "tol": 1e-12}
-    whole = train(config(folder, **{**options, "max_passes": 16}), HERE)
+    whole = train(config(folder, **{**options, "max_passes": 11}), HERE)
     first = train(config(folder, **{**options, "max_passes": 7}), HERE)
     assert first.status == whole.status == "max_passes"
-    second = train(TrainConfig(store=str(folder), resume=first.run, max_passes=16), HERE)
+    second = train(TrainConfig(store=str(folder), resume=first.run, max_passes=11), HERE)
     assert second.passes == whole.passes
     assert np.array_equal(load_model(second.model).array("W"), load_model(whole.model).array("W"))
 

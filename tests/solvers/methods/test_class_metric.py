@@ -173,7 +173,8 @@ def test_several_blocks_take_as_many_passes() -> None:
         solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs", executor=SerialExecutor(blocks=blocks))
         for blocks in (1, 7)
     )
-    assert abs(one.passes - many.passes) <= 2
+    # Other last bits, and a gap that a round more or less brings below the tolerance.
+    assert abs(one.passes - many.passes) <= 0.15 * one.passes
     assert one.primal == pytest.approx(many.primal, rel=1e-3)
 
 
