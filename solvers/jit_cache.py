@@ -33,7 +33,14 @@ logger = logging.getLogger("topline")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_FLAGS: dict[str, Any] = {"nopython": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+# Without a word on fastmath a function takes that of whichever calls it first.
+_FLAGS: dict[str, Any] = {
+    "nopython": True,
+    "nogil": True,
+    "error_model": "numpy",
+    "no_cfunc_wrapper": True,
+    "fastmath": False,
+}
 _said: list[str] = []
 
 

@@ -14,14 +14,10 @@ from topline.solvers.losses.batches import nearest_by_column
 from topline.solvers.losses.form import Curvature, Family, LossForm
 from topline.solvers.losses.functions import column_function, conjugate_function
 from topline.solvers.losses.rank_weights import flat
-from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
+from topline.solvers.losses.softmax_rows import softmax_rows
 from topline.solvers.losses.topk_others import OTHERS_SUM_THEN_HINGE
 from topline.solvers.projections.entropic import entropic_column
-from topline.solvers.projections.exponentials import exp_of_row
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
-
-#: Numbers of as many rows as have their exponentials taken together.
-_AT_ONCE = 512
 
 
 @column_function
@@ -46,85 +42,6 @@ def _conjugate(alpha: Any, y: Any, _: Any) -> Any:
             total += x
     # Where p is nearly 1 the digits of its logarithm are those of what is missing.
     return value - (1.0 - total) * math.log1p(-total) if total < 1.0 else value
-
-
-@jit
-def _rows(
-    scores: FloatArray,
-    y: IntArray,
-    weights: Float64Array,
-    U: FloatArray,
-    losses: Float64Array,
-    sums: Float64Array,
-) -> None:
-    """Write u = -grad Phi of the softmax loss, many rows at once: a row of few classes fills no vector."""
-    n, m = scores.shape
-    together = max(1, _AT_ONCE // m)
-    x, powers, e = np.empty((together, m)), np.empty((together, m)), np.empty((together, m))
-    for start in range(0, n, together):
-        rows = slice(start, min(start + together, n))
-        count = rows.stop - rows.start
-        _below_highest(scores[rows], x)
-        size = count * m
-        exp_of_row(x.ravel()[:size], e.ravel()[:size], powers.ravel()[:size])
-        _shares(x, e, y[rows], weights[rows], U[rows], losses[rows], sums)
-
-
-@jit
-def _below_highest(scores: FloatArray, x: Float64Array) -> None:
-    for i in range(scores.shape[0]):
-        highest = np.float64(scores[i, 0])
-        for j in range(scores.shape[1]):
-            highest = max(highest, np.float64(scores[i, j]))
-        for j in range(scores.shape[1]):
-            x[i, j] = np.float64(scores[i, j]) - highest
-
-
-@jit(fastmath={"reassoc", "contract", "nsz"})
-def _shares(
-    x: Float64Array,
-    e: Float64Array,
-    y: IntArray,
-    weights: Float64Array,
-    U: FloatArray,
-    losses: Float64Array,
-    sums: Float64Array,
-) -> None:
-    """Write u from x, the scores less the highest, and e = exp(x), which is overwritten; add to the sums.
-
-    Phi and -Phi*(-u) = Phi + <u, s> are those of scores that are numbers; of others Phi is NaN and u is 0.
-    """
-    m = x.shape[1]
-    for i in range(U.shape[0]):
-        total = numbers = 0.0
-        for j in range(m):
-            total += e[i, j]
-            numbers += x[i, j]
-        share, log_total, own = 1.0 / total, math.log(total), y[i]
-        share_own = e[i, own] * share
-        e[i, own] = 0.0
-        mass = entropy = square = 0.0
-        for j in range(m):
-            p = e[i, j] * share
-            mass += p
-            # log p, which takes as long as all the rest.
-            entropy -= p * (x[i, j] - log_total)
-            square += p * p
-            U[i, j] = -p
-        U[i, own] = mass
-        square += mass * mass
-        # Where the own class has nearly all, the digits of the loss are those of what it lacks.
-        loss = -math.log1p(-mass) if mass < 0.5 else log_total - x[i, own]
-        conjugate = entropy + share_own * loss
-        if not math.isfinite(numbers):
-            U[i, :] = 0.0
-            loss, conjugate, square = np.nan, 0.0, 0.0
-        if len(losses):
-            losses[i] = loss
-        sums[LOSS] += weights[i] * loss
-        sums[B_U] += weights[i] * conjugate
-        sums[U_SQ] += weights[i] * square
-        sums[ACTIVE] += square > 0.0
 
 
 @jit(fastmath={"reassoc", "contract"})
@@ -166,7 +83,7 @@ def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
 
 
 SOFTMAX = Family(
-    "softmax", _column, _conjugate, smooth=True, gradient_rows=_rows,
+    "softmax", _column, _conjugate, smooth=True, gradient_rows=softmax_rows,
     curvature=Curvature(_curvature_times, _curvature_pairs), nearest=_nearest,
 )  # fmt: skip
 _TOPK_ENTROPY = Family(

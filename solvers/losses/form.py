@@ -64,8 +64,8 @@ class Family:
     linear : whether that is linear on the domain, as for every hinge.
     smooth : whether the loss has a gradient everywhere as it is.
     gradient : the loss itself where a closed form is faster than the column update with c = 0.
-    gradient_rows : the same as a loop over rows, (scores, y, weights, U, losses, sums), in its place; it adds
-        what `topline.solvers.losses.rows.gradient_rows` does.
+    gradient_rows : the same as a loop over rows, (scores, y, table, weights, U, losses, sums), in its place;
+        it adds what `topline.solvers.losses.rows.gradient_rows` does.
     curvature : its second derivative, where that has a closed form.
     ranks : how to find vertices by ranking classes, for hinges over ranks; None for dense vertices.
     labels : what y may be.

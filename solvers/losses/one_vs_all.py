@@ -12,6 +12,7 @@ from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses.base import rank_form
 from topline.solvers.losses.form import Family, Labels, LossForm
 from topline.solvers.losses.functions import column_function, conjugate_function
+from topline.solvers.losses.logistic_rows import logistic_rows
 from topline.solvers.projections.binary import binary_entropy, binary_hinge_column, binary_logistic_column
 from topline.solvers.projections.own_classes import minus_others
 from topline.solvers.typing import Float64Array, IntArray
@@ -57,7 +58,7 @@ _HINGE = Family(
 )  # fmt: skip
 _LOGISTIC = Family(
     "one_vs_all_logistic", _logistic_column, _logistic_conjugate, smooth=True, labels=Labels.ANY,
-    balanced=False, nearest=_nearest,
+    balanced=False, gradient_rows=logistic_rows, nearest=_nearest,
 )  # fmt: skip
 _FAMILIES = MappingProxyType({"hinge": _HINGE, "logistic": _LOGISTIC})
 

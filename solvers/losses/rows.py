@@ -40,7 +40,7 @@ def gradient_rows(
     """
     gradient = form.family.gradient
     if form.family.gradient_rows is not None and gammas[0] == 0.0:
-        form.family.gradient_rows(scores, y, weights, U, losses, sums)
+        form.family.gradient_rows(scores, y, form.table, weights, U, losses, sums)
         return
     if gradient is not None and gammas[0] == 0.0:
         _closed_rows(gradient, scores, y, weights, form.rho, form.table, U, losses, sums)

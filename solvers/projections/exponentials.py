@@ -16,17 +16,19 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.typing import Float64Array
+from topline.solvers.typing import Float64Array, FloatArray
 
 _INVERSE_LOG_2 = 1.0 / math.log(2.0)
-# log 2 in two parts, the first with so few digits that n times it is exact.
-_LOG_2_HIGH = 6.93147180369123816490e-01
-_LOG_2_LOW = 1.90821492927058770002e-10
-# A number near 1.5 * 2^52 has a whole number in its last bits.
-_TO_WHOLE = 6755399441055744.0
+# log 2 in two parts, the first with so few digits that n times it is exact; of float64, and of float32.
+_LOG_2_HIGH, _LOG_2_HIGH_32 = 6.93147180369123816490e-01, 0.693359375
+_LOG_2_LOW, _LOG_2_LOW_32 = 1.90821492927058770002e-10, -2.12194440e-4
+# A number near 1.5 * 2^52 has a whole number in its last bits, and one near 1.5 * 2^23 in float32.
+_TO_WHOLE, _TO_WHOLE_32 = 6755399441055744.0, 12582912.0
 _LOWEST, _HIGHEST = -708.0, 709.0
+_LOWEST_32, _HIGHEST_32 = -87.0, 88.0
 _TAYLOR = tuple(1.0 / math.factorial(i) for i in range(14))
 _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11, _C12, _C13 = _TAYLOR[2:]
+_F2, _F3, _F4, _F5, _F6, _F7 = (np.float32(value) for value in _TAYLOR[2:8])
 # Below this three terms of W(x) = x - x^2 + 3/2 x^3 - .. at x = e^z are exact in double precision.
 _SERIES_BELOW = -13.0
 # Below this W(e^z) = e^z: dividing it by c could only lose what exp(z - log c) still resolves.
@@ -40,26 +42,52 @@ _S5, _S6, _S7, _S8 = 2.53931, -0.96451, -1.52077, 1.03633
 
 
 @jit
-def exp_of_row(x: Float64Array, out: Float64Array, powers: Float64Array) -> None:
+def exp_of_row(x: FloatArray, out: FloatArray, powers: FloatArray) -> None:
     """Write exp(x) to out, both (m,); what lies outside [-708, 709] counts as its ends.
 
-    `powers` (m,) is for work.
+    In float32 that is [-87, 88], and the polynomial is of degree 7.  `powers` (m,) is for work.
     """
+    single = x.itemsize == 4
+    low, high = _number(x, _LOG_2_LOW, _LOG_2_LOW_32), _number(x, _LOG_2_HIGH, _LOG_2_HIGH_32)
+    lowest, highest = _number(x, _LOWEST, _LOWEST_32), _number(x, _HIGHEST, _HIGHEST_32)
+    to_whole, inverse = _number(x, _TO_WHOLE, _TO_WHOLE_32), x.dtype.type(_INVERSE_LOG_2)
     for j in range(len(x)):
-        v = min(max(x[j], _LOWEST), _HIGHEST)
-        whole = v * _INVERSE_LOG_2 + _TO_WHOLE
+        v = min(max(x[j], lowest), highest)
+        whole = v * inverse + to_whole
         powers[j] = whole
-        n = whole - _TO_WHOLE
-        r = (v - n * _LOG_2_HIGH) - n * _LOG_2_LOW
-        high = _C8 + r * (_C9 + r * (_C10 + r * (_C11 + r * (_C12 + r * _C13))))
-        low = _C2 + r * (_C3 + r * (_C4 + r * (_C5 + r * (_C6 + r * (_C7 + r * high)))))
-        out[j] = 1.0 + (r + r * r * low)
-    bits = powers.view(np.int64)
-    for j in range(len(x)):
-        # 2^n, by its exponent.
-        bits[j] = (bits[j] + 1023) << 52
+        n = whole - to_whole
+        r = (v - n * high) - n * low
+        out[j] = _exp_near_0_single(r) if single else _exp_near_0(r)
+    if single:
+        bits_32 = powers.view(np.int32)
+        for j in range(len(x)):
+            # 2^n, by its exponent.
+            bits_32[j] = (bits_32[j] + 127) << 23
+    else:
+        bits = powers.view(np.int64)
+        for j in range(len(x)):
+            bits[j] = (bits[j] + 1023) << 52
     for j in range(len(x)):
         out[j] *= powers[j]
+
+
+@jit
+def _number(x: FloatArray, double: float, single: float) -> float:
+    """Return the one of two numbers that belongs to the precision of x, in that precision."""
+    return x.dtype.type(single if x.itemsize == 4 else double)  # type: ignore[return-value]
+
+
+@jit
+def _exp_near_0(r: float) -> float:
+    high = _C8 + r * (_C9 + r * (_C10 + r * (_C11 + r * (_C12 + r * _C13))))
+    low = _C2 + r * (_C3 + r * (_C4 + r * (_C5 + r * (_C6 + r * (_C7 + r * high)))))
+    return 1.0 + (r + r * r * low)
+
+
+@jit
+def _exp_near_0_single(r: float) -> float:
+    low = _F2 + r * (_F3 + r * (_F4 + r * (_F5 + r * (_F6 + r * _F7))))
+    return np.float32(1.0) + (r + r * r * low)  # type: ignore[return-value]
 
 
 @jit

@@ -175,3 +175,19 @@ def test_without_a_folder_each_process_compiles_its_own(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert run()[:2] == (2, 0)
     assert run()[:2] == (2, 0)
+
+
+@jit
+def _rounded(x: float, to_whole: float) -> float:
+    return (x + to_whole) - to_whole
+
+
+@jit(fastmath={"reassoc", "nsz"})
+def _calls_it(x: float, to_whole: float) -> float:
+    return _rounded(x, to_whole) + 0.0
+
+
+def test_a_function_keeps_its_own_arithmetic_whoever_calls_it_first() -> None:
+    """Numba compiles a function that says nothing of fastmath with that of its first caller."""
+    assert _calls_it(0.3, 1.5 * 2.0**52) == 0.0
+    assert _rounded(0.3, 1.5 * 2.0**52) == 0.0

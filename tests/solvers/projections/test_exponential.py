@@ -17,6 +17,14 @@ def test_it_is_exp_to_the_last_bits(m, scale) -> None:
     np.testing.assert_allclose(out, np.exp(x), rtol=4e-16, atol=0.0)
 
 
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 0.3, 1.0, 30.0, 87.0])
+def test_in_single_precision_it_is_exp_to_its_last_bits(scale) -> None:
+    x = (scale * np.random.default_rng(0).uniform(-1.0, 1.0, 1000)).astype(np.float32)
+    out = np.empty_like(x)
+    exp_of_row(x, out, np.empty_like(x))
+    np.testing.assert_allclose(out, np.exp(x.astype(np.float64)), rtol=1.5e-7, atol=0.0)
+
+
 def test_what_is_above_one_too() -> None:
     x, out = np.array([0.5, 1.0, 20.0, 300.0, 709.0]), np.empty(5)
     exp_of_row(x, out, np.empty(5))
