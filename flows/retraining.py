@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping, Sequence
+from contextvars import copy_context
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -39,8 +41,9 @@ logger = logging.getLogger(__name__)
 
 #: So many of the runs that nobody began are kept as cancelled, or get new options; older ones are deleted.
 MISSED_KEPT = 100
-#: The server deletes so many at a time, which takes it as long as to cancel one.
+#: The server deletes so many at a time.
 _DELETED_AT_ONCE = 50
+DELETING = "topline-missed-runs"
 
 
 @flow(name="retrain", flow_run_name="retrain {config.store}", persist_result=False, result_serializer="json")
@@ -75,7 +78,8 @@ def coalesce_missed_runs() -> list[FlowRun]:
 
     A server that was down, a machine that slept or a run that took longer than its interval leaves several
     runs due, each of which would do the work of all.  Of thousands, the newest are cancelled and the others
-    deleted.  A server that does not answer leaves them as they are: each will find nothing new.
+    deleted while the run works.  A server that does not answer leaves them as they are: each will find
+    nothing new.
     """
     context = FlowRunContext.get()
     run = None if context is None else context.flow_run
@@ -88,7 +92,6 @@ def coalesce_missed_runs() -> list[FlowRun]:
             # The same words in all of them, by which they are told once.
             count = how_many(len(others), "runs")
             surplus = [other for other in others[:-MISSED_KEPT] if other.auto_scheduled]
-            _delete(client, surplus)
             gone = {other.id for other in surplus}
             for missed in (other for other in others if other.id not in gone):
                 state: State[Any] = Cancelled(
@@ -100,6 +103,10 @@ def coalesce_missed_runs() -> list[FlowRun]:
         return []
     if others:
         logger.info("%d missed runs are coalesced into this one", len(others))
+    if surplus:
+        # No daemon: the process of the run ends once they are gone.  Prefect's settings are in the context.
+        arguments = (_delete, [str(other.id) for other in surplus])
+        threading.Thread(target=copy_context().run, args=arguments, name=DELETING).start()
     return others
 
 
@@ -119,12 +126,17 @@ def renew_waiting_runs(deployment: UUID, parameters: Mapping[str, Any]) -> int:
     return len(left)
 
 
-def _delete(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> None:
+def _delete(runs: Sequence[str]) -> None:
+    """Delete runs by their ids; what a server leaves without an answer is left to the next run."""
     # Prefect's client has no method for it, nor the path among its types.
     path: Any = "/flow_runs/bulk_delete"
-    for first in range(0, len(runs), _DELETED_AT_ONCE):
-        ids = [str(run.id) for run in runs[first : first + _DELETED_AT_ONCE]]
-        client.request("POST", path, json={"flow_runs": {"id": {"any_": ids}}})
+    try:
+        with get_client(sync_client=True) as client:
+            for first in range(0, len(runs), _DELETED_AT_ONCE):
+                ids = runs[first : first + _DELETED_AT_ONCE]
+                client.request("POST", path, json={"flow_runs": {"id": {"any_": ids}}})
+    except (httpx.HTTPError, PrefectException, RuntimeError) as error:
+        logger.warning("missed runs are not deleted: %s", error)
 
 
 def _waiting(client: SyncPrefectClient, deployment: UUID) -> list[FlowRun]:

@@ -111,7 +111,7 @@ def held_lease(
     while True:
         number = _newest(store, name)
         if number == 0 or _is_free(store, name, number, watched):
-            lock = _locked(store, _path(name, number + 1, "lock"), fcntl.LOCK_EX)
+            lock = _locked(store, _path(name, number + 1, "lock"))
             # Where another candidate has the lock, the number is as good as taken.
             alone = lock is not None or store.local_path is None
             mine = _signature(by)
@@ -149,7 +149,10 @@ def held_lease(
 
 
 def holder(store: Store, name: str) -> str | None:
-    """Return who holds the lease, None where its last tenure has ended; a dead holder is not told apart."""
+    """Return who holds the lease, None where its last tenure has ended.
+
+    A dead holder counts as none on a local disk, where the kernel's lock tells, and is one elsewhere.
+    """
     who = tenant(store, name)
     if who is None:
         return None
@@ -160,6 +163,8 @@ def tenant(store: Store, name: str) -> Mapping[str, Any] | None:
     """Return what `holder` says as "by", "process", "host" and "since"."""
     number = _newest(store, name)
     if number == 0 or store.exists(_path(name, number, "done")):
+        return None
+    if _lock_is_free(store, _path(name, number, "lock")):
         return None
     return _signed(store, name, number)
 
@@ -264,7 +269,7 @@ def _tidy(store: Store, name: str, number: int) -> None:
             store.delete(join("leases", name, entry))
 
 
-def _locked(store: Store, path: str, kind: int) -> int | None:
+def _locked(store: Store, path: str) -> int | None:
     """Return the kernel's lock on a file of a local store; None elsewhere, and where somebody else has it."""
     root = store.local_path
     if root is None:
@@ -275,7 +280,7 @@ def _locked(store: Store, path: str, kind: int) -> int | None:
     except OSError as error:
         raise AccessError(f"{root / path} cannot be written: {error.strerror}") from error
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
         return None
@@ -285,12 +290,21 @@ def _locked(store: Store, path: str, kind: int) -> int | None:
 def _lock_is_free(store: Store, path: str) -> bool:
     """Return whether nobody alive has the lock; where there is no such file nothing is known."""
     root = store.local_path
-    if root is None or not (root / path).exists():
+    if root is None:
         return False
-    # Shared, so that those who look do not take one another for the holder.
-    descriptor = _locked(store, path, fcntl.LOCK_SH)
-    _unlock(descriptor)
-    return descriptor is not None
+    try:
+        # To read, for whoever looks may not write here.
+        descriptor = os.open(root / path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        # Shared, so that those who look do not take one another for the holder.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _unlock(descriptor: int | None) -> None:

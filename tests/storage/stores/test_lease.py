@@ -73,8 +73,10 @@ def test_a_killed_holder_frees_a_local_store_at_once(local_store: Store) -> None
         assert child.stdout.readline() == "held\n"
         with pytest.raises(LeaseHeldError, match="a child"), held_lease(local_store, "retrain", "me"):
             pass
+        assert "a child" in str(holder(local_store, "retrain"))
         child.send_signal(signal.SIGKILL)
         child.wait()
+        assert holder(local_store, "retrain") is None, "pages do not show it at work for ever"
         with held_lease(local_store, "retrain", "me") as lease:
             assert lease.number == 2
 
