@@ -166,6 +166,28 @@ def test_runs_that_are_planned_do_not_hide_those_that_ran(prefect_server: str) -
     assert [run.id for run in runs_of(deployment)()] == [ran.id]
 
 
+@pytest.mark.prefect
+def test_runs_that_were_missed_do_not_hide_the_one_that_makes_up_for_them(
+    prefect_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was due before them all, and nobody heard how it ended."""
+    monkeypatch.setattr(following, "RUNS_SEEN", 2)
+    deployment = followed_flow.to_deployment("missed").apply()
+    now = datetime.now(UTC)
+    with get_client(sync_client=True) as client:
+        first, *missed = [
+            client.create_flow_run_from_deployment(
+                deployment, state=Scheduled(scheduled_time=now - timedelta(hours=hours))
+            )
+            for hours in (4, 3, 2, 1)
+        ]
+        for run in missed:
+            client.set_flow_run_state(run.id, Cancelled(message="missed: 3 runs"), force=True)
+        client.set_flow_run_state(first.id, Running(), force=True)
+        client.set_flow_run_state(first.id, Failed(message="no room is left"), force=True)
+    assert [run.id for run in runs_of(deployment)()] == [first.id, missed[-1].id]
+
+
 def test_the_last_look_comes_after_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens while the server ends is still said."""
     monkeypatch.setattr(following, "LOOK_SECONDS", 1e6)
