@@ -8,7 +8,7 @@ where o_ij is how open row i is in it, p_ij (1 - p_ij) for the softmax and |u_ij
 rows whose o_ij is at most so many times the mean o_j, the sum is at most that times o_j C in the order of
 symmetric matrices, with C = (1/n) sum_i x_i x_i^T.  That stands for them, so that no row counts for nothing
 and the sum is over few rows where few are open.  The blocks are found anew as W moves, each time after twice
-as many passes, from an evaluation that is made in any case.
+as many passes and where more are to come than that costs, from an evaluation that is made in any case.
 
 Where the rows of the dual domain sum to zero so do the gradients of the loss over the classes, and a step
 that no row has a say in is left to lam alone.
@@ -16,15 +16,17 @@ that no row has a say in is left to lam alone.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.linalg import lapack
 
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.problem import Problem, relative_gap
+from topline.solvers.methods.base import Measurement
 from topline.solvers.methods.quasi_newton.row_metric import (
     MOMENTS,
     are_open,
@@ -33,9 +35,10 @@ from topline.solvers.methods.quasi_newton.row_metric import (
 )
 from topline.solvers.typing import Float64Array
 
-#: Names in `SolverState.memory` of the inverses of the H_j, and of how open the classes are; that with the
-#: share of the rows that are open and the passes at which the H_j were found, 0 before.
-CLASSES = _INVERSES, _OPEN = "metric.inverses", "metric.open"
+#: Names in `SolverState.memory` of the inverses of the H_j; of how open the classes are, with the share of
+#: the rows that are open and the passes and relative gap at which the H_j were found, or the run began; and
+#: of what the next evaluation is asked for.
+CLASSES = _INVERSES, _OPEN, _ASKED = "metric.inverses", "metric.open", "metric.asked"
 #: Rows are left out whose o_ij is at most this share of the mean.
 _LEAST = 0.4
 #: Passes before the H_j are found, to which come what they cost, and how many times as many there are before
@@ -81,30 +84,54 @@ class ClassMetric:
         return np.ascontiguousarray(product)
 
 
-def least_openness(problem: Problem, state: SolverState) -> Float64Array | None:
-    """Return from which o_ij on (m,) rows are to be summed in the next evaluation, None where none are."""
-    memory = state.memory
-    if _OPEN not in memory or MOMENTS not in memory:
-        return None
-    *_, share, found = memory[_OPEN]
-    cost = _SUM * share * problem.d + _INVERSE * problem.d**2 / problem.n
-    if state.passes < _TIMES * found + _FIRST + cost:
-        return None
-    return np.asarray(_LEAST * memory[_OPEN][:-2] / problem.n)
-
-
-def with_classes(
-    problem: Problem, memory: Mapping[str, Float64Array], stats: BlockStats, passes: int
+def with_least_openness(
+    problem: Problem, memory: Mapping[str, Float64Array], measured: Measurement
 ) -> dict[str, Float64Array]:
-    """Return the memory with how open the classes are at a point, and with the H_j where they were summed."""
+    """Return the memory with the o_ij from which on rows are summed in the next evaluation, where that pays.
+
+    It pays where the fall of the gap since the H_j were found says that many passes are to come.
+    """
+    known = dict(memory)
+    if _OPEN not in memory or MOMENTS not in memory:
+        return known
+    *openness, share, found, gap_then = memory[_OPEN]
+    passes = measured.before.passes
+    cost = _SUM * share * problem.d + _INVERSE * problem.d**2 / problem.n
+    if passes < _TIMES * found + _FIRST + cost or _to_go(passes - found, gap_then, measured) < cost:
+        return known
+    return known | {_ASKED: _LEAST * np.array(openness) / problem.n}
+
+
+def _to_go(passes: float, gap_then: float, measured: Measurement) -> float:
+    """Return how many passes the gap takes to the tolerance if it falls as it did in so many passes."""
+    gap = _gap(measured)
+    if gap >= gap_then:
+        return math.inf
+    return passes * math.log(gap / min(measured.tol, gap)) / math.log(gap_then / gap)
+
+
+def _gap(measured: Measurement) -> float:
+    return max(relative_gap(measured.primal - measured.dual, measured.primal), sys.float_info.epsilon)
+
+
+def least_openness(memory: Mapping[str, Float64Array]) -> Float64Array | None:
+    """Return from which o_ij on (m,) rows are to be summed in this evaluation, None where none are."""
+    return memory.get(_ASKED)
+
+
+def with_classes(problem: Problem, measured: Measurement) -> Measurement:
+    """Return a measurement that remembers how open the classes are, and the H_j where they were summed."""
+    before, stats = measured.before, measured.stats
     if stats.openness is None or not wants_classes(problem):
-        return dict(memory)
-    found, inverses = 0.0 if _OPEN not in memory else float(memory[_OPEN][-1]), None
+        return measured
+    memory = {name: array for name, array in before.memory.items() if name != _ASKED}
+    found, gap_then = memory[_OPEN][-2:] if _OPEN in memory else (0.0, _gap(measured))
     if stats.moments is not None:
+        found, gap_then = before.passes, _gap(measured)
         inverses = _inverses(problem, memory[MOMENTS], stats.openness, stats.moments)
-        found = float(passes)
-    seen = np.array([*stats.openness, open_rows(problem, stats), found])
-    return {**memory, _OPEN: seen} | ({} if inverses is None else {_INVERSES: inverses})
+        memory |= {} if inverses is None else {_INVERSES: inverses}
+    memory[_OPEN] = np.array([*stats.openness, open_rows(problem, stats), found, gap_then])
+    return replace(measured, before=replace(before, memory=memory))
 
 
 def alike_classes(

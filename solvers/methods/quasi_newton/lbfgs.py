@@ -35,6 +35,7 @@ from topline.solvers.methods.quasi_newton.class_metric import (
     arrays_of_classes,
     least_openness,
     with_classes,
+    with_least_openness,
 )
 from topline.solvers.methods.quasi_newton.pairs import Pairs, most_pairs
 from topline.solvers.methods.quasi_newton.row_metric import (
@@ -81,11 +82,10 @@ class Lbfgs(Method):
             at_zero = run(OracleRequest(state.round, zero, envelope=True, exact=state.exact))
             first = gradient_of(problem, zero, at_zero)
             memory["first"], passes = np.array([math.sqrt(squared_norm(first))]), 2
-        least = least_openness(problem, state)
+        least = least_openness(memory)
         stats = run(
             OracleRequest(state.round, state.W, envelope=True, exact=state.exact, least_openness=least)
         )
-        memory = with_classes(problem, memory, stats, state.passes)
         value = problem.primal(state.W, stats.loss / problem.n)
         steepness = squared_norm(gradient_of(problem, state.W, stats))
         if _is_best(value, steepness, memory):
@@ -98,7 +98,7 @@ class Lbfgs(Method):
                 value, math.nan, "none", before, stats, passes,
                 stationarity=_stationarity(steepness, memory), W=memory["best"],
             )  # fmt: skip
-        return at_gradient(problem, before, stats)
+        return with_classes(problem, at_gradient(problem, before, stats))
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Take the step that was tried and set off in the next direction, or change it."""
@@ -134,6 +134,7 @@ class Lbfgs(Method):
             found = find_metric(problem, run)
             found |= {} if METRIC[0] in found else alike_classes(problem, found, stats)
             memory = {**memory, **found}
+        memory = with_least_openness(problem, memory, measured)
         metric = ClassMetric.of(problem, memory) or RowMetric.of(problem, memory, stats)
         direction = -pairs.times(gradient, metric)
         slope = inner(gradient, direction)

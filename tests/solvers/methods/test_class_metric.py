@@ -14,6 +14,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.losses import TruncatedTopKEntropy
+from topline.solvers.methods.base import Measurement
 from topline.solvers.methods.quasi_newton import class_metric, numbers_in_classes, row_metric
 from topline.solvers.methods.quasi_newton.class_metric import (
     CLASSES,
@@ -21,6 +22,7 @@ from topline.solvers.methods.quasi_newton.class_metric import (
     arrays_of_classes,
     least_openness,
     with_classes,
+    with_least_openness,
 )
 from topline.solvers.methods.quasi_newton.row_metric import MOMENTS, find_metric
 
@@ -70,13 +72,22 @@ def test_moments_are_those_of_the_rows_that_are_open_enough(make, blocks) -> Non
 # ---------------------------------------------------------------- the metric
 
 
-def metric_of(X, W, lam, executor, problem):
-    """Return the metric at W of all rows that are open enough, and C."""
+def measured(problem, stats, W, memory, passes, gap=0.5):
+    """Return the measurement of a point with a relative gap, after some passes."""
+    state = SolverState(round=9, W=W, passes=passes, memory=memory)
+    return Measurement(1.0, 1.0 - gap, "true", state, stats, passes=1, tol=1e-3)
+
+
+def metric_of(W, executor, problem):
+    """Return the metric at W of all rows that are open enough, what is remembered, and what was asked for."""
     first = executor.run(OracleRequest(0, W, envelope=True))
-    memory = with_classes(problem, find_metric(problem, executor.run), first, passes=1)
-    least = least_openness(problem, SolverState(round=9, W=W, passes=99, memory=memory))
+    begun = with_classes(problem, measured(problem, first, W, find_metric(problem, executor.run), 1))
+    later = measured(problem, first, W, begun.before.memory, 99, gap=0.2)
+    memory = with_least_openness(problem, begun.before.memory, later)
+    least = least_openness(memory)
     stats = executor.run(OracleRequest(9, W, envelope=True, least_openness=least))
-    memory = with_classes(problem, memory, stats, passes=99)
+    memory = with_classes(problem, measured(problem, stats, W, memory, 99, gap=0.2)).before.memory
+    assert least_openness(memory) is None
     return ClassMetric.of(problem, memory), memory, least
 
 
@@ -84,7 +95,7 @@ def test_it_is_the_hessian_of_each_class_with_C_for_the_rows_that_are_left_out()
     X, y = rows()
     lam, W = 0.03, np.random.default_rng(2).standard_normal((D, M))
     problem, executor = Problem(Softmax(), N, D, M, lam), bound(X, y)
-    metric, _, least = metric_of(X, W, lam, executor, problem)
+    metric, _, least = metric_of(W, executor, problem)
     sizes = openness_at(X, W)
     np.testing.assert_allclose(least, 0.4 * sizes.mean(axis=0), rtol=1e-10)
     counted = np.where(sizes > least, sizes, 0.0)
@@ -119,29 +130,37 @@ def test_it_is_found_anew_after_twice_as_many_passes_and_what_it_costs() -> None
     X, y = rows()
     problem, executor = Problem(Softmax(), N, D, M, 0.03), bound(X, y)
     W = np.zeros((D, M))
-    _, memory, _ = metric_of(X, W, 0.03, executor, problem)
-    *_, share, found = memory[CLASSES[1]]
-    assert (share, found) == (pytest.approx(1.0), 99)
+    stats = executor.run(OracleRequest(0, W, envelope=True))
+    _, memory, _ = metric_of(W, executor, problem)
+    *_, share, found, gap_then = memory[CLASSES[1]]
+    assert (share, found, gap_then) == (pytest.approx(1.0), 99, pytest.approx(0.2))
     cost = 0.1 * share * D + 2.0 * D**2 / N
-
-    def asked(passes, without=()):
-        known = {name: array for name, array in memory.items() if name not in without}
-        return least_openness(problem, SolverState(round=9, W=W, passes=passes, memory=known)) is not None
-
     after = int(np.ceil(2 * 99 + 4 + cost))
+
+    def asked(passes, gap=0.1, without=()):
+        known = {name: array for name, array in memory.items() if name not in without}
+        now = measured(problem, stats, W, known, passes, gap)
+        return least_openness(with_least_openness(problem, known, now)) is not None
+
     assert [asked(passes) for passes in (1, after - 1, after)] == [False, False, True]
     assert not asked(after, without=[MOMENTS]), "nothing stands for the rows that are left out"
+    # As many passes are to come as it costs, if the gap goes on falling as it did since, or never falls.
+    since, tol = after - found, 1e-3
+    fall = (cost / since) * np.log(0.2 / tol) / (1.0 + cost / since)
+    gap = tol * np.exp(fall)
+    assert [asked(after, 1.05 * gap), asked(after, 0.95 * gap), asked(after, 0.3)] == [True, False, True]
 
 
 def test_rounding_that_leaves_no_metric_keeps_the_one_before() -> None:
     X, y = rows()
     problem, executor = Problem(Softmax(), N, D, M, 0.03), bound(X, y)
     W = np.zeros((D, M))
-    _, memory, least = metric_of(X, W, 0.03, executor, problem)
+    _, memory, least = metric_of(W, executor, problem)
     stats = executor.run(OracleRequest(9, W, envelope=True, least_openness=least))
-    after = with_classes(problem, memory, replace(stats, moments=-stats.moments), passes=300)
+    broken = replace(stats, moments=-stats.moments)
+    after = with_classes(problem, measured(problem, broken, W, memory, 300)).before.memory
     assert after[CLASSES[0]] is memory[CLASSES[0]]
-    assert after[CLASSES[1]][-1] == 300
+    assert after[CLASSES[1]][-2] == 300
 
 
 # ---------------------------------------------------------------- runs
