@@ -126,7 +126,9 @@ class TrainingPlan:
     @cached_property
     def choice(self) -> Choice:
         """The method that is named, or that "auto" takes, and why."""
-        _, choice = chosen_method(self.config.method, self.problem, kernel=self.kernel is not None)
+        _, choice = chosen_method(
+            self.config.method, self.problem, kernel=self.kernel is not None, rows=self.rows
+        )
         return choice
 
     def why(self, result: SolveResult) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from topline.solvers.blocks.duals import whole_bytes
 from topline.solvers.core.problem import Problem
+from topline.solvers.core.rows import RowSource
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.losses import LossForm
 from topline.solvers.methods.active_set import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
@@ -205,10 +206,12 @@ def method_named(name: Any) -> MethodSpec:
     return METHODS[name]
 
 
-def chosen_method(name: Any, problem: Problem, *, kernel: bool = False) -> tuple[MethodSpec, Choice]:
-    """Return the method of this name, of "auto" the one for the problem, and what was taken and why."""
+def chosen_method(
+    name: Any, problem: Problem, *, kernel: bool = False, rows: RowSource | None = None
+) -> tuple[MethodSpec, Choice]:
+    """Return the method of this name, of "auto" the one for problem and rows, and what was taken and why."""
     spec = method_named(name)
     if spec.name != "auto":
         return spec, Choice(spec.name, "asked for")
-    choice = choose(problem, kernel=kernel)
+    choice = choose(problem, kernel=kernel, rows=rows)
     return METHODS[choice.method], choice

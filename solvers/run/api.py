@@ -144,7 +144,7 @@ def solve(
         X, y, loss, lam, smoothing, smoothing_kind, m, risk, label_sets=label_sets
     )
     weights, seed = checked_weights(sample_weight, problem.n), checked_seed(seed)
-    spec, choice = chosen_method(method, problem, kernel=kernel is not None or of_duals)
+    spec, choice = chosen_method(method, problem, kernel=kernel is not None or of_duals, rows=rows)
     spec.refuse(problem, kernel=kernel is not None or of_duals)
     if spec.name != method:
         logger.info("%s: %s", spec.name, choice.why)

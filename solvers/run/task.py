@@ -34,6 +34,8 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Multiplications a round below which threads cost more than they bring.
 _SMALL_ROUND = 1e8
+#: Entries of every column of sparse rows that a block has, and the most blocks.
+_ENTRIES, _MOST_BLOCKS = 16, 16
 
 #: By which share of P(0) weights are better than none, at least; less is rounding.
 _NO_BETTER = 1e-9
@@ -80,7 +82,7 @@ def run_task(task: Task) -> SolveResult:
         stack.enter_context(one_blas_thread())
         executor = task.executor
         if executor is None:
-            executor = default_executor(problem, task.spec)
+            executor = default_executor(problem, task.spec, task.rows)
             stack.callback(executor.close)
         task.spec.refuse_budget(problem, executor.dual_bytes)
         executor.bind(problem, task.rows, labels, keep_duals=task.duals_kept, weights=weights)
@@ -112,12 +114,17 @@ def _rounds(task: Task, executor: Executor, key: str) -> Run:
     )  # fmt: skip
 
 
-def default_executor(problem: Problem, spec: MethodSpec) -> Executor:
+def default_executor(problem: Problem, spec: MethodSpec, rows: RowSource | None = None) -> Executor:
     """Return an executor of this process; on several blocks only where that is quicker."""
     # Two blocks that ascend at the same time take several times the rounds of one; Frank-Wolfe does not mind.
     if spec.one_block or float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
         return SerialExecutor()
-    return ThreadExecutor(workers=available_cores())
+    # Each block sums a product as large as W, beside which a column of sparse rows may have few entries.
+    entries = getattr(rows, "nnz", None)
+    few = None if entries is None else min(int(entries // (_ENTRIES * problem.d)), _MOST_BLOCKS)
+    if few == 0:
+        return SerialExecutor()
+    return ThreadExecutor(workers=available_cores(), blocks=few)
 
 
 def final_duals(
