@@ -97,7 +97,9 @@ def with_least_openness(
     *openness, share, found, gap_then = memory[_OPEN]
     passes = measured.before.passes
     cost = _SUM * share * problem.d + _INVERSE * problem.d**2 / problem.n
-    if passes < _TIMES * found + _FIRST + cost or _to_go(passes - found, gap_then, measured) < cost:
+    # A start elsewhere than at W = 0, and rows that come apart, have no metric before.
+    first = _FIRST if _INVERSES in memory or are_open(problem, measured.stats) else 0.0
+    if passes < _TIMES * found + first + cost or _to_go(passes - found, gap_then, measured) < cost:
         return known
     return known | {_ASKED: _LEAST * np.array(openness) / problem.n}
 
@@ -119,19 +121,26 @@ def least_openness(memory: Mapping[str, Float64Array]) -> Float64Array | None:
     return memory.get(_ASKED)
 
 
-def with_classes(problem: Problem, measured: Measurement) -> Measurement:
-    """Return a measurement that remembers how open the classes are, and the H_j where they were summed."""
+def with_openness(problem: Problem, measured: Measurement) -> Measurement:
+    """Return a measurement that remembers how open the classes are."""
     before, stats = measured.before, measured.stats
     if stats.openness is None or not wants_classes(problem):
         return measured
-    memory = {name: array for name, array in before.memory.items() if name != _ASKED}
-    found, gap_then = memory[_OPEN][-2:] if _OPEN in memory else (0.0, _gap(measured))
-    if stats.moments is not None:
-        found, gap_then = before.passes, _gap(measured)
-        inverses = _inverses(problem, memory[MOMENTS], stats.openness, stats.moments)
-        memory |= {} if inverses is None else {_INVERSES: inverses}
-    memory[_OPEN] = np.array([*stats.openness, open_rows(problem, stats), found, gap_then])
-    return replace(measured, before=replace(before, memory=memory))
+    found, gap_then = before.memory[_OPEN][-2:] if _OPEN in before.memory else (0.0, _gap(measured))
+    seen = np.array([*stats.openness, open_rows(problem, stats), found, gap_then])
+    return replace(measured, before=replace(before, memory={**before.memory, _OPEN: seen}))
+
+
+def with_classes(
+    problem: Problem, memory: Mapping[str, Float64Array], measured: Measurement
+) -> dict[str, Float64Array]:
+    """Return the memory with the H_j at a point that was stepped to, where they were summed."""
+    known, stats = {name: array for name, array in memory.items() if name != _ASKED}, measured.stats
+    if stats.moments is None or stats.openness is None:
+        return known
+    known[_OPEN] = np.array([*memory[_OPEN][:-2], measured.before.passes, _gap(measured)])
+    inverses = _inverses(problem, memory[MOMENTS], stats.openness, stats.moments)
+    return known if inverses is None else {**known, _INVERSES: inverses}
 
 
 def alike_classes(

@@ -36,6 +36,7 @@ from topline.solvers.methods.quasi_newton.class_metric import (
     least_openness,
     with_classes,
     with_least_openness,
+    with_openness,
 )
 from topline.solvers.methods.quasi_newton.pairs import Pairs, most_pairs
 from topline.solvers.methods.quasi_newton.row_metric import (
@@ -98,7 +99,7 @@ class Lbfgs(Method):
                 value, math.nan, "none", before, stats, passes,
                 stationarity=_stationarity(steepness, memory), W=memory["best"],
             )  # fmt: skip
-        return with_classes(problem, at_gradient(problem, before, stats))
+        return with_openness(problem, at_gradient(problem, before, stats))
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Take the step that was tried and set off in the next direction, or change it."""
@@ -128,6 +129,7 @@ class Lbfgs(Method):
         terms = problem.lam * (_norm(before.W) + _norm(before.W - gradient / problem.lam))
         if _norm(gradient) <= rounding * terms:
             return self._without_progress(measured, pairs)
+        memory = with_classes(problem, memory, measured)
         # A budget of a single pass has none for it, and such a run goes on without.
         found = {}
         if measured.passes_left >= 1 and wants_metric(problem, before, stats):

@@ -190,4 +190,5 @@ def test_a_training_stays_below_its_limit(tmp_path: Path) -> None:
         answer, errors = process.communicate()
     assert process.returncode == 0, errors
     assert json.loads(answer)["passes"] >= 1
-    assert 300 * MIB < memory.peak.pss < 1200 * MIB, memory.peak.by_process
+    # A busy machine looks less often, and may not see the peak.
+    assert 100 * MIB < memory.peak.pss < 1200 * MIB, memory.peak.by_process

@@ -140,9 +140,9 @@ def test_frank_wolfe_goes_on_from_w_while_all_rows_are_there(store: Store) -> No
 
 
 def test_lbfgs_starts_from_weights(store: Store) -> None:
-    options: dict[str, Any] = {"method": "lbfgs", "loss": "softmax", "k": None, "tol": 1e-4}
+    options: dict[str, Any] = {"method": "lbfgs", "loss": "softmax", "k": None, "tol": 1e-3}
     cold = fitted(store, 2, **options)
     warm = fitted(store, 2, start_from=fitted(store, 0, **options).model.rpartition("/")[2], **options)
     assert load_model(warm.model).record.result["start"]["from"] == "weights"
     assert warm.passes < cold.passes
-    assert warm.primal == pytest.approx(cold.primal, rel=2e-4)
+    assert warm.primal == pytest.approx(cold.primal, rel=2e-3)

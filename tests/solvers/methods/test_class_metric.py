@@ -23,6 +23,7 @@ from topline.solvers.methods.quasi_newton.class_metric import (
     least_openness,
     with_classes,
     with_least_openness,
+    with_openness,
 )
 from topline.solvers.methods.quasi_newton.row_metric import MOMENTS, find_metric
 
@@ -81,12 +82,14 @@ def measured(problem, stats, W, memory, passes, gap=0.5):
 def metric_of(W, executor, problem):
     """Return the metric at W of all rows that are open enough, what is remembered, and what was asked for."""
     first = executor.run(OracleRequest(0, W, envelope=True))
-    begun = with_classes(problem, measured(problem, first, W, find_metric(problem, executor.run), 1))
+    begun = with_openness(problem, measured(problem, first, W, find_metric(problem, executor.run), 1))
     later = measured(problem, first, W, begun.before.memory, 99, gap=0.2)
     memory = with_least_openness(problem, begun.before.memory, later)
     least = least_openness(memory)
     stats = executor.run(OracleRequest(9, W, envelope=True, least_openness=least))
-    memory = with_classes(problem, measured(problem, stats, W, memory, 99, gap=0.2)).before.memory
+    seen = with_openness(problem, measured(problem, stats, W, memory, 99, gap=0.2))
+    assert least_openness(seen.before.memory) is not None, "asked for until a point is stepped to"
+    memory = with_classes(problem, seen.before.memory, seen)
     assert least_openness(memory) is None
     return ClassMetric.of(problem, memory), memory, least
 
@@ -158,7 +161,7 @@ def test_rounding_that_leaves_no_metric_keeps_the_one_before() -> None:
     _, memory, least = metric_of(W, executor, problem)
     stats = executor.run(OracleRequest(9, W, envelope=True, least_openness=least))
     broken = replace(stats, moments=-stats.moments)
-    after = with_classes(problem, measured(problem, broken, W, memory, 300)).before.memory
+    after = with_classes(problem, memory, measured(problem, broken, W, memory, 300))
     assert after[CLASSES[0]] is memory[CLASSES[0]]
     assert after[CLASSES[1]][-2] == 300
 
