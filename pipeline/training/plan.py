@@ -126,9 +126,7 @@ class TrainingPlan:
     @cached_property
     def choice(self) -> Choice:
         """The method that is named, or that "auto" takes, and why."""
-        _, choice = chosen_method(
-            self.config.method, self.problem, kernel=self.kernel is not None, rows=self.rows
-        )
+        _, choice = chosen_method(self.config.method, self.problem, kernel=self.kernel is not None)
         return choice
 
     def why(self, result: SolveResult) -> str:

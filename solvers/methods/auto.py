@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from topline.solvers.core.problem import Problem, relative_gap
-from topline.solvers.core.rows import RowSource, gives_sparse, squared_norms
+from topline.solvers.core.rows import RowSource, as_rows, compute_dtype, gives_sparse, squared_norms
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, Runner
 from topline.solvers.methods.dual_ascent import DualAscent, unmeasured_rounds
@@ -56,10 +56,11 @@ class Choice(NamedTuple):
         return "dual_ascent" if self.method == "auto" else self.method
 
 
-def choose(problem: Problem, *, kernel: bool, rows: RowSource | None = None) -> Choice:
+def choose(problem: Problem, *, kernel: bool, rows: RowSource | None = None, heaviest: float = 1.0) -> Choice:
     """Return the method for a problem; "auto" for dual ascent that may become Newton's method on the way.
 
-    Of the rows, where they are known, it matters whether they are sparse and how long some of them are.
+    Of the rows, where they are known, it matters whether they are sparse and how long some of them are, each
+    as heavy as the `heaviest`.
     """
     if not problem.mean_risk:
         return Choice("fw_fully_corrective", f"the risk {problem.risk.name} weighs examples anew each round")
@@ -68,14 +69,14 @@ def choose(problem: Problem, *, kernel: bool, rows: RowSource | None = None) -> 
     if kernel:
         return Choice("dual_ascent", "a model with a kernel is its dual variables")
     if problem.form.smooth:
-        if rows is not None and _suits_ascent(problem, rows):
+        if rows is not None and _suits_ascent(problem, rows, heaviest):
             why = f"the loss {problem.loss.name} is smooth, the rows are sparse and C |x|^2 is moderate"
             return Choice("dual_ascent", why)
         return Choice("lbfgs", f"the loss {problem.loss.name} is smooth")
     return Choice("auto", "")
 
 
-def _suits_ascent(problem: Problem, rows: RowSource) -> bool:
+def _suits_ascent(problem: Problem, rows: RowSource, heaviest: float) -> bool:
     """Return whether the rows are sparse, dual variables few, and C |x|^2 moderate in a sample of the rows.
 
     A pass of dual ascent costs little more than a gradient then, and it takes about 1 + C |x|^2 of them (S.
@@ -84,9 +85,11 @@ def _suits_ascent(problem: Problem, rows: RowSource) -> bool:
     n = problem.n
     if not gives_sparse(rows) or n * problem.m > _MOST_DUALS:
         return False
+    dtype = compute_dtype(rows.dtype)
     starts = range(0, n, max(n // _SAMPLES, _SAMPLE_ROWS))
-    longest = max(float(squared_norms(rows[start : min(start + _SAMPLE_ROWS, n)]).max()) for start in starts)
-    return longest <= _MODERATE * problem.lam * n
+    samples = (as_rows(rows[start : min(start + _SAMPLE_ROWS, n)], dtype) for start in starts)
+    longest = max(float(squared_norms(sample).max()) for sample in samples)
+    return heaviest * longest <= _MODERATE * problem.lam * n
 
 
 def change_of_method(state: SolverState) -> Choice:

@@ -207,11 +207,19 @@ def method_named(name: Any) -> MethodSpec:
 
 
 def chosen_method(
-    name: Any, problem: Problem, *, kernel: bool = False, rows: RowSource | None = None
+    name: Any,
+    problem: Problem,
+    *,
+    kernel: bool = False,
+    rows: RowSource | None = None,
+    heaviest: float = 1.0,
 ) -> tuple[MethodSpec, Choice]:
-    """Return the method of this name, of "auto" the one for problem and rows, and what was taken and why."""
+    """Return the method of this name, of "auto" the one for problem and rows, and what was taken and why.
+
+    `heaviest` is the largest weight of a row.
+    """
     spec = method_named(name)
     if spec.name != "auto":
         return spec, Choice(spec.name, "asked for")
-    choice = choose(problem, kernel=kernel, rows=rows)
+    choice = choose(problem, kernel=kernel, rows=rows, heaviest=heaviest)
     return METHODS[choice.method], choice

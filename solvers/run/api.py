@@ -70,7 +70,8 @@ def solve(
     lam : weight of the regulariser; C = 1/(lam n).
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
     method : "auto" (what the problem asks for: dual_ascent that goes over to newton where that is cheaper,
-        lbfgs or newton for a smooth loss, dual_ascent with a kernel, fw_fully_corrective for another risk
+        lbfgs for a smooth loss, or dual_ascent where rows are sparse and C |x|^2 is moderate, dual_ascent
+        with a kernel, fw_fully_corrective for another risk
         than the mean; `result.method` and `result.why` say what it took), "dual_ascent" (exact column
         updates, many sweeps over the rows that move), "sdca" (the same in plain passes over all rows),
         "newton" (proximal steps on the dual around semismooth Newton steps, whose passes do not depend on the
@@ -144,7 +145,12 @@ def solve(
         X, y, loss, lam, smoothing, smoothing_kind, m, risk, label_sets=label_sets
     )
     weights, seed = checked_weights(sample_weight, problem.n), checked_seed(seed)
-    spec, choice = chosen_method(method, problem, kernel=kernel is not None or of_duals, rows=rows)
+    # Blocks that ascend at the same time undo each other's work, and dual ascent cannot start at W alone.
+    known = rows if executor is None and (state is None or duals is not None) else None
+    heaviest = 1.0 if weights is None else float(weights.max())
+    spec, choice = chosen_method(
+        method, problem, kernel=kernel is not None or of_duals, rows=known, heaviest=heaviest
+    )
     spec.refuse(problem, kernel=kernel is not None or of_duals)
     if spec.name != method:
         logger.info("%s: %s", spec.name, choice.why)

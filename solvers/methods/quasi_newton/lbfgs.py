@@ -51,8 +51,6 @@ from topline.solvers.methods.quasi_newton.row_metric import (
 )
 from topline.solvers.typing import Float64Array
 
-#: What a first step was scaled by.
-_METRICS = {METRIC[0], CLASSES[0]}
 #: Steps that are tried along one direction before it is given up.
 _TRIALS = 20
 #: A step that lowers P by a smaller share is where float64 products begin, and points whose P differ by less
@@ -109,7 +107,7 @@ class Lbfgs(Method):
         gradient = gradient_of(problem, before.W, stats)
         pairs = Pairs.of(memory)
         first_step = "line" in memory and not pairs.steps
-        if first_step and _METRICS & memory.keys() and misled(problem, stats):
+        if first_step and _is_of_all_rows(memory) and misled(problem, stats):
             return _without_metric(measured)
         if "line" in memory:
             line = Bracket.of(memory["line"])
@@ -246,6 +244,13 @@ def _towards(
     before = measured.before
     after = replace(before, round=before.round + 1, W=W, memory=memory)
     return Advance(line.step, moved=True, after=after, active=measured.stats.active, passes=0)
+
+
+def _is_of_all_rows(memory: Mapping[str, Float64Array]) -> bool:
+    """Return whether what scales a first step is a metric of all rows."""
+    if CLASSES[0] in memory:
+        return len(memory[CLASSES[0]]) == 1
+    return METRIC[0] in memory
 
 
 def _without_metric(measured: Measurement) -> Advance:

@@ -50,6 +50,29 @@ def test_long_rows_and_many_dual_variables_do_not(monkeypatch) -> None:
     assert solve(X, y, Softmax(), 1.0 / N).method == "lbfgs"
 
 
+def test_a_heavy_row_counts_as_a_long_one() -> None:
+    X, y = texts()
+    weights = np.ones(N)
+    assert solve(X, y, Softmax(), 1.0 / N, sample_weight=weights).method == "dual_ascent"
+    weights[N // 2] = 1000.0
+    assert solve(X, y, Softmax(), 1.0 / N, sample_weight=weights).method == "lbfgs"
+
+
+def test_whole_numbers_are_squared_as_numbers() -> None:
+    """240^2 is 0 in eight bits."""
+    X, y = texts()
+    counts = sparse.csr_matrix((np.full(X.nnz, 240, dtype=np.uint8), X.indices, X.indptr), shape=X.shape)
+    assert solve(counts, y, Softmax(), 1.0 / N).method == "lbfgs"
+
+
+def test_weights_alone_and_blocks_are_no_start_for_it() -> None:
+    X, y = texts()
+    cut = solve(X, y, Softmax(), 0.1 / N, method="lbfgs", max_passes=3)
+    rest = solve(X, y, Softmax(), 0.1 / N, state=cut.state)
+    assert (rest.method, rest.status) == ("lbfgs", Status.SOLVED)
+    assert solve(X, y, Softmax(), 0.1 / N, executor=SerialExecutor(blocks=8)).method == "lbfgs"
+
+
 def test_hinges_and_unknown_rows_are_chosen_for_as_before() -> None:
     X, y = texts()
     assert solve(X, y, MaxHinge(), 1.0 / N).method == "dual_ascent"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_iris
 
 from topline import MaxHinge, OneVsAll, SerialExecutor, Softmax, Status, TopKEntropy, solve
 from topline.solvers.core.problem import Problem
@@ -187,6 +187,14 @@ def test_it_saves_passes_where_few_rows_stay_open(loss, monkeypatch) -> None:
     assert CLASSES[0] not in plain.state.memory
     assert found.passes <= 0.75 * plain.passes
     assert found.primal == pytest.approx(plain.primal, rel=1e-3)
+
+
+def test_a_restart_keeps_the_metric_of_few_open_rows() -> None:
+    """Iris at a large C: where float32 ends no step has been remembered, and few rows are open."""
+    X, y = load_iris(return_X_y=True)
+    X = np.c_[X, np.ones(len(y))].astype(np.float32)
+    result = solve(X, y, Softmax(), 1.0 / (len(y) * 1e5), method="lbfgs", tol=1e-6, max_passes=500)
+    assert (result.status, result.state.exact) == (Status.SOLVED, True)
 
 
 def test_several_blocks_take_as_many_passes() -> None:
