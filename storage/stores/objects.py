@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from topline.storage.errors import (
@@ -37,8 +38,20 @@ _MEMORY_LOCK = threading.Lock()
 #: Buckets that were seen to refuse a conditional put, in this process.
 _CONDITIONAL: set[str] = set()
 _PRECONDITION_FAILED = 412
+#: What a call to a bucket may take, its driver's own repetitions included.
+_CALL_SECONDS = 900.0
 _CONFLICT_TRIES = 8
 _CONFLICT_PAUSE = 0.05
+
+
+class _Bounded:
+    """A driver whose calls end within a time: the wait for a free connection has no limit of its own."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+
+    def __getattr__(self, name: str) -> Any:
+        return partial(getattr(self._driver, name), timeout=_CALL_SECONDS)
 
 
 class ObjectStore(Store):
@@ -74,7 +87,8 @@ class ObjectStore(Store):
             import fsspec
 
             # Listings are never cached: other processes write to the same store.
-            opened = os.getpid(), fsspec.filesystem(self._address.scheme, use_listings_cache=False)
+            driver = fsspec.filesystem(self._address.scheme, use_listings_cache=False)
+            opened = os.getpid(), _Bounded(driver) if hasattr(driver, "loop") else driver
             self._opened = opened
         return opened[1]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import pwd
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fsspec.asyn import AsyncFileSystem
 
 from tests.contracts.store_contract import StoreContract
 from topline.storage.errors import (
@@ -401,3 +403,21 @@ def test_an_object_store_is_read_from_another_process(s3_store: Store, method: s
     context = multiprocessing.get_context(method)
     with context.Pool(1, _take_environment, (dict(os.environ),)) as pool:
         assert pool.apply(_read_in_child, (s3_store, "a")) == b"from the parent"
+
+
+class _Silent(AsyncFileSystem):
+    """A driver that waits for a connection that never comes."""
+
+    cachable = False
+
+    async def _isfile(self, path: str) -> bool:
+        await asyncio.Event().wait()
+        return bool(path)
+
+
+def test_a_bucket_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fsspec.filesystem", lambda *_, **__: _Silent())
+    monkeypatch.setattr("topline.storage.stores.objects._CALL_SECONDS", 0.01)
+    store = open_store("s3://bucket/store")
+    with pytest.raises(AccessError, match="s3://bucket/store"):
+        store.exists("a")
