@@ -65,7 +65,7 @@ def evaluate(
         f"  {metrics_line(found.measured())}",
     ]
     lines += [
-        f"  always answering {found.majority_class}, the most frequent class: {found.majority_baseline:.1%}",
+        f"  always predicting {found.majority_class}, the most frequent class: {found.majority_baseline:.1%}",
         "",
     ]
     lines += [*_trust(found), *_worst(found, worst), *after]

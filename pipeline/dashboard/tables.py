@@ -104,7 +104,7 @@ def decision_table(
         "decisions",
         columns,
         cells,
-        empty="Nobody has decided anything yet.",
+        empty="No promotion decisions yet.",
         note=newest_of(len(cells), in_all, "the page of a model has its own"),
     )
 
@@ -128,4 +128,4 @@ def round_table(rounds: Sequence[dict[str, Any]]) -> Table:
     names = ("round", "seconds", "primal", "dual", "relative_gap", "step", "active")
     columns = [Column(name.replace("_", " "), "n", shown.get(name, number)) for name in names]
     rows = [[one[name] for name in names] for one in rounds]
-    return Table.of("rounds", columns, rows, empty="No round is done yet.")
+    return Table.of("rounds", columns, rows, empty="No round has finished yet.")

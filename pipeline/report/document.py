@@ -223,12 +223,12 @@ def answer_words(evaluation: Evaluation | None, unit: str = "images") -> str:
     if evaluation is None or 1 not in evaluation.topk:
         return ""
     right = round(evaluation.topk[1] * evaluation.rows)
-    said = f"{right:,} of {evaluation.rows:,} {evaluation.split} {unit} were given their own class"
+    said = f"{right:,} of {evaluation.rows:,} {evaluation.split} {unit} are classified correctly"
     enough = next((k for k, share in evaluation.topk.items() if share >= 0.99), None)
     if enough is not None and enough > 1:
         share = "all" if evaluation.topk[enough] == 1.0 else "99% or more"
-        said += f", and {share} have it among the first {enough}"
-    guess = f"always answering {evaluation.majority_class} would be right for"
+        said += f", and {share} have their class among the first {enough}"
+    guess = f"always predicting {evaluation.majority_class} would be correct for"
     return f"{said}; {guess} {evaluation.majority_baseline:.1%}."
 
 

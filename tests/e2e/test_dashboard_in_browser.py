@@ -185,6 +185,6 @@ def test_a_page_before_the_first_round(tab: Tab, tmp_path: Path) -> None:
     run = create_run(store, {"tol": 1e-3, "loss": NASTY})
     with serve_dashboard(store, port=0) as url:
         tab.open(f"{url}runs/{run}")
-        assert "No round is done yet" in tab.text("[data-part=charts]")
+        assert "No round has finished yet" in tab.text("[data-part=charts]")
         tab.open(ABOUT_BLANK)
     assert tab.complaints == []

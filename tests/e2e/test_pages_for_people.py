@@ -146,7 +146,7 @@ def test_without_a_script_all_is_there(tab: Tab, tmp_path: Path) -> None:
         tab.open(report_at(tmp_path))
         assert tab.ask("document.querySelectorAll('button').length") == 0
         said = tab.text("body")
-        for expected in ("Certified", "Wrong, and most confident of it", "Would more images help?", "rank 2"):
+        for expected in ("Certified", "Most confident mistakes", "Would more images help?", "rank 2"):
             assert expected in said
         assert tab.ask("document.querySelectorAll('.matrix tbody tr').length") == 4
     finally:

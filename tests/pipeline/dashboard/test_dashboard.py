@@ -64,7 +64,7 @@ def shown(parts: object) -> str:
 def test_a_run_is_told_from_its_beginning_to_its_end(store: Store) -> None:
     run = create_run(store, {"tol": 1e-3})
     assert verdict(view_run(store, run), 0.0) == ("", "Not begun")
-    assert "No round is done yet" in run_parts(view_run(store, run), 0.0)["charts"]
+    assert "No round has finished yet" in run_parts(view_run(store, run), 0.0)["charts"]
     story = begun_run(store, 40)
     view = view_run(store, story.run)
     told = {tile.label: tile for tile in tiles(view)}

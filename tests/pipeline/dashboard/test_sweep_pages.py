@@ -43,7 +43,7 @@ def test_each_head_has_a_curve_and_a_row_that_grow_with_the_answers(store: Store
     name = begun_sweep(store)
     page = answer(store, f"/sweeps/{name}")
     assert page.status_code == 200
-    assert "No round is done yet" in page.text
+    assert "No round has finished yet" in page.text
     add_answer(store, name, 0, told(0, 0, 0, (0.1, 60, 0.1, 4), (1.0, 80, 0.09, 6)))
     add_answer(store, name, 1, told(0, 1, 0, (0.1, 50, None, 4)))
     add_answer(store, name, 2, told(1, 0, 1, (1.0, 90, 0.2, 5)))

@@ -82,7 +82,7 @@ def test_one_command_trains_measures_and_reports(tmp_path: Path) -> None:
     assert done.to_dict()["metrics"]["rank_loss"] == done.evaluation.rank_loss < 0.1
     assert done.train.certificate is not None
     assert done.train.certificate.certified
-    assert "Labels, the worst first" in Path(done.report).read_text(encoding="utf-8")
+    assert "Labels, worst first" in Path(done.report).read_text(encoding="utf-8")
     found = predict(done.train.model, PredictConfig(images=str(table.parent)))
     labels = {one.sample: set(one.labels) for one in found.predictions if one.status == "ok"}
     right = 0

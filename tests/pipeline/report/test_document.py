@@ -297,11 +297,13 @@ def test_no_picture_stands_alone_in_the_last_row(pictures: int, seven: bool) -> 
     report = hand_made_report()
     photographs = (report.gallery.right[0],) * pictures
     page = render_report(replace(report, gallery=replace(report.gallery, right=photographs)))
-    shown = page[page.index("Right, drawn by lot") :]
+    shown = page[page.index("Correct, at random") :]
     assert shown.partition('<div class="photos')[2].startswith(' c7"' if seven else '">')
 
 
-@pytest.mark.parametrize(("share", "words"), [(0.994, "99% or more have it"), (1.0, "all have it")])
+@pytest.mark.parametrize(
+    ("share", "words"), [(0.994, "99% or more have their class"), (1.0, "all have their class")]
+)
 def test_the_answer_says_all_where_it_is_all(share: float, words: str) -> None:
     evaluation = Evaluation.from_dict(dict(hand_made_report().record.evaluation or {}))
     assert f", and {words} among the first 3" in answer_words(replace(evaluation, topk={1: 0.9, 3: share}))
