@@ -359,7 +359,7 @@ def test_the_report_shows_metrics_threshold_and_labels(tmp_path: Path, model: st
     found = evaluate(model)
     assert isinstance(found, MultilabelEvaluation)
     page = Path(write_report(model, tmp_path / "r.html")).read_text(encoding="utf-8")
-    shown = ("mean average precision", "rank loss", "F1, micro-averaged", "Labels, the worst", *NAMES)
+    shown = ("mean average precision", "rank loss", "F1, micro-averaged", "Labels, worst", *NAMES)
     for text in (*shown, found.threshold.text()):
         assert text in page
     assert "top-1 accuracy" not in page
