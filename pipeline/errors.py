@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class PipelineError(Exception):
     """Base of everything that the pipeline raises on purpose."""
@@ -29,6 +31,14 @@ class ClusterError(PipelineError, RuntimeError):
 
 class InterruptedRunError(PipelineError, RuntimeError):
     """The run stopped before its end; what it had reached is saved and can be resumed."""
+
+
+class NotStoredError(PipelineError, OSError):
+    """What was computed could not be stored; `result` is what it is."""
+
+    def __init__(self, message: str, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class MissingExtraError(PipelineError, ImportError):

@@ -21,7 +21,7 @@ from topline.solvers.calibration import (
     fit_probabilities,
     tuned_penalties,
 )
-from topline.storage.errors import AccessError
+from topline.storage.errors import AccessError, DiskFullError
 from topline.storage.models import save_calibration
 from topline.storage.records import now
 
@@ -53,7 +53,7 @@ def calibration_of(stored: StoredModel, progress: Progress | None = None) -> Cal
     if len(val) or len(held):
         try:
             _save(stored, made)
-        except AccessError as error:
+        except (AccessError, DiskFullError) as error:
             logger.warning("the calibration is used and not stored: %s", error)
     return made
 

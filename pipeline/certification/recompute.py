@@ -58,7 +58,7 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     """Recompute the certificate of the model at `model_url`; with `store`, put it into the model's record.
 
     Raises `InputError` if the model's dataset is gone or is another one, or if its loss has no dual problem;
-    `IntegrityError` for damaged files;
+    `IntegrityError` for damaged files; `NotStoredError` with the certificate where no room is left for it;
     and `CertificateMismatchError` if D exceeds P by more than rounding, which no sound computation gives.
     """
     started = time.perf_counter()
@@ -81,7 +81,7 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
             sums.add(X, y, A, W)
     certificate = _conclude(stored, W, sums, started)
     if store:
-        record_if_possible(model_url, certificate=certificate.to_dict())
+        record_if_possible(model_url, certificate, certificate=certificate.to_dict())
     return certificate
 
 

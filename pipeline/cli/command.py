@@ -10,21 +10,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 import typer
 from pydantic import BaseModel
 
-from topline.pipeline.cli.exits import SUCCESS
+from topline.pipeline.cli.exits import SUCCESS, error_facts, exit_code, sentence
 from topline.pipeline.cli.options import CONFIG, FLOW, JSON, flags, given, own_parameters, with_signature
 from topline.pipeline.cli.table import visible
-from topline.pipeline.errors import MissingExtraError
+from topline.pipeline.errors import MissingExtraError, NotStoredError
 from topline.pipeline.options import SECTIONS, build, load_sections
 
 if TYPE_CHECKING:
     from topline.pipeline.progress import Progress
 
 Config = TypeVar("Config", bound=BaseModel)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Call:
     """One call of a command: options by section, which of them somebody chose, the progress display.
 
     `out` is standard output, which a handler that goes on for long may write to; what it prints by `print`
-    or through a library goes to standard error.
+    or through a library goes to standard error.  The command fails with what is `unstored`, after its result.
     """
 
     configs: Mapping[str, BaseModel]
@@ -51,6 +52,7 @@ class Call:
     flow: bool = False
     json: bool = False
     out: TextIO = field(default_factory=lambda: sys.stdout)
+    unstored: list[NotStoredError] = field(default_factory=list)
 
     def config(self, model: type[Config]) -> Config:
         """Return the options of a class."""
@@ -65,6 +67,14 @@ class Call:
         if self.flow:
             return flow_runner()(name, parameters, self.progress)
         return function(**parameters, progress=self.progress)
+
+    def shown(self, compute: Callable[[], Result]) -> Result:
+        """Return what a function computes, also where it could not be stored."""
+        try:
+            return compute()
+        except NotStoredError as error:
+            self.unstored.append(error)
+            return cast("Result", error.result)
 
 
 Handler = Callable[..., Outcome]
@@ -101,7 +111,7 @@ def add_command(
         with show_progress() as progress, contextlib.redirect_stdout(sys.stderr):
             call = Call(configs, chosen, progress, as_flow or (flow and server), json, out=out)
             outcome = handler(call, **own_values)
-        finish(outcome, json=json)
+        finish(outcome, call.unstored, json=json)
 
     # Typer wraps the first paragraph only, so that later ones would keep the line breaks of the source.
     command.__doc__ = "\n\n".join(" ".join(part.split()) for part in (handler.__doc__ or "").split("\n\n"))
@@ -130,18 +140,26 @@ def resolve(
     return configs, frozenset(chosen)
 
 
-def finish(outcome: Outcome, *, json: bool) -> None:
-    """Write the result to standard output, warnings to standard error, and leave with the exit code."""
+def finish(outcome: Outcome, unstored: Sequence[NotStoredError] = (), *, json: bool) -> None:
+    """Write the result to standard output, warnings to standard error, and leave with the exit code.
+
+    A result that is `unstored` is written as any other, and is a failure.
+    """
     from topline.storage.records import plain
 
+    payload, code = plain(outcome.payload), outcome.code
     for warning in outcome.warnings:
         sys.stderr.write(f"warning: {visible(warning)}\n")
+    for error in unstored:
+        code = exit_code(error)
+        payload |= error_facts(type(error).__name__, sentence(error), code)
+        sys.stderr.write(f"error: {visible(sentence(error))}\n")
     if json:
-        sys.stdout.write(jsonlib.dumps(plain(outcome.payload), ensure_ascii=False, default=os.fspath) + "\n")
+        sys.stdout.write(jsonlib.dumps(payload, ensure_ascii=False, default=os.fspath) + "\n")
     else:
         sys.stdout.write("".join(f"{visible(line)}\n" for line in outcome.lines))
-    if outcome.code:
-        raise typer.Exit(outcome.code)
+    if code:
+        raise typer.Exit(code)
 
 
 def flow_runner() -> Callable[[str, Mapping[str, Any], Progress | None], Any]:

@@ -15,7 +15,15 @@ from typing import Any, NoReturn
 from typer.exceptions import TyperException
 
 from topline.pipeline.cli.app import app
-from topline.pipeline.cli.exits import BAD_INPUT, FAILURE, INTERRUPTED, exit_code, is_expected, sentence
+from topline.pipeline.cli.exits import (
+    BAD_INPUT,
+    FAILURE,
+    INTERRUPTED,
+    error_facts,
+    exit_code,
+    is_expected,
+    sentence,
+)
 from topline.pipeline.cli.table import visible
 from topline.pipeline.interrupts import StopFlag, Terminated, terminate_as_interrupt, whole_interrupts
 
@@ -94,9 +102,8 @@ def _fail(words: Sequence[str], kind: str, message: str, code: int) -> int:
     message = " ".join(message.split())
     sys.stderr.write(f"error: {visible(message)}\n")
     if "--json" in words:
-        found: dict[str, Any] = {"error": {"kind": kind, "message": message, "exit_code": code}}
         try:
-            sys.stdout.write(json.dumps(found) + "\n")
+            sys.stdout.write(json.dumps(error_facts(kind, message, code)) + "\n")
             sys.stdout.flush()
         except BrokenPipeError:
             _write_to_nobody()

@@ -49,13 +49,9 @@ def evaluate(
         ("topline", "predict", url, "--dataset", "latest", "--output", "predictions.csv"),
         ("topline", "report", url),
     )
-    found: Evaluation | MultilabelEvaluation = call.run(
-        "evaluate",
-        measure,
-        model_url=url,
-        split=config.split,
-        confused=config.confused,
-        threshold_for=threshold_for,
+    options = {"split": config.split, "confused": config.confused, "threshold_for": threshold_for}
+    found: Evaluation | MultilabelEvaluation = call.shown(
+        lambda: call.run("evaluate", measure, model_url=url, **options)
     )
     if not isinstance(found, Evaluation):
         return Outcome(found.to_dict(), [*_multilabel_lines(found, worst), *after])

@@ -43,6 +43,11 @@ def _is_held(error: BaseException) -> bool:
     return isinstance(error, LeaseHeldError)
 
 
+def error_facts(kind: str, message: str, code: int) -> dict[str, object]:
+    """Return what --json says of an error."""
+    return {"error": {"kind": kind, "message": message, "exit_code": code}}
+
+
 def is_expected(error: BaseException) -> bool:
     """Whether an error has a sentence of its own; anything else is a fault in Topline."""
     return isinstance(error, (*_ours(), KeyboardInterrupt, MemoryError)) or _disk_is_full(error)

@@ -28,7 +28,7 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     if config.store or call.chose("cluster", *ClusterConfig.model_fields):
         raise ConfigError("--store and --workers belong to --dataset: name a dataset, or leave them out")
     url = find_model(model)
-    found: PredictResult = classify(url, config, call.progress)
+    found: PredictResult = call.shown(lambda: classify(url, config, call.progress))
     sets = config.coverage is not None
     rows = [_line(one, sets=sets) for one in found.predictions]
     unreadable = found.rejected
@@ -59,7 +59,8 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
     if config.images is not None:
         raise ConfigError("--images and --dataset are two things to classify: give one of them")
     url = find_model(model)
-    found = predict_dataset(url, config, call.config(ClusterConfig), call.progress)
+    cluster = call.config(ClusterConfig)
+    found = call.shown(lambda: predict_dataset(url, config, cluster, call.progress))
     without = f", {found.unclassified:,} of them rejected" if found.unclassified else ""
     speed = "stored already" if found.reused else f"{found.rows / found.seconds:,.0f} rows/s"
     shown = {

@@ -184,7 +184,7 @@ def certify(call: Call, model: ModelArgument) -> Outcome:
     from topline.pipeline.certification import certify as recompute
 
     url = find_model(model)
-    found = recompute(url, call.progress)
+    found = call.shown(lambda: recompute(url, call.progress))
     lines = facts(
         {
             "model": found.model,

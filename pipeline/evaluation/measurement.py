@@ -74,6 +74,8 @@ def evaluate(
         If the split has no rows, or the dataset is gone or is another one.
     ConfigError
         For another rule, and for a threshold of a model of one label per row.
+    NotStoredError
+        With the evaluation, where no room is left to record it.
 
     """
     started = time.perf_counter()
@@ -101,10 +103,11 @@ def evaluate(
     facts = {**head, **found, "seconds": time.perf_counter() - started, "created": created}
     if record.multilabel:
         labels = MultilabelEvaluation(**facts)
-        record_if_possible(stored.model.url, evaluation=labels.to_dict(), threshold=asdict(labels.threshold))
+        threshold = asdict(labels.threshold)
+        record_if_possible(stored.model.url, labels, evaluation=labels.to_dict(), threshold=threshold)
         return labels
     evaluation = Evaluation(**facts, sizes=_known_sizes(record.evaluation, split))
-    record_if_possible(stored.model.url, evaluation=evaluation.to_dict())
+    record_if_possible(stored.model.url, evaluation, evaluation=evaluation.to_dict())
     return evaluation
 
 

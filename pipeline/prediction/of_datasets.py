@@ -11,12 +11,12 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topline.pipeline.errors import ClusterError, InputError
+from topline.pipeline.errors import ClusterError, InputError, NotStoredError
 from topline.pipeline.images import Pixels, SourceImages
 from topline.pipeline.options import ClusterConfig, PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule
@@ -28,6 +28,7 @@ from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel
 from topline.storage.cache import PredictionsDraft, StoredPredictions, cache_key
 from topline.storage.datasets import Dataset
+from topline.storage.errors import AccessError, DiskFullError
 from topline.storage.stores import FileEntry, Store, open_store
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ class BatchResult:
     sets: dict[str, Any] | None
     seconds: float
     reused: bool
-    output: str | None
-    page: str | None
+    output: str | None = None
+    page: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -82,7 +83,8 @@ def predict_dataset(
 
     `cluster` says where it runs (default: one worker a core, and here what is small); an open `client` takes
     precedence.  What was predicted before is found again.  Raises `InputError` for features that the model
-    does not take, and `ClusterError` where the workers stay away.
+    does not take, `ClusterError` where the workers stay away, and `NotStoredError` with the result where the
+    table or the page cannot be written.
     """
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
@@ -107,23 +109,21 @@ def predict_dataset(
             task = BatchTask(stored.model.url, dataset, draft, rule, stored.kernel is not None)
             facts["class_names"] = list(record.class_names)
             found = _predicted(task, key, facts, cluster or ClusterConfig(), progress, client)
-        _show(config, stored.model.url, found, dataset)
         sets = set_sizes(found, dataset, rule)
-    return BatchResult(
-        predictions=found.url if reused or keeper == store else None,
-        model=stored.model.url,
-        dataset=dataset.info.id,
-        rows=dataset.info.n_rows,
-        unclassified=int((dataset.labels() < 0).sum()),
-        top_k=rule.best.top_k,
-        threshold=rule.best.threshold,
-        probabilities=rule.calibration,
-        sets=sets,
-        seconds=time.perf_counter() - started,
-        reused=reused,
-        output=None if config.output is None else str(config.output),
-        page=None if config.page is None else str(config.page),
-    )
+        result = BatchResult(
+            predictions=found.url if reused or keeper == store else None,
+            model=stored.model.url,
+            dataset=dataset.info.id,
+            rows=dataset.info.n_rows,
+            unclassified=int((dataset.labels() < 0).sum()),
+            top_k=rule.best.top_k,
+            threshold=rule.best.threshold,
+            probabilities=rule.calibration,
+            sets=sets,
+            seconds=time.perf_counter() - started,
+            reused=reused,
+        )
+        return _written(result, config, found, dataset)
 
 
 def _draft(store: Store, key: str, dataset: Dataset, rule: AnswerRule, m: int) -> PredictionsDraft:
@@ -154,20 +154,28 @@ def _predicted(
         raise
 
 
-def _show(config: PredictConfig, model: str, found: StoredPredictions, dataset: Dataset) -> None:
-    """Write the table and the page that are asked for."""
-    if config.output is not None:
-        with table_writer(config.output, table_schema("sample_id", sets=found.sets is not None)) as write:
-            for table in dataset_tables(found, dataset):
-                write(table)
-    if config.page is not None:
-        manifest, source = dataset.manifest(), SourceImages(dataset.info.features)
+def _written(
+    result: BatchResult, config: PredictConfig, found: StoredPredictions, dataset: Dataset
+) -> BatchResult:
+    """Write the table and the page that are asked for, and return the result with their places."""
+    try:
+        if config.output is not None:
+            with table_writer(config.output, table_schema("sample_id", sets=found.sets is not None)) as write:
+                for table in dataset_tables(found, dataset):
+                    write(table)
+            result = replace(result, output=str(config.output))
+        if config.page is not None:
+            manifest, source = dataset.manifest(), SourceImages(dataset.info.features)
 
-        def picture(place: int, _: Mapping[str, Any]) -> Pixels:
-            return source(manifest.slice(place, 1).to_pylist()[0])
+            def picture(place: int, _: Mapping[str, Any]) -> Pixels:
+                return source(manifest.slice(place, 1).to_pylist()[0])
 
-        subject, tables = f"rows of dataset {dataset.info.id}", dataset_tables(found, dataset)
-        write_page(config.page, config, model, subject, tables, picture)
+            subject, tables = f"rows of dataset {dataset.info.id}", dataset_tables(found, dataset)
+            write_page(config.page, config, result.model, subject, tables, picture)
+            result = replace(result, page=str(config.page))
+    except (AccessError, DiskFullError) as error:
+        raise NotStoredError(str(error), result) from error
+    return result
 
 
 def _check(stored: StoredModel, dataset: Dataset) -> None:

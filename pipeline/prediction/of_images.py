@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from topline.pipeline.backbones import Backbone, FeatureFunction, backbone_of_spec
-from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.errors import ConfigError, InputError, NotStoredError
 from topline.pipeline.images import ImageItem, ImageListing, Pixels, decode, list_images
 from topline.pipeline.ingest import Describer, ImageRow, open_backbone
 from topline.pipeline.options import PredictConfig
@@ -20,6 +20,7 @@ from topline.pipeline.prediction.page import write_page
 from topline.pipeline.prediction.table import table_schema, table_writer
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel
+from topline.storage.errors import AccessError, DiskFullError
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     Labels that a table or folders give are noted and change nothing.  An image that cannot be read keeps its
     place with status "rejected".  The table goes to `config.output` and the page to `config.page`, if given.
     Raises `InputError` where the model was trained on imported features, or where its backbone is not what it
-    was.
+    was, and `NotStoredError` with the predictions where the table or the page cannot be written.
     """
     if config.images is None:
         raise ConfigError(
@@ -145,29 +146,30 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
         len(listing.ignored),
         rule.calibration,
         config.coverage,
-        output=None if config.output is None else str(config.output),
-        page=None if config.page is None else str(config.page),
     )
-    _write(result, config, listing)
-    return result
+    return _written(result, config, listing)
 
 
-def _write(result: PredictResult, config: PredictConfig, listing: ImageListing) -> None:
-    """Write the table and the page that were asked for."""
-    if config.output is None and config.page is None:
-        return
+def _written(result: PredictResult, config: PredictConfig, listing: ImageListing) -> PredictResult:
+    """Write the table and the page that were asked for, and return the result with their places."""
     schema = table_schema("path", sets=config.coverage is not None)
     table = image_table(result.predictions, schema)
-    if config.output is not None:
-        with table_writer(config.output, schema) as write:
-            write(table)
-    if config.page is not None:
-        limits = config.limits
 
-        def picture(place: int, _: Mapping[str, Any]) -> Pixels:
-            return decode(listing.items[place].read(listing.root, limits.max_bytes), limits)
+    def picture(place: int, _: Mapping[str, Any]) -> Pixels:
+        data = listing.items[place].read(listing.root, config.limits.max_bytes)
+        return decode(data, config.limits)
 
-        write_page(config.page, config, result.model, f"images of {config.images}", [table], picture)
+    try:
+        if config.output is not None:
+            with table_writer(config.output, schema) as write:
+                write(table)
+            result = replace(result, output=str(config.output))
+        if config.page is not None:
+            write_page(config.page, config, result.model, f"images of {config.images}", [table], picture)
+            result = replace(result, page=str(config.page))
+    except (AccessError, DiskFullError) as error:
+        raise NotStoredError(str(error), result) from error
+    return result
 
 
 def image_table(predictions: Sequence[Prediction], schema: pa.Schema) -> pa.Table:

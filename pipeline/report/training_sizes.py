@@ -58,7 +58,7 @@ def measure_training_sizes(
         return f"the loss of the model cannot be read any more: {error}"
     points = _Curve(stored, loss, evaluation, progress).points(rows, sizes)
     measured = {**record.evaluation, "sizes": [_plain(point) for point in points]}
-    record_if_possible(stored.model.url, evaluation=measured)
+    record_if_possible(stored.model.url, measured, evaluation=measured)
     return ""
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse, vstack
 
-from topline.pipeline.errors import InputError
+from topline.pipeline.errors import InputError, NotStoredError
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.transforms import Transforms
 from topline.solvers.kernels import Kernel, KernelExpansion, is_precomputed, kernel_from_dict
 from topline.storage.datasets import Dataset
-from topline.storage.errors import AccessError, NotFoundError
+from topline.storage.errors import AccessError, DiskFullError, NotFoundError
 from topline.storage.models import Model, load_model, update_record
 
 logger = logging.getLogger(__name__)
@@ -109,9 +109,14 @@ class StoredModel:
         return csr_matrix(vstack(parts, format="csr")) if issparse(parts[0]) else np.concatenate(parts)
 
 
-def record_if_possible(model_url: str, **changes: Any) -> None:
-    """Add a revision with what was measured; where the store cannot be written, say so and go on."""
+def record_if_possible(model_url: str, result: Any, **changes: Any) -> None:
+    """Add a revision with what was measured; where the store cannot be written, say so and go on.
+
+    `NotStoredError` with the `result` where no room is left: the store was to keep it.
+    """
     try:
         update_record(model_url, **changes)
     except AccessError as error:
         logger.warning("this is shown and not recorded: %s", error)
+    except DiskFullError as error:
+        raise NotStoredError(f"this is not recorded with the model: {error}", result) from error
