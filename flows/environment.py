@@ -67,10 +67,10 @@ _ELSEWHERE = (
 )
 
 
-def require_home(environ: Mapping[str, str]) -> None:
+def require_home(environ: Mapping[str, str], otherwise: str = "") -> None:
     """Make the folder where Prefect keeps its files, its database readable by nobody else.
 
-    `FlowServerError` where that cannot be written.
+    `FlowServerError` where that cannot be written, which may name what to do `otherwise` than set another.
     Prefect itself would start its embedded server there again and again, until its time limit.
     """
     home = Path(environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
@@ -82,7 +82,7 @@ def require_home(environ: Mapping[str, str]) -> None:
     except OSError as error:
         raise FlowServerError(
             f"Prefect keeps its files in {home}, which cannot be written ({error.strerror}):"
-            " set PREFECT_HOME to another folder, or run without --flow"
+            f" set PREFECT_HOME to a folder that you may write to{otherwise}"
         ) from error
 
 

@@ -19,7 +19,9 @@ def run_flow(name: str, parameters: Mapping[str, Any], progress: Progress | None
     `{"config": TrainConfig(...), "cluster": ClusterConfig(...)}`.  What the pipeline raises is raised again
     unchanged; raises `FlowServerError` (a `PipelineError`) where Prefect's server does not answer.
     """
-    environment.require_home(os.environ)
+    # A schedule is nothing without Prefect.
+    otherwise = "" if name == "serve" else ", or run without --flow"
+    environment.require_home(os.environ, otherwise)
     if name == "serve":
         environment.prepare(os.environ, environment.SERVED)
         from topline.flows.serving import serve_retraining

@@ -14,6 +14,7 @@ from prefect.settings.models.server.services import ServerServicesDBVacuumSettin
 
 from topline.flows import environment
 from topline.flows.errors import FlowServerError
+from topline.flows.runners import run_flow
 
 
 def test_sets_what_is_missing_or_empty_and_nothing_else() -> None:
@@ -53,6 +54,21 @@ def test_a_home_that_cannot_be_written_is_one_sentence_before_anything_starts(tm
     (tmp_path / "file").write_text("")
     with pytest.raises(FlowServerError, match=r"file/prefect, which cannot be written .*PREFECT_HOME"):
         environment.require_home({"PREFECT_HOME": str(tmp_path / "file" / "prefect")})
+
+
+def test_whoever_serves_is_not_sent_to_an_option_of_other_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "file" / "prefect"))
+    said = {}
+    for name in ("serve", "train"):
+        with pytest.raises(FlowServerError) as refused:
+            run_flow(name, {})
+        said[name] = str(refused.value)
+    mend = "file/prefect, which cannot be written (Not a directory): set PREFECT_HOME to a folder that"
+    assert mend in said["serve"]
+    assert (said["serve"].count("--flow"), said["train"].count("--flow")) == (0, 1)
 
 
 def test_nobody_else_reads_prefects_database(tmp_path: Path) -> None:
