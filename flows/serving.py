@@ -41,8 +41,7 @@ from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry import ANCHOR, interval_of, next_time
 from topline.storage.fingerprint import digest_bytes
-from topline.storage.stores import Lease, Store, held_lease, open_store
-from topline.storage.stores.lease import DEFAULT_TERMS
+from topline.storage.stores import DEFAULT_TERMS, Lease, Store, held_lease, open_store
 
 LEAST_SECONDS = 10
 

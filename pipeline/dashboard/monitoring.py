@@ -30,7 +30,8 @@ def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes:
         gauge("free_bytes", "Room left where the store lies").set(free_bytes)
     if used_bytes is not None:
         gauge("store_bytes", "Room that the files of the store take").set(used_bytes)
-    gauge("retraining", "1 while somebody retrains the store").set(seen.retraining is not None)
+    at_work = seen.retraining is not None and not seen.retraining.is_silent(now)
+    gauge("retraining", "1 while somebody retrains the store").set(at_work)
     _runs(gauge, seen)
     _decisions(gauge, seen, now)
     _schedule(gauge, seen, now)

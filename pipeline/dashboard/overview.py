@@ -17,6 +17,7 @@ from topline.pipeline.telemetry import RunView, Served, heartbeat_age, next_time
 from topline.storage.models import DecisionRecord, ModelRecord, Reign, Standing
 from topline.storage.runs import RunRecord, SweepRecord
 from topline.storage.served_schedule import ServedSchedule
+from topline.storage.stores import Tenant
 
 MODELS_SHOWN = 100
 DECISIONS_SHOWN = 100
@@ -49,7 +50,7 @@ class Overview:
     `models` are as `model_line` makes them, a champion that is older than these the last of them; `in_all`
     says how many models, runs, sweeps and decisions the store holds.  `metrics` are those that are shown: the
     headlines, and the one that decides on a promotion.  `damaged` says why models cannot be read, by id;
-    `retraining` who retrains the store just now.
+    `retraining` who retrains the store just now, or was at it when last heard of.
     """
 
     tiles: Sequence[Tile]
@@ -61,7 +62,7 @@ class Overview:
     runs: Sequence[RunLine]
     damaged: Mapping[str, str] = field(default_factory=dict)
     schedule: ScheduleSeen | None = None
-    retraining: str | None = None
+    retraining: Tenant | None = None
     sweeps: Sequence[SweepRecord] = ()
 
 
@@ -95,7 +96,7 @@ def overview(
     now: float,
     *,
     schedule: ServedSchedule | None = None,
-    retraining: str | None = None,
+    retraining: Tenant | None = None,
     damaged: Mapping[str, str] = MappingProxyType({}),
     sweeps: Sequence[SweepRecord] = (),
     in_all: Mapping[str, int] = MappingProxyType({}),
@@ -220,7 +221,7 @@ def _damage_tiles(damaged: Mapping[str, str]) -> list[Tile]:
 
 
 def _schedule_tiles(
-    standing: Standing, schedule: ScheduleSeen | None, retraining: str | None, now: datetime
+    standing: Standing, schedule: ScheduleSeen | None, retraining: Tenant | None, now: datetime
 ) -> list[Tile]:
     tiles = []
     weighed = [entry for entry in standing.entries if entry.action in ("promote", "keep")]
@@ -231,7 +232,9 @@ def _schedule_tiles(
     if schedule is not None:
         tiles.append(Tile("schedule", schedule.schedule.every, *schedule.words(now)))
     if retraining is not None:
-        tiles.append(Tile("retraining", "under way", f"by {retraining}"))
+        silent = retraining.is_silent(now.timestamp())
+        figure, tone = ("not heard of", "fair") if silent else ("under way", "")
+        tiles.append(Tile("retraining", figure, f"by {retraining.words(now.timestamp())}", tone))
     return tiles
 
 

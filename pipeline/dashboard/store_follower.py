@@ -32,7 +32,7 @@ from topline.storage.runs import (
     run_names,
 )
 from topline.storage.served_schedule import read_schedule
-from topline.storage.stores import Store, holder
+from topline.storage.stores import Store, tenant
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class StoreFollower:
             now,
             damaged=damaged,
             schedule=read_schedule(self.store),
-            retraining=holder(self.store, RETRAINING),
+            retraining=tenant(self.store, RETRAINING),
             sweeps=sweeps[-SWEEPS_SHOWN:][::-1],
             in_all={"runs": len(names), "sweeps": len(sweeps)},
         )

@@ -15,8 +15,15 @@ from typing import Any
 from topline.storage.errors import AccessError
 from topline.storage.records import now
 from topline.storage.runs.records import run_folder
-from topline.storage.stores import Lease, LeaseHeldError, LeaseTerms, Store, held_lease
-from topline.storage.stores.lease import DEFAULT_TERMS, tenant
+from topline.storage.stores import (
+    DEFAULT_TERMS,
+    Lease,
+    LeaseHeldError,
+    LeaseTerms,
+    Store,
+    held_lease,
+    tenant,
+)
 
 _LOCK = "lock"
 
@@ -59,8 +66,10 @@ def _lease(store: Store, run_id: str, terms: LeaseTerms) -> Iterator[Lease]:
         try:
             lease = stack.enter_context(held_lease(store, name, f"another training of {run_id}", terms=terms))
         except LeaseHeldError as error:
+            who = tenant(store, name)
+            by = "" if who is None else f" by {who.where(terms.clock.wall())}"
             killed = f"; if it was killed, its lock ends within {2 * terms.expiry:g} s"
-            raise LeaseHeldError(_held(run_id, _described(tenant(store, name))) + killed) from error
+            raise LeaseHeldError(_held(run_id, by) + killed) from error
         yield lease
 
 

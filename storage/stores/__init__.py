@@ -10,10 +10,19 @@ from topline.storage.stores.base import Store
 from topline.storage.stores.commit_log import CommitLog
 from topline.storage.stores.factory import open_store
 from topline.storage.stores.files import FileEntry, FileSet, check_files
-from topline.storage.stores.lease import Lease, LeaseHeldError, LeaseLostError, LeaseTerms, held_lease, holder
+from topline.storage.stores.lease import (
+    Lease,
+    LeaseHeldError,
+    LeaseLostError,
+    held_lease,
+    holder,
+    tenant,
+)
+from topline.storage.stores.lease_terms import DEFAULT_TERMS, LeaseTerms, Tenant
 from topline.storage.stores.urls import masked, parse_url, split_url
 
 __all__ = [
+    "DEFAULT_TERMS",
     "CommitLog",
     "FileEntry",
     "FileSet",
@@ -22,6 +31,7 @@ __all__ = [
     "LeaseLostError",
     "LeaseTerms",
     "Store",
+    "Tenant",
     "check_files",
     "held_lease",
     "holder",
@@ -29,4 +39,5 @@ __all__ = [
     "open_store",
     "parse_url",
     "split_url",
+    "tenant",
 ]

@@ -15,15 +15,16 @@ import os
 import re
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from topline.storage.errors import AccessError, ConflictError, NotFoundError, StorageError
 from topline.storage.records import now
 from topline.storage.stores.base import Store
+from topline.storage.stores.lease_terms import DEFAULT_TERMS, Clock, LeaseTerms, Tenant
 from topline.storage.stores.sealed import put_own, unsealed
 from topline.storage.stores.urls import join
 
@@ -39,32 +40,6 @@ class LeaseHeldError(ConflictError):
 
 class LeaseLostError(ConflictError):
     """The lease was taken over by somebody else: this process sent no heartbeat for too long."""
-
-
-@dataclass(frozen=True)
-class Clock:
-    """Time as a lease sees it, in seconds; tests pass one that they advance themselves.
-
-    `monotonic` never jumps, `wall` counts from 1970 in UTC, `sleep` waits, and `wait` does too, but returns
-    True at once when its event is set.
-    """
-
-    monotonic: Callable[[], float] = time.monotonic
-    wall: Callable[[], float] = time.time
-    sleep: Callable[[float], None] = time.sleep
-    wait: Callable[[threading.Event, float], bool] = threading.Event.wait
-
-
-@dataclass(frozen=True)
-class LeaseTerms:
-    """How a lease is kept: a beat every `beat` seconds, free without one for `expiry` seconds."""
-
-    beat: float = 10.0
-    expiry: float = 60.0
-    clock: Clock = Clock()
-
-
-DEFAULT_TERMS = LeaseTerms()
 
 
 @dataclass
@@ -123,13 +98,13 @@ def held_lease(
             _unlock(lock)
         elif clock.monotonic() >= deadline and not watched.in_doubt():
             raise LeaseHeldError(
-                f"{holder(store, name)} holds {store.url} for {name}: wait for it, or stop it first"
+                f"{holder(store, name, clock)} holds {store.url} for {name}: wait for it, or stop it first"
             )
         elif clock.monotonic() >= deadline and not watched.told:
             watched.told = True
             logger.warning(
                 "%s shows no heartbeat: waiting up to %g s for it",
-                holder(store, name),
+                holder(store, name, clock),
                 terms.expiry,
             )
         clock.sleep(min(_POLL_SECONDS, terms.beat / 4))
@@ -148,25 +123,26 @@ def held_lease(
         _tidy(store, name, lease.number)
 
 
-def holder(store: Store, name: str) -> str | None:
+def holder(store: Store, name: str, clock: Clock = DEFAULT_TERMS.clock) -> str | None:
+    """Return who holds the lease in words, None where its last tenure has ended."""
+    who = tenant(store, name)
+    return None if who is None else who.words(clock.wall())
+
+
+def tenant(store: Store, name: str) -> Tenant | None:
     """Return who holds the lease, None where its last tenure has ended.
 
-    A dead holder counts as none on a local disk, where the kernel's lock tells, and is one elsewhere.
+    A dead holder counts as none on a local disk, where the kernel's lock tells; elsewhere it falls silent.
     """
-    who = tenant(store, name)
-    if who is None:
-        return None
-    return f"{who['by']} (process {who['process']} on {who['host']} since {who['since']})"
-
-
-def tenant(store: Store, name: str) -> Mapping[str, Any] | None:
-    """Return what `holder` says as "by", "process", "host" and "since"."""
     number = _newest(store, name)
     if number == 0 or store.exists(_path(name, number, "done")):
         return None
     if _lock_is_free(store, _path(name, number, "lock")):
         return None
-    return _signed(store, name, number)
+    signed = unsealed(store, _path(name, number, "json"))
+    facts = {key: signed[key] for key in ("by", "process", "host", "since")}
+    beat = _seconds(_read(store, _path(name, number, "beat")))
+    return Tenant(**facts, renewed=beat or datetime.fromisoformat(facts["since"]).timestamp())
 
 
 @dataclass
@@ -239,10 +215,6 @@ def _seconds(beat: bytes) -> float:
 
 def _signature(by: str) -> dict[str, Any]:
     return {"by": by, "process": os.getpid(), "host": socket.gethostname(), "since": now()}
-
-
-def _signed(store: Store, name: str, number: int) -> Mapping[str, Any]:
-    return unsealed(store, _path(name, number, "json"))
 
 
 def _read(store: Store, path: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.pipeline.dashboard.test_dashboard import answer
 from tests.pipeline.dashboards import hand_made_store
 from topline.pipeline.dashboard import store_status
+from topline.pipeline.dashboard.monitoring import metrics_text
+from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.storage.models import (
     DecisionRecord,
     list_models,
@@ -68,6 +71,22 @@ def test_a_retraining_under_way_is_a_gauge(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store", create=True)
     with held_lease(store, "retrain", "a test"):
         assert samples(store)["topline_retraining"] == 1
+
+
+def test_a_retraining_that_was_killed_is_not_shown_at_work(tmp_path: Path) -> None:
+    """Its lease in a bucket is there until somebody else wants it."""
+    store = open_store(tmp_path / "store", create=True)
+    with held_lease(store, "retrain", "a test"):
+        now = time.time()
+        seen = {at: StoreFollower(store).overview(at) for at in (now, now + 60.0)}
+        tiles = [next(tile for tile in one.tiles if tile.label == "retraining") for one in seen.values()]
+        assert [tile.figure for tile in tiles] == ["under way", "not heard of"]
+        assert "not heard of since 20" in tiles[1].note
+        gauges = [b"topline_retraining 1.0", b"topline_retraining 0.0"]
+        assert all(
+            line in metrics_text(one, at, None, None)
+            for line, (at, one) in zip(gauges, seen.items(), strict=True)
+        )
 
 
 def test_an_empty_store_has_no_champion(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_terms_are_those_of_the_specification() -> None:
 
 
 def test_the_second_is_refused_and_told_who_holds_it(any_store: Store) -> None:
-    told = r"r0001 \(process \d+ on \S+ since \S+\) holds .* for retrain: wait for it"
+    told = r"r0001 \(process \d+ on \S+ since \S+, renewed \d+ s ago\) holds .* for retrain: wait for it"
     with held_lease(any_store, "retrain", "r0001"):
         with pytest.raises(LeaseHeldError, match=told), held_lease(any_store, "retrain", "r0002"):
             pass

@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import psutil
 import pytest
 
 from topline.storage.errors import AccessError
-from topline.storage.stores import LeaseHeldError, LeaseLostError, LeaseTerms, Store, held_lease, holder
+from topline.storage.stores import (
+    LeaseHeldError,
+    LeaseLostError,
+    LeaseTerms,
+    Store,
+    held_lease,
+    holder,
+    tenant,
+)
 from topline.storage.stores import lease as lease_module
-from topline.storage.stores.lease import Clock
+from topline.storage.stores.lease_terms import Clock
 
 BEAT = "leases/retrain/00000001.beat"
 
@@ -126,6 +135,33 @@ def test_between_two_looks_passes_a_quarter_of_a_beat_at_most(memory_store: Stor
         ):
             pass
         assert (clock.slept, clock.seconds - began) == (10, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("age", "said"),
+    [
+        (0.0, "renewed 0 s ago"),
+        (30.0, "renewed 30 s ago"),
+        (31.0, "not heard of since 2017-07-14T02:39:29+00:00"),
+        (-5.0, "renewed 0 s ago"),
+    ],
+)
+def test_a_holder_is_shown_with_its_last_renewal(
+    memory_store: Store, clock: Sleeper, age: float, said: str
+) -> None:
+    with held_lease(memory_store, "retrain", "the first", terms=clock.silent):
+        beat(memory_store, clock, age)
+        assert (holder(memory_store, "retrain", clock.terms.clock) or "").endswith(f", {said})")
+
+
+def test_a_holder_that_was_killed_before_its_first_renewal_counts_from_its_beginning(
+    memory_store: Store, clock: Sleeper
+) -> None:
+    with held_lease(memory_store, "retrain", "the first", terms=clock.silent):
+        memory_store.delete(BEAT)
+        who = tenant(memory_store, "retrain")
+        assert who is not None
+        assert datetime.fromtimestamp(who.renewed, UTC).isoformat() == who.since
 
 
 def test_earlier_tenures_are_dropped_and_their_numbers_stay_taken(
