@@ -38,6 +38,23 @@ def test_an_erratum_names_tests_that_exist(row: list[str]) -> None:
         assert name in names_in(path)
 
 
+@pytest.mark.parametrize("row", errata(), ids=lambda row: row[0])
+def test_an_erratum_is_short_sentences_that_a_newcomer_reads(row: list[str]) -> None:
+    """What is printed is one sentence, what is right a few; a semicolon would join two errors."""
+    printed, right = (re.split(r"(?<=\.) (?=[A-Z\d])", cell) for cell in row[1:3])
+    assert len(printed) == 1
+    assert 1 <= len(right) <= 3
+    for sentence in (*printed, *right):
+        assert sentence[0].isupper() or sentence[0].isdigit()
+        assert sentence.endswith(".")
+        assert len(sentence.split()) <= 26
+
+
+def test_a_place_has_one_erratum() -> None:
+    places = [row[0] for row in errata()]
+    assert len(set(places)) == len(places) > 20
+
+
 def test_experiments_are_those_that_the_command_prints() -> None:
     """Where they differ, replace the lines between the two marks by the second table of the command."""
     block = GUIDE.split("<!-- experiments: what the command prints -->\n")[1].split("\n<!-- end -->")[0]
