@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from topline.pipeline.options.train import DATA_STORE, NonEmpty
 
@@ -164,6 +164,25 @@ class ImportConfig(LabelConfig, SplitConfig):
     dtype: Literal["float32", "float16"] = Field(default="float32", description="Type of stored features")
 
 
+def _is_a_table(path: Path) -> Path:
+    if path.suffix.lower() not in (".parquet", ".csv"):
+        raise ValueError("name a file that ends in .parquet or .csv")
+    return path
+
+
+Writes = TypeVar("Writes", "PredictConfig", "InspectConfig")
+#: File of a table, whose name says how it is written.
+TablePath = Annotated[Path, AfterValidator(_is_a_table)]
+
+
+def _two_files(config: Writes) -> Writes:
+    """Refuse a page that would replace the table that was written before it."""
+    output, page = config.output, config.page
+    if output is not None and page is not None and output.absolute() == page.absolute():
+        raise ValueError(f"--output and --page are both {output}: name two files")
+    return config
+
+
 class PredictConfig(ImageLimits):
     """New images for a trained model, or a stored dataset."""
 
@@ -172,7 +191,7 @@ class PredictConfig(ImageLimits):
         default=None, description="Dataset to classify instead of images: its id, or latest"
     )
     store: NonEmpty | None = Field(default=None, description="Store of the dataset (default: the model's)")
-    output: Path | None = Field(
+    output: TablePath | None = Field(
         default=None, description="Table of the predictions to write, FILE.parquet or FILE.csv"
     )
     page: Path | None = Field(
@@ -205,15 +224,7 @@ class PredictConfig(ImageLimits):
     seed: int = Field(default=0, ge=0, description="Seed of the random draws that break ties in sets")
     batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")
 
-    @field_validator("output")
-    @classmethod
-    def _is_a_table(cls, value: Path | None) -> Path | None:
-        return table_path(value)
-
-    @model_validator(mode="after")
-    def _are_two_files(self) -> Self:
-        refuse_one_file(self.output, self.page)
-        return self
+    _are_two_files = model_validator(mode="after")(_two_files)
 
 
 class InspectConfig(BaseModel):
@@ -221,7 +232,7 @@ class InspectConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    output: Path | None = Field(
+    output: TablePath | None = Field(
         default=None, description="Table of all labels to write, FILE.parquet or FILE.csv, worst first"
     )
     top_k: int = Field(
@@ -244,25 +255,4 @@ class InspectConfig(BaseModel):
     )
     shown: int = Field(default=20, ge=0, description="Suspicious labels to list")
 
-    @field_validator("output")
-    @classmethod
-    def _is_a_table(cls, value: Path | None) -> Path | None:
-        return table_path(value)
-
-    @model_validator(mode="after")
-    def _are_two_files(self) -> Self:
-        refuse_one_file(self.output, self.page)
-        return self
-
-
-def refuse_one_file(output: Path | None, page: Path | None) -> None:
-    """Raise `ValueError` where a page would replace the table that was written before it."""
-    if output is not None and page is not None and output.absolute() == page.absolute():
-        raise ValueError(f"--output and --page are both {output}: name two files")
-
-
-def table_path(value: Path | None) -> Path | None:
-    """Return the name of a table's file; `ValueError` for one that does not say how it is written."""
-    if value is not None and value.suffix.lower() not in (".parquet", ".csv"):
-        raise ValueError("name a file that ends in .parquet or .csv")
-    return value
+    _are_two_files = model_validator(mode="after")(_two_files)
