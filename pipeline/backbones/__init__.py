@@ -11,11 +11,10 @@ from topline.pipeline.backbones.base import (
     Backbone,
     FeatureFunction,
     Features,
-    FittableBackbone,
     IntegerOptions,
     TwoStepFunction,
 )
-from topline.pipeline.backbones.choice import DefaultBackbone, default_backbone
+from topline.pipeline.backbones.choice import default_backbone
 from topline.pipeline.backbones.registry import (
     BACKBONES,
     backbone_of_spec,
@@ -27,10 +26,8 @@ from topline.pipeline.backbones.registry import (
 __all__ = [
     "BACKBONES",
     "Backbone",
-    "DefaultBackbone",
     "FeatureFunction",
     "Features",
-    "FittableBackbone",
     "IntegerOptions",
     "TwoStepFunction",
     "backbone_of_spec",

@@ -7,8 +7,8 @@ and `dashboard.dask_page` adds a page to Dask's own.
 
 from __future__ import annotations
 
-from topline.pipeline.dashboard.in_words import StoreStatus, store_status
+from topline.pipeline.dashboard.in_words import store_status
 from topline.pipeline.dashboard.pages import write_page
 from topline.pipeline.dashboard.server import serve_dashboard
 
-__all__ = ["StoreStatus", "serve_dashboard", "store_status", "write_page"]
+__all__ = ["serve_dashboard", "store_status", "write_page"]

@@ -27,19 +27,12 @@ from topline.pipeline.evaluation.metrics import (
     row_metrics,
     topk_shares,
 )
-from topline.pipeline.evaluation.records import (
-    Evaluation,
-    MultilabelEvaluation,
-    ProbabilityQuality,
-    SetQuality,
-    SizePoint,
-)
+from topline.pipeline.evaluation.records import Evaluation, MultilabelEvaluation, SizePoint
 
 if TYPE_CHECKING:
     from topline.pipeline.evaluation.confusions import (
         Gallery,
         ReadImage,
-        ShownImage,
         WorstClass,
         images_to_show,
         ranked_worst,
@@ -54,13 +47,10 @@ __all__ = [
     "Metric",
     "MultilabelEvaluation",
     "ProbabilityMetric",
-    "ProbabilityQuality",
     "ReadImage",
     "RowMetric",
     "ScoredLabelSets",
     "ScoredRows",
-    "SetQuality",
-    "ShownImage",
     "SizePoint",
     "WorstClass",
     "check_split",
@@ -78,7 +68,6 @@ __all__ = [
 _LAZY = {
     "Gallery": "confusions",
     "ReadImage": "confusions",
-    "ShownImage": "confusions",
     "WorstClass": "confusions",
     "check_split": "measurement",
     "evaluate": "measurement",

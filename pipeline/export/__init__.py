@@ -19,14 +19,13 @@ from topline.pipeline.export.formats import (
 )
 
 if TYPE_CHECKING:
-    from topline.pipeline.export.estimator import ExportedClassifier, load_estimator
+    from topline.pipeline.export.estimator import load_estimator
     from topline.pipeline.export.writing import ExportReport, export_model
 
 __all__ = [
     "FORMATS",
     "ExportFormat",
     "ExportReport",
-    "ExportedClassifier",
     "chosen_format",
     "export_format",
     "export_model",
@@ -34,12 +33,7 @@ __all__ = [
     "register_format",
 ]
 
-_LAZY = {
-    "ExportReport": "writing",
-    "ExportedClassifier": "estimator",
-    "export_model": "writing",
-    "load_estimator": "estimator",
-}
+_LAZY = {"ExportReport": "writing", "export_model": "writing", "load_estimator": "estimator"}
 
 
 def __getattr__(name: str) -> Any:

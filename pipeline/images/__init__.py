@@ -6,7 +6,7 @@ from the header before anything is decoded.  An image that cannot be used keeps 
 
 from __future__ import annotations
 
-from topline.pipeline.images.decoding import Picture, Pixels, decode, read_picture, thumbnail
+from topline.pipeline.images.decoding import Pixels, decode, read_picture, thumbnail
 from topline.pipeline.images.demo import write_digits
 from topline.pipeline.images.items import (
     DELIMITERS,
@@ -24,7 +24,6 @@ __all__ = [
     "NO_FRACTIONS",
     "ImageItem",
     "ImageListing",
-    "Picture",
     "Pixels",
     "SourceImages",
     "check_images_exist",

@@ -11,7 +11,7 @@ from topline.pipeline.ingest.changes import Changes, changes_between
 from topline.pipeline.ingest.editing import Edits, edited_dataset
 from topline.pipeline.ingest.extract_result import ExtractResult
 from topline.pipeline.ingest.extraction import extract
-from topline.pipeline.ingest.forgetting import Forgotten, forget
+from topline.pipeline.ingest.forgetting import forget
 from topline.pipeline.ingest.found_classes import names_line
 from topline.pipeline.ingest.importing import ImportResult, import_features
 from topline.pipeline.ingest.unit import Describer, ImageRow, open_backbone
@@ -21,7 +21,6 @@ __all__ = [
     "Describer",
     "Edits",
     "ExtractResult",
-    "Forgotten",
     "ImageRow",
     "ImportResult",
     "changes_between",

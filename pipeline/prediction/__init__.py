@@ -1,24 +1,13 @@
 """Predictions of a stored model: for new images, or for every row of a stored dataset.
 
 `predict` describes images by the model's own backbone; `predict_dataset` runs on Dask workers and stores its
-predictions beside the dataset.  A `DecisionRule` says which classes follow from the scores, an `AnswerRule`
-also with which probabilities, and which sets of classes.
+predictions beside the dataset.  A `DecisionRule` says which classes follow from the scores.
 """
 
 from __future__ import annotations
 
-from topline.pipeline.prediction.answers import AnswerRule, Answers
 from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.prediction.of_datasets import BatchResult, predict_dataset
 from topline.pipeline.prediction.of_images import Prediction, PredictResult, predict
 
-__all__ = [
-    "AnswerRule",
-    "Answers",
-    "BatchResult",
-    "DecisionRule",
-    "PredictResult",
-    "Prediction",
-    "predict",
-    "predict_dataset",
-]
+__all__ = ["BatchResult", "DecisionRule", "PredictResult", "Prediction", "predict", "predict_dataset"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from topline.pipeline.readers.arff import read_label_names
 from topline.pipeline.readers.base import FeatureFile, Rows, first_rows, named
 from topline.pipeline.readers.damage import reading
-from topline.pipeline.readers.formats import READERS, ConcatenatedFeatures, open_features
+from topline.pipeline.readers.formats import ConcatenatedFeatures, open_features
 from topline.pipeline.readers.label_sets import (
     LabelLists,
     label_lists,
@@ -28,7 +28,6 @@ from topline.pipeline.readers.labels import (
 )
 
 __all__ = [
-    "READERS",
     "ConcatenatedFeatures",
     "FeatureFile",
     "LabelLists",

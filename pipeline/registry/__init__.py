@@ -26,27 +26,21 @@ if TYPE_CHECKING:
         registered,
         rollback,
         unpin,
-        weigh,
     )
-    from topline.pipeline.registry.drift import SHIFTED, Drift, drift_between
-    from topline.pipeline.registry.paired_tests import PairedMetric
-    from topline.pipeline.registry.promotion import Decision, Evidence, decide
+    from topline.pipeline.registry.drift import SHIFTED
+    from topline.pipeline.registry.promotion import Decision, Evidence
 
 __all__ = [
     "LOUD",
     "SHIFTED",
     "Comparison",
     "Decision",
-    "Drift",
     "Evidence",
-    "PairedMetric",
     "Weighing",
     "archive",
     "champion_url",
     "compare",
-    "decide",
     "delete",
-    "drift_between",
     "measure",
     "pin",
     "promote",
@@ -56,14 +50,12 @@ __all__ = [
     "settings",
     "summary",
     "unpin",
-    "weigh",
 ]
 
 _LAZY = {
     **dict.fromkeys(("Comparison", "compare", "measure"), "comparison"),
     **dict.fromkeys(("Decision", "Evidence", "decide"), "promotion"),
-    **dict.fromkeys(("SHIFTED", "Drift", "drift_between"), "drift"),
-    "PairedMetric": "paired_tests",
+    **dict.fromkeys(("SHIFTED", "drift_between"), "drift"),
 }
 
 

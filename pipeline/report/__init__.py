@@ -6,6 +6,6 @@ run is drawn and described (`run_section`) is shared with the dashboard.
 
 from __future__ import annotations
 
-from topline.pipeline.report.document import ReportData, render_report, write_report
+from topline.pipeline.report.document import render_report, write_report
 
-__all__ = ["ReportData", "render_report", "write_report"]
+__all__ = ["render_report", "write_report"]

@@ -8,16 +8,10 @@ frozen class, entered in `TRANSFORMS`.
 from __future__ import annotations
 
 from topline.pipeline.rows.feature_maps import Bias, ChiSquared, Hellinger, L2Normalize, Power
-from topline.pipeline.rows.kernel_transforms import Fourier, Nystroem
-from topline.pipeline.rows.partition import CachedRows, RowTransform, TrainingRows
+from topline.pipeline.rows.kernel_transforms import Fourier
+from topline.pipeline.rows.partition import CachedRows, TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel, record_if_possible
-from topline.pipeline.rows.transforms import (
-    PCA,
-    TRANSFORMS,
-    Standardize,
-    Transforms,
-    parse_transforms,
-)
+from topline.pipeline.rows.transforms import PCA, TRANSFORMS, Standardize, Transforms, parse_transforms
 
 __all__ = [
     "PCA",
@@ -28,9 +22,7 @@ __all__ = [
     "Fourier",
     "Hellinger",
     "L2Normalize",
-    "Nystroem",
     "Power",
-    "RowTransform",
     "Standardize",
     "StoredModel",
     "TrainingRows",
