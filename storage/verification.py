@@ -9,12 +9,7 @@ from collections.abc import Collection, Iterator
 from topline.storage.cache import StoredKernel, StoredPredictions
 from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.datasets.contents import UnitRef
-from topline.storage.datasets.info import (
-    dataset_log,
-    info_of_commit,
-    read_catalog,
-    removal_of_commit,
-)
+from topline.storage.datasets.info import dataset_log, info_of_commit, read_catalog, removal_of_commit
 from topline.storage.datasets.staging import listed_units
 from topline.storage.errors import StorageError
 from topline.storage.findings import RESTORE, Finding

@@ -11,12 +11,7 @@ import numpy as np
 
 from topline.pipeline.backbones.base import FeatureFunction, refuse_options
 from topline.pipeline.backbones.network_input import NAMES, refuse_unknown, said_by_graph
-from topline.pipeline.backbones.onnx_session import (
-    INPUT_TYPES,
-    NetworkFunction,
-    network_digest,
-    open_session,
-)
+from topline.pipeline.backbones.onnx_session import INPUT_TYPES, NetworkFunction, network_digest, open_session
 from topline.pipeline.backbones.preprocessing import Preprocessing, read_sidecar
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options import BackboneConfig

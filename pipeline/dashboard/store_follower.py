@@ -12,13 +12,7 @@ from typing import Any
 
 from topline.pipeline.dashboard.comparisons import Paired, paired
 from topline.pipeline.dashboard.models import ModelSeen, model_seen
-from topline.pipeline.dashboard.overview import (
-    Overview,
-    RunLine,
-    followed_line,
-    outcome_line,
-    overview,
-)
+from topline.pipeline.dashboard.overview import Overview, RunLine, followed_line, outcome_line, overview
 from topline.pipeline.telemetry import RunFollower, RunView
 from topline.storage.errors import FormatError, IntegrityError, StorageError
 from topline.storage.models import ModelRecord, Standing, read_standing, readable_models

@@ -15,12 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.evaluation.metric_kinds import (
-    LabelSetMetric,
-    Metric,
-    ProbabilityMetric,
-    RowMetric,
-)
+from topline.pipeline.evaluation.metric_kinds import LabelSetMetric, Metric, ProbabilityMetric, RowMetric
 
 #: The k at which top-k accuracy is reported.
 REPORTED_K = (1, 2, 3, 5, 10)

@@ -25,16 +25,7 @@ from topline.pipeline.evaluation import (
     ranked_worst,
 )
 from topline.pipeline.images import SourceImages
-from topline.pipeline.pages import (
-    DASH,
-    ConfusionMatrix,
-    Tile,
-    count,
-    flat,
-    gap,
-    make_page,
-    percent,
-)
+from topline.pipeline.pages import DASH, ConfusionMatrix, Tile, count, flat, gap, make_page, percent
 from topline.pipeline.progress import Progress
 from topline.pipeline.report import facts, tables
 from topline.pipeline.report.answer_charts import accuracy_chart, reliability_chart, sizes_chart

@@ -14,13 +14,7 @@ from topline.pipeline.options import TrainConfig
 from topline.pipeline.options.problem import check_average_top, chosen_loss, chosen_risk, resolved_k
 from topline.pipeline.rows import TrainingRows, parse_transforms
 from topline.solvers.core.problem import Problem
-from topline.solvers.kernels import (
-    ChiSquaredKernel,
-    IntersectionKernel,
-    Kernel,
-    LaplacianKernel,
-    make_kernel,
-)
+from topline.solvers.kernels import ChiSquaredKernel, IntersectionKernel, Kernel, LaplacianKernel, make_kernel
 from topline.solvers.losses import LabelSets, Loss, MultilabelSoftmax
 from topline.solvers.methods import chosen_method, method_named
 from topline.solvers.run import ON_BLOCKS

@@ -13,14 +13,7 @@ from topline.storage.datasets.labels import check_labels_and_splits, check_rejec
 from topline.storage.datasets.units import dense_spec
 from topline.storage.errors import StorageError
 from topline.storage.findings import Finding
-from topline.storage.schema import (
-    FILES_LIST,
-    MARKS,
-    STAGING,
-    UNITS_LIST,
-    manifest_path,
-    unit_folder,
-)
+from topline.storage.schema import FILES_LIST, MARKS, STAGING, UNITS_LIST, manifest_path, unit_folder
 from topline.storage.stores import check_files
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.urls import join

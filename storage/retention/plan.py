@@ -19,15 +19,7 @@ from topline.storage.retention.policy import RetentionPolicy, is_after
 from topline.storage.runs import RunRecord, list_runs, run_names
 from topline.storage.runs.records import run_folder
 from topline.storage.runs.sweeps import list_sweeps, sweep_folder
-from topline.storage.schema import (
-    FILES_LIST,
-    MANIFESTS,
-    MARKS,
-    STAGING,
-    UNITS,
-    manifest_path,
-    unit_folder,
-)
+from topline.storage.schema import FILES_LIST, MANIFESTS, MARKS, STAGING, UNITS, manifest_path, unit_folder
 from topline.storage.stores import Store
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.sealed import unsealed

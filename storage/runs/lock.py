@@ -15,15 +15,7 @@ from typing import Any
 from topline.storage.errors import AccessError
 from topline.storage.records import now
 from topline.storage.runs.records import run_folder
-from topline.storage.stores import (
-    DEFAULT_TERMS,
-    Lease,
-    LeaseHeldError,
-    LeaseTerms,
-    Store,
-    held_lease,
-    tenant,
-)
+from topline.storage.stores import DEFAULT_TERMS, Lease, LeaseHeldError, LeaseTerms, Store, held_lease, tenant
 
 _LOCK = "lock"
 
