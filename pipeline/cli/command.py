@@ -16,7 +16,7 @@ import typer
 from pydantic import BaseModel
 
 from topline.pipeline.cli.exits import SUCCESS, error_facts, exit_code, sentence
-from topline.pipeline.cli.options import CONFIG, FLOW, JSON, flags, given, own_parameters, with_signature
+from topline.pipeline.cli.options import CONFIG, FLOW, JSON, flags, own_parameters, with_signature
 from topline.pipeline.cli.table import visible
 from topline.pipeline.errors import MissingExtraError, NotStoredError
 from topline.pipeline.options import SECTIONS, build, load_sections
@@ -103,7 +103,8 @@ def add_command(
         own_values = {parameter.name: values.pop(parameter.name) for parameter in own}
         json, as_flow = bool(values.pop("json")), bool(values.pop("flow", False))
         file = values.pop("config", None)
-        configs, chosen = resolve(sections, file, given(values))
+        given = {name: value for name, value in values.items() if value is not None}
+        configs, chosen = resolve(sections, file, given)
         from topline.pipeline.cli.display import show_progress
 
         server = bool(os.environ.get("PREFECT_API_URL"))

@@ -27,20 +27,16 @@ def exit_code(error: BaseException) -> int:
     """Return the exit code of an error: whose fault it is, and whether the same command may succeed later."""
     if isinstance(error, InterruptedRunError):
         return RESUMABLE
-    if _is_held(error):
+    from topline.storage.stores import LeaseHeldError
+
+    if isinstance(error, LeaseHeldError):
+        # Somebody else works on the store: the same command will succeed later.
         return HELD
     if isinstance(error, KeyboardInterrupt):
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
     if isinstance(error, _ours()) and isinstance(error, (ValueError, FileNotFoundError, ImportError)):
         return BAD_INPUT
     return FAILURE
-
-
-def _is_held(error: BaseException) -> bool:
-    """Whether somebody else works on the store: the same command will succeed later."""
-    from topline.storage.stores import LeaseHeldError
-
-    return isinstance(error, LeaseHeldError)
 
 
 def error_facts(kind: str, message: str, code: int) -> dict[str, object]:

@@ -9,7 +9,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -66,11 +66,6 @@ def flags(models: Iterable[type[BaseModel]], hidden: Collection[str]) -> list[in
                 made[name] = _flag(name, model.model_fields[name], group)
     common = {name: place for place, name in enumerate(COMMON)}
     return sorted(made.values(), key=lambda flag: common.get(flag.name, len(common)))
-
-
-def given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the flags that were given."""
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def with_signature(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> Callable[..., Any]:

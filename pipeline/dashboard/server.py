@@ -160,32 +160,32 @@ def _answers(follower: StoreFollower, now: Callable[[], float]) -> dict[str, Cal
         return _json(request, {"again": LATER, "parts": overview_parts(seen, now(), "")})
 
     def run(request: Request) -> Response:
-        record, view = follower.run(_run_id(request))
+        record, view = follower.run(_id(request, "run"))
         live = Live(f"../api/runs/{record.id}/parts", _again(view))
         others = [line.id for line in follower.overview(now()).runs]
         return _html(request, run_page(record, view, now(), live=live, root="../", others=others))
 
     def two_runs(request: Request) -> Response:
-        runs = [follower.run(_run_id(request, name)) for name in ("run", "other")]
+        runs = [follower.run(_id(request, "run", name)) for name in ("run", "other")]
         return _html(request, runs_page(runs, now(), "../../../"))
 
     def model(request: Request) -> Response:
-        return _html(request, model_page(follower.model(_model_id(request)), now(), "../"))
+        return _html(request, model_page(follower.model(_id(request, "model")), now(), "../"))
 
     def two_models(request: Request) -> Response:
-        found = follower.pair(_model_id(request), _model_id(request, "other"))
+        found = follower.pair(_id(request, "model"), _id(request, "model", "other"))
         runs = follower.known_runs([seen.record.run for seen in (found.first, found.second)])
         return _html(request, models_page(found, runs, "../../../"))
 
     def report_of_model(request: Request) -> Response:
-        content = follower.store.read_bytes(report_path(_model_id(request)))
+        content = follower.store.read_bytes(report_path(_id(request, "model")))
         return _answer(request, 200, "text/html; charset=utf-8", content, REPORT_POLICY)
 
     def numbers_of_run(request: Request) -> Response:
-        return _json(request, numbers(follower.run(_run_id(request))[1], now()))
+        return _json(request, numbers(follower.run(_id(request, "run"))[1], now()))
 
     def parts_of_run(request: Request) -> Response:
-        view = follower.run(_run_id(request))[1]
+        view = follower.run(_id(request, "run"))[1]
         return _json(request, {"again": _again(view), "parts": run_parts(view, now())})
 
     return {
@@ -207,12 +207,12 @@ def _sweeps(follower: StoreFollower, now: Callable[[], float]) -> dict[str, Call
     """Return what answers those who follow a sweep."""
 
     def sweep(request: Request) -> Response:
-        record, answers = follower.sweep(_id(request, "sweep", "s"))
+        record, answers = follower.sweep(_id(request, "sweep"))
         live = Live(f"../api/sweeps/{record.id}/parts", LATER if record.outcome else SOON)
         return _html(request, sweep_page(record, answers, now(), live=live, root="../"))
 
     def parts_of_sweep(request: Request) -> Response:
-        record, answers = follower.sweep(_id(request, "sweep", "s"))
+        record, answers = follower.sweep(_id(request, "sweep"))
         again = LATER if record.outcome else SOON
         return _json(request, {"again": again, "parts": sweep_parts(record, answers)})
 
@@ -289,18 +289,10 @@ def _answer(request: Request, status: int, kind: str, body: bytes, policy: str) 
     return Response(body, status, headers, kind)
 
 
-def _run_id(request: Request, name: str = "run") -> str:
-    return _id(request, name, "r")
-
-
-def _model_id(request: Request, name: str = "model") -> str:
-    return _id(request, name, "m")
-
-
-def _id(request: Request, name: str, letter: str) -> str:
-    """Return the id in the path under `name`; what has not its form is not there."""
-    found = str(request.path_params[name])
-    if re.fullmatch(rf"{letter}\d{{4,9}}", found) is None:
+def _id(request: Request, kind: str, name: str = "") -> str:
+    """Return the id of a run, model or sweep in the path; what has not its form is not there."""
+    found = str(request.path_params[name or kind])
+    if re.fullmatch(rf"{kind[0]}\d{{4,9}}", found) is None:
         raise HTTPException(404)
     return found
 

@@ -15,7 +15,7 @@ from topline.pipeline.options import PredictConfig
 from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel
-from topline.solvers.calibration import Calibration, ProbabilityMap, SetRule
+from topline.solvers.calibration import ProbabilityMap, SetRule
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,10 @@ class AnswerRule:
                 " class: leave --coverage out"
             )
         known = calibration_of(stored, progress)
-        return cls(best, in_words(known), known.probabilities, _set_rule(known, config), config.seed)
+        sets = None
+        if config.coverage is not None:
+            sets = known.rule(config.coverage, per_class=config.per_class, sets_by=config.sets_by)
+        return cls(best, in_words(known), known.probabilities, sets, config.seed)
 
     def answer(self, scores: NDArray[np.float64], ids: Sequence[str]) -> Answers:
         """Return the answers for rows with scores (r, m) and ids (r,)."""
@@ -78,12 +81,6 @@ class AnswerRule:
             **({} if self.probabilities is None else {"probabilities": self.probabilities.to_dict()}),
             **({} if self.sets is None else {"sets": {**self.sets.facts(), "seed": self.seed}}),
         }
-
-
-def _set_rule(known: Calibration, config: PredictConfig) -> SetRule | None:
-    if config.coverage is None:
-        return None
-    return known.rule(config.coverage, per_class=config.per_class, sets_by=config.sets_by)
 
 
 def ordered_members(members: NDArray[np.bool_], classes: NDArray[np.int32]) -> list[int]:

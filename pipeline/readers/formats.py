@@ -34,10 +34,6 @@ def _npy(path: Path, names: ArrayNames) -> FeatureFile:
     return NpyFeatures(path)
 
 
-def _hdf5(path: Path, names: ArrayNames) -> FeatureFile:
-    return HdfFeatures(path, names.features, names.labels)
-
-
 def _arff(path: Path, names: ArrayNames) -> FeatureFile:
     refuse_names(path, "ARFF, where all attributes but labels are features", features_name=names.features)
     if names.label_attributes is not None:
@@ -50,7 +46,9 @@ READERS: Mapping[str, Callable[[Path, ArrayNames], FeatureFile]] = {
     ".npy": _npy,
     ".npz": lambda path, names: open_npz(path, names.features, names.labels),
     ".parquet": lambda path, names: ParquetFeatures(path, names.features, names.labels),
-    **dict.fromkeys((".h5", ".hdf5", ".hdf", ".mat"), _hdf5),
+    **dict.fromkeys(
+        (".h5", ".hdf5", ".hdf", ".mat"), lambda path, names: HdfFeatures(path, names.features, names.labels)
+    ),
     **dict.fromkeys((".arff", ".arff.gz"), _arff),
 }
 #: Suffixes of tables and archives that hold no features that could be read.
