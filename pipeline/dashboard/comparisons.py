@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from topline.pipeline.dashboard.models import ModelSeen, differences
 from topline.pipeline.dashboard.run_status import bound, verdict
 from topline.pipeline.evaluation import Evaluation, measured
 from topline.pipeline.pages import Column, Series, Table, count, duration, gap, line_chart, number, percent
-from topline.pipeline.registry import Evidence, measure, settings
+from topline.pipeline.registry import Evidence, measure
 from topline.pipeline.report.run_section import Titled
 from topline.pipeline.telemetry import RunView
 from topline.storage.models import ModelRecord
@@ -113,20 +113,10 @@ def _by_class(record: ModelRecord) -> dict[str, float]:
     return {part.name: part.topk[1] for part in Evaluation.from_dict(record.evaluation).per_class}
 
 
-def setting_table(found: Paired) -> Table:
-    """Return the settings in which two models differ."""
-    pairs = differences(settings(found.first.record), settings(found.second.record))
-    return _setting_table(found.ids, pairs)
-
-
-def run_setting_table(first: RunRecord, second: RunRecord) -> Table:
-    """Return the settings in which two runs differ."""
-    mine, theirs = ({"dataset": run.dataset, **run.config} for run in (first, second))
-    return _setting_table((first.id, second.id), differences(mine, theirs))
-
-
-def _setting_table(ids: tuple[str, str], pairs: Sequence[tuple[str, str, str]]) -> Table:
+def setting_table(ids: Sequence[str], first: Mapping[str, Any], second: Mapping[str, Any]) -> Table:
+    """Return the settings in which two models or runs differ."""
     columns = (Column("setting"), *map(Column, ids))
+    pairs = differences(first, second)
     return Table.of("settings", columns, pairs, empty="Every setting is the same.")
 
 

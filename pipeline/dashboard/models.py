@@ -9,14 +9,7 @@ from typing import Any
 
 from topline.pipeline.dashboard.overview import model_line
 from topline.pipeline.dashboard.run_status import problem_words
-from topline.pipeline.dashboard.tables import (
-    CERTIFIED,
-    decision_table,
-    metric_columns,
-    model_link,
-    newest_of,
-    run_link,
-)
+from topline.pipeline.dashboard.tables import CERTIFIED, decision_table, metric_columns, newest_of, page_link
 from topline.pipeline.evaluation import Evaluation, Metric, measured
 from topline.pipeline.export import FORMATS
 from topline.pipeline.pages import Badge, Column, Link, Table, Tile, duration, flat, gap, when
@@ -99,7 +92,7 @@ def export_table(seen: ModelSeen) -> Table:
 def lineage_rows(seen: ModelSeen, root: str | None) -> list[tuple[str, list[Link] | str]]:
     """Return where the model comes from and what came of it: text, or links to runs and models."""
     record = seen.record
-    run = run_link(record.run, root)
+    run = page_link("runs", record.run, root)
     return [
         ("run", "none" if run is None else [run]),
         ("started from", _links(record.parents, root) or "zero"),
@@ -114,7 +107,7 @@ def lineage_rows(seen: ModelSeen, root: str | None) -> list[tuple[str, list[Link
 
 
 def _links(names: Sequence[str], root: str | None) -> list[Link]:
-    return [link for name in names if (link := model_link(name, root)) is not None]
+    return [link for name in names if (link := page_link("models", name, root)) is not None]
 
 
 def others_table(seen: ModelSeen, root: str | None) -> Table:
@@ -125,7 +118,7 @@ def others_table(seen: ModelSeen, root: str | None) -> Table:
         *(Column(f"{metric.column} against {seen.record.id}", "n", _signed(metric)) for metric in own),
         Column("relative gap", "n", gap), Column("certified"), Column("problem"), Column("compare"),
     ]  # fmt: skip
-    rows = []
+    rows, pages = [], f"models/{seen.record.id}/compare"
     reigned: set[str] = set()
     others = [other for other in reversed(seen.records) if other.id != seen.record.id]
     for other in others[:OTHERS_SHOWN]:
@@ -134,10 +127,10 @@ def others_table(seen: ModelSeen, root: str | None) -> Table:
         gains = (None if m.name not in theirs else theirs[m.name] - value for m, value in own.items())
         rows.append(
             (
-                model_link(other.id, root), Badge(line["tone"], line["stage"]),
+                page_link("models", other.id, root), Badge(line["tone"], line["stage"]),
                 *(theirs.get(metric.name) for metric in own), *gains, line["relative_gap"],
                 CERTIFIED[line["certified"]], line["problem"],
-                comparison_link(seen.record.id, other.id, root),
+                Link(f"with {other.id}", None if root is None else f"{root}{pages}/{other.id}"),
             )
         )  # fmt: skip
     return Table.of(
@@ -151,11 +144,6 @@ def others_table(seen: ModelSeen, root: str | None) -> Table:
 
 def _signed(metric: Metric) -> Any:
     return lambda value: metric.text(value, sign="+")
-
-
-def comparison_link(first: str, second: str, root: str | None) -> Link:
-    """Return a cell that leads to the comparison of two models."""
-    return Link(f"with {second}", None if root is None else f"{root}models/{first}/compare/{second}")
 
 
 def _headlines(record: ModelRecord) -> list[tuple[Metric, float]]:

@@ -17,7 +17,6 @@ from topline.pipeline.dashboard.comparisons import (
     recorded_table,
     run_comparison_charts,
     run_facts,
-    run_setting_table,
     setting_table,
 )
 from topline.pipeline.dashboard.models import (
@@ -43,6 +42,7 @@ from topline.pipeline.dashboard.tables import (
 )
 from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation
 from topline.pipeline.pages import Live, Page, clock, flat, macros, make_page
+from topline.pipeline.registry import settings
 from topline.pipeline.report import tables
 from topline.pipeline.report.document import answer_words, confusion_matrix, unit_of
 from topline.pipeline.report.run_section import event_table, run_charts, work_charts, work_facts
@@ -138,7 +138,7 @@ def models_page(found: Paired, runs: Sequence[tuple[RunRecord, RunView]], root: 
         same=evidence_table(found),
         recorded=recorded_table(found),
         classes=class_gains(found),
-        settings=setting_table(found),
+        settings=setting_table(found.ids, settings(found.first.record), settings(found.second.record)),
         charts=run_comparison_charts(runs) if len(runs) == 2 else [],
     )
 
@@ -155,7 +155,7 @@ def runs_page(runs: Sequence[tuple[RunRecord, RunView]], now: float, root: str) 
         problems=[problem_words(record.config) for record in records],
         reached=run_facts(runs, now),
         charts=run_comparison_charts(runs),
-        settings=run_setting_table(records[0], records[1]),
+        settings=setting_table(ids, *({"dataset": one.dataset, **one.config} for one in records)),
     )
 
 

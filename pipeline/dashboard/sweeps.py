@@ -9,13 +9,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from topline.pipeline.dashboard.tables import newest_of
+from topline.pipeline.dashboard.tables import newest_of, page_link
 from topline.pipeline.options import SweepConfig
 from topline.pipeline.pages import (
     DASH,
     Badge,
     Column,
-    Link,
     Series,
     Table,
     Tile,
@@ -108,7 +107,7 @@ def sweep_table(records: Sequence[SweepRecord], root: str | None, in_all: int | 
     )  # fmt: skip
     rows = [
         (
-            Link(record.id, None if root is None else f"{root}sweeps/{record.id}"),
+            page_link("sweeps", record.id, root),
             Badge(*sweep_verdict(record)), ", ".join(record.config["loss"]), len(record.config["C"]),
             DASH if record.outcome is None else f"{record.outcome['best']['C']:g}", record.dataset,
             record.created,

@@ -16,14 +16,9 @@ GAP, PASSES, TIME = (
 )  # fmt: skip
 
 
-def model_link(name: str | None, root: str | None) -> Link | None:
-    """Return a cell that leads to a model's page; text alone where there is no server."""
-    return None if name is None else Link(name, None if root is None else f"{root}models/{name}")
-
-
-def run_link(name: str | None, root: str | None) -> Link | None:
-    """Return a cell that leads to a run's page; text alone where there is no server."""
-    return None if name is None else Link(name, None if root is None else f"{root}runs/{name}")
+def page_link(kind: str, name: str | None, root: str | None) -> Link | None:
+    """Return a cell that leads to the page of a model, run or sweep; text alone where there is no server."""
+    return None if name is None else Link(name, None if root is None else f"{root}{kind}/{name}")
 
 
 def metric_columns(metrics: Sequence[Metric]) -> list[Column]:
@@ -39,10 +34,10 @@ def model_table(seen: Overview, root: str | None) -> Table:
     ]  # fmt: skip
     rows = [
         (
-            model_link(line["id"], root), Badge(line["tone"], line["stage"]),
+            page_link("models", line["id"], root), Badge(line["tone"], line["stage"]),
             *(line["metrics"].get(metric.name) for metric in seen.metrics),
             line["relative_gap"], CERTIFIED[line["certified"]], line["problem"], line["dataset"],
-            line["passes"], line["seconds"], run_link(line["run"], root), line["created"],
+            line["passes"], line["seconds"], page_link("runs", line["run"], root), line["created"],
         )
         for line in seen.models
     ]  # fmt: skip
@@ -72,8 +67,8 @@ def run_table(lines: Sequence[RunLine], root: str | None, in_all: int | None = N
         Column("dataset"), Column("begun (UTC)", "t", when),
     )  # fmt: skip
     rows = [
-        (run_link(line.id, root), Badge(line.tone, line.words, line.reason), line.gap, line.passes,
-         line.seconds, model_link(line.model, root), line.problem, line.dataset, line.created)
+        (page_link("runs", line.id, root), Badge(line.tone, line.words, line.reason), line.gap, line.passes,
+         line.seconds, page_link("models", line.model, root), line.problem, line.dataset, line.created)
         for line in lines
     ]  # fmt: skip
     return Table.of(
@@ -96,7 +91,8 @@ def decision_table(
     cells = [
         (
             entry.when, Badge(tone, entry.action, "forced" if entry.forced else ""),
-            model_link(entry.model, root), model_link(entry.champion_before, root), entry.by, entry.reason,
+            page_link("models", entry.model, root), page_link("models", entry.champion_before, root),
+            entry.by, entry.reason,
         )
         for entry, tone in rows
     ]  # fmt: skip
@@ -116,7 +112,7 @@ def champion_table(reigns: Sequence[Reign], root: str | None) -> Table:
         Column("why", "why"),
     )  # fmt: skip
     rows = [
-        (model_link(one.model, root), one.since, one.until or "now", one.by, one.reason)
+        (page_link("models", one.model, root), one.since, one.until or "now", one.by, one.reason)
         for one in reversed(reigns)
     ]
     return Table.of("champions", columns, rows)

@@ -30,7 +30,6 @@ from topline.pipeline.progress import Progress
 from topline.pipeline.report import facts, tables
 from topline.pipeline.report.answer_charts import accuracy_chart, reliability_chart, sizes_chart
 from topline.pipeline.report.run_section import event_table, run_charts, work_charts, work_facts
-from topline.pipeline.report.tables import Rejected
 from topline.pipeline.report.training_sizes import measure_training_sizes, size_words
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.telemetry import RunView, view_run
@@ -50,8 +49,8 @@ class ReportData:
     """Everything on the page; made from a store by `gather`, or by hand in tests.
 
     `record` holds the certificate, the evaluation and the configuration, `run` how it was trained, `counts`
-    the rows per split and `training_counts` the training rows of each class; `rejected` may be fewer than
-    `rejected_total`.
+    the rows per split and `training_counts` the training rows of each class; `rejected` files with the
+    reasons may be fewer than `rejected_total`.
     """
 
     record: ModelRecord
@@ -60,7 +59,7 @@ class ReportData:
     gallery: Gallery = field(default_factory=Gallery)
     worst: Sequence[WorstClass] = ()
     training_counts: Sequence[int] = ()
-    rejected: Sequence[Rejected] = ()
+    rejected: Sequence[tuple[str, str]] = ()
     rejected_total: int = 0
     duplicates: int = 0
     created: str = ""
@@ -119,9 +118,7 @@ def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportDa
         gallery=gallery,
         worst=worst,
         training_counts=stored.rows("train").class_counts().tolist(),
-        rejected=[
-            Rejected(row["path"] or row["sample_id"], row["error"] or "no reason given") for row in shown
-        ],
+        rejected=[(row["path"] or row["sample_id"], row["error"] or "no reason given") for row in shown],
         rejected_total=bad.num_rows,
         duplicates=pc.sum(pc.equal(manifest["status"], "duplicate")).as_py() or 0,
         created=created,

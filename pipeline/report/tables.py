@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from topline.pipeline.evaluation import Evaluation, Gallery, MultilabelEvaluation, ranked_worst
 from topline.pipeline.pages import Column, Table, count, percent
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """An image that was not used, and why."""
-
-    path: str
-    reason: str
-
 
 NAME, ROWS = Column("class"), Column("rows", "n", count)
 
@@ -89,10 +79,9 @@ def gallery_table(gallery: Gallery, figure: str) -> Table:
     return Table.of("gallery", columns, rows, empty="No row was looked at.")
 
 
-def rejected_table(files: Sequence[Rejected]) -> Table:
+def rejected_table(files: Sequence[tuple[str, str]]) -> Table:
     """Return files that were not used, with their reasons."""
-    rows = [(file.path, file.reason) for file in files]
-    return Table.of("rejected-files", (Column("file", "path"), Column("reason")), rows)
+    return Table.of("rejected-files", (Column("file", "path"), Column("reason")), files)
 
 
 def label_table(labels: MultilabelEvaluation) -> Table:

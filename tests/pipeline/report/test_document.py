@@ -14,7 +14,7 @@ from topline.pipeline.evaluation.confusions import Gallery, ShownImage, WorstCla
 from topline.pipeline.images import thumbnail
 from topline.pipeline.pages import amount, duration, flat
 from topline.pipeline.pages.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
-from topline.pipeline.report.document import Rejected, ReportData, answer_words, render_report, verdict
+from topline.pipeline.report.document import ReportData, answer_words, render_report, verdict
 from topline.storage.models import ModelRecord
 
 NASTY = '<script>alert("x")</script> & "mug"'
@@ -103,7 +103,7 @@ def hand_made_report() -> ReportData:
         ),
         training_counts=(300, 310, 320, 327),
         counts={"train": 1257, "val": 0, "test": 360, "rejected": 2},
-        rejected=[Rejected("bad/<b>.jpg", "cut short"), Rejected("x.png", "zero bytes")],
+        rejected=[("bad/<b>.jpg", "cut short"), ("x.png", "zero bytes")],
         rejected_total=2, duplicates=3, created="2026-01-01T00:00:00+00:00",
     )  # fmt: skip
 
