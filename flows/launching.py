@@ -27,7 +27,7 @@ from topline.flows.reporting import Caller, called_by
 from topline.flows.retraining import retrain
 from topline.flows.sweeping import sweep
 from topline.flows.training import train
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, begin
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +47,7 @@ def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) 
     """Run the flow `name` and return its result; see `topline.flows.runners.run_flow`."""
     refuse_credentials(parameters)
     server = PREFECT_API_URL.value()
-    if progress is not None:
-        progress.begin("connect to Prefect" if server else "start Prefect's embedded server")
+    begin(progress, "connect to Prefect" if server else "start Prefect's embedded server")
     require_server(server)
     # Otherwise Prefect's log thread writes about a lost server into the middle of the progress display.
     logging.raiseExceptions = False

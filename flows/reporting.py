@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from topline.flows.artifacts import dashboard_entry, posted_artifacts
 from topline.flows.latest_values import Entry, LatestValues
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, begin
 from topline.pipeline.telemetry import time_text
 
 GAPS_SHOWN = 20
@@ -162,8 +162,7 @@ class Watch:
         """Show the end, with a link to the report where there is one, and return `result`."""
         self.caller.finished, self.caller.result = True, result
         self.progress.end()
-        if self.caller.progress is not None:
-            self.caller.progress.begin("report to Prefect's server")
+        begin(self.caller.progress, "report to Prefect's server")
         self.values.publish("summary", Entry("markdown", "Outcome of the run", summary))
         if report is not None:
             self.values.publish(

@@ -38,7 +38,7 @@ from topline.pipeline.errors import ConfigError
 from topline.pipeline.images import check_images_exist
 from topline.pipeline.notices import Kind, Notice, NoticeLog, addresses, pulse, told
 from topline.pipeline.options import ClusterConfig, RetrainConfig
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, begin
 from topline.pipeline.telemetry import ANCHOR, interval_of, next_time
 from topline.storage.fingerprint import digest_bytes
 from topline.storage.stores import DEFAULT_TERMS, Lease, Store, held_lease, open_store
@@ -133,8 +133,7 @@ def _serve_somewhere(served: _Served, progress: Progress | None) -> None:
     if server:
         _serve(served, progress, server)
         return
-    if progress is not None:
-        progress.begin("start a Prefect server on this machine")
+    begin(progress, "start a Prefect server on this machine")
     with local_server(remembering(os.environ, served.kept_for)) as own:
         reached = {PREFECT_API_URL: own.url, PREFECT_API_AUTH_STRING: own.password}
         with temporary_settings(reached):
@@ -173,8 +172,7 @@ def _serve(served: _Served, progress: Progress | None, server: str, password_in:
     facts = {"server": page, "every": served.every}
     text = f"{config.store} is retrained from {config.extract.images}: {served.every}; {page} shows its runs"
     served.say(Notice(Kind.SERVING, config.store, text, facts))
-    if progress is not None:
-        progress.begin("serve")
+    begin(progress, "serve")
     crash_orphaned_tasks(deployment)
 
     def say(notice: Notice) -> None:

@@ -22,3 +22,15 @@ class Progress(Protocol):
         `TimeLeft` to the tolerance, None where that is not known; from the first look at held-out rows on
         "held_out" is the share of them that is right, of "held_out_rows" rows of "held_out_split".
         """
+
+
+def begin(progress: Progress | None, stage: str, total: int | None = None, unit: str = "") -> None:
+    """Begin a stage, if somebody watches."""
+    if progress is not None:
+        progress.begin(stage, total, unit)
+
+
+def advance(progress: Progress | None, amount: int = 1) -> None:
+    """Count units of the stage, if somebody watches."""
+    if progress is not None:
+        progress.advance(amount)

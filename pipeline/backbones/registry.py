@@ -15,7 +15,7 @@ from topline.pipeline.backbones.timm import TimmModel
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import ImageListing
 from topline.pipeline.options import BackboneConfig, ImageLimits
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, begin
 from topline.storage.datasets import list_datasets
 from topline.storage.stores import Store
 
@@ -69,6 +69,5 @@ def fitted_backbone(
         again = backbone.fitted_as(spec) if isinstance(spec, Mapping) else None
         if again is not None:
             return again
-    if progress is not None:
-        progress.begin("fit on images")
+    begin(progress, "fit on images")
     return backbone.fit(pictures_of(listing, limits, seed=backbone.seed, side=backbone.side))

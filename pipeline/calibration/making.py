@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.calibration.stored import ROW_ARRAYS, row_draws, stored_calibration
 from topline.pipeline.errors import InputError
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.solvers.calibration import (
     Calibration,
@@ -47,8 +47,7 @@ def calibration_of(stored: StoredModel, progress: Progress | None = None) -> Cal
     except InputError:
         # Its dataset is gone: there is nothing to fit on.
         return Calibration(record.class_names, _own_probabilities(stored))
-    if progress is not None:
-        progress.begin("calibrate", len(val) + len(held), "rows")
+    begin(progress, "calibrate", len(val) + len(held), "rows")
     made = _made(stored, val, held, progress)
     if len(val) or len(held):
         try:
@@ -85,15 +84,8 @@ def _scored(
     stored: StoredModel, rows: TrainingRows, progress: Progress | None
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], list[str]]:
     """Return scores (r, m), labels (r,) and ids of the rows, or of every second, third, ... of very many."""
-    m = stored.model.record.m
-    wanted = np.arange(0, len(rows), -(-len(rows) * m // FITTED_SCORES))
-    scores = np.empty((len(wanted), m))
-    for start, stop, X in rows.tiles():
-        first, last = np.searchsorted(wanted, (start, stop))
-        if first < last:
-            scores[first:last] = stored.scores(X[wanted[first:last] - start])
-        if progress is not None:
-            progress.advance(stop - start)
+    wanted = np.arange(0, len(rows), -(-len(rows) * stored.model.record.m // FITTED_SCORES))
+    scores = stored.scores_of(rows, wanted, progress)
     ids = rows.dataset.sample_ids()
     return scores, rows.labels()[wanted].astype(np.int64), [ids[row] for row in rows.indices[wanted].tolist()]
 
@@ -104,12 +96,10 @@ def _calibration_rows(
     ids = rows.dataset.sample_ids()
     draws = row_draws([ids[row] for row in rows.indices.tolist()], CALIBRATION_SEED)
     labels, parts = rows.labels(), []
-    for start, stop, X in rows.tiles():
+    for start, stop, X in rows.tiles(progress):
         scores = stored.scores(X)
         p = None if found is None else found.probabilities(scores)
         parts.append(CalibrationRows.of(scores, p, labels[start:stop], draws[start:stop]))
-        if progress is not None:
-            progress.advance(stop - start)
     return CalibrationRows(*(np.concatenate([getattr(part, name) for part in parts]) for name in ROW_ARRAYS))
 
 

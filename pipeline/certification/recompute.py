@@ -41,7 +41,7 @@ from topline.pipeline.certification.objective import sums_of
 from topline.pipeline.certification.sums import FEASIBLE, CertificateSums
 from topline.pipeline.errors import CertificateMismatchError
 from topline.pipeline.options.problem import top_count
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel, TrainingRows, record_if_possible
 from topline.storage.models import ModelRecord
 
@@ -69,12 +69,14 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     kernel = None if stored.model.record.kernel is None else _kernel_rows(stored, rows)
     # Of a kernel model the scores are the features, whose weights are 1 unless there are no scores.
     W = stored.W if kernel is None else np.eye(kernel.m) * any(len(C) for _, C in kernel.parts)
-    sums = _no_sums(stored, W.shape)
+    # Where b and |A|^2 / n stand for an A that was not stored, W is W(A); else the pass itself finds an A.
+    has_dual_sums = not stored.model.has_duals and "dual_sums" in stored.model.arrays
+    sums = sums_of(stored, None if has_dual_sums else W.shape)
     k = top_count(stored.model.record.config, len(rows))
     if k is not None:
         _add_top(sums, stored, k, rows, progress)
     else:
-        _begin(progress, len(rows))
+        begin(progress, "certify", len(rows), "rows")
         if CUT_POINTS in stored.model.arrays:
             _take_point(sums, stored)
         for X, y, A in _tiles(stored, rows, kernel, progress):
@@ -83,13 +85,6 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
     if store:
         record_if_possible(model_url, certificate, certificate=certificate.to_dict())
     return certificate
-
-
-def _no_sums(stored: StoredModel, shape: tuple[int, ...]) -> CertificateSums:
-    """Return the sums over no rows, for a model with weights of this shape."""
-    # Where b and |A|^2 / n stand for an A that was not stored, W is W(A); else the pass itself finds an A.
-    has_dual_sums = not stored.model.has_duals and "dual_sums" in stored.model.arrays
-    return sums_of(stored, None if has_dual_sums else shape)
 
 
 def _kernel_rows(stored: StoredModel, training: TrainingRows) -> KernelRows:
@@ -132,11 +127,6 @@ def _take_point(sums: CertificateSums, stored: StoredModel) -> None:
     sums.infeasibility, sums.tolerance = max(0.0, sums.share - 1.0, -sums.share), FEASIBLE[8]
 
 
-def _begin(progress: Progress | None, rows: int) -> None:
-    if progress is not None:
-        progress.begin("certify", rows, "rows")
-
-
 def _add_top(
     sums: CertificateSums, stored: StoredModel, k: float, rows: TrainingRows, progress: Progress | None
 ) -> None:
@@ -147,7 +137,7 @@ def _add_top(
     n = len(rows)
     points, shares = _stored_cuts(stored) if sums.product is not None else (stored.W[None][:0], np.ones(0))
     smoothed = SmoothedLoss(sums.loss, sums.gamma, sums.gamma_own)
-    _begin(progress, n * passes(len(points), n, smoothed=sums.gamma > 0))
+    begin(progress, "certify", n * passes(len(points), n, smoothed=sums.gamma > 0), "rows")
 
     def tiles() -> Iterator[Any]:
         return _tiles(stored, rows, None, progress)
@@ -171,7 +161,7 @@ def _tiles(
     labels, step = rows.labels(), TILE_ROWS
     if kernel is None and rows.dataset.info.layout == "dense":
         step = min(step, max(LEAST_ROWS, TILE_BYTES // (8 * rows.shape[1])))
-    for first, last, unit in rows.tiles():
+    for first, last, unit in rows.tiles(progress):
         for start in range(first, last, step):
             stop = min(last, start + step)
             A = stored.model.duals(start, stop) if stored.model.has_duals else None
@@ -179,8 +169,6 @@ def _tiles(
             yield X if kernel is None else kernel.scores(X), labels[start:stop], A
             del X
         del unit  # before the next one is read
-        if progress is not None:
-            progress.advance(last - first)
 
 
 def _conclude(

@@ -32,7 +32,7 @@ from topline.pipeline.evaluation.records import (
     Tuned,
 )
 from topline.pipeline.evaluation.trust import TrustMeter
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel, TrainingRows, record_if_possible
 from topline.solvers.estimators.multilabel_metrics import (
     PARTITION_METRICS,
@@ -135,9 +135,8 @@ def _single_labels(
     values: dict[str, list[NDArray[Any]]] = {metric.name: [] for metric in known}
     ranks, firsts = np.empty_like(y), np.empty_like(y)
     meter, ids = TrustMeter(calibration_of(stored, progress)), rows.dataset.sample_ids()
-    if progress is not None:
-        progress.begin("evaluate", len(rows), "rows")
-    for start, stop, X in rows.tiles():
+    begin(progress, "evaluate", len(rows), "rows")
+    for start, stop, X in rows.tiles(progress):
         block = ScoredRows(stored.scores(X), y[start:stop])
         meter.add(block.scores, block.labels, [ids[row] for row in rows.indices[start:stop].tolist()])
         for metric in known:
@@ -145,8 +144,6 @@ def _single_labels(
         ranks[start:stop] = block.ranks
         block.scores[np.arange(stop - start), block.labels] = -np.inf
         firsts[start:stop] = block.scores.argmax(axis=1)
-        if progress is not None:
-            progress.advance(stop - start)
     trained = TrainingRows(rows.dataset, "train").class_counts()
     found = placed(
         {metric.name: metric.mean(np.concatenate(values[metric.name]), y, trained) for metric in known}
@@ -239,17 +236,9 @@ def _scored(
     sets = rows.solver_label_sets
     if sets is None:
         raise InputError(f"dataset {rows.dataset.info.id} has one label per row, and the model several")
-    if progress is not None:
-        progress.begin(stage, len(rows), "rows")
+    begin(progress, stage, len(rows), "rows")
     wanted = np.arange(0, len(rows), step)
-    scores = np.empty((len(wanted), stored.model.record.m))
-    for start, stop, X in rows.tiles():
-        first, last = np.searchsorted(wanted, (start, stop))
-        if first < last:
-            scores[first:last] = stored.scores(X[wanted[first:last] - start])
-        if progress is not None:
-            progress.advance(stop - start)
-    return sets.indicator(rows.labels()[wanted]), scores
+    return sets.indicator(rows.labels()[wanted]), stored.scores_of(rows, wanted, progress)
 
 
 def _qualities(names: tuple[str, ...], answers: ScoredLabelSets) -> tuple[LabelQuality, ...]:

@@ -26,7 +26,7 @@ from topline.pipeline.ingest.unnamed_backbone import unnamed_backbone
 from topline.pipeline.ingest.vanished import LISTINGS, vanished
 from topline.pipeline.interrupts import StopFlag, stop_on_signals
 from topline.pipeline.options import ClusterConfig, ExtractConfig
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, advance, begin
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import (
     Dataset,
@@ -102,8 +102,7 @@ def extract(
     Ctrl-C and where the cluster is lost.
     """
     begun = time.monotonic()
-    if progress is not None:
-        progress.begin("list images")
+    begin(progress, "list images")
     job = _prepare(config, progress, check, follow=follow)
     if job.writer.committed is not None:
         return _result(job, job.writer.committed, reused=True, seconds=time.monotonic() - begun, done=0)
@@ -218,10 +217,9 @@ def _run_units(
     left = [unit for unit in range(writer.units) if unit not in finished]
     skipped = sum(writer.bounds(unit).rows for unit in finished)
     watch = _Watch(job, progress, [writer.manifest_of(unit) for unit in finished])
-    if progress is not None:
-        progress.begin("extract", len(job.listing.items), "images")
-        if skipped:
-            progress.advance(skipped)
+    begin(progress, "extract", len(job.listing.items), "images")
+    if skipped:
+        advance(progress, skipped)
     units = Units(job.context, job.listing.items, watch.done, watch.advance, flag)
     try:
         _run(units, left, cluster, client)
@@ -271,8 +269,7 @@ class _Watch:
 
     def advance(self, images: int) -> None:
         """Count images as done."""
-        if self._progress is not None:
-            self._progress.advance(images)
+        advance(self._progress, images)
 
     def done(self, report: UnitReport) -> None:
         """Take in a unit."""

@@ -18,7 +18,7 @@ from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.ingest.splits import HeldOut, RowSplits, split_rows
 from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options import ImportConfig
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import (
     ConcatenatedFeatures,
     FeatureFile,
@@ -83,8 +83,7 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
         raise ConfigError("--features is missing: name a file of features")
     if "://" in config.features:
         raise InputError(f"{config.features}: features are read from this machine's disks: copy them first")
-    if progress is not None:
-        progress.begin("read labels")
+    begin(progress, "read labels")
     path = Path(config.features).expanduser().absolute()
     with closing(_source(config, path)) as source:
         with reading(source.place):
@@ -261,8 +260,7 @@ def _write(
 ) -> None:
     """Write the units that are not there yet."""
     plan, done = writer.plan, writer.done_units()
-    if progress is not None:
-        progress.begin("import", plan.n_rows, "rows")
+    begin(progress, "import", plan.n_rows, "rows")
     with stop_on_signals() as flag:
         for unit in range(plan.units):
             span = plan.bounds(unit)
@@ -275,8 +273,7 @@ def _write(
                 elif writer.layout == "csr":
                     X = csr_matrix(X)
                 writer.write_unit(unit, X, empty_manifest(ids[span.start : span.stop]))
-            if progress is not None:
-                progress.advance(span.rows)
+            advance(progress, span.rows)
             if flag:
                 raise InterruptedRunError(
                     f"stopped by {flag.reason}; {len(writer.done_units())} of {plan.units} parts are stored:"

@@ -13,7 +13,7 @@ from topline.pipeline.inspection.stored_point import stored_point
 from topline.pipeline.inspection.verdicts import SCHEMA, JudgedRows, Suspect, most_disputed, verdict_tables
 from topline.pipeline.options import InspectConfig
 from topline.pipeline.prediction.table import table_writer
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel
 from topline.solvers.inspection import DualPoint, LeaveOneOut, boundary_rows, judged_rows, leave_out_each
 from topline.storage.schema import SPLITS
@@ -67,8 +67,7 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
     point = stored_point(stored)
     taken = int(record.result.get("passes") or 0)
     budget = taken if config.max_passes is None else config.max_passes
-    if progress is not None:
-        progress.begin("leave rows out", budget, "passes")
+    begin(progress, "leave rows out", budget, "passes")
     found = leave_out_each(point, config.top_k, budget, None if progress is None else progress.advance)
     dataset = stored.dataset()
     judged = _all_rows(stored, point, found)

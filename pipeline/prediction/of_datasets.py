@@ -24,7 +24,7 @@ from topline.pipeline.prediction.dataset_table import dataset_tables, set_sizes
 from topline.pipeline.prediction.page import write_page
 from topline.pipeline.prediction.table import table_schema, table_writer
 from topline.pipeline.prediction.units import BatchTask, forget_model, predict_units
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel
 from topline.storage.cache import PredictionsDraft, StoredPredictions, cache_key
 from topline.storage.datasets import Dataset
@@ -197,8 +197,7 @@ def _entries(
     task: BatchTask, cluster: ClusterConfig, progress: Progress | None, client: Client | None
 ) -> list[FileEntry]:
     """Return the files of all units, predicted here or on workers."""
-    if progress is not None:
-        progress.begin("predict", task.dataset.info.n_rows, "rows")
+    begin(progress, "predict", task.dataset.info.n_rows, "rows")
     info = task.dataset.info
     size = info.n_rows * info.d * np.dtype(info.dtype).itemsize
     nowhere_else = client is None and cluster.workers is None and not cluster.scheduler

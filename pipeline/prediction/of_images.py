@@ -18,7 +18,7 @@ from topline.pipeline.options import PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule, ordered_members
 from topline.pipeline.prediction.page import write_page
 from topline.pipeline.prediction.table import table_schema, table_writer
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import StoredModel
 from topline.storage.errors import AccessError, DiskFullError
 
@@ -132,14 +132,12 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     network = open_backbone(backbone)
     describer = Describer(listing.root, backbone, config.limits)
     truth = KnownTruth.of(stored, listing)
-    if progress is not None:
-        progress.begin("predict", len(listing.items), "images")
+    begin(progress, "predict", len(listing.items), "images")
     found: list[Prediction] = []
     for start in range(0, len(listing.items), config.batch):
         rows = [ImageRow(item) for item in listing.items[start : start + config.batch]]
         found += _predicted(stored, describer, network, rows, rule, truth)
-        if progress is not None:
-            progress.advance(len(rows))
+        advance(progress, len(rows))
     result = PredictResult(
         stored.model.url,
         tuple(found),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.evaluation import RowMetric, ScoredRows, check_split, row_metrics
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.registry.class_changes import ClassChanges, class_changes
 from topline.pipeline.registry.drift import Drift, drift_between
@@ -242,8 +242,7 @@ def _row_values(
     progress: Progress | None,
 ) -> list[tuple[NDArray[Any], ...]]:
     """Return each row's value (n,) under each model, for every metric; each row is read once."""
-    if progress is not None:
-        progress.begin("compare", len(rows), "rows")
+    begin(progress, "compare", len(rows), "rows")
     prepared = [TrainingRows(rows.dataset, rows.split, side.model.transforms) for side in sides]
     codes = [side.codes(rows) for side in sides]
     parts: list[list[list[NDArray[Any]]]] = [[[] for _ in sides] for _ in metrics]
@@ -258,8 +257,7 @@ def _row_values(
             for metric, found in zip(metrics, parts, strict=True):
                 values = metric.row_values(block)
                 found[place].append(np.where(own >= 0, values, values.dtype.type(metric.unknown_class)))
-        if progress is not None:
-            progress.advance(stop - start)
+        advance(progress, stop - start)
     return [tuple(np.concatenate(own) for own in found) for found in parts]
 
 

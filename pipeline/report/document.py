@@ -26,7 +26,7 @@ from topline.pipeline.evaluation import (
 )
 from topline.pipeline.images import SourceImages
 from topline.pipeline.pages import DASH, ConfusionMatrix, Tile, count, flat, gap, make_page, percent
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, begin
 from topline.pipeline.report import facts, tables
 from topline.pipeline.report.answer_charts import accuracy_chart, reliability_chart, sizes_chart
 from topline.pipeline.report.run_section import event_table, run_charts, work_charts, work_facts
@@ -84,8 +84,7 @@ def write_report(
         if training_sizes and why:
             logger.warning("accuracy against training rows was not measured: %s", why)
         stored = StoredModel.open(model_url)
-    if progress is not None:
-        progress.begin("report")
+    begin(progress, "report")
     created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     page = render_report(gather(stored, SourceImages(stored.model.record.features), created)).encode()
     if path is not None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.evaluation import Evaluation, SizePoint, ranks_against_ties, topk_shares
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import StoredModel, TrainingRows, record_if_possible
 from topline.solvers.core.rows import as_rows, stacked
 from topline.solvers.errors import InvalidProblemError
@@ -109,8 +109,7 @@ class _Curve:
         rank = np.empty(len(order), dtype=np.int64)
         rank[order] = np.arange(len(order))
         X, y, rank = _picked(rows, drawn), rows.labels()[drawn].astype(np.int64), rank[drawn]
-        if self._progress is not None:
-            self._progress.begin("training sizes", len(sizes), "models")
+        begin(self._progress, "training sizes", len(sizes), "models")
         whole = self._ranks(self._stored.W)
         points, duals = [], np.zeros((len(drawn), self._stored.model.record.m), dtype=np.float32)
         for size in sizes:
@@ -119,8 +118,7 @@ class _Curve:
             ranks = self._ranks(W)
             differ = np.count_nonzero((ranks == 1) != (whole == 1))
             points.append(SizePoint(size, topk_shares(ranks, self._ks), float(np.sqrt(differ) / len(whole))))
-            if self._progress is not None:
-                self._progress.advance(1)
+            advance(self._progress, 1)
         return [*points, SizePoint(len(rows), topk_shares(whole, self._ks), 0.0)]
 
     def _trained(

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from topline.pipeline.options import BLOCKS_AT_MOST
+from topline.pipeline.progress import Progress, advance
 from topline.pipeline.readers import label_sets_for_solver
 from topline.pipeline.rows.read_batches import Rows, batch_rows, batches_within, empty_rows, nbytes, row_bytes
 from topline.solvers.core.rows import as_rows, stacked
@@ -184,12 +185,13 @@ class TrainingRows:
             rows[low : low + step] = self._transforms.apply(to_float32(raw[low : low + step]))
         return rows
 
-    def tiles(self) -> Iterator[tuple[int, int, Rows]]:
-        """Return all rows, as (start, stop, rows) batch by batch."""
+    def tiles(self, progress: Progress | None = None) -> Iterator[tuple[int, int, Rows]]:
+        """Return all rows, as (start, stop, rows) batch by batch; advance `progress` after each."""
         for batch in range(self.batches):
             start, stop = self.batch_span(batch)
             if stop > start:
                 yield start, stop, self.read_batch(batch)
+                advance(progress, stop - start)
 
     def __getitem__(self, rows: slice) -> Rows:
         start, stop, step = rows.indices(len(self))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse, vstack
 
 from topline.pipeline.errors import InputError, NotStoredError
+from topline.pipeline.progress import Progress
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.transforms import Transforms
 from topline.solvers.kernels import Kernel, KernelExpansion, is_precomputed, kernel_from_dict
@@ -67,6 +68,17 @@ class StoredModel:
         if self.kernel is None:
             return np.asarray(X @ self.W, dtype=np.float64)
         return self.expansion.scores(X)
+
+    def scores_of(
+        self, rows: TrainingRows, wanted: NDArray[np.intp], progress: Progress | None
+    ) -> NDArray[np.float64]:
+        """Return the scores (r, m) of the `wanted` rows (r,), whose numbers ascend; one pass over all."""
+        scores = np.empty((len(wanted), self.model.record.m))
+        for start, stop, X in rows.tiles(progress):
+            first, last = np.searchsorted(wanted, (start, stop))
+            if first < last:
+                scores[first:last] = self.scores(X[wanted[first:last] - start])
+        return scores
 
     def dataset(self) -> Dataset:
         """Return the dataset it was trained on; `InputError` if that is gone or is not the same any more."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.cluster import known_workers
 from topline.pipeline.errors import ClusterError, ConfigError
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.core.rows import as_rows
@@ -94,12 +94,10 @@ def kernel_of_rows(
         logger.info("kernel %s of %s is there already", key, store.url)
         return found
     task = KernelTask(rows, kernel, KernelDraft.begin(store, key, len(rows)))
-    if progress is not None:
-        progress.begin("kernel", len(rows), "rows")
+    begin(progress, "kernel", len(rows), "rows")
     try:
         entries = _computed(task, client, progress, stop)
-        if progress is not None:
-            progress.begin("factor the kernel")
+        begin(progress, "factor the kernel")
         F = _factored(task, entries)
         return task.draft.publish(key, entries, _row_blocks(F), facts)
     except BaseException:
@@ -117,8 +115,7 @@ def _computed(
     done = _here(task, runs) if local or client is None else _on_workers(task, runs, client)
     for written in done:
         entries += written
-        if progress is not None:
-            progress.advance(sum(entry.rows[1] - entry.rows[0] for entry in written if entry.rows))
+        advance(progress, sum(entry.rows[1] - entry.rows[0] for entry in written if entry.rows))
         if stop():
             raise StopAskedError
     return sorted(entries)

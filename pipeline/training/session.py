@@ -14,7 +14,7 @@ from topline.pipeline.cluster import DaskExecutor
 from topline.pipeline.errors import ClusterError, InterruptedRunError
 from topline.pipeline.interrupts import stop_on_signals, whole_interrupts
 from topline.pipeline.options import ClusterConfig, TrainConfig
-from topline.pipeline.progress import Progress
+from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training.checkpointing import (
     RunPlace,
@@ -132,8 +132,7 @@ def _trained(
         )  # fmt: skip
         if isinstance(executor, DaskExecutor):
             executor.recover_from(recorder)
-        if progress is not None:
-            progress.begin("train", config.max_passes, "passes")
+        begin(progress, "train", config.max_passes, "passes")
         for sentence in run.notes:
             recorder.note({"event": "note", "reason": sentence})
         with recorder:
@@ -154,8 +153,7 @@ def _trained(
 
 def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> None:
     """Compile before the clock starts, and before the workers, who then find the kernels on disk."""
-    if progress is not None:
-        progress.begin("compile")
+    begin(progress, "compile")
     config = plan.config
     compile_jit_functions(
         plan.loss,
