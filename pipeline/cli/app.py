@@ -59,67 +59,39 @@ def _add(panel: str, handler: Handler, example: str, sections: str = "", **optio
     add_command(parent, handler, f"topline {example}", sections.split(), panel=panel or None, **options)
 
 
-_add(
-    STEPS, run.run, "run --images photos --store photos-store --k 5", "run extract train cluster evaluate",
-    hidden={"dataset", "resume", "certify"}, flow=True,
-)  # fmt: skip
-_add(
-    STEPS,
-    ingest.extract,
-    "extract --images photos --store photos-store --backbone hog",
-    "extract cluster",
-    flow=True,
-)
+# fmt: off
+_add(STEPS, run.run, "run --images photos --store photos-store --k 5", "run extract train cluster evaluate",
+     hidden={"dataset", "resume", "certify"}, flow=True)
+_add(STEPS, ingest.extract, "extract --images photos --store photos-store --backbone hog", "extract cluster",
+     flow=True)
 _add(STEPS, ingest.import_, "import --features embeddings.npy --labels labels.npy --store my-store", "import")
-_add(
-    STEPS,
-    train.train,
-    "train --store topline-run --loss topk_hinge --k 5 --C 1.0",
-    "train cluster",
-    flow=True,
-)
-_add(
-    STEPS,
-    sweep.sweep,
-    "sweep --store topline-run --C 1e-3:1e2:11 --k 1,5 --topk 5",
-    "sweep cluster",
-    flow=True,
-)
+_add(STEPS, train.train, "train --store topline-run --loss topk_hinge --k 5 --C 1.0", "train cluster",
+     flow=True)
+_add(STEPS, sweep.sweep, "sweep --store topline-run --C 1e-3:1e2:11 --k 1,5 --topk 5", "sweep cluster",
+     flow=True)
 _add(MODELS, train.certify, "certify topline-run/models/m0001")
 _add(MODELS, evaluate.evaluate, "evaluate topline-run/models/m0001 --split test", "evaluate", flow=True)
 _add(MODELS, report.report, "report topline-run/models/m0001 --output report.html")
-_add(
-    MODELS,
-    predict.predict,
-    "predict topline-run/models/m0001 --images new-photos --top-k 5",
-    "predict cluster",
-)
+_add(MODELS, predict.predict, "predict topline-run/models/m0001 --images new-photos --top-k 5",
+     "predict cluster")
 _add(MODELS, inspect.inspect, "inspect topline-run/models/m0001 --output suspects.csv", "inspect")
 _add(MODELS, export.export, "export topline-run/models/m0001 --format onnx --output model.onnx")
 app.add_typer(models_app, rich_help_panel=MODELS)
 _add("", models.list_, "models list --store topline-run")
 _add("", models.show, "models show topline-run/models/m0001")
-_add(
-    "", models.compare, "models compare topline-run/models/m0002 topline-run/models/m0001", "evaluate",
-    hidden={"confused"},
-)  # fmt: skip
-_add(
-    "", models.promote, "models promote topline-run/models/m0002 --by-rule", "promote evaluate",
-    hidden={"confused"},
-)  # fmt: skip
+_add("", models.compare, "models compare topline-run/models/m0002 topline-run/models/m0001", "evaluate",
+     hidden={"confused"})
+_add("", models.promote, "models promote topline-run/models/m0002 --by-rule", "promote evaluate",
+     hidden={"confused"})
 _add("", models.rollback, "models rollback --store topline-run")
 _add("", models.archive, "models archive topline-run/models/m0001")
 _add("", models.delete, "models delete topline-run/models/m0001")
 _add("", models.pin, 'models pin topline-run/models/m0001 --reason "the one in the paper"')
 _add("", models.unpin, "models unpin topline-run/models/m0001")
-_add(
-    FRESH, retrain.retrain, "retrain --images photos --store photos-store", retrain.SECTIONS,
-    hidden=retrain.HIDDEN, flow=True,
-)  # fmt: skip
-_add(
-    FRESH, retrain.serve, 'serve --every "0 2 * * *" --images photos --store photos-store', retrain.SECTIONS,
-    hidden=retrain.HIDDEN,
-)  # fmt: skip
+_add(FRESH, retrain.retrain, "retrain --images photos --store photos-store", retrain.SECTIONS,
+     hidden=retrain.HIDDEN, flow=True)
+_add(FRESH, retrain.serve, 'serve --every "0 2 * * *" --images photos --store photos-store', retrain.SECTIONS,
+     hidden=retrain.HIDDEN)
 _add(CHECKS, status.status, "status topline-run")
 _add(FRESH, upkeep.prune, "prune topline-run --keep 5 --days 7 --dry-run", "prune")
 _add(FRESH, upkeep.forget, 'forget photos-store --rows cats/0001.jpg --reason "asked to be deleted"')
@@ -127,3 +99,4 @@ _add(CHECKS, dashboard.dashboard, "dashboard --store topline-run --port 8788")
 _add(CHECKS, upkeep.fsck, "fsck topline-run")
 _add(CHECKS, doctor.doctor, "doctor --schedule")
 _add(CHECKS, certs.certs, "certs --out certs --host scheduler.example")
+# fmt: on

@@ -81,7 +81,7 @@ def export_table(seen: ModelSeen) -> Table:
     """Return the formats that the model is exported in, with the command or why there is none."""
     rows = []
     for name, form in FORMATS.items():
-        obstacle = form.obstacle_to(seen.record)
+        obstacle = form.obstacle(seen.record)
         output = f"{seen.record.id}{'' if form.folder_record else form.suffix}"
         command = f"topline export {shlex.quote(seen.url)} --format {name} --output {output}"
         state = Badge("good", "can hold it") if obstacle is None else Badge("soft", "cannot")

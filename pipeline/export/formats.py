@@ -58,11 +58,7 @@ class ExportFormat:
     def __post_init__(self) -> None:
         object.__setattr__(self, "suffix", self.suffix or f".{self.name}")
 
-    def obstacle(self, stored: StoredModel) -> str | None:
-        """Return what of a model the format cannot hold, None if it can hold all."""
-        return self.obstacle_to(stored.model.record)
-
-    def obstacle_to(self, record: ModelRecord) -> str | None:
+    def obstacle(self, record: ModelRecord) -> str | None:
         """Return what of the model of this record the format cannot hold, None if it can hold all."""
         if record.kernel is not None and not self.kernel:
             return f"has the kernel {record.kernel['name']} and scores through its training rows"
@@ -231,10 +227,10 @@ def chosen_format(name: str | None, path: Path | None) -> ExportFormat:
 
 def require_holds(form: ExportFormat, stored: StoredModel) -> None:
     """Raise `ConfigError` for a model that the format cannot hold, naming the formats that can."""
-    obstacle = form.obstacle(stored)
+    obstacle = form.obstacle(stored.model.record)
     if obstacle is None:
         return
-    others = [other.name for other in FORMATS.values() if other.obstacle(stored) is None]
+    others = [other.name for other in FORMATS.values() if other.obstacle(stored.model.record) is None]
     instead = f"{form.name} cannot hold: export it as {' or '.join(others)}"
     if not others:
         instead = (

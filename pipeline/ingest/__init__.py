@@ -12,8 +12,8 @@ from topline.pipeline.ingest.editing import Edits, edited_dataset
 from topline.pipeline.ingest.extract_result import ExtractResult
 from topline.pipeline.ingest.extraction import extract
 from topline.pipeline.ingest.forgetting import forget
-from topline.pipeline.ingest.found_classes import names_line
 from topline.pipeline.ingest.importing import ImportResult, import_features
+from topline.pipeline.ingest.listed_images import names_line
 from topline.pipeline.ingest.unit import Describer, ImageRow, open_backbone
 
 __all__ = [

@@ -16,14 +16,12 @@ from topline.pipeline.backbones import Backbone, fitted_backbone, make_backbone
 from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
 from topline.pipeline.images import ImageListing, list_images
 from topline.pipeline.ingest.extract_result import ExtractResult
-from topline.pipeline.ingest.found_classes import classes_found
 from topline.pipeline.ingest.known_images import KnownImages, known_images
+from topline.pipeline.ingest.listed_images import LISTINGS, classes_found, unnamed_backbone, vanished
 from topline.pipeline.ingest.row_order import row_order
 from topline.pipeline.ingest.splits import CONTENT_RULE, HeldOut, RowSplits, recorded_splits, with_splits
 from topline.pipeline.ingest.unit import Describer, UnitContext, UnitReport
 from topline.pipeline.ingest.unit_runs import StoppedError, Units
-from topline.pipeline.ingest.unnamed_backbone import unnamed_backbone
-from topline.pipeline.ingest.vanished import LISTINGS, vanished
 from topline.pipeline.interrupts import StopFlag, stop_on_signals
 from topline.pipeline.options import ClusterConfig, ExtractConfig
 from topline.pipeline.progress import Progress, advance, begin

@@ -94,12 +94,7 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
         info, reused = writer.committed, writer.committed is not None
         if info is None:
             _write(config, source, writer, ids, progress)
-            info = writer.commit(
-                rows.labels,
-                rows.split,
-                rows.class_names,
-                label_sets=rows.label_sets,
-            )
+            info = writer.commit(rows.labels, rows.split, rows.class_names, label_sets=rows.label_sets)
     return ImportResult(
         dataset=info.id,
         store=writer.store.url,
@@ -117,8 +112,11 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
 
 def _source(config: ImportConfig, path: Path) -> FeatureFile:
     """Return the features at `path`, followed by those of the test rows where they have their own file."""
-    inside = config.labels is None or _names_attributes(config)
-    names = (config.features_name, config.labels_name if inside else None, _label_attributes(config))
+    attributes = None
+    if config.labels is not None and _names_attributes(config):
+        attributes = read_label_names(config.labels)
+    inside = config.labels is None or attributes is not None
+    names = (config.features_name, config.labels_name if inside else None, attributes)
     if config.test_features is None:
         return open_features(path, *names)
     if config.split is not None:
@@ -195,13 +193,6 @@ def _tell(source: FeatureFile, rows: RowSplits) -> None:
     single = [rows.class_names[code] for code in np.flatnonzero(counts == 1).tolist()]
     if single:
         logger.info("classes of one row, too few to train on and to measure: %s", named(single))
-
-
-def _label_attributes(config: ImportConfig) -> list[str] | None:
-    """Return the attributes of an ARFF file that are labels, where --labels is the XML that names them."""
-    if config.labels is None or not _names_attributes(config):
-        return None
-    return read_label_names(config.labels)
 
 
 def _names_attributes(config: ImportConfig) -> bool:

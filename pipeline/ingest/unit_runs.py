@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.errors import ClusterError
@@ -73,7 +74,7 @@ class Units:
                 if self.flag:
                     raise StoppedError
                 room = IN_FLIGHT * max(1, clock.threads(client)) - len(pending)
-                for unit in _take(units, room):
+                for unit in islice(units, max(0, room)):
                     pending[self._submit(client, unit)] = unit
                 if not pending:
                     return
@@ -154,9 +155,3 @@ class _Clock:
         """`ClusterError` where nothing has ended for too long."""
         if time.monotonic() - self._ended > UNIT_SECONDS:
             raise ClusterError(f"none of {pending} units ended within {UNIT_SECONDS:g} s")
-
-
-def _take(units: Iterator[int], count: int) -> Iterator[int]:
-    """Take up to `count` of the units."""
-    for _, unit in zip(range(count), units, strict=False):
-        yield unit

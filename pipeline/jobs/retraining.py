@@ -175,17 +175,11 @@ class _Retraining:
     def _trained(self, options: TrainConfig, run: RunRecord | None) -> str:
         """Train a model, from where a killed run stopped or from an earlier model, and return its URL."""
         if run is not None:
-            resumed = TrainConfig(store=options.store, resume=run.id, tol=options.tol)
-            return self._train(resumed)
-        start = _start(self.store, self.config.start)
-        chosen = options.model_copy(update={"start_from": start})
-        return self._train(chosen)
-
-    def _train(self, options: TrainConfig) -> str:
-        steps = self.steps
-        return train(
-            options, self.cluster, self.progress, self.client, fit=steps.fit, certify=steps.certify
-        ).model
+            chosen = TrainConfig(store=options.store, resume=run.id, tol=options.tol)
+        else:
+            chosen = options.model_copy(update={"start_from": _start(self.store, self.config.start)})
+        fit, certify = self.steps.fit, self.steps.certify
+        return train(chosen, self.cluster, self.progress, self.client, fit=fit, certify=certify).model
 
     def _result(
         self, made: ModelRecord, dataset: Dataset, changes: Changes, begun: float, **decision: Any

@@ -196,7 +196,10 @@ class _Session:
         losses = 0
         while True:
             try:
-                result = on_kernel(self.run.plan, self.kernel, self.executor, self._solved(checkpoint))
+                solved = self._solved(checkpoint)
+                if solved.status not in {Status.SOLVED, Status.NONFINITE}:
+                    self.recorder.save(solved.state)
+                result = on_kernel(self.run.plan, self.kernel, self.executor, solved)
                 if result.status in {Status.INTERRUPTED, Status.NONFINITE}:
                     return result, ""
                 self.recorder.check_lock()
@@ -225,13 +228,10 @@ class _Session:
     def _solved(self, checkpoint: Checkpoint | None) -> SolveResult:
         plan, config = self.run.plan, self.run.plan.config
         if plan.on_blocks:
-            result = solved_on_blocks(plan, self.rows, self.executor, self.recorder, checkpoint, self.picked)
-            if result.status not in {Status.SOLVED, Status.NONFINITE}:
-                self.recorder.save(result.state)
-            return result
+            return solved_on_blocks(plan, self.rows, self.executor, self.recorder, checkpoint, self.picked)
         start = plan.start if checkpoint is None else None
         duals = checkpoint.dual_blocks() if checkpoint is not None and checkpoint.has_duals else None
-        result = solve(
+        return solve(
             self.rows,
             plan.rows.labels(),
             plan.loss,
@@ -260,9 +260,6 @@ class _Session:
             # A model with a kernel is its dual variables.
             of_duals=plan.kernel is not None,
         )
-        if result.status not in {Status.SOLVED, Status.NONFINITE}:
-            self.recorder.save(result.state)
-        return result
 
     def _save_weights(self) -> None:
         """Save the last state; without dual variables the coordinator has all of it."""
