@@ -223,6 +223,4 @@ def write_page(store_url: str, name: str | None, path: Path) -> str:
         page = model_page(follower.model(name), now)
     else:
         page = run_page(*follower.run(name), now)
-    path = path.absolute()
-    open_store(str(path.parent), create=True).write_bytes(path.name, page.html.encode())
-    return str(path)
+    return page.write(path)

@@ -16,10 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from topline.pipeline.calibration import calibration_of
-from topline.pipeline.errors import PipelineError
 from topline.pipeline.evaluation.metric_kinds import ranks_against_ties
 from topline.pipeline.evaluation.records import ClassAccuracy, Evaluation
-from topline.pipeline.images import thumbnail
+from topline.pipeline.images import thumbnail_or_reason
 from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.solvers.calibration import ProbabilityMap
 
@@ -204,11 +203,7 @@ class _Pictures:
 
     def _made(self, answer: _Answer) -> ShownImage:
         entry = self._manifest.slice(answer.row, 1).to_pylist()[0]
-        picture, note = None, ""
-        try:
-            picture = thumbnail(self._read_image(entry), PICTURE_SIDE)
-        except (OSError, PipelineError) as error:
-            note = str(error)
+        picture, note = thumbnail_or_reason(lambda: self._read_image(entry), PICTURE_SIDE)
         return ShownImage(
             name=str(entry["path"] or entry["sample_id"]),
             label=self._names[answer.label],

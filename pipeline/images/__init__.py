@@ -6,7 +6,7 @@ from the header before anything is decoded.  An image that cannot be used keeps 
 
 from __future__ import annotations
 
-from topline.pipeline.images.decoding import Pixels, decode, read_picture, thumbnail
+from topline.pipeline.images.decoding import Pixels, decode, read_picture, thumbnail, thumbnail_or_reason
 from topline.pipeline.images.demo import write_digits
 from topline.pipeline.images.items import (
     DELIMITERS,
@@ -35,6 +35,7 @@ __all__ = [
     "sorted_names",
     "split_name",
     "thumbnail",
+    "thumbnail_or_reason",
     "word",
     "write_digits",
 ]

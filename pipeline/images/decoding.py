@@ -13,7 +13,7 @@ import base64
 import io
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from topline.pipeline.errors import ImageRejectedError
+from topline.pipeline.errors import ImageRejectedError, PipelineError
 from topline.pipeline.options import ImageLimits
 
 Pixels = NDArray[np.uint8]
@@ -194,6 +194,14 @@ def _not_an_image(data: bytes) -> str:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def thumbnail_or_reason(read: Callable[[], Pixels], side: int = THUMBNAIL_SIDE) -> tuple[str | None, str]:
+    """Return the thumbnail of what `read` returns, or None and why it cannot be read any more."""
+    try:
+        return thumbnail(read(), side), ""
+    except (OSError, PipelineError) as error:
+        return None, str(error)
 
 
 def thumbnail(image: Pixels, side: int = THUMBNAIL_SIDE) -> str:

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from topline.pipeline.errors import PipelineError
-from topline.pipeline.images import SourceImages, thumbnail
+from topline.pipeline.images import SourceImages, thumbnail_or_reason
 from topline.pipeline.inspection.duplicates import CompareRows, Duplicate, Neighbour
 from topline.pipeline.inspection.verdicts import Suspect
 from topline.pipeline.pages import Column, Table, csv_url, make_page
 from topline.storage.datasets import Dataset
 from topline.storage.records import now
-from topline.storage.stores import open_store
 
 #: Labels in dispute that have a card, and neighbours on it.
 SHOWN, NEAR = 60, 3
@@ -69,7 +67,7 @@ class Shown:
 
 def write_page(path: Path, shown: Shown) -> None:
     """Write the page; what is there is replaced."""
-    html = make_page(
+    make_page(
         "inspect.html.j2",
         style=STYLE,
         model=shown.model,
@@ -81,9 +79,7 @@ def write_page(path: Path, shown: Shown) -> None:
         duplicates=_duplicates(shown.duplicates),
         boundary=_boundary(shown.boundary),
         created=now(),
-    ).html
-    path = path.absolute()
-    open_store(str(path.parent), create=True).write_bytes(path.name, html.encode())
+    ).write(path)
 
 
 def _duplicates(found: Sequence[Duplicate] | None) -> Table:
@@ -121,10 +117,7 @@ class _Pictures:
 
     def of(self, row: int) -> tuple[str | None, str]:
         """Return the picture of a row, or None and why."""
-        try:
-            return thumbnail(self._source(self._manifest.slice(row, 1).to_pylist()[0])), ""
-        except (OSError, PipelineError) as error:
-            return None, str(error)
+        return thumbnail_or_reason(lambda: self._source(self._manifest.slice(row, 1).to_pylist()[0]))
 
     def near(self, neighbour: Neighbour) -> Near:
         """Return a neighbour with its picture."""

@@ -10,12 +10,14 @@ import functools
 import hashlib
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from topline.pipeline.pages import formatting
 from topline.pipeline.pages.spreadsheet import csv_url
+from topline.storage.stores import open_store
 
 FILTERS = ("number", "percent", "duration", "count", "when", "gap")
 
@@ -34,6 +36,12 @@ class Page:
 
     html: str
     policy: str
+
+    def write(self, path: Path) -> str:
+        """Write the page to a file, which is replaced in one step; return its absolute path."""
+        path = path.absolute()
+        open_store(str(path.parent), create=True).write_bytes(path.name, self.html.encode())
+        return str(path)
 
 
 @dataclass(frozen=True)

@@ -11,24 +11,24 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topline.pipeline.errors import ClusterError, InputError, NotStoredError
+from topline.pipeline.errors import ClusterError, InputError
 from topline.pipeline.images import Pixels, SourceImages
 from topline.pipeline.options import ClusterConfig, PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule
 from topline.pipeline.prediction.dataset_table import dataset_tables, set_sizes
-from topline.pipeline.prediction.page import write_page
-from topline.pipeline.prediction.table import table_schema, table_writer
+from topline.pipeline.prediction.page import write_files
+from topline.pipeline.prediction.table import table_schema
 from topline.pipeline.prediction.units import BatchTask, forget_model, predict_units
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel
 from topline.storage.cache import PredictionsDraft, StoredPredictions, cache_key
 from topline.storage.datasets import Dataset
-from topline.storage.errors import AccessError, DiskFullError
 from topline.storage.stores import FileEntry, Store, open_store
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def predict_dataset(
             seconds=time.perf_counter() - started,
             reused=reused,
         )
-        return _written(result, config, found, dataset)
+        return _shown(result, config, found, dataset)
 
 
 def _draft(store: Store, key: str, dataset: Dataset, rule: AnswerRule, m: int) -> PredictionsDraft:
@@ -154,28 +154,18 @@ def _predicted(
         raise
 
 
-def _written(
+def _shown(
     result: BatchResult, config: PredictConfig, found: StoredPredictions, dataset: Dataset
 ) -> BatchResult:
     """Write the table and the page that are asked for, and return the result with their places."""
-    try:
-        if config.output is not None:
-            with table_writer(config.output, table_schema("sample_id", sets=found.sets is not None)) as write:
-                for table in dataset_tables(found, dataset):
-                    write(table)
-            result = replace(result, output=str(config.output))
-        if config.page is not None:
-            manifest, source = dataset.manifest(), SourceImages(dataset.info.features)
+    schema = table_schema("sample_id", sets=found.sets is not None)
+    manifest, source = cache(dataset.manifest), SourceImages(dataset.info.features)
 
-            def picture(place: int, _: Mapping[str, Any]) -> Pixels:
-                return source(manifest.slice(place, 1).to_pylist()[0])
+    def picture(place: int, _: Mapping[str, Any]) -> Pixels:
+        return source(manifest().slice(place, 1).to_pylist()[0])
 
-            subject, tables = f"rows of dataset {dataset.info.id}", dataset_tables(found, dataset)
-            write_page(config.page, config, result.model, subject, tables, picture)
-            result = replace(result, page=str(config.page))
-    except (AccessError, DiskFullError) as error:
-        raise NotStoredError(str(error), result) from error
-    return result
+    subject = f"rows of dataset {dataset.info.id}"
+    return write_files(result, config, subject, schema, lambda: dataset_tables(found, dataset), picture)
 
 
 def _check(stored: StoredModel, dataset: Dataset) -> None:

@@ -11,16 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from topline.pipeline.backbones import Backbone, FeatureFunction, backbone_of_spec
-from topline.pipeline.errors import ConfigError, InputError, NotStoredError
+from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import ImageItem, ImageListing, Pixels, decode, list_images
 from topline.pipeline.ingest import Describer, ImageRow, open_backbone
 from topline.pipeline.options import PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule, ordered_members
-from topline.pipeline.prediction.page import write_page
-from topline.pipeline.prediction.table import table_schema, table_writer
+from topline.pipeline.prediction.page import write_files
+from topline.pipeline.prediction.table import table_schema
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import StoredModel
-from topline.storage.errors import AccessError, DiskFullError
 
 
 @dataclass(frozen=True)
@@ -138,36 +137,17 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
         rows = [ImageRow(item) for item in listing.items[start : start + config.batch]]
         found += _predicted(stored, describer, network, rows, rule, truth)
         advance(progress, len(rows))
-    result = PredictResult(
-        stored.model.url,
-        tuple(found),
-        len(listing.ignored),
-        rule.calibration,
-        config.coverage,
-    )
-    return _written(result, config, listing)
-
-
-def _written(result: PredictResult, config: PredictConfig, listing: ImageListing) -> PredictResult:
-    """Write the table and the page that were asked for, and return the result with their places."""
+    model, ignored = stored.model.url, len(listing.ignored)
+    result = PredictResult(model, tuple(found), ignored, rule.calibration, config.coverage)
     schema = table_schema("path", sets=config.coverage is not None)
-    table = image_table(result.predictions, schema)
 
     def picture(place: int, _: Mapping[str, Any]) -> Pixels:
         data = listing.items[place].read(listing.root, config.limits.max_bytes)
         return decode(data, config.limits)
 
-    try:
-        if config.output is not None:
-            with table_writer(config.output, schema) as write:
-                write(table)
-            result = replace(result, output=str(config.output))
-        if config.page is not None:
-            write_page(config.page, config, result.model, f"images of {config.images}", [table], picture)
-            result = replace(result, page=str(config.page))
-    except (AccessError, DiskFullError) as error:
-        raise NotStoredError(str(error), result) from error
-    return result
+    return write_files(
+        result, config, f"images of {config.images}", schema, lambda: [image_table(found, schema)], picture
+    )
 
 
 def image_table(predictions: Sequence[Prediction], schema: pa.Schema) -> pa.Table:

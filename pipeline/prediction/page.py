@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from topline.pipeline.errors import PipelineError
-from topline.pipeline.images import thumbnail
+from topline.pipeline.errors import NotStoredError
+from topline.pipeline.images import thumbnail_or_reason
 from topline.pipeline.options import PredictConfig
 from topline.pipeline.pages import csv_url, make_page
+from topline.pipeline.prediction.table import table_writer
+from topline.storage.errors import AccessError, DiskFullError
 from topline.storage.records import now
-from topline.storage.stores import open_store
+
+#: The result of a prediction: a dataclass with a `model`, and with the places `output` and `page`.
+Result = TypeVar("Result", bound=Any)
 
 SHOWN = 200
 STYLE = """
@@ -62,7 +66,7 @@ def write_page(
     """
     rows, total, unread = _least_certain(tables)
     cards = [_card(place, row, read_picture) for place, row in rows]
-    html = make_page(
+    make_page(
         "predictions.html.j2",
         style=STYLE,
         model=model,
@@ -75,9 +79,33 @@ def write_page(
         total=total,
         unread=unread,
         created=now(),
-    ).html
-    path = path.absolute()
-    open_store(str(path.parent), create=True).write_bytes(path.name, html.encode())
+    ).write(path)
+
+
+def write_files(
+    result: Result,
+    config: PredictConfig,
+    subject: str,
+    schema: pa.Schema,
+    tables: Callable[[], Iterable[pa.Table]],
+    read_picture: ReadPicture,
+) -> Result:
+    """Write the table and the page that are asked for, and return the result with their places.
+
+    `NotStoredError` with the result where one of them cannot be written.
+    """
+    try:
+        if config.output is not None:
+            with table_writer(config.output, schema) as write:
+                for table in tables():
+                    write(table)
+            result = replace(result, output=str(config.output))
+        if config.page is not None:
+            write_page(config.page, config, result.model, subject, tables(), read_picture)
+            result = replace(result, page=str(config.page))
+    except (AccessError, DiskFullError) as error:
+        raise NotStoredError(str(error), result) from error
+    return result
 
 
 def _csv(cards: Sequence[Card]) -> str:
@@ -121,11 +149,7 @@ def certainty(row: Mapping[str, Any]) -> float:
 def _card(place: int, row: Mapping[str, Any], read_picture: ReadPicture) -> Card:
     name = str(row.get("path") or row.get("sample_id"))
     label, classes = row["label"], row["classes"]
-    picture, note = None, ""
-    try:
-        picture = thumbnail(read_picture(place, row))
-    except (OSError, PipelineError) as error:
-        note = str(error)
+    picture, note = thumbnail_or_reason(lambda: read_picture(place, row))
     figures = [f"{p:.1%}" for p in row["probabilities"] or ()] or [f"{s:.3f}" for s in row["scores"]]
     guesses = tuple(zip(classes, figures, strict=True))
     members = None if row.get("set") is None else tuple(row["set"])
