@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from topline.pipeline.options.train import DATA_STORE, NonEmpty
+from topline.pipeline.options.train import DATA_STORE, NonEmpty, Options
 
 # What a network's input may look like; the classes of preprocessing take them from here.
 Layout = Literal["NCHW", "NHWC"]
@@ -15,14 +15,12 @@ Channels = Literal["RGB", "BGR"]
 Interpolation = Literal["bilinear", "bicubic"]
 
 
-class SplitConfig(BaseModel):
+class SplitConfig(Options):
     """How rows without a given split are divided into training rows and those that are held out.
 
     Where splits are given, but none for validation or calibration, these shares are taken of the training
     rows.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     test_share: float = Field(
         default=0.2,
@@ -51,20 +49,16 @@ class SplitConfig(BaseModel):
         return self
 
 
-class LabelConfig(BaseModel):
+class LabelConfig(Options):
     """How the labels of a row are written where it has several."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     label_separator: NonEmpty | None = Field(
         default=None, description="Text between the labels of a row that has several, such as ;"
     )
 
 
-class ImageLimits(BaseModel):
+class ImageLimits(Options):
     """What an image may cost; anything above is rejected from its header, before its pixels are decoded."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_pixels: int = Field(default=64_000_000, ge=1, description="Most pixels of an image")
     max_bytes: int = Field(default=128 << 20, ge=1, description="Most bytes of an image file")
@@ -76,10 +70,8 @@ class ImageLimits(BaseModel):
         return ImageLimits(max_pixels=self.max_pixels, max_bytes=self.max_bytes, max_side=self.max_side)
 
 
-class BackboneConfig(BaseModel):
+class BackboneConfig(Options):
     """The backbone, and what of its preprocessing is not as its file (FILE.json) or its author says."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     backbone: NonEmpty | None = Field(
         default=None,
@@ -227,10 +219,8 @@ class PredictConfig(ImageLimits):
     _are_two_files = model_validator(mode="after")(_two_files)
 
 
-class InspectConfig(BaseModel):
+class InspectConfig(Options):
     """What is asked of a model's own rows: whose labels look wrong, and how much work proof is worth."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     output: TablePath | None = Field(
         default=None, description="Table of all labels to write, FILE.parquet or FILE.csv, worst first"

@@ -5,20 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.ingest import ExtractConfig
-from topline.pipeline.options.train import RUN_STORE, EvaluateConfig, NonEmpty, TrainConfig
+from topline.pipeline.options.train import RUN_STORE, EvaluateConfig, NonEmpty, Options, TrainConfig
 
 if TYPE_CHECKING:
     from topline.storage.models import ModelRecord
 
 
-class JobOptions(BaseModel):
+class JobOptions(Options):
     """Where everything goes; the section [run] of a configuration file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     store: NonEmpty = Field(default=RUN_STORE, description="Store for features, models and reports")
     report: Path | None = Field(default=None, description="Report to write (default: in the store)")
@@ -40,10 +38,8 @@ class RunConfig(JobOptions):
     evaluate: EvaluateConfig = Field(default=EvaluateConfig(), description="What is measured of it")
 
 
-class PromotionRule(BaseModel):
+class PromotionRule(Options):
     """When a challenger becomes champion: every condition must hold; an empty limit is no condition."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     k: int | None = Field(
         default=None, ge=1, description="k of the top-k accuracy that decides (default: the loss's k)"
@@ -96,10 +92,8 @@ class PromotionRule(BaseModel):
         return f"top-{k}"
 
 
-class PruneConfig(BaseModel):
+class PruneConfig(Options):
     """What stays in a store; the section [prune] of a configuration file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     keep: int = Field(
         default=10, ge=1, description="Newest models, runs, sweeps and datasets to keep, of each kind"
@@ -107,10 +101,8 @@ class PruneConfig(BaseModel):
     days: float = Field(default=30.0, ge=0.0, description="Keep everything younger than this many days")
 
 
-class RetrainOptions(BaseModel):
+class RetrainOptions(Options):
     """Where it happens and what it starts from; the section [retrain] of a configuration file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     store: NonEmpty = Field(default=RUN_STORE, description="Store for features, models and decisions")
     start: Literal["last", "champion", "zero"] = Field(

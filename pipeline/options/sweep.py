@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from topline.pipeline.options.train import (
     DATA_STORE,
@@ -16,6 +16,7 @@ from topline.pipeline.options.train import (
     KernelName,
     MarginsText,
     NonEmpty,
+    Options,
     TrainConfig,
     TransformNames,
     Weights,
@@ -91,15 +92,13 @@ class Cell:
     C: float
 
 
-class SweepConfig(BaseModel):
+class SweepConfig(Options):
     """A sweep by cross-validation on the training rows of a dataset.
 
     Every list is tried with every other; `k` counts for the losses that have one, `smoothing` for those that
     are not smooth as they are.  `resume` names a sweep that was stopped, and nothing but the store, the
     number of passes and what is done with the best cell may then change.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     store: NonEmpty = Field(default=DATA_STORE, description="Store that holds the dataset")
     dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")

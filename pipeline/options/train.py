@@ -43,14 +43,18 @@ PRECOMPUTED = "precomputed"
 KernelName = Literal["linear", "rbf", "polynomial", "chi2", "laplacian", "intersection", "precomputed"]
 
 
-class TrainConfig(BaseModel):
+class Options(BaseModel):
+    """Options that belong together: values never change, and a name that none of them has is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TrainConfig(Options):
     """One training run: the data, the problem and when to stop.
 
     `lam` of the mathematics is 1 / (n C).  `resume` names an interrupted run; everything else must then be
     the same as in that run, except the stopping rules and the pace of checkpoints.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     store: NonEmpty = Field(default=DATA_STORE, description="Store that holds the dataset")
     dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
@@ -159,10 +163,8 @@ class TrainConfig(BaseModel):
         return self
 
 
-class ClusterConfig(BaseModel):
+class ClusterConfig(Options):
     """Where a job runs: in this process (workers = 0), on a cluster of its own, or on a running one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     workers: int | None = Field(
         default=None, ge=0, description="Workers; 0: in this process (default: one per core)"
@@ -195,10 +197,8 @@ class ClusterConfig(BaseModel):
         return tuple(name for name, chosen in given.items() if chosen and self.scheduler is not None)
 
 
-class EvaluateConfig(BaseModel):
+class EvaluateConfig(Options):
     """What is evaluated after training."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     split: Literal["train", "val", "test"] = Field(default="test", description="Rows to evaluate on")
     confused: int = Field(default=20, ge=0, description="Most confused pairs to list")
