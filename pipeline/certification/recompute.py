@@ -105,13 +105,6 @@ def _kernel_rows(stored: StoredModel, training: TrainingRows) -> KernelRows:
     return KernelRows(dict(record.kernel or {}), Parts(read, len(filled), HELD_BYTES), record.m)
 
 
-def _basis_without_b(stored: StoredModel) -> str:
-    """Return what a dual point is made of that b does not stand for."""
-    if stored.model.has_duals:
-        return "A"
-    return CUTS if CUT_POINTS in stored.model.arrays else "W"
-
-
 def _stored_cuts(stored: StoredModel) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the points and shares that a model's dual point is made of: its W alone for want of others."""
     if CUT_POINTS not in stored.model.arrays:
@@ -188,7 +181,9 @@ def _conclude(
             W_dual, basis = np.asarray(stored.model.array(DUAL_W)), "W, W(A) and b"
     else:
         linear, penalty = sums.conjugate / n, sums.penalty / n
-        W_dual, basis = sums.product / (lam * n), _basis_without_b(stored)
+        W_dual, basis = sums.product / (lam * n), CUTS if CUT_POINTS in stored.model.arrays else "W"
+        if stored.model.has_duals:
+            basis = "A"
     square, dual_square = float(np.vdot(W, W)), float(np.vdot(W_dual, W_dual))
     if record.kernel is not None:
         # W is the unit matrix and W_dual the sum of scores times coefficients: both squares are its trace.

@@ -47,9 +47,8 @@ def plan_merges(owned: Assignment, blocks: int) -> MergePlan | None:
     """
     if len(owned) <= MOST_SUMS:
         return None
-    level = next(
-        level for level in range(blocks.bit_length()) if _nodes(blocks, level) <= -(-len(owned) // 2)
-    )
+    # A level has the number of blocks, halved so many times and rounded up, of nodes.
+    level = next(level for level in range(blocks.bit_length()) if -(-blocks >> level) <= -(-len(owned) // 2))
     parts: dict[int, list[tuple[str, int]]] = {}
     for number, (worker, spans) in enumerate(owned.items()):
         starts = part_starts(spans[0].index, spans[-1].index + 1, blocks)
@@ -119,7 +118,3 @@ def merged(blocks: int, first: int, stop: int, names: Sequence[str], *sources: A
         if first <= node.place << node.level < stop:
             merger.add(node, stats)
     return Sums(merger.parts(), everything.answers)
-
-
-def _nodes(blocks: int, level: int) -> int:
-    return -(-blocks >> level)

@@ -170,15 +170,15 @@ def reigns_chart(reigns: Sequence[Reign], now: float) -> Markup:
     first, last = spans[0][0], max(now, spans[-1][1], spans[0][0] + 1.0)
     axis = Scale(first, last, LEFT, WIDE - RIGHT)
     blocks = Markup("").join(_reign(axis(start), axis(max(end, start)), reign) for start, end, reign in spans)
-    until = "now" if shown[-1].until is None else when(shown[-1].until)
+    last_reign = shown[-1]
+    until = "now" if last_reign.until is None else when(last_reign.until)
+    current = last_reign.model if last_reign.until is None else "none"
     tick = Markup('<text class="tick" x="{0}" y="54" text-anchor="{1}">{2}</text>')
     ends = tick.format(LEFT, "start", when(shown[0].since)) + tick.format(WIDE - RIGHT, "end", until)
     return Markup(
         '<svg class="wide reigns" viewBox="0 0 {0} 60" role="img" aria-label="{1}">'
         '<rect class="track" x="{2}" y="8" width="{3}" height="28"/>{4}{5}</svg>'
-    ).format(
-        WIDE, f"Champions over time, now {_current(reigns)}", LEFT, WIDE - RIGHT - LEFT, blocks, ends
-    )  # fmt: skip
+    ).format(WIDE, f"Champions over time, now {current}", LEFT, WIDE - RIGHT - LEFT, blocks, ends)
 
 
 def _reign(start: float, end: float, reign: Reign) -> Markup:
@@ -197,10 +197,6 @@ def _reign(start: float, end: float, reign: Reign) -> Markup:
         start + width / 2,
         name,
     )
-
-
-def _current(reigns: Sequence[Reign]) -> str:
-    return reigns[-1].model if reigns[-1].until is None else "none"
 
 
 def _seconds(text: str) -> float:

@@ -196,7 +196,9 @@ def _label_sets(
     of all rows of the split are in memory.
     """
     calibration_of(stored, progress)
-    m, tuning = stored.model.record.m, _tuning_rows(stored)
+    m, tuning = stored.model.record.m, stored.rows("val")
+    if not len(tuning):
+        tuning = stored.rows("train")
     relevant, scores = _scored(stored, rows, "evaluate", progress)
     step = -(-len(tuning) * m // TUNING_SCORES)
     known = relevant[::step], scores[::step]
@@ -217,12 +219,6 @@ def _label_sets(
         },
         "per_label": _qualities(stored.model.record.class_names, answers),
     }
-
-
-def _tuning_rows(stored: StoredModel) -> TrainingRows:
-    """Return the rows that thresholds are chosen on: for validation, or where there are none for training."""
-    held = stored.rows("val")
-    return held if len(held) else stored.rows("train")
 
 
 def _labels_per_row(rows: TrainingRows) -> float:

@@ -100,8 +100,12 @@ class ImageListing:
 
         Training works on runs of rows, and converges several times faster if each holds all classes.
         """
-        ordered = sorted(self.items, key=lambda item: (_digest_of(item.sample_id), item.path))
-        return replace(self, items=tuple(ordered))
+
+        def drawn(item: ImageItem) -> tuple[bytes, str]:
+            name = item.sample_id.encode("utf-8", "surrogateescape")
+            return hashlib.blake2b(name, digest_size=8).digest(), item.path
+
+        return replace(self, items=tuple(sorted(self.items, key=drawn)))
 
     def digest(self) -> str:
         """Return the SHA-256 of root and items: equal while no file is added, removed or changed."""
@@ -110,10 +114,6 @@ class ImageListing:
             values = (item.path, item.label, item.split, item.size, item.stamp, item.offset, item.error)
             total.update(canonical_json(values))
         return total.hexdigest()
-
-
-def _digest_of(name: str) -> bytes:
-    return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
 
 
 def sorted_names(labels: Iterable[str]) -> tuple[str, ...]:

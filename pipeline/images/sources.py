@@ -40,7 +40,8 @@ def list_images(images: str, *, labelled: bool = True) -> ImageListing:
     elif path.is_file():
         listing = _file(path, labelled=labelled)
     else:
-        listing = _pattern(path, labelled=labelled)
+        root = path.parent.resolve()
+        listing = list_shards(root, [root / shard.name for shard in _shards(path)], labelled=labelled)
     if not listing.items:
         left_out = f" ({len(listing.ignored):,} other files are there)" if listing.ignored else ""
         raise InputError(
@@ -86,11 +87,6 @@ def _file(path: Path, *, labelled: bool) -> ImageListing:
     raise InputError(
         f"{printable(str(path))} is not a folder, a table ({', '.join(TABLE_SUFFIXES)}) or a tar shard"
     )
-
-
-def _pattern(path: Path, *, labelled: bool) -> ImageListing:
-    root = path.parent.resolve()
-    return list_shards(root, [root / shard.name for shard in _shards(path)], labelled=labelled)
 
 
 def _shards(path: Path) -> list[Path]:

@@ -43,7 +43,9 @@ def _by_blocks(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None
         return Layout(cluster)
     blocks = len(plan.bounds) - 1
     if client is not None or cluster.scheduler is not None:
-        return Layout(cluster, (_ONE_WORKS.format(plan.choice.begins_with),) if _kept_together(plan) else ())
+        # The rows are one block that could be several.
+        together = blocks == 1 and plan.config.blocks is None and plan.rows.nbytes > _SMALL_BYTES
+        return Layout(cluster, (_ONE_WORKS.format(plan.choice.begins_with),) if together else ())
     asked = worker_count(cluster)
     if blocks >= asked:
         return Layout(cluster)
@@ -82,11 +84,6 @@ _ONE_WORKS = (
     "one worker of the cluster works: {} keeps these rows in one block, as several blocks take many times the"
     " passes; --blocks N cuts them all the same"
 )
-
-
-def _kept_together(plan: TrainingPlan) -> bool:
-    """Whether the rows are one block that could be several."""
-    return len(plan.bounds) == 2 and plan.config.blocks is None and plan.rows.nbytes > _SMALL_BYTES
 
 
 def _why(plan: TrainingPlan, blocks: int, asked: int, threads: int) -> str:
