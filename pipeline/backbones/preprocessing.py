@@ -83,12 +83,8 @@ class Preprocessing(BaseModel):
         """Pixels of the shorter side after resizing."""
         return self.resize or round(self.crop / 0.875)
 
-    def batch(self, images: Sequence[Pixels], *, normalise: bool = True) -> NDArray[Any]:
-        """Return (b, 3, crop, crop) or (b, crop, crop, 3): float32, or the bytes without `normalise`."""
-        return self.laid_out([self.square(image) for image in images], normalise=normalise)
-
     def laid_out(self, squares: Sequence[Pixels], *, normalise: bool = True) -> NDArray[Any]:
-        """Return squares (crop, crop, 3) as `batch` does."""
+        """Return squares as (b, 3, crop, crop) or (b, crop, crop, 3): float32, or the bytes as they are."""
         planes = np.ascontiguousarray(np.stack(squares).transpose(0, 3, 1, 2))
         values: NDArray[Any] = planes
         if normalise:

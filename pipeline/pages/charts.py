@@ -196,8 +196,8 @@ def _decades(low: float, high: float) -> list[float]:
     return [value for value in finer if low <= value <= high]
 
 
-def _round_steps(low: float, high: float, about: int = 5) -> list[float]:
-    raw = (high - low) / about
+def _round_steps(low: float, high: float) -> list[float]:
+    raw = (high - low) / 5
     unit = 10.0 ** math.floor(math.log10(raw))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)

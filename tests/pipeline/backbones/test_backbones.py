@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto
 from PIL import Image
 
@@ -15,9 +18,15 @@ from topline.pipeline.backbones import BACKBONES, Backbone, backbone_of_spec, ma
 from topline.pipeline.backbones.hog import Hog
 from topline.pipeline.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.images import Pixels
 from topline.pipeline.options.ingest import BackboneConfig
 
 RANGE, COLOURS = "Image.NominalPixelRange", "Image.BitmapPixelFormat"
+
+
+def taken(preprocessing: Preprocessing, images: Sequence[Pixels], *, normalise: bool = True) -> NDArray[Any]:
+    """Return images as a network takes them."""
+    return preprocessing.laid_out([preprocessing.square(image) for image in images], normalise=normalise)
 
 
 def config(backbone: str, **options: object) -> BackboneConfig:
@@ -115,7 +124,7 @@ def test_flags_of_other_backbones_are_refused_by_name() -> None:
 def test_preprocessing_against_pillow_and_numpy() -> None:
     """Resize to a shorter side of 16, cut out 12, then normalise: the same by Pillow's whole resize."""
     image = scene(48, 32)
-    found = Preprocessing(resize=16, crop=12).batch([image])
+    found = taken(Preprocessing(resize=16, crop=12), [image])
     small = np.asarray(Image.fromarray(image).resize((24, 16), Image.Resampling.BILINEAR))[2:14, 6:18]
     truth = (small / 255.0 - IMAGENET_MEAN) / IMAGENET_STD
     # One grey level of 255, divided by the standard deviations.
@@ -125,18 +134,20 @@ def test_preprocessing_against_pillow_and_numpy() -> None:
 def test_preprocessing_orders_colours_and_axes() -> None:
     image = scene(12, 12)
     plain = {"resize": 12, "crop": 12, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
-    rgb = Preprocessing(**plain, layout="NHWC").batch([image])
+    rgb = taken(Preprocessing(**plain, layout="NHWC"), [image])
     np.testing.assert_array_equal(rgb[0], image.astype(np.float32) / np.float32(255))
-    np.testing.assert_array_equal(Preprocessing(**plain).batch([image])[0], rgb[0].transpose(2, 0, 1))
-    bgr = Preprocessing(**plain, layout="NHWC", channels="BGR").batch([image])
+    np.testing.assert_array_equal(taken(Preprocessing(**plain), [image])[0], rgb[0].transpose(2, 0, 1))
+    bgr = taken(Preprocessing(**plain, layout="NHWC", channels="BGR"), [image])
     np.testing.assert_array_equal(bgr, rgb[..., ::-1])
     # The mean goes with its colour, whatever the order.
-    moved = Preprocessing(**(plain | {"mean": (1.0, 0.0, 0.0)}), layout="NHWC", channels="BGR").batch([image])
+    moved = taken(
+        Preprocessing(**(plain | {"mean": (1.0, 0.0, 0.0)}), layout="NHWC", channels="BGR"), [image]
+    )
     np.testing.assert_allclose(moved[..., 2], bgr[..., 2] - 1, atol=1e-6)
 
 
 def test_preprocessing_of_long_images_stays_small() -> None:
-    batch = Preprocessing(crop=8, resize=8).batch([scene(1, 20_000), scene(20_000, 1)])
+    batch = taken(Preprocessing(crop=8, resize=8), [scene(1, 20_000), scene(20_000, 1)])
     assert batch.shape == (2, 3, 8, 8)
 
 
@@ -164,7 +175,7 @@ def test_onnx_gives_what_numpy_computes(tmp_path: Path) -> None:
     path = write_network(tmp_path / "net.onnx")
     images = [scene(40, 30), scene(33, 50, 1)]
     backbone = make_backbone(config(f"onnx:{path}", resize=14))
-    inputs = Preprocessing(resize=14, crop=SIDE).batch(images)
+    inputs = taken(Preprocessing(resize=14, crop=SIDE), images)
     assert backbone.dim == 5
     # Single precision against double: a few units in the last place of sums of 27 products.
     np.testing.assert_allclose(backbone.open()(images), features(inputs), rtol=1e-4, atol=1e-5)
@@ -186,9 +197,9 @@ def test_onnx_reads_its_sidecar_and_flags_win(tmp_path: Path) -> None:
     (tmp_path / "net.onnx.json").write_text(json.dumps(sidecar), encoding="utf-8")
     plain = Preprocessing(resize=10, crop=10, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), channels="BGR")
     found = make_backbone(config(f"onnx:{path}")).open()([scene()])
-    np.testing.assert_allclose(found, pooled(plain.batch([scene()])), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, pooled(taken(plain, [scene()])), rtol=1e-4, atol=1e-5)
     flagged = make_backbone(config(f"onnx:{path}", channels="RGB", output_name="features")).open()([scene()])
-    truth = features(plain.model_copy(update={"channels": "RGB"}).batch([scene()]))
+    truth = features(taken(plain.model_copy(update={"channels": "RGB"}), [scene()]))
     np.testing.assert_allclose(flagged, truth, rtol=1e-4, atol=1e-5)
 
 
@@ -209,7 +220,7 @@ def test_onnx_asks_for_what_nobody_says(tmp_path: Path) -> None:
         make_backbone(config(f"onnx:{path}"))
     flagged = make_backbone(config(f"onnx:{path}", mean="0.485,0.456,0.406", channels="RGB", resize=14))
     assert flagged.spec() == from_sidecar.spec()
-    inputs = Preprocessing(resize=14, crop=SIDE).batch([scene()])
+    inputs = taken(Preprocessing(resize=14, crop=SIDE), [scene()])
     np.testing.assert_allclose(flagged.open()([scene()]), features(inputs), rtol=1e-4, atol=1e-5)
 
 
@@ -240,7 +251,7 @@ def test_onnx_knows_the_standard_metadata_of_images(
     stated = Preprocessing(crop=SIDE, mean=(mean,) * 3, std=(std,) * 3, channels=channels)
     image = scene(SIDE, SIDE)
     backbone = make_backbone(config(f"onnx:{path}", resize=SIDE))
-    inputs = stated.model_copy(update={"resize": SIDE}).batch([image])
+    inputs = taken(stated.model_copy(update={"resize": SIDE}), [image])
     low, high = {1 / 255: (0, 255), 1: (0, 1), 0.5: (-1, 1)}[std]
     planes = image[..., ::-1] if channels == "BGR" else image
     truth = low + planes.transpose(2, 0, 1) / 255 * (high - low)
@@ -265,7 +276,7 @@ def test_onnx_says_in_words_what_it_takes_and_was_trained_on(tmp_path: Path) -> 
 def test_onnx_gives_bytes_to_a_network_that_takes_bytes(tmp_path: Path) -> None:
     path = write_network(tmp_path / "net.onnx", kind=TensorProto.UINT8)
     backbone = make_backbone(config(f"onnx:{path}", resize=SIDE))
-    inputs = Preprocessing(resize=SIDE, crop=SIDE).batch([scene()], normalise=False)
+    inputs = taken(Preprocessing(resize=SIDE, crop=SIDE), [scene()], normalise=False)
     assert inputs.dtype == np.uint8
     np.testing.assert_allclose(backbone.open()([scene()]), features(inputs), rtol=1e-4, atol=1e-3)
 
@@ -303,7 +314,7 @@ def test_onnx_knows_when_its_file_has_changed(tmp_path: Path) -> None:
 def test_onnx_weights_in_other_files_count_and_stay_in_the_folder(tmp_path: Path) -> None:
     path = write_network(tmp_path / "a" / "net.onnx", external="weights.bin")
     backbone = make_backbone(config(f"onnx:{path}", resize=SIDE))
-    truth = features(Preprocessing(resize=SIDE, crop=SIDE).batch([scene()]))
+    truth = features(taken(Preprocessing(resize=SIDE, crop=SIDE), [scene()]))
     np.testing.assert_allclose(backbone.open()([scene()]), truth, rtol=1e-4, atol=1e-5)
     weights = path.with_name("weights.bin")
     data = bytearray(weights.read_bytes())
