@@ -62,9 +62,10 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
     cluster = call.config(ClusterConfig)
     found = call.shown(lambda: predict_dataset(url, config, cluster, call.progress))
     without = f", {found.unclassified:,} of them rejected" if found.unclassified else ""
+    why = "full" if call.unstored else "read-only"
     speed = "stored already" if found.reused else f"{found.rows / found.seconds:,.0f} rows/s"
     shown = {
-        "predictions": f"{found.predictions or 'not kept, the store is read-only'} ({speed})",
+        "predictions": f"{found.predictions or f'not kept, the store is {why}'} ({speed})",
         "dataset": f"{found.dataset}, {how_many(found.rows, 'rows')}{without}",
         "classes": DecisionRule(found.top_k, found.threshold).text(),
         "probabilities": found.probabilities,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topline.pipeline.errors import ClusterError, InputError
+from topline.pipeline.errors import ClusterError, InputError, NotStoredError
 from topline.pipeline.images import Pixels, SourceImages
 from topline.pipeline.options import ClusterConfig, PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule
@@ -29,6 +29,7 @@ from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel
 from topline.storage.cache import PredictionsDraft, StoredPredictions, cache_key
 from topline.storage.datasets import Dataset
+from topline.storage.errors import DiskFullError
 from topline.storage.stores import FileEntry, Store, open_store
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def predict_dataset(
     `cluster` says where it runs (default: one worker a core, and here what is small); an open `client` takes
     precedence.  What was predicted before is found again.  Raises `InputError` for features that the model
     does not take, `ClusterError` where the workers stay away, and `NotStoredError` with the result where the
-    table or the page cannot be written.
+    table or the page cannot be written, or no room is left for what they show.
     """
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
@@ -102,16 +103,16 @@ def predict_dataset(
     }
     key = cache_key(facts)
     found = StoredPredictions.find(store, key)
-    reused = found is not None
-    with kept_in(store, shown=bool(config.output or config.page) and not reused) as keeper:
-        if found is None:
+
+    def predicted_in(keeper: Store) -> BatchResult:
+        kept = found
+        if kept is None:
             draft = _draft(keeper, key, dataset, rule, record.m)
             task = BatchTask(stored.model.url, dataset, draft, rule, stored.kernel is not None)
-            facts["class_names"] = list(record.class_names)
-            found = _predicted(task, key, facts, cluster or ClusterConfig(), progress, client)
-        sets = set_sizes(found, dataset, rule)
+            named = {**facts, "class_names": list(record.class_names)}
+            kept = _predicted(task, key, named, cluster or ClusterConfig(), progress, client)
         result = BatchResult(
-            predictions=found.url if reused or keeper == store else None,
+            predictions=kept.url if found is not None or keeper == store else None,
             model=stored.model.url,
             dataset=dataset.info.id,
             rows=dataset.info.n_rows,
@@ -119,11 +120,26 @@ def predict_dataset(
             top_k=rule.best.top_k,
             threshold=rule.best.threshold,
             probabilities=rule.calibration,
-            sets=sets,
+            sets=set_sizes(kept, dataset, rule),
             seconds=time.perf_counter() - started,
-            reused=reused,
+            reused=found is not None,
         )
-        return _shown(result, config, found, dataset)
+        return _shown(result, config, kept, dataset)
+
+    # Only what is also shown, in a file, is worth predicting without keeping it.
+    shown = found is None and bool(config.output or config.page)
+    if shown and not store.is_writable():
+        logger.warning("%s is read-only: predictions go to the output alone, and are made here", store.url)
+        with _memory() as memory:
+            return predicted_in(memory)
+    try:
+        return predicted_in(store)
+    except DiskFullError as error:
+        if not shown:
+            raise
+        logger.warning("predictions go to the output alone, and are made here: %s", error)
+        with _memory() as memory:
+            raise NotStoredError(f"the predictions are not kept: {error}", predicted_in(memory)) from error
 
 
 def _draft(store: Store, key: str, dataset: Dataset, rule: AnswerRule, m: int) -> PredictionsDraft:
@@ -261,15 +277,8 @@ def _assigned(waiting: Sequence[int], workers: Sequence[str], most: int) -> Mapp
 
 
 @contextmanager
-def kept_in(store: Store, *, shown: bool) -> Iterator[Store]:
-    """Yield the store that takes the predictions: `store`, or memory where nobody may write there.
-
-    Only what is also `shown`, in a file, is worth predicting without keeping it.
-    """
-    if not shown or store.is_writable():
-        yield store
-        return
-    logger.warning("%s is read-only: predictions go to the output alone, and are made here", store.url)
+def _memory() -> Iterator[Store]:
+    """Yield a store in memory, for predictions that no other keeps."""
     memory = open_store(f"memory://topline-{uuid.uuid4().hex}", create=True)
     try:
         yield memory

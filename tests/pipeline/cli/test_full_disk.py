@@ -65,6 +65,26 @@ def test_certificates_and_evaluations_are_shown(
     assert load_model(model).record.revision == before
 
 
+def test_rows_that_the_store_has_no_room_for_go_to_the_output(
+    topline: Any,  # noqa: F811
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(local, "_write_all", full)
+    words = ("predict", model, "--dataset", "latest", "--top-k", "3")
+    nowhere = topline(*words)
+    assert (nowhere.code, nowhere.out) == (FAILURE, "")
+    ran = topline(*words, "--output", str(tmp_path / "rows.csv"))
+    assert ran.code == FAILURE
+    assert "not kept, the store is full" in ran.out
+    assert "error: the predictions are not kept: no space is left to write" in ran.err
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 31
+
+
 @pytest.mark.parametrize("option", ["--output", "--page"])
 def test_predictions_are_shown(
     topline: Any,  # noqa: F811
