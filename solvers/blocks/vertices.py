@@ -16,6 +16,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.crew import ALONE, Crew
 from topline.solvers.losses import ranking
+from topline.solvers.losses.form import LossForm
 from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -175,18 +176,20 @@ def accumulate_rows(
     crew.add_product(U, X, product)
 
 
-def openness(U: FloatArray, weights: Float64Array) -> tuple[Float64Array, float]:
-    """Return about o_j = sum_i w_i (|u_ij| - u_ij^2) for every class j of a tile (b, m), from some rows.
+def openness(form: LossForm, U: FloatArray, weights: Float64Array) -> tuple[Float64Array, float]:
+    """Return about o_j = sum_i w_i o_ij for every class j of a tile (b, m), from some rows.
 
-    With it the sum of w_i (sum_j |u_ij| - u_ij^2)^2 over the rows.
+    With it the sum of w_i (sum_j o_ij)^2 over the rows.
     """
     some = slice(None, None, max(len(U) // _OPENNESS_ROWS, 1))
-    sizes = open_sizes(U[some])
+    sizes = open_sizes(form, U[some])
     return openness_of(sizes, weights[some] * (len(U) / len(sizes)))
 
 
-def open_sizes(U: FloatArray) -> FloatArray:
-    """Return |u_ij| - u_ij^2 for the rows of U (b, m)."""
+def open_sizes(form: LossForm, U: FloatArray) -> FloatArray:
+    """Return the o_ij of the rows of U (b, m): |u_ij| - u_ij^2 where the family has no other."""
+    if form.family.open_sizes is not None:
+        return form.family.open_sizes(form, U)
     sizes = np.abs(U)
     sizes -= sizes * sizes
     return np.maximum(sizes, 0.0, out=sizes)

@@ -40,8 +40,8 @@ class BlockStats:
         alpha_i in the answer to a RebuildRequest, and the change of alpha_i in that to an AscentRequest.  A
         GramRequest is answered by the (m d, d) Gram matrices of all classes or the (m d, m d) Hessian, a
         MomentsRequest by a (d, d) sum, a SlopeRequest by a (1, 1) one.
-    openness : (m,) about sum |u_ij| - u_ij^2 in the answer to an OracleRequest with `envelope`, from some
-        rows of every tile: for the softmax sum p_ij (1 - p_ij).  None elsewhere.
+    openness : (m,) about sum o_ij in the answer to an OracleRequest with `envelope`, from some rows of every
+        tile: for the softmax sum p_ij (1 - p_ij), in general |u_ij| - u_ij^2.  None elsewhere.
     moments : (m, d, d) the sums that an OracleRequest asks for with `least_openness`; None elsewhere.
     openness_sq : about the sum of the squares of what the rows add to it over all classes.
     conjugate_u : sum b(u_i), b(u) = -Phi*(-u), which is -<delta_i, u_i> for the hinges; for an

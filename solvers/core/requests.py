@@ -49,7 +49,7 @@ class OracleRequest(_RoundRequest):
         the classes.
     exact : products in float64, not in the precision of the features.
     least_openness : (m,) where with an envelope x_i x_i^T is to be summed for every class j, times the
-        o_ij = |u_ij| - u_ij^2 that are above it; the openness is then of all rows.  None for no such sums.
+        o_ij that are above it; the openness is then of all rows.  None for no such sums.
     """
 
     envelope: bool = False

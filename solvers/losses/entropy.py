@@ -19,6 +19,9 @@ from topline.solvers.losses.topk_others import OTHERS_SUM_THEN_HINGE
 from topline.solvers.projections.entropic import entropic_column
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
+#: A class whose share is below the cap by less than this share of it is at the cap.
+_AT_CAP = 1e-4
+
 
 @column_function
 def _column(
@@ -82,13 +85,29 @@ def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
     return nearest_by_column(replace(form, family=OTHERS_SUM_THEN_HINGE), A, y)
 
 
+def _open_sizes(form: LossForm, U: FloatArray) -> FloatArray:
+    """Return the diagonal of J of the top-k entropy for the rows of U (b, m).
+
+    With s = u_y the mass s moves by s (1 - s), of which class j has the share |u_j| / s.  Classes at the cap
+    s / k move by that alone; the others, f together, besides among themselves as |u_j| - u_j^2 / f.
+    """
+    sizes = np.abs(U)
+    mass = np.maximum(U.max(axis=1, keepdims=True), np.finfo(U.dtype).tiny)
+    free = sizes < (1.0 - _AT_CAP) / len(form.rho) * mass
+    left = np.where(free, sizes, 0.0)
+    together = np.maximum(left.sum(axis=1, keepdims=True), np.finfo(U.dtype).tiny)
+    with_mass = sizes * (sizes / mass) * (1.0 - mass)
+    return np.asarray(np.maximum(with_mass + left * (1.0 - left / together), 0.0), dtype=U.dtype)
+
+
 SOFTMAX = Family(
     "softmax", _column, _conjugate, smooth=True, gradient_rows=softmax_rows,
     curvature=Curvature(_curvature_times, _curvature_pairs), nearest=_nearest,
 )  # fmt: skip
 _TOPK_ENTROPY = Family(
-    "topk_entropy", _column, _conjugate, smooth=True, nearest=_nearest, of_one_rank=SOFTMAX
-)
+    "topk_entropy", _column, _conjugate, smooth=True, open_sizes=_open_sizes, nearest=_nearest,
+    of_one_rank=SOFTMAX,
+)  # fmt: skip
 
 
 class Softmax(LossWithoutParameters):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.jit_pointers import JitFunction
 from topline.solvers.losses.label_sets import LabelSets
-from topline.solvers.typing import Float64Array, IntArray
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 
 class Labels(Enum):
@@ -67,6 +67,8 @@ class Family:
     gradient_rows : the same as a loop over rows, (scores, y, table, weights, U, losses, sums), in its place;
         it adds what `topline.solvers.losses.rows.gradient_rows` does.
     curvature : its second derivative, where that has a closed form.
+    open_sizes : (form, U) to the diagonal o_ij of that for the rows of U (b, m), where it is not about
+        |u_ij| - u_ij^2.
     ranks : how to find vertices by ranking classes, for hinges over ranks; None for dense vertices.
     labels : what y may be.
     balanced : whether the rows of the domain sum to zero.
@@ -87,6 +89,7 @@ class Family:
     gradient: JitFunction | None = None
     gradient_rows: Callable[..., None] | None = None
     curvature: Curvature | None = None
+    open_sizes: Callable[[LossForm, FloatArray], FloatArray] | None = None
     ranks: Ranks | None = None
     labels: Labels = Labels.ONE
     balanced: bool = True

@@ -142,6 +142,7 @@ class FindVertex:
         self._sums = np.zeros(ranking.N_SUMS)
         self._rows = 0
         self._alpha_u = self._alpha_sq = 0.0
+        self._form = problem.form
         self._dense = request.envelope and isinstance(self._vertices, DenseVertices)
         self._openness, self._openness_sq = np.zeros(problem.m), 0.0
         self._moments: Float64Array | None = None
@@ -171,9 +172,9 @@ class FindVertex:
         """Add how open the classes are in a tile, and the moments of rows that are open enough."""
         least, moments = self._request.least_openness, self._moments
         if least is None or moments is None:
-            here, square = openness(U, weights)
+            here, square = openness(self._form, U, weights)
         else:
-            sizes = open_sizes(U)
+            sizes = open_sizes(self._form, U)
             here, square = openness_of(sizes, weights)
             sizes[sizes <= least] = 0.0
             self.clock.row_work()

@@ -4,11 +4,12 @@ The Hessian of a smooth loss has for class j the diagonal block
 
     H_j = lam I + (1/n) sum_i o_ij x_i x_i^T,
 
-where o_ij is how open row i is in it, p_ij (1 - p_ij) for the softmax and |u_ij| - u_ij^2 in general.  Of
-rows whose o_ij is at most so many times the mean o_j, the sum is at most that times o_j C in the order of
+where o_ij is how open row i is in it, p_ij (1 - p_ij) for the softmax and about |u_ij| - u_ij^2 in general.
+Of rows whose o_ij is at most so many times the mean o_j, the sum is at most that times o_j C in the order of
 symmetric matrices, with C = (1/n) sum_i x_i x_i^T.  That stands for them, so that no row counts for nothing
-and the sum is over few rows where few are open.  The blocks are found anew as W moves, each time after twice
-as many passes and where more are to come than that costs, from an evaluation that is made in any case.
+and the sum is over few rows where few are open.  The blocks are found anew as W moves, once the rows are half
+as open or after twice as many passes, and where more are to come than that costs, from an evaluation that is
+made in any case.
 
 Where the rows of the dual domain sum to zero so do the gradients of the loss over the classes, and a step
 that no row has a say in is left to lam alone.
@@ -25,7 +26,7 @@ import numpy as np
 from scipy.linalg import lapack
 
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.problem import Problem, relative_gap
+from topline.solvers.core.problem import Problem, inner, relative_gap
 from topline.solvers.methods.base import Measurement
 from topline.solvers.methods.quasi_newton.row_metric import (
     MOMENTS,
@@ -36,14 +37,24 @@ from topline.solvers.methods.quasi_newton.row_metric import (
 from topline.solvers.typing import Float64Array
 
 #: Names in `SolverState.memory` of the inverses of the H_j; of how open the classes are, with the share of
-#: the rows that are open and the passes and relative gap at which the H_j were found, or the run began; and
-#: of what the next evaluation is asked for.
-CLASSES = _INVERSES, _OPEN, _ASKED = "metric.inverses", "metric.open", "metric.asked"
+#: the rows that are open and the passes and relative gap at which the H_j were found, or the run began; of
+#: what the next evaluation is asked for; and of how open all classes together were then.
+CLASSES = _INVERSES, _OPEN, _ASKED, _THEN = (
+    "metric.inverses",
+    "metric.open",
+    "metric.asked",
+    "metric.open_then",
+)
 #: Rows are left out whose o_ij is at most this share of the mean.
 _LEAST = 0.4
 #: Passes before the H_j are found, to which come what they cost, and how many times as many there are before
 #: they are found again.
 _FIRST, _TIMES = 4.0, 2.0
+#: How many times as open classes are, or were, when they are found again as soon as they are paid for: the
+#: Hessian of classes that come apart falls with P, by orders of magnitude.
+_CHANGED = 2.0
+#: By how many times a step may show another curvature than the H_j before these are scaled.
+_TRUSTED = 2.0
 #: Passes that their sum costs for every column, where all rows are open, and their inverses for d^2 / n.
 _SUM, _INVERSE = 0.1, 2.0
 #: Arrays of the size of all H_j that finding them takes.
@@ -59,11 +70,13 @@ class ClassMetric:
     inverses : (m, d, d) the inverse of each H_j, symmetric, or (1, d, d) where all are alike.
     lam : see above.
     balanced : whether gradients of the loss sum to zero over the classes.
+    scale : what the inverse is times.
     """
 
     inverses: Float64Array
     lam: float
     balanced: bool
+    scale: float = 1.0
 
     @classmethod
     def of(cls, problem: Problem, memory: Mapping[str, Float64Array]) -> ClassMetric | None:
@@ -72,16 +85,17 @@ class ClassMetric:
             return None
         return cls(memory[_INVERSES], problem.lam, problem.form.family.balanced)
 
-    def fitted(self, _step: Float64Array, _change: Float64Array) -> ClassMetric:
-        """Return the metric as it is: its scale is that of the Hessian."""
-        return self
+    def fitted(self, step: Float64Array, change: Float64Array) -> ClassMetric:
+        """Return the metric, scaled as far as what the gradient changed by along a step is beyond trust."""
+        ratio = inner(step, change) / inner(change, self.inverse_times(change))
+        return replace(self, scale=ratio / min(max(ratio, 1.0 / _TRUSTED), _TRUSTED))
 
     def inverse_times(self, V: Float64Array) -> Float64Array:
         """Return the product of the inverse with V (d, m)."""
         product = (self.inverses @ np.ascontiguousarray(V.T)[:, :, None])[:, :, 0].T
         if self.balanced:
             product += (V.mean(axis=1) / self.lam - product.mean(axis=1))[:, None]
-        return np.ascontiguousarray(product)
+        return np.ascontiguousarray(self.scale * product)
 
 
 def with_least_openness(
@@ -99,9 +113,17 @@ def with_least_openness(
     cost = _SUM * share * problem.d + _INVERSE * problem.d**2 / problem.n
     # A start elsewhere than at W = 0, and rows that come apart, have no metric before.
     first = _FIRST if _INVERSES in memory or are_open(problem, measured.stats) else 0.0
-    if passes < _TIMES * found + first + cost or _to_go(passes - found, gap_then, measured) < cost:
+    wait = 0.0 if _have_changed(memory, sum(openness)) else (_TIMES - 1.0) * found + first
+    if passes - found < wait + cost or _to_go(passes - found, gap_then, measured) < cost:
         return known
     return known | {_ASKED: _LEAST * np.array(openness) / problem.n}
+
+
+def _have_changed(memory: Mapping[str, Float64Array], openness: float) -> bool:
+    """Return whether the rows are much more or less open than when the H_j were found."""
+    # A state of an earlier version does not say.
+    then = float(memory[_THEN][0]) if _THEN in memory else openness
+    return not then / _CHANGED <= openness <= then * _CHANGED
 
 
 def _to_go(passes: float, gap_then: float, measured: Measurement) -> float:
@@ -128,7 +150,8 @@ def with_openness(problem: Problem, measured: Measurement) -> Measurement:
         return measured
     found, gap_then = before.memory[_OPEN][-2:] if _OPEN in before.memory else (0.0, _gap(measured))
     seen = np.array([*stats.openness, open_rows(problem, stats), found, gap_then])
-    return replace(measured, before=replace(before, memory={**before.memory, _OPEN: seen}))
+    first = {} if _OPEN in before.memory else {_THEN: stats.openness.sum(keepdims=True)}
+    return replace(measured, before=replace(before, memory={**before.memory, **first, _OPEN: seen}))
 
 
 def with_classes(
@@ -139,6 +162,7 @@ def with_classes(
     if stats.moments is None or stats.openness is None:
         return known
     known[_OPEN] = np.array([*memory[_OPEN][:-2], measured.before.passes, _gap(measured)])
+    known[_THEN] = stats.openness.sum(keepdims=True)
     inverses = _inverses(problem, memory[MOMENTS], stats.openness, stats.moments)
     return known if inverses is None else {**known, _INVERSES: inverses}
 

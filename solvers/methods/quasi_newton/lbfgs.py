@@ -128,6 +128,8 @@ class Lbfgs(Method):
         if _norm(gradient) <= rounding * terms:
             return self._without_progress(measured, pairs)
         memory = with_classes(problem, memory, measured)
+        if (renewed := _renewed(problem, memory, before)) is not None:
+            pairs = pairs.that_hold(renewed)
         # A budget of a single pass has none for it, and such a run goes on without.
         found = {}
         if measured.passes_left >= 1 and wants_metric(problem, before, stats):
@@ -244,6 +246,12 @@ def _towards(
     before = measured.before
     after = replace(before, round=before.round + 1, W=W, memory=memory)
     return Advance(line.step, moved=True, after=after, active=measured.stats.active, passes=0)
+
+
+def _renewed(problem: Problem, memory: Mapping[str, Float64Array], before: SolverState) -> ClassMetric | None:
+    """Return the metric of the classes where it is another one than the state before had."""
+    name = CLASSES[0]
+    return None if memory.get(name) is before.memory.get(name) else ClassMetric.of(problem, memory)
 
 
 def _is_of_all_rows(memory: Mapping[str, Float64Array]) -> bool:

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 import numpy as np
 from scipy.linalg import blas
 
-from topline.solvers.core.problem import Problem
+from topline.solvers.core.problem import Problem, inner
 from topline.solvers.typing import Float64Array
 
 #: Pairs that are remembered at least and at most: as many as fit into so many numbers, and no more than one
@@ -20,6 +20,8 @@ _NUMBERS, _EXAMPLES = 1 << 22, 64
 _STEPS = tuple(f"step_{i}" for i in range(_PAIRS[1]))
 _CHANGES = tuple(f"change_{i}" for i in range(_PAIRS[1]))
 _CURVATURES = "curvatures"
+#: A pair that changed the gradient by so many times what a later Hessian says no longer holds.
+_FALLEN = 4.0
 #: A pair whose curvature is below this share of the sizes is rounding.
 _FLAT = 1e-12
 
@@ -75,6 +77,18 @@ class Pairs:
             (*self.changes, change)[-most:],
             (*self.curvatures, curvature)[-most:],
         )
+
+    def that_hold(self, metric: Metric) -> Pairs:
+        """Return those whose curvature has not fallen since by much, as a metric of now has it, and the last.
+
+        Where a loss has fallen by orders of magnitude, so has its Hessian.
+        """
+        pairs = zip(self.steps, self.changes, self.curvatures, strict=True)
+        kept = Pairs()
+        for i, (step, change, curvature) in enumerate(pairs, start=1):
+            if i == len(self.steps) or inner(change, metric.inverse_times(change)) <= _FALLEN * curvature:
+                kept = kept.with_pair(step, change, len(self.steps))
+        return kept
 
     def times(self, gradient: Float64Array, metric: Metric | None = None) -> Float64Array:
         """Return H g by the two loops around the inverse of the metric; without one around g's multiple."""

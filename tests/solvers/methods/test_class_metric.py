@@ -10,10 +10,13 @@ from scipy import sparse
 from sklearn.datasets import load_digits, load_iris
 
 from topline import MaxHinge, OneVsAll, SerialExecutor, Softmax, Status, TopKEntropy, solve
+from topline.solvers.blocks.vertices import open_sizes
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.losses import TruncatedTopKEntropy
+from topline.solvers.losses.ranking import N_SUMS
+from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.methods.base import Measurement
 from topline.solvers.methods.quasi_newton import class_metric, numbers_in_classes, row_metric
 from topline.solvers.methods.quasi_newton.class_metric import (
@@ -25,6 +28,7 @@ from topline.solvers.methods.quasi_newton.class_metric import (
     with_least_openness,
     with_openness,
 )
+from topline.solvers.methods.quasi_newton.pairs import Pairs
 from topline.solvers.methods.quasi_newton.row_metric import MOMENTS, find_metric
 
 N, D, M = 60, 5, 4
@@ -68,6 +72,27 @@ def test_moments_are_those_of_the_rows_that_are_open_enough(make, blocks) -> Non
     plain = executor.run(OracleRequest(0, W, envelope=True))
     assert plain.moments is None
     np.testing.assert_array_equal(plain.product, stats.product)
+
+
+@pytest.mark.parametrize("k", [2, 4, 5])
+def test_openness_of_the_topk_entropy_is_the_diagonal_of_its_curvature(k) -> None:
+    """Also where k classes of k others share alike, and none has a say of its own."""
+    random = np.random.default_rng(4)
+    m, step = 6, 1e-6
+    form = TopKEntropy(k).form(m)
+    scores, y = 3.0 * random.standard_normal((40, m)), random.integers(0, m, 40)
+
+    def u_at(scores):
+        U, ones = np.empty_like(scores), np.ones(len(y))
+        gradient_rows(form, scores, y, ones, (0.0, 0.0), U, np.zeros(N_SUMS))
+        return U
+
+    moved = [u_at(scores - step * unit)[:, j] - u_at(scores + step * unit)[:, j]
+             for j, unit in enumerate(np.eye(m))]  # fmt: skip
+    expected = np.stack(moved, axis=1) / (2.0 * step)
+    U = u_at(scores)
+    assert np.isclose(-U.min(axis=1), U.max(axis=1) / k).any(), "some classes are at the cap"
+    np.testing.assert_allclose(open_sizes(form, U), expected, atol=1e-8)
 
 
 # ---------------------------------------------------------------- the metric
@@ -129,6 +154,27 @@ def test_what_no_row_has_a_say_in_is_left_to_lam(balanced) -> None:
     assert np.vdot(V, metric.inverse_times(V)) > 0.0
 
 
+@pytest.mark.parametrize(("times", "scale"), [(1.9, 1.0), (0.6, 1.0), (6.0, 3.0), (0.1, 0.2)])
+def test_a_step_scales_it_as_far_as_it_is_beyond_trust(times, scale) -> None:
+    random = np.random.default_rng(5)
+    roots = random.standard_normal((M, D, D))
+    metric = ClassMetric(roots @ roots.transpose(0, 2, 1), 0.3, balanced=True)
+    change = random.standard_normal((D, M))
+    fitted = metric.fitted(times * metric.inverse_times(change), change)
+    np.testing.assert_allclose(fitted.inverse_times(change), scale * metric.inverse_times(change), rtol=1e-12)
+
+
+def test_pairs_go_whose_curvature_has_fallen_since_but_the_last_stays() -> None:
+    random = np.random.default_rng(6)
+    metric = ClassMetric(np.stack([np.eye(D)] * M), 0.3, balanced=False)
+    steps, pairs = random.standard_normal((4, D, M)), Pairs()
+    for step, curvature in zip(steps, (3.0, 5.0, 0.1, 7.0), strict=True):
+        pairs = pairs.with_pair(step, curvature * step, most=10)
+    kept = pairs.that_hold(metric)
+    np.testing.assert_array_equal(np.stack(kept.steps), steps[[0, 2, 3]])
+    assert kept.curvatures == tuple(pairs.curvatures[i] for i in (0, 2, 3))
+
+
 def test_it_is_found_anew_after_twice_as_many_passes_and_what_it_costs() -> None:
     X, y = rows()
     problem, executor = Problem(Softmax(), N, D, M, 0.03), bound(X, y)
@@ -140,12 +186,18 @@ def test_it_is_found_anew_after_twice_as_many_passes_and_what_it_costs() -> None
     cost = 0.1 * share * D + 2.0 * D**2 / N
     after = int(np.ceil(2 * 99 + 4 + cost))
 
-    def asked(passes, gap=0.1, without=()):
+    def asked(passes, gap=0.1, without=(), then=1.0):
         known = {name: array for name, array in memory.items() if name not in without}
+        if CLASSES[3] in known:
+            known[CLASSES[3]] = then * known[CLASSES[3]]
         now = measured(problem, stats, W, known, passes, gap)
         return least_openness(with_least_openness(problem, known, now)) is not None
 
     assert [asked(passes) for passes in (1, after - 1, after)] == [False, False, True]
+    # Rows that are half as open, or twice, wait for what it costs alone; an old state does not say.
+    paid = int(np.ceil(found + cost))
+    assert [asked(paid - 1, then=2.1), asked(paid, then=2.1), asked(paid, then=0.4)] == [False, True, True]
+    assert [asked(paid, then=1.9), asked(paid, without=[CLASSES[3]])] == [False, False]
     assert not asked(after, without=[MOMENTS]), "nothing stands for the rows that are left out"
     # As many passes are to come as it costs, if the gap goes on falling as it did since, or never falls.
     since, tol = after - found, 1e-3
@@ -187,6 +239,23 @@ def test_it_saves_passes_where_few_rows_stay_open(loss, monkeypatch) -> None:
     assert CLASSES[0] not in plain.state.memory
     assert found.passes <= 0.75 * plain.passes
     assert found.primal == pytest.approx(plain.primal, rel=1e-3)
+
+
+@pytest.mark.parametrize("loss", [Softmax(), TopKEntropy(3)], ids=lambda loss: loss.name)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_it_costs_none_where_classes_come_apart_at_once(loss, seed, monkeypatch) -> None:
+    """The loss and its Hessian fall by half and more in every pass, and what was found early is of no use."""
+    random = np.random.default_rng(seed)
+    n, d, m = 200, 15, 4
+    y = np.arange(n) % m
+    X = 1e3 * (random.standard_normal((m, d))[y] + 0.6 * random.standard_normal((n, d)))
+    found = solve(X, y, loss, 1.0 / n, method="lbfgs")
+    monkeypatch.setattr(row_metric, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(row_metric, "_WORTH_IT", 0.0)
+    plain = solve(X, y, loss, 1.0 / n, method="lbfgs")
+    assert (found.status, plain.status) == (Status.SOLVED, Status.SOLVED)
+    assert CLASSES[0] in found.state.memory
+    assert found.passes <= plain.passes + 4
 
 
 def test_a_restart_keeps_the_metric_of_few_open_rows() -> None:
