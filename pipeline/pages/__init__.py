@@ -9,10 +9,10 @@ from __future__ import annotations
 from topline.pipeline.pages.charts import (
     Scale,
     Series,
+    axes,
     bar_chart,
     legend,
     line_chart,
-    tick_text,
     x_ticks,
     y_grid,
 )
@@ -46,6 +46,7 @@ __all__ = [
     "Table",
     "Tile",
     "amount",
+    "axes",
     "bar_chart",
     "clock",
     "count",
@@ -62,7 +63,6 @@ __all__ = [
     "message_page",
     "number",
     "percent",
-    "tick_text",
     "when",
     "x_ticks",
     "y_grid",

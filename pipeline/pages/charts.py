@@ -100,7 +100,7 @@ def line_chart(
         values = np.append(values, target[1])
     x_axis = _x_scale(np.concatenate([line.x for line in shown]))
     y_axis = _y_scale(values, log=log, decades=decades, most=most)
-    parts = [_axes(x_axis, y_axis, x_label, y_label)]
+    parts = [axes(x_axis, y_axis, x_label, y_label)]
     if target is not None and y_axis.low <= target[1] <= y_axis.high:
         parts.append(_target(y_axis(target[1])))
     parts += [_line(line, x_axis, y_axis) for line in shown]
@@ -212,16 +212,29 @@ def tick_text(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _axes(x_axis: Scale, y_axis: Scale, x_label: str, y_label: str) -> Markup:
+def axes(
+    x_axis: Scale,
+    y_axis: Scale,
+    x_label: str,
+    y_label: str,
+    *,
+    text: Callable[[float], str] = tick_text,
+    ticks: Sequence[float] | None = None,
+    below: int = 16,
+) -> Markup:
+    """Draw the axes of a chart with their names, the grid, and ticks at round values or at `ticks`.
+
+    `text` writes the values of the vertical axis; those of the other stand so many pixels `below` it.
+    """
+    left, right, top, bottom = x_axis.start, x_axis.stop, y_axis.stop, y_axis.start
     frame = Markup(
         '<line class="axis" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
         '<text class="note" x="{3}" y="{4}" text-anchor="middle">{5}</text>'
         '<text class="note upright" transform="translate(12 {6}) rotate(-90)" text-anchor="middle">{7}</text>'
-    )
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    middle = ((LEFT + right) / 2, (TOP + bottom) / 2)
-    drawn = frame.format(LEFT, right, bottom, middle[0], HEIGHT - 6, x_label, middle[1], y_label)
-    return y_grid(y_axis, LEFT, right) + x_ticks(x_axis, bottom + 16) + drawn
+    ).format(
+        left, right, bottom, (left + right) / 2, bottom + BOTTOM - 6, x_label, (top + bottom) / 2, y_label
+    )  # fmt: skip
+    return y_grid(y_axis, left, right, text) + x_ticks(x_axis, bottom + below, ticks) + frame
 
 
 def y_grid(axis: Scale, left: float, right: float, text: Callable[[float], str] = tick_text) -> Markup:
@@ -236,10 +249,11 @@ def y_grid(axis: Scale, left: float, right: float, text: Callable[[float], str] 
     )
 
 
-def x_ticks(axis: Scale, y: float) -> Markup:
-    """Write the values of a horizontal axis at the height `y`, in pixels."""
+def x_ticks(axis: Scale, y: float, values: Sequence[float] | None = None) -> Markup:
+    """Write round values of a horizontal axis, or `values`, at the height `y`, in pixels."""
     tick = Markup('<text class="tick" x="{0:.1f}" y="{1}" text-anchor="middle">{2}</text>')
-    return Markup("").join(tick.format(axis(value), y, tick_text(value)) for value in axis.ticks())
+    shown = axis.ticks() if values is None else values
+    return Markup("").join(tick.format(axis(value), y, tick_text(value)) for value in shown)
 
 
 def _target(y: float) -> Markup:

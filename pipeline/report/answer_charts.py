@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from topline.pipeline.evaluation import Evaluation, SizePoint
-from topline.pipeline.pages import Scale, bar_chart, tick_text, x_ticks, y_grid
+from topline.pipeline.pages import Scale, axes, bar_chart
 from topline.solvers.calibration import ReliabilityBin
 from topline.solvers.counts import how_many
 
@@ -95,21 +95,7 @@ def _curve(points: Sequence[SizePoint], k: int, style: int, x_axis: Scale, y_axi
 def _frame(
     x_axis: Scale, y_axis: Scale, x_label: str, y_label: str, ticks: Sequence[float] | None = None
 ) -> Markup:
-    right, bottom = WIDE - RIGHT, TALL - BOTTOM
-    axis = Markup(
-        '<line class="axis" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
-        '<text class="note" x="{3}" y="{4}" text-anchor="middle">{5}</text>'
-        '<text class="note upright" transform="translate(12 {6}) rotate(-90)" text-anchor="middle">{7}</text>'
-    ).format(
-        LEFT, right, bottom, (LEFT + right) / 2, TALL - 6, x_label, (TOP + bottom) / 2, y_label
-    )  # fmt: skip
-    tick = Markup('<text class="tick" x="{0:.1f}" y="{1}" text-anchor="middle">{2}</text>')
-    below = (
-        x_ticks(x_axis, bottom + 17)
-        if ticks is None
-        else Markup("").join(tick.format(x_axis(value), bottom + 17, tick_text(value)) for value in ticks)
-    )
-    return y_grid(y_axis, LEFT, right, "{:.0%}".format) + below + axis
+    return axes(x_axis, y_axis, x_label, y_label, text="{:.0%}".format, ticks=ticks, below=17)
 
 
 def _svg(parts: Sequence[Markup], title: str) -> Markup:
