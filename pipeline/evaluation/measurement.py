@@ -60,23 +60,11 @@ def evaluate(
 ) -> Evaluation | MultilabelEvaluation:
     """Measure the model at `model_url` on one split of its dataset, and record the result with it.
 
-    Parameters
-    ----------
-    model_url : URL of a model, of one label per row or of several
-    split : "train", "val" or "test"
-    progress : advanced after each batch of rows
-    confused : most frequent confusions to record, of a model of one label per row
-    threshold_for : what the threshold of several labels is chosen by, one of `THRESHOLD_RULES`
-
-    Raises
-    ------
-    InputError
-        If the split has no rows, or the dataset is gone or is another one.
-    ConfigError
-        For another rule, and for a threshold of a model of one label per row.
-    NotStoredError
-        With the evaluation, where no room is left to record it.
-
+    The model has one label per row or several, and `split` is "train", "val" or "test".  `confused` is how
+    many of the most frequent confusions are recorded of one label per row, `threshold_for` what the threshold
+    of several is chosen by, one of `THRESHOLD_RULES`.  Raises `InputError` where the split has no rows, or
+    the dataset is gone or another one; `ConfigError` for another rule, or for one of a model of one label;
+    and `NotStoredError` with the evaluation where no room is left to record it.
     """
     started = time.perf_counter()
     stored = StoredModel.open(model_url)

@@ -70,14 +70,9 @@ def export_model(
     if smaller); sklearn is a folder for `topline.load_estimator`.  With `most_loss` a model with an RBF
     kernel is written on as few of its rows as lose no more than that share of its objective.
 
-    Raises
-    ------
-    ConfigError
-        For a format that is not offered or cannot hold the model, for a `top_k` that it has no use for, and
-        where at `path` is a folder that is no earlier export, or a file that a folder would replace.
-    PipelineError
-        If scores or best classes do not agree; nothing is kept then.
-
+    Raises `ConfigError` for a format that is not offered or cannot hold the model, for a `top_k` that it has
+    no use for, and where at `path` is a folder that is no earlier export, or a file that a folder would
+    replace; `PipelineError` where scores or best classes do not agree, and nothing is kept then.
     """
     form = export_format(format)
     if top_k is not None and not form.best_classes:

@@ -57,12 +57,9 @@ class Tile:
 def make_page(template: str | Template, live: Live | None = None, *, style: str = "", **values: Any) -> Page:
     """Fill a template that extends page.html.j2; everything that came from a user is escaped.
 
-    Parameters
-    ----------
-    template : name of a template in `pipeline/pages/templates`, or a template.
-    live : where the page asks for what is new.
-    style : CSS beyond that of all pages.
-    values : what the template shows; a value that it names and that is missing is an error.
+    `template` is one, or the name of one in `pipeline/pages/templates`; `live` says where the page asks for
+    what is new, and `style` is CSS beyond that of all pages.  A value that the template names and that is not
+    among `values` is an error.
     """
     style = _source("page.css") + style
     script = _source("tables.js") + ("" if live is None else _source("page.js"))

@@ -52,9 +52,8 @@ class RunView:
     begun, heard : when its first and its last record were written, seconds since 1970; None before that.
     rounds : rounds done so far.
     repeated : rounds that were done again after a loss or a crash, over all of the run.
-    columns : `topline.pipeline.telemetry.run_table.COLUMNS`, each (rows,), rounds ascending; many rounds are
-    thinned so that
-        all peaks stay, and a row then has the seconds and bytes of those before it that are left out.
+    columns : `run_table.COLUMNS`, each (rows,), rounds ascending; many rounds are thinned so that all peaks
+        stay, and a row then has the seconds and bytes of those before it that are left out.
     workers : who worked, and when.
     events : the latest ones, oldest first.
     left : estimated time to the tolerance; None where it is not known, or the run does not continue.
