@@ -190,12 +190,14 @@ def _first_from(low: int, count: int, classes: IntArray, slot: int, p: int) -> i
     return start
 
 
-def weighted_grams(X: Rows, weights: FloatArray) -> Float64Array:
-    """Return sum_i weights[i, q] x_i x_i^T for every column q of weights (r, q), shape (q, d, d)."""
+def add_weighted_grams(grams: Float64Array, X: Rows, weights: FloatArray) -> None:
+    """Add sum_i weights[i, q] x_i x_i^T for every column q of weights (r, q) to grams (q, d, d)."""
     count, d = weights.shape[1], X.shape[1]
     few = 2 * np.count_nonzero(weights) < weights.size
     if is_sparse(X) or few or count < _MANY_GRAMS or d > _FEW_COLUMNS:
-        return np.stack([weighted_gram(X, weights[:, q]) for q in range(count)])
+        for q in range(count):
+            grams[q] += weighted_gram(X, weights[:, q])
+        return
     room = np.empty((min(_ROWS_OF_PAIRS, len(weights)), d * (d + 1) // 2), X.dtype)
     total, weights = np.zeros((count, room.shape[1])), weights.astype(X.dtype, copy=False)
     for start in range(0, len(weights), _ROWS_OF_PAIRS):
@@ -203,11 +205,11 @@ def weighted_grams(X: Rows, weights: FloatArray) -> Float64Array:
         pairs = room[: len(part)]
         _pairs(part, pairs)
         total += weights[start : start + len(part)].T @ pairs
-    grams = np.empty((count, d, d))
     rows, columns = np.tril_indices(d)
-    grams[:, rows, columns] = total
-    grams[:, columns, rows] = total
-    return grams
+    gram = np.empty((d, d))
+    for q in range(count):
+        gram[rows, columns] = gram[columns, rows] = total[q]
+        grams[q] += gram
 
 
 def weighted_gram(X: Rows, weights: FloatArray) -> Float64Array:

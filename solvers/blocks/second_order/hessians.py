@@ -9,7 +9,7 @@ import numpy as np
 
 from topline.solvers.blocks.duals import is_uniform
 from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
-from topline.solvers.blocks.tile_products import weighted_gram, weighted_grams
+from topline.solvers.blocks.tile_products import add_weighted_grams, weighted_gram
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
@@ -36,7 +36,7 @@ def diagonal_blocks(
         diagonals = envelopes.diagonals(curved) * curved.weights[:, None]
         taken = diagonals[::stride] * (len(diagonals) / len(diagonals[::stride]))
         clock.row_work()
-        grams += weighted_grams(X[::stride], taken)
+        add_weighted_grams(grams, X[::stride], taken)
         visited += len(taken)
         clock.product()
     return BlockStats(rows=rows, product=grams.reshape(m * d, d), visited=visited, **clock.seconds())
@@ -54,7 +54,7 @@ def hessian(
         if envelopes.closed:
             entries = envelopes.pairs(curved, X.dtype)
             clock.row_work()
-            total += weighted_grams(X, entries)
+            add_weighted_grams(total, X, entries)
         else:
             J = envelopes.jacobians(curved) * curved.weights[:, None, None]
             clock.row_work()

@@ -15,7 +15,7 @@ import numpy as np
 
 from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.blocks.stretch import least_stretch, slack_of
-from topline.solvers.blocks.tile_products import weighted_grams
+from topline.solvers.blocks.tile_products import add_weighted_grams
 from topline.solvers.blocks.vertices import (
     DenseVertices,
     accumulate_rows,
@@ -178,7 +178,7 @@ class FindVertex:
             here, square = openness_of(sizes, weights)
             sizes[sizes <= least] = 0.0
             self.clock.row_work()
-            moments += weighted_grams(X, sizes * weights[:, None])
+            add_weighted_grams(moments, X, sizes * weights[:, None])
             self.clock.product()
         self._openness += here
         self._openness_sq += square

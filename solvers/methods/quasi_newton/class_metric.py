@@ -182,15 +182,19 @@ def _inverses(
     problem: Problem, C: Float64Array, openness: Float64Array, moments: Float64Array, share: float = _LEAST
 ) -> Float64Array | None:
     """Return the inverse of each H_j, None where rounding leaves one that is not positive definite."""
-    inverses = np.empty_like(moments)
+    inverses, diagonal = np.empty_like(moments), np.diag_indices(problem.d)
     for inverse, total, size in zip(inverses, moments, openness, strict=True):
-        block = (total + (share * size) * C) / problem.n
-        block[np.diag_indices(problem.d)] += problem.lam
-        factor, failed = lapack.dpotrf(block, lower=1, clean=1, overwrite_a=1)
+        block = (share * size) * C
+        block += total
+        block /= problem.n
+        block[diagonal] += problem.lam
+        # LAPACK works in the place of an array whose columns lie together, as those of the transpose do.
+        factor, failed = lapack.dpotrf(block.T, lower=1, clean=1, overwrite_a=1)
         if failed:
             return None
         lower, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
-        inverse[:] = lower + np.tril(lower, -1).T
+        np.add(lower, lower.T, out=inverse)
+        inverse[diagonal] *= 0.5
     return inverses
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -296,6 +297,22 @@ def test_it_takes_no_pass_of_its_own_but_that_of_C(max_passes) -> None:
     X, y = digits()
     result = solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs", tol=1e-12, max_passes=max_passes)
     assert result.passes <= max_passes
+
+
+def test_finding_them_takes_no_more_than_is_counted() -> None:
+    """Two classes are the fewest, beside whose H_j what one block takes on the way is the most."""
+    n, d, m = 4_000, 200, 2
+    problem = Problem(Softmax(), n, d, m, 1e-4)
+    C = np.eye(d)
+    moments = np.broadcast_to(C, (m, d, d)) + np.zeros((m, 1, 1))
+    tracemalloc.start()
+    inverses = class_metric._inverses(problem, C, np.full(m, 0.3), moments)
+    taken = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert inverses is not None
+    np.testing.assert_allclose(inverses, moments / ((1.0 + 0.4 * 0.3) / n + 1e-4), rtol=1e-12)
+    # Those that were found before are still there, and C; the sums are counted by themselves.
+    assert inverses.nbytes + C.nbytes + taken <= 8 * arrays_of_classes(problem) * d * m
 
 
 def test_its_numbers_are_counted_where_it_is_made() -> None:
