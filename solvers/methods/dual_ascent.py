@@ -61,7 +61,7 @@ _SAFETY_FACTOR = "ascent.spread"
 #: that its rounds have taken which were not measured, a fraction, and how many of them are still to come.
 _WARM = "ascent.near"
 #: So many of its rounds are not measured: one of the rows with alpha_i != 0 alone, until their gap is so
-#: many times the tolerance, and one of all rows.
+#: many times the tolerance, and one of all rows.  A smooth loss has no other rows, and takes one round.
 _UNMEASURED, _LOOSE = 2, 10.0
 #: The share of the gap ending a run that is enough in the rows that a round still visits: those at rest
 #: have some too.
@@ -173,7 +173,7 @@ class DualAscent(Method):
             round=state.round,
             W=state.W,
             pending_step=state.pending_step,
-            sweeps=self._sweeps(state),
+            sweeps=self._sweeps(problem, state),
             safety_factor=self._safety_factor(state),
             seed=self.seed,
             exact=state.exact,
@@ -184,11 +184,12 @@ class DualAscent(Method):
             enough=_LOOSE * enough if support else enough,
         )
 
-    def _sweeps(self, state: SolverState) -> int:
+    def _sweeps(self, problem: Problem, state: SolverState) -> int:
         """Return how many sweeps the request of a round asks for."""
         if self.blocks > 1:
             return _SWEEPS_TOGETHER
-        return _SWEEPS[-1 if _WARM in state.memory else min(state.round, len(_SWEEPS) - 1)]
+        warm = _WARM in state.memory and not problem.form.smooth
+        return _SWEEPS[-1 if warm else min(state.round, len(_SWEEPS) - 1)]
 
     def _safety_factor(self, state: SolverState) -> float:
         """Return the factor on the curvature that blocks take in this round, 1 for a single one."""
@@ -205,9 +206,10 @@ class DualAscent(Method):
         return np.array([min(max(self._safety_factor(state) * overshot, 1.0), float(self.blocks))])
 
 
-def warm_memory(tol: float, passes: float, *, blocks: int) -> dict[str, Float64Array]:
+def warm_memory(problem: Problem, tol: float, passes: float, *, blocks: int) -> dict[str, Float64Array]:
     """Return what a state remembers that starts near the optimum, after a fraction of a pass."""
-    return {_WARM: np.array([tol, passes, _UNMEASURED if blocks == 1 else 0])}
+    unmeasured = 0 if blocks > 1 else 1 if problem.form.smooth else _UNMEASURED
+    return {_WARM: np.array([tol, passes, unmeasured])}
 
 
 def _enough(problem: Problem, state: SolverState) -> float:
@@ -249,5 +251,5 @@ class Sdca(DualAscent):
 
     deflates: ClassVar[bool] = False
 
-    def _sweeps(self, state: SolverState) -> int:  # noqa: ARG002 - the same in every round
+    def _sweeps(self, problem: Problem, state: SolverState) -> int:  # noqa: ARG002 - as in every round
         return 1

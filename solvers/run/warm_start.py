@@ -66,7 +66,7 @@ def _state_of_duals(
     state = state_of_best_multiple(problem, executor, shrink)
     if not near or not state.W.any():
         return state
-    return replace(state, memory=warm_memory(tol, with_mass / problem.n, blocks=executor.blocks))
+    return replace(state, memory=warm_memory(problem, tol, with_mass / problem.n, blocks=executor.blocks))
 
 
 def state_of_best_multiple(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -130,6 +132,19 @@ def test_duals_of_nearly_the_same_rows_are_gone_on_from_in_fewer_passes() -> Non
         assert at_zero[0] == pytest.approx(1.0)
         assert at_zero[2] < 1.0
     assert passes[True] < 0.8 * passes[False]  # 55 of 72
+
+
+@pytest.mark.parametrize("tol", [0.1, 1e-5])
+def test_a_smooth_loss_moves_from_a_near_start_and_takes_few_passes(tol) -> None:
+    """All of its rows move, so that none of them is gone over alone before the others."""
+    before = solve(X, Y, Softmax(), LAM, method="dual_ascent", tol=1e-6)
+    kept = np.arange(N) >= 2
+    rest = partial(solve, X[kept], Y[kept], Softmax(), LAM * N / (N - 2), method="dual_ascent", tol=tol)
+    anew, result = rest(), rest(duals=[(0, N - 2, before.A[kept])], duals_near=True)
+    assert result.status is Status.SOLVED
+    assert result.passes < anew.passes
+    assert np.abs(result.A - before.A[kept]).max() > 1e-4
+    assert result.dual <= anew.primal
 
 
 def test_several_blocks_measure_every_round_of_a_near_start() -> None:
