@@ -83,6 +83,8 @@ class TrainingRows:
         if self._transforms:
             d = int(self._transforms.apply(np.zeros((1, d), dtype=np.float32)).shape[1])
         self.shape = (len(self._indices), d)
+        #: Whether slices are CSR matrices; no transform of sparse rows makes them dense.
+        self.sparse = self.dataset.info.layout == "csr"
         halves = self.dataset.info.layout == "dense" and self.dataset.info.dtype == "float16"
         self.dtype = np.dtype(np.float16 if halves and not self._transforms else np.float32)
         self._buffer = threading.local()

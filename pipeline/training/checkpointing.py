@@ -9,21 +9,21 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry import Forecast, HistoryRecorder, TimeLeft
 from topline.pipeline.training.held_out import Watch
+from topline.pipeline.training.saved_state import RunPlace, find_checkpoint, save_state
 from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.methods import Choice, change_of_method
 from topline.storage.arrays import DualSource, DualWriter, StoredDuals
 from topline.storage.errors import StorageError
-from topline.storage.runs import Checkpoint, RunLock, latest_checkpoint, save_checkpoint
-from topline.storage.stores import FileEntry, Store
+from topline.storage.runs import RunLock
+from topline.storage.stores import FileEntry
 
 logger = logging.getLogger(__name__)
 
@@ -31,27 +31,6 @@ logger = logging.getLogger(__name__)
 FORECAST_SECONDS = 0.5
 # Saving takes no larger share of a run's time than this.
 SAVING_SHARE = 0.05
-
-# Prefix of the arrays in which a checkpoint keeps what the method remembers.
-MEMORY = "memory."
-
-# Fields of SolverState that are single numbers, by their stored names; W is an array, and the pending step is
-# applied before saving.
-SCALARS = {
-    "round": "round", "b": "conjugate_mean", "aa": "mean_sq_dual", "passes": "passes", "seconds": "seconds",
-    "loss_at_zero": "loss_at_zero", "best_primal": "best_primal", "best_dual": "best_dual", "exact": "exact",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class RunPlace:
-    """Where a run keeps its things, and what makes it itself: dataset and problem, by name."""
-
-    store: Store
-    run_id: str
-    fingerprint: Mapping[str, Any]
-    transforms: Mapping[str, NDArray[Any]]
-    keep_duals: bool
 
 
 @dataclass(frozen=True)
@@ -224,31 +203,3 @@ def written_where_held(
         return executor.map_duals(scaled.write, pending_step)
 
     return write
-
-
-def save_state(place: RunPlace, state: SolverState, duals: DualSource | None) -> int:
-    """Save `state` and, where they are kept, the dual variables with its step applied; return the bytes."""
-    memory = {MEMORY + name: array for name, array in state.memory.items()}
-    arrays = {"W": state.W, **memory, **place.transforms}
-    scalars = {stored: getattr(state, name) for stored, name in SCALARS.items()}
-    finite = {name: value if value is None or np.isfinite(value) else None for name, value in scalars.items()}
-    meta = {"fingerprint": dict(place.fingerprint), "state": finite}
-    return save_checkpoint(place.store, place.run_id, state.round, arrays, duals, meta)
-
-
-def load_state(checkpoint: Checkpoint) -> SolverState:
-    """Return the state that `save_state` saved; its duals have every step applied already."""
-    arrays = {name: np.asarray(array, dtype=np.float64) for name, array in checkpoint.arrays.items()}
-    memory = {name.removeprefix(MEMORY): array for name, array in arrays.items() if name.startswith(MEMORY)}
-    blank = SolverState(round=0, W=arrays["W"], memory=memory)
-    stored = checkpoint.meta["state"]
-    known = {name: stored[key] for key, name in SCALARS.items() if stored.get(key) is not None}
-    return replace(blank, **known)
-
-
-def find_checkpoint(place: RunPlace) -> Checkpoint | None:
-    """Return the newest whole checkpoint of the run; `MismatchError` names what is not the same any more."""
-    found = latest_checkpoint(place.store, place.run_id, fingerprint=place.fingerprint)
-    for damage in () if found is None else found.skipped:
-        logger.warning("a checkpoint is skipped: %s", damage)
-    return found

@@ -18,10 +18,11 @@ from topline.pipeline.errors import ConfigError, InterruptedRunError
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import TrainingRows
-from topline.pipeline.training.checkpointing import RunRecorder, load_state
+from topline.pipeline.training.checkpointing import RunRecorder
 from topline.pipeline.training.kernel_matrix import StopAskedError, kernel_of_rows
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run
+from topline.pipeline.training.saved_state import load_state
 from topline.solvers.blocks.duals import inside
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolveResult

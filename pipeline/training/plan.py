@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.options import TrainConfig
+from topline.pipeline.options import BLOCKS_AT_MOST, TrainConfig
 from topline.pipeline.options.margins import ClassFacts
 from topline.pipeline.options.problem import chosen_loss, chosen_risk, resolved_k
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.training.kernel_matrix import refuse_size
 from topline.pipeline.training.precomputed import check_kernel_values
 from topline.pipeline.training.problem_checks import check_labels, check_problem, kernel_of, problem_of
+from topline.pipeline.training.saved_state import load_state
 from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.risks import Risk
@@ -27,7 +28,7 @@ from topline.solvers.core.state import SolveResult
 from topline.solvers.executors import block_bounds
 from topline.solvers.kernels import Kernel, is_precomputed
 from topline.solvers.losses import LabelSets, Loss, StructuredHinge
-from topline.solvers.methods import METHODS, Choice, MethodSpec, chosen_method
+from topline.solvers.methods import METHODS, Choice, MethodSpec, begun_by, chosen_method
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run import ON_BLOCKS
 from topline.storage.datasets import Dataset
@@ -60,7 +61,8 @@ class TrainingPlan:
     `config` is resolved: the dataset has its id, k its value.  With a `kernel` blocks keep the scores of
     their rows, or the rows of a factor of its matrix take the place of features
     (`topline.pipeline.training.kernel_training`).  `start` is what an
-    earlier model gives to start from, None where nobody asked.
+    earlier model gives to start from, None where nobody asked; `begun` is the method of the checkpoint that a
+    run goes on from, None of a new one.
     """
 
     config: TrainConfig
@@ -70,6 +72,7 @@ class TrainingPlan:
     transforms: Transforms
     kernel: Kernel | None = None
     start: StartingPoint | None = None
+    begun: str | None = None
 
     @property
     def m(self) -> int:
@@ -126,7 +129,15 @@ class TrainingPlan:
     @cached_property
     def choice(self) -> Choice:
         """The method that is named, or that "auto" takes, and why."""
-        _, choice = chosen_method(self.config.method, self.problem, kernel=self.kernel is not None)
+        _, choice = chosen_method(
+            self.config.method,
+            self.problem,
+            kernel=self.kernel is not None,
+            # By the data and the options, not by the workers: on any of them a run takes the same passes.
+            rows=self.rows if len(self._ascent_bounds(self.rows)) == 2 else None,
+            weights=self.sample_weight,
+            begun=self.begun,
+        )
         return choice
 
     def why(self, result: SolveResult) -> str:
@@ -173,11 +184,13 @@ class TrainingPlan:
         if self.on_blocks:
             blocks = self.config.blocks or max(1, min(len(rows) // KERNEL_BLOCK_ROWS, KERNEL_BLOCKS))
             return list(block_bounds(len(rows), min(blocks, len(rows))))
-        if self.config.blocks is not None:
-            return rows.block_bounds(most=self.config.blocks)
         if self.method.one_block:
-            return rows.block_bounds(most=-(-rows.nbytes // ASCENT_BLOCK_BYTES))
-        return rows.block_bounds()
+            return self._ascent_bounds(rows)
+        return rows.block_bounds(most=self.config.blocks or BLOCKS_AT_MOST)
+
+    def _ascent_bounds(self, rows: TrainingRows) -> list[int]:
+        """Return the rows at which dual ascent has them cut."""
+        return rows.block_bounds(most=self.config.blocks or -(-rows.nbytes // ASCENT_BLOCK_BYTES))
 
 
 def plan_training(config: TrainConfig) -> TrainingPlan:
@@ -195,9 +208,14 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     config = resolve_options(config, dataset)
     loss = dataset_loss(config, dataset)
     check_problem(config, loss, raw)
-    transforms = _transforms(config, store, raw)
+    # A resumed run goes on with the transforms and the method that it began with.
+    found = None if config.resume is None else latest_checkpoint(store, config.resume, check_duals=False)
+    transforms = (
+        _fitted(config, raw) if found is None else Transforms.from_arrays(config.transforms, found.arrays)
+    )
+    begun = None if found is None else begun_by(load_state(found), duals=found.has_duals)
     rows = TrainingRows(dataset, "train", transforms)
-    plan = TrainingPlan(config, store, rows, loss, transforms, _kernel(config, rows))
+    plan = TrainingPlan(config, store, rows, loss, transforms, _kernel(config, rows), begun=begun)
     if plan.kernel is not None and not plan.on_blocks:
         refuse_size(len(rows), config.kernel_bytes)
     if config.start_from is None:
@@ -256,12 +274,8 @@ def resume_options(
         raise ConfigError(f"the settings of {what} cannot be read: {error}") from error
 
 
-def _transforms(config: TrainConfig, store: Store, raw: TrainingRows) -> Transforms:
-    """Fit on the training rows; a resumed run takes those that it began with."""
-    if config.resume is not None:
-        found = latest_checkpoint(store, config.resume, check_duals=False)
-        if found is not None:
-            return Transforms.from_arrays(config.transforms, found.arrays)
+def _fitted(config: TrainConfig, raw: TrainingRows) -> Transforms:
+    """Fit the transforms on the training rows."""
     return Transforms.fit(
         config.transforms,
         lambda: (rows for _, _, rows in raw.tiles()),

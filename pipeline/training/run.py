@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.certification import CUT_POINTS, CUT_SHARES, DUAL_W
 from topline.pipeline.options.train import TrainConfig
-from topline.pipeline.training.checkpointing import RunPlace, written_where_held
+from topline.pipeline.training.checkpointing import written_where_held
 from topline.pipeline.training.plan import (
     MAY_CHANGE,
     TrainingPlan,
@@ -21,6 +21,7 @@ from topline.pipeline.training.plan import (
     run_identity,
 )
 from topline.pipeline.training.result import TrainResult
+from topline.pipeline.training.saved_state import RunPlace
 from topline.solvers.core.requests import InsideRequest
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status

@@ -16,13 +16,7 @@ from topline.pipeline.interrupts import stop_on_signals, whole_interrupts
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import TrainingRows
-from topline.pipeline.training.checkpointing import (
-    RunPlace,
-    RunRecorder,
-    find_checkpoint,
-    load_state,
-    save_state,
-)
+from topline.pipeline.training.checkpointing import RunRecorder
 from topline.pipeline.training.executor import open_executor, picked_rows, refuse_memory
 from topline.pipeline.training.held_out import HeldOutRows, Watch
 from topline.pipeline.training.kernel_training import on_kernel, solved_on_blocks
@@ -31,6 +25,7 @@ from topline.pipeline.training.plan import TrainingPlan, plan_training
 from topline.pipeline.training.problem_checks import scale_note
 from topline.pipeline.training.result import TrainResult
 from topline.pipeline.training.run import Run, begin_run, store_model
+from topline.pipeline.training.saved_state import RunPlace, find_checkpoint, load_state, save_state
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status

@@ -6,7 +6,7 @@ loop that takes round after round is `topline.solvers.run`, the work on examples
 
 from __future__ import annotations
 
-from topline.solvers.methods.auto import Choice, change_of_method
+from topline.solvers.methods.auto import Choice, begun_by, change_of_method
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.memory import PLAIN, MethodMemory, method_memory
@@ -28,6 +28,7 @@ __all__ = [
     "MethodSpec",
     "Newton",
     "SampledStep",
+    "begun_by",
     "change_of_method",
     "chosen_method",
     "method_memory",

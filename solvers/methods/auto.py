@@ -21,6 +21,8 @@ from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, Runner
 from topline.solvers.methods.dual_ascent import DualAscent, unmeasured_rounds
 from topline.solvers.methods.newton import ProximalNewton, warm_start
+from topline.solvers.methods.newton_steps import CONTROL
+from topline.solvers.methods.quasi_newton import LEFT
 from topline.solvers.typing import Float64Array
 
 logger = logging.getLogger(__name__)
@@ -56,11 +58,18 @@ class Choice(NamedTuple):
         return "dual_ascent" if self.method == "auto" else self.method
 
 
-def choose(problem: Problem, *, kernel: bool, rows: RowSource | None = None, heaviest: float = 1.0) -> Choice:
+def choose(
+    problem: Problem,
+    *,
+    kernel: bool,
+    rows: RowSource | None = None,
+    weights: Float64Array | None = None,
+    begun: str | None = None,
+) -> Choice:
     """Return the method for a problem; "auto" for dual ascent that may become Newton's method on the way.
 
-    Of the rows, where they are known, it matters whether they are sparse and how long some of them are, each
-    as heavy as the `heaviest`.
+    Of the rows, where they are known and one block, it matters whether they are sparse and how long some of
+    them are, each as heavy as the heaviest.  A run that was `begun` goes on as it did.
     """
     if not problem.mean_risk:
         return Choice("fw_fully_corrective", f"the risk {problem.risk.name} weighs examples anew each round")
@@ -69,14 +78,24 @@ def choose(problem: Problem, *, kernel: bool, rows: RowSource | None = None, hea
     if kernel:
         return Choice("dual_ascent", "a model with a kernel is its dual variables")
     if problem.form.smooth:
-        if rows is not None and _suits_ascent(problem, rows, heaviest):
-            why = f"the loss {problem.loss.name} is smooth, the rows are sparse and C |x|^2 is moderate"
-            return Choice("dual_ascent", why)
-        return Choice("lbfgs", f"the loss {problem.loss.name} is smooth")
+        smooth = f"the loss {problem.loss.name} is smooth"
+        if begun is not None:
+            return Choice(begun, f"{smooth} and the run began with {begun}")
+        if rows is not None and _suits_ascent(problem, rows, weights):
+            return Choice("dual_ascent", f"{smooth}, the rows are sparse and C |x|^2 is moderate")
+        return Choice("lbfgs", smooth)
     return Choice("auto", "")
 
 
-def _suits_ascent(problem: Problem, rows: RowSource, heaviest: float) -> bool:
+def begun_by(state: SolverState, *, duals: bool) -> str:
+    """Return the method that a run with a smooth loss goes on with from a state, with or without its duals.
+
+    Dual ascent goes on from W(A) alone, which L-BFGS and Newton's method leave.
+    """
+    return "dual_ascent" if duals and state.memory.keys().isdisjoint((*LEFT, CONTROL)) else "lbfgs"
+
+
+def _suits_ascent(problem: Problem, rows: RowSource, weights: Float64Array | None) -> bool:
     """Return whether the rows are sparse, dual variables few, and C |x|^2 moderate in a sample of the rows.
 
     A pass of dual ascent costs little more than a gradient then, and it takes about 1 + C |x|^2 of them (S.
@@ -89,6 +108,7 @@ def _suits_ascent(problem: Problem, rows: RowSource, heaviest: float) -> bool:
     starts = range(0, n, max(n // _SAMPLES, _SAMPLE_ROWS))
     samples = (as_rows(rows[start : min(start + _SAMPLE_ROWS, n)], dtype) for start in starts)
     longest = max(float(squared_norms(sample).max()) for sample in samples)
+    heaviest = 1.0 if weights is None else float(weights.max())
     return heaviest * longest <= _MODERATE * problem.lam * n
 
 

@@ -23,6 +23,7 @@ from topline.solvers.methods.newton_steps import ARRAYS, formed_numbers
 from topline.solvers.methods.per_example import ColumnFrankWolfe, unfit_for_columns
 from topline.solvers.methods.quasi_newton import Lbfgs, arrays_of_lbfgs, numbers_in_classes, unfit_for_lbfgs
 from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoopStep
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True)
@@ -212,14 +213,15 @@ def chosen_method(
     *,
     kernel: bool = False,
     rows: RowSource | None = None,
-    heaviest: float = 1.0,
+    weights: Float64Array | None = None,
+    begun: str | None = None,
 ) -> tuple[MethodSpec, Choice]:
     """Return the method of this name, of "auto" the one for problem and rows, and what was taken and why.
 
-    `heaviest` is the largest weight of a row.
+    `rows` are given where dual ascent has them in one block, `begun` is the method of the run that goes on.
     """
     spec = method_named(name)
     if spec.name != "auto":
         return spec, Choice(spec.name, "asked for")
-    choice = choose(problem, kernel=kernel, rows=rows, heaviest=heaviest)
+    choice = choose(problem, kernel=kernel, rows=rows, weights=weights, begun=begun)
     return METHODS[choice.method], choice

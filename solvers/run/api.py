@@ -19,7 +19,7 @@ from topline.solvers.errors import UnsupportedCombinationError
 from topline.solvers.executors import DualRows, Executor, ThreadExecutor
 from topline.solvers.kernels import as_kernel, solve_with_kernel
 from topline.solvers.losses import LabelSets, Loss
-from topline.solvers.methods import MethodSpec, chosen_method
+from topline.solvers.methods import MethodSpec, begun_by, chosen_method
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.kernel_blocks import is_for_blocks, solve_in_process
 from topline.solvers.run.loop import Callback
@@ -109,7 +109,8 @@ def solve(
         start a new run from their best multiple, by one pass more; they may be those of other features,
         another lam, smoothing, loss or other weights: rows outside their domain are put at its nearest point.
     duals_near : whether `duals` alone are those of nearly this problem, as where few rows came or went: dual
-        ascent then works on the few rows that move from its first round on.  Another lam is not near.
+        ascent then takes a first round unseen and works, but of a smooth loss, on the few rows that move.
+        Another lam is not near.
     of_duals : give W(A) and judge by it, where A is kept, not the best W of all rounds: for those who keep A
         alone.
 
@@ -145,11 +146,14 @@ def solve(
         X, y, loss, lam, smoothing, smoothing_kind, m, risk, label_sets=label_sets
     )
     weights, seed = checked_weights(sample_weight, problem.n), checked_seed(seed)
-    # Blocks that ascend at the same time undo each other's work, and dual ascent cannot start at W alone.
-    known = rows if executor is None and (state is None or duals is not None) else None
-    heaviest = 1.0 if weights is None else float(weights.max())
     spec, choice = chosen_method(
-        method, problem, kernel=kernel is not None or of_duals, rows=known, heaviest=heaviest
+        method,
+        problem,
+        kernel=kernel is not None or of_duals,
+        # Blocks that ascend at the same time undo each other's work.
+        rows=rows if executor is None else None,
+        weights=weights,
+        begun=None if state is None else begun_by(state, duals=duals is not None),
     )
     spec.refuse(problem, kernel=kernel is not None or of_duals)
     if spec.name != method:

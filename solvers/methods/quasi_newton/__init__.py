@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from topline.solvers.methods.quasi_newton.class_metric import numbers_in_classes
 from topline.solvers.methods.quasi_newton.lbfgs import (
+    LEFT,
     Lbfgs,
     arrays_of_lbfgs,
     at_gradient,
@@ -18,6 +19,7 @@ from topline.solvers.methods.quasi_newton.lbfgs import (
 from topline.solvers.methods.quasi_newton.row_metric import of_rows
 
 __all__ = [
+    "LEFT",
     "Lbfgs",
     "arrays_of_lbfgs",
     "at_gradient",

@@ -38,7 +38,7 @@ from topline.solvers.methods.quasi_newton.class_metric import (
     with_least_openness,
     with_openness,
 )
-from topline.solvers.methods.quasi_newton.pairs import Pairs, most_pairs
+from topline.solvers.methods.quasi_newton.pairs import CURVATURES, Pairs, most_pairs
 from topline.solvers.methods.quasi_newton.row_metric import (
     METRIC,
     RowMetric,
@@ -51,6 +51,8 @@ from topline.solvers.methods.quasi_newton.row_metric import (
 )
 from topline.solvers.typing import Float64Array
 
+#: Names in `SolverState.memory` of which every round leaves one.
+LEFT = "best_values", CURVATURES
 #: Steps that are tried along one direction before it is given up.
 _TRIALS = 20
 #: A step that lowers P by a smaller share is where float64 products begin, and points whose P differ by less

@@ -19,7 +19,7 @@ _NUMBERS, _EXAMPLES = 1 << 22, 64
 #: Names in `SolverState.memory` of the pairs and of their curvatures.
 _STEPS = tuple(f"step_{i}" for i in range(_PAIRS[1]))
 _CHANGES = tuple(f"change_{i}" for i in range(_PAIRS[1]))
-_CURVATURES = "curvatures"
+CURVATURES = "curvatures"
 #: A pair that changed the gradient by so many times what a later Hessian says no longer holds.
 _FALLEN = 4.0
 #: A pair whose curvature is below this share of the sizes is rounding.
@@ -51,7 +51,7 @@ class Pairs:
     @classmethod
     def of(cls, memory: Mapping[str, Float64Array]) -> Pairs:
         """Return what `to_memory` was made from; what else is in the mapping is left alone."""
-        curvatures = memory.get(_CURVATURES, np.empty(0)).tolist()
+        curvatures = memory.get(CURVATURES, np.empty(0)).tolist()
         return cls(
             tuple(memory[name] for name in _STEPS[: len(curvatures)]),
             tuple(memory[name] for name in _CHANGES[: len(curvatures)]),
@@ -64,7 +64,7 @@ class Pairs:
             **dict(zip(_STEPS, self.steps, strict=False)),
             **dict(zip(_CHANGES, self.changes, strict=False)),
         }
-        return named | {_CURVATURES: np.array(self.curvatures)}
+        return named | {CURVATURES: np.array(self.curvatures)}
 
     def with_pair(self, step: Float64Array, change: Float64Array, most: int) -> Pairs:
         """Add a pair, and let go of the oldest beyond `most`; one without curvature is left out."""
