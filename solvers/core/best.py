@@ -20,6 +20,8 @@ _W = "best.W"
 _FOUND_AT, _SHARE = "best.dual.found_at", "best.dual.share"
 _DUAL_W, _LINEAR = "best.dual.W", "best.dual.linear"
 _NAMES = (_W, _FOUND_AT, _SHARE, _DUAL_W, _LINEAR)
+#: What a P of float32 may be too low by, as a share of it.
+_FLOAT32 = 1e-6
 
 
 def best_weights(state: SolverState) -> Float64Array | None:
@@ -51,10 +53,15 @@ def with_dual(state: SolverState, dual: float, point: DualPoint | None) -> Solve
 
 
 def with_best_of(state: SolverState, before: SolverState) -> SolverState:
-    """Return a state whose memory has what was best in the state before, which a method need not pass on."""
+    """Return a state whose memory has what was best in the state before, which a method need not pass on.
+
+    Where float64 begins its P counts as what it is at most: one of float32 that is too low would pass for a
+    gap that is closed, which costs a pass that finds out.
+    """
+    highest = before.best_primal * (1.0 + _FLOAT32 if state.exact and not before.exact else 1.0)
     kept = {name: before.memory[name] for name in _NAMES if name in before.memory}
     memory = _without(state.memory, _NAMES) | kept
-    return replace(state, best_primal=before.best_primal, best_dual=before.best_dual, memory=memory)
+    return replace(state, best_primal=highest, best_dual=before.best_dual, memory=memory)
 
 
 def _without(memory: Mapping[str, Float64Array], names: Iterable[str]) -> dict[str, Float64Array]:

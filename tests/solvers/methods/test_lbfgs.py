@@ -153,6 +153,29 @@ def test_single_precision_takes_no_more_passes_than_double(loss, smoothing, kind
     np.testing.assert_allclose(single.W, double.W, atol=1e-5 * np.abs(double.W).max())
 
 
+def test_no_pass_is_counted_twice_where_float64_begins() -> None:
+    """A P of float32 that is too low makes no claim to refute by one more pass, in one run or in two."""
+    X, y = load_digits(return_X_y=True)
+    X = np.c_[X / np.linalg.norm(X, axis=1, keepdims=True), np.ones(len(y))].astype(np.float32)
+    seen = []
+
+    def solved(max_passes, state=None):
+        return solve(
+            X, y, Softmax(), 1.0 / len(y), method="lbfgs", tol=3e-10, max_passes=max_passes, state=state,
+            callbacks=[lambda record, after: seen.append((record.round, after.exact))],
+        )  # fmt: skip
+
+    whole = solved(500)
+    rounds = [number for number, _ in seen]
+    assert whole.status is Status.SOLVED
+    assert len(set(rounds)) == len(rounds)
+    begins = rounds[[exact for _, exact in seen].index(True)]
+    for cut in range(begins, whole.passes):
+        resumed = solved(500, solved(cut).state)
+        assert (resumed.status, resumed.passes) == (Status.SOLVED, whole.passes)
+        np.testing.assert_array_equal(resumed.W, whole.W)
+
+
 def test_keeping_the_duals_changes_nothing_but_that_they_are_there(monkeypatch) -> None:
     """W is not rebuilt from an A that is not yet there: not from time to time, and not as float64 begins."""
     monkeypatch.setattr(iteration, "REBUILD_EVERY", 10)
