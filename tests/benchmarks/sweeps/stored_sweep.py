@@ -2,41 +2,27 @@
 
     python -m tests.benchmarks.sweeps.stored_sweep --folder FOLDER [--rows 200000] [--d 1024] [--m 100]
         [--C 1e-3:1e2:45] [--losses topk_hinge,softmax,topk_entropy] [--k 5] [--folds 5]
-        [--memory-limit 4GiB] [--workers 2] [--rule race] [--exhaustive ROWS]
+        [--memory-limit 4GiB] [--workers 2] [--rule race]
 
 makes a store of clustered rows behind a ReLU once (`relu_features`), runs `topline sweep --memory-limit` on
 it and `topline train` at the best cell, from zero to the same relative gap 1e-3, and prints passes over all
 rows, CPU seconds and seconds of both commands, all their processes included, their ratios, and the most
 memory (PSS) of all processes of each at one time.
-
-`--exhaustive ROWS` instead takes a sample of the training rows, runs `topline sweep --rows ROWS` on it, and
-solves every cell on every fold of the same sample from zero, one by one.  It prints what both took, which
-cell each of them chooses, how many values of C these lie apart, and by how much the sweep's choice is below
-the other in the accuracies of the exhaustive search: in standard errors of the paired difference of both over
-the folds, and of the best mean itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tests.benchmarks.command_cost import CommandCost, command_cost
 from tests.benchmarks.datasets import relu_features
 from tests.pipeline.small_data import write_dataset
-from topline.pipeline.options import Cell, SweepConfig
 from topline.pipeline.sweep import SweepResult
-from topline.pipeline.sweep.folds import fold_data
-from topline.pipeline.sweep.plan import SweepPlan, plan_sweep, variant_of
-from topline.solvers.core.held_out import count_hits
-from topline.solvers.executors import SerialExecutor
-from topline.solvers.run import solve
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, find_by_key
 from topline.storage.stores import open_store
@@ -106,59 +92,6 @@ def _took(cost: CommandCost) -> str:
     return f"{cost.cpu:.1f} CPU s, {cost.wall:.1f} s, {cost.gib:.2f} GiB"
 
 
-def one_by_one(plan: SweepPlan) -> tuple[dict[Cell, np.ndarray[Any, Any]], int]:
-    """Solve every cell on every fold from zero; give the hits of each by fold (folds,), and all passes."""
-    passes, config = 0, plan.config
-    hits = {cell: np.zeros(config.folds, dtype=np.int64) for cell in plan.cells}
-    for path in plan.paths:
-        for fold in range(config.folds):
-            data = fold_data(plan.source(path), fold)
-            for C in config.grid():
-                found = solve(
-                    data.X, data.y, plan.loss(path), 1.0 / (len(data.y) * C), tol=config.tol, m=data.m,
-                    max_passes=config.max_passes, executor=SerialExecutor(),
-                )  # fmt: skip
-                passes += found.passes + 1
-                counted = count_hits(data.held_out, data.held_out_y, found.W, plan.topk, 0.0)
-                hits[Cell(variant_of(path), C)][fold] = counted.hits
-    return hits, passes
-
-
-def beside_exhaustive(dataset: Dataset, options: argparse.Namespace) -> dict[str, float]:
-    """Run the sweep and an exhaustive search on a sample; print and give how far their choices lie apart."""
-    result, cost = swept(dataset, options, "--rows", str(options.exhaustive))
-    config = SweepConfig(
-        store=dataset.store.url, dataset=dataset.info.id, C=options.C, loss=options.losses, k=(options.k,),
-        topk=1, folds=options.folds, rows=options.exhaustive,
-    )  # fmt: skip
-    plan, began = plan_sweep(config), time.process_time()
-    hits, passes = one_by_one(plan)
-    cpu, grid = time.process_time() - began, config.grid()
-    best = max(hits, key=lambda cell: (hits[cell].sum(), -cell.C))
-    chosen = Cell(result.best.variant, result.best.C)
-    behind = hits[best] - hits[chosen]
-    lost, mean = behind.sum() / plan.n, hits[best].sum() / plan.n
-    paired = float(behind.std(ddof=1)) * np.sqrt(len(behind)) / plan.n
-    alone = np.sqrt(mean * (1.0 - mean) / plan.n)
-    apart = abs(grid.index(best.C) - grid.index(chosen.C))
-    print(
-        f"{plan.n:,} rows: one by one {len(hits)} cells, {passes:,} passes, {cpu:.1f} CPU s;"
-        f" sweep {result.passes:,} passes, {cost.cpu:.1f} CPU s"
-    )
-    for name, cell in (("one by one", best), ("sweep", chosen)):
-        print(
-            f"  {name:<11}: {cell.variant.name}, C {cell.C:g}, accuracy {hits[cell].sum() / plan.n:.4f}"
-            " as solved from zero"
-        )
-    print(
-        f"  the sweep's choice is {lost:.4f} below: {lost / paired if paired else 0.0:.2f} standard errors of"
-        f" the paired difference, {lost / alone:.2f} of the accuracy itself; {apart} of {len(grid)} values of"
-        f" C apart, {'the same' if best.variant == chosen.variant else 'another'} loss",
-        flush=True,
-    )
-    return {"passes": result.passes, "one_by_one": passes, "lost": lost, "error": alone, "apart": apart}
-
-
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(
@@ -171,11 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--losses", default="topk_hinge,softmax,topk_entropy")
     parser.add_argument("--memory-limit", default="4GiB")
     parser.add_argument("--rule", default="race", help="as for topline sweep")
-    parser.add_argument("--exhaustive", type=int, metavar="ROWS", help="compare the choice on so many rows")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         dataset = relu_store(options.folder or Path(folder) / "store", options.rows, options.d, options.m)
-        return (beside_exhaustive if options.exhaustive else beside_a_fit)(dataset, options)
+        return beside_a_fit(dataset, options)
 
 
 if __name__ == "__main__":
