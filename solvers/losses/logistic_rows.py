@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
-from topline.solvers.losses.softmax_rows import is_finite
+from topline.solvers.losses.row_sums import add_to_sums, is_finite
 from topline.solvers.projections.exponentials import exp_of_row
 from topline.solvers.projections.logarithms import log_of_one_and
 from topline.solvers.projections.own_classes import own_class
@@ -120,8 +119,5 @@ def _write_back(
             row_loss, row_entropy, square = np.float64(np.nan), _ZERO, _ZERO
         if len(losses):
             losses[i] = row_loss
-        sums[LOSS] += weights[i] * row_loss
-        sums[B_U] += weights[i] * row_entropy
-        sums[U_SQ] += weights[i] * square
-        sums[ACTIVE] += square > 0.0
+        add_to_sums(weights[i], row_loss, row_entropy, square, sums)
     _turn_own(U, y, table)

@@ -14,7 +14,7 @@ import numpy as np
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.losses.form import Labels, LossForm
-from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
+from topline.solvers.losses.row_sums import add_to_sums
 from topline.solvers.projections.ordering import column_workspace, room
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -146,10 +146,7 @@ def _write_row(
         square += u[j] * u[j]
     if len(losses):
         losses[i] = loss
-    sums[LOSS] += weight * loss
-    sums[B_U] += weight * conjugate
-    sums[U_SQ] += weight * square
-    sums[ACTIVE] += square > 0.0
+    add_to_sums(weight, loss, conjugate, square, sums)
 
 
 @jit

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
+from topline.solvers.losses.row_sums import add_to_sums, is_finite
 from topline.solvers.projections.exponentials import exp_of_row
 from topline.solvers.projections.logarithms import log_of_row, minus_log_of_rest
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
@@ -146,15 +146,7 @@ def _write_back(
             loss, conjugate, total = np.float64(np.nan), _ZERO, _ZERO
         if len(losses):
             losses[i] = loss
-        _add(weights[i], loss, conjugate, total, sums)
-
-
-@jit
-def _add(weight: float, loss: float, conjugate: float, square: float, sums: Float64Array) -> None:
-    sums[LOSS] += weight * loss
-    sums[B_U] += weight * conjugate
-    sums[U_SQ] += weight * square
-    sums[ACTIVE] += square > 0.0
+        add_to_sums(weights[i], loss, conjugate, total, sums)
 
 
 @jit
@@ -230,10 +222,4 @@ def _wide_shares(
             loss, conjugate, squares = np.float64(np.nan), _ZERO, _ZERO
         if len(losses):
             losses[i] = loss
-        _add(weights[i], loss, conjugate, squares, sums)
-
-
-@jit
-def is_finite(x: float) -> bool:
-    """Return whether x is a number, where arithmetic that may be reordered takes x - x for 0."""
-    return math.isfinite(x)
+        add_to_sums(weights[i], loss, conjugate, squares, sums)
