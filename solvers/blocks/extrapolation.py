@@ -10,15 +10,15 @@ from topline.solvers.blocks.row_feed import HeldRows, RowFeed
 from topline.solvers.typing import Float64Array, Int64Array
 
 #: Changes that are remembered.
-_REMEMBERED = 6
+REMEMBERED = 6
 #: Ridge on the system of a few equations, as a share of its trace.
 _RIDGE = 1e-10
 #: Bytes that all of this takes for each number of the dual rows and of W, and may take: beyond them sweeps
 #: continue without it.
-_NUMBER_BYTES = 8 * (_REMEMBERED + 3)
+_NUMBER_BYTES = 8 * (REMEMBERED + 3)
 _MOST_BYTES = 1 << 28
 #: An extrapolation that brings less than this share of the sweeps before it is not worth its time;
-_WORTH = 0.25
+WORTH = 0.25
 #: after so many of them in a row no more are made in this round.
 _FAILURES = 1
 
@@ -26,6 +26,21 @@ _FAILURES = 1
 def extrapolation_bytes(numbers: int) -> int:
     """Return the bytes that extrapolation takes at most, for so many numbers of dual rows and W together."""
     return min(_MOST_BYTES, _NUMBER_BYTES * numbers)
+
+
+def best_mixture(system: Float64Array, slopes: Float64Array) -> Float64Array:
+    """Return the shares c of the last changes at which the parabola of D is highest; overwrites `system`."""
+    known = len(slopes)
+    system[np.diag_indices(known)] += _RIDGE * np.trace(system) / known
+    return np.asarray(np.linalg.lstsq(system, slopes, rcond=None)[0])
+
+
+def best_step(slope: float, curvature: float) -> tuple[float, float]:
+    """Return the best step in [0, 1] along a parabola of this slope at 0, and its rise."""
+    if not slope > 0.0:
+        return 0.0, 0.0
+    step = min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
+    return step, step * (slope - 0.5 * step * curvature)
 
 
 class Extrapolation:
@@ -69,14 +84,14 @@ class Extrapolation:
             return 0.0
         before, W = self._B, self._W
         self._note()
-        self._changes = [*self._changes[1 - _REMEMBERED :], self._B - before]
-        self._images = [*self._images[1 - _REMEMBERED :], self._W - W]
+        self._changes = [*self._changes[1 - REMEMBERED :], self._B - before]
+        self._images = [*self._images[1 - REMEMBERED :], self._W - W]
         trial = self._best_of_span()
         self._work.project(trial, self._rows)
         self._work.visited += len(self._rows)
         trial -= self._B
         rise = self._along(trial)
-        self._failures = 0 if rise > _WORTH * swept else self._failures + 1
+        self._failures = 0 if rise > WORTH * swept else self._failures + 1
         return rise
 
     def _best_of_span(self) -> Float64Array:
@@ -87,8 +102,7 @@ class Extrapolation:
             slopes[s] = self._slope(self._changes[s], self._images[s])
             for t in range(s + 1):
                 system[s, t] = system[t, s] = self._curvature(s, t)
-        system[np.diag_indices(q)] += _RIDGE * np.trace(system) / q
-        factors = np.linalg.lstsq(system, slopes, rcond=None)[0]
+        factors = best_mixture(system, slopes)
         trial = self._B.copy()
         for factor, change in zip(factors, self._changes, strict=True):
             trial += factor * change
@@ -133,9 +147,9 @@ class Extrapolation:
         image = self._image(change)
         slope = self._slope(change, image)
         curvature = self._inner(image, image) + self._smoothed(change, change)
-        if not slope > 0.0:
+        step, rise = best_step(slope, curvature)
+        if not step:
             return 0.0
-        step = min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
         # What is stored is what counts: W takes the change after rounding to A's precision.
         stored = (self._B + step * change - work.duals.A[rows]).astype(work.duals.delta.dtype)
         taken = stored.astype(np.float64) - work.duals.delta[rows]
@@ -146,7 +160,7 @@ class Extrapolation:
         work.W[:] = self._W
         if work.kept_apart:
             work.apart -= work.kept_apart * work.part_apart(image)
-        return step * (slope - 0.5 * step * curvature)
+        return rise
 
     def _image(self, change: Float64Array) -> Float64Array:
         image = np.zeros(self._work.W.shape)

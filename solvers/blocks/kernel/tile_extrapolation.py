@@ -11,22 +11,16 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.blocks.ascent_jit import change_sums
+from topline.solvers.blocks.extrapolation import REMEMBERED, WORTH, best_mixture, best_step
 from topline.solvers.core.kernel_rows import PickedRows
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses.batches import nearest_rows
 from topline.solvers.typing import Float64Array, FloatArray
 
-#: Changes that are remembered.
-_REMEMBERED = 6
 #: Copies in float64 of the rows' dual variables that all of it takes, and the bytes beyond which sweeps
 #: continue without it.
-_COPIES = 2 * _REMEMBERED + 8
+_COPIES = 2 * REMEMBERED + 8
 _MOST_BYTES = 1 << 27
-#: Ridge on the system, as a share of its trace.
-_RIDGE = 1e-10
-#: An extrapolation that brings less than this share of the sweeps before it is not worth its time; after t of
-#: them in a row 2^t - 1 occasions go by.
-_WORTH = 0.25
 
 
 def extrapolation_bytes(rows: int, m: int) -> int:
@@ -56,8 +50,8 @@ class TileExtrapolation:
         self._problem, self._rows, self._K = problem, rows, K
         self._delta, self._scores = delta, scores
         self._A = rows.A.astype(np.float64)
-        self._changes, self._images = (np.empty((_REMEMBERED, rows.A.size)) for _ in range(2))
-        self._linear, self._system = np.zeros(_REMEMBERED), np.zeros((_REMEMBERED, _REMEMBERED))
+        self._changes, self._images = (np.empty((REMEMBERED, rows.A.size)) for _ in range(2))
+        self._linear, self._system = np.zeros(REMEMBERED), np.zeros((REMEMBERED, REMEMBERED))
         self._noted = self._failures = self._waits = 0
         self._note()
 
@@ -75,7 +69,8 @@ class TileExtrapolation:
             self._waits -= 1
             return 0.0
         rise = self._towards(self._best_of_span())
-        self._failures = 0 if rise > _WORTH * swept else self._failures + 1
+        self._failures = 0 if rise > WORTH * swept else self._failures + 1
+        # After t in a row that were not worth their time 2^t - 1 occasions go by.
         self._waits = 2**self._failures - 1
         return rise
 
@@ -95,9 +90,9 @@ class TileExtrapolation:
         return np.asarray(self._rows.weights[:, None] * image)
 
     def _remember(self, change: Float64Array, image: Float64Array) -> None:
-        place = self._noted % _REMEMBERED
+        place = self._noted % REMEMBERED
         self._noted += 1
-        known = min(self._noted, _REMEMBERED)
+        known = min(self._noted, REMEMBERED)
         self._changes[place], self._images[place] = change.ravel(), image.ravel()
         self._linear[place] = self._conjugates(change)
         self._system[place, :known] = self._images[:known] @ change.ravel()
@@ -111,11 +106,9 @@ class TileExtrapolation:
         )[0]
 
     def _best_of_span(self) -> Float64Array:
-        known = min(self._noted, _REMEMBERED)
-        system = self._system[:known, :known].copy()
-        system[np.diag_indices(known)] += _RIDGE * np.trace(system) / known
+        known = min(self._noted, REMEMBERED)
         slopes = self._linear[:known] - self._changes[:known] @ self._gradient.ravel()
-        factors = np.linalg.lstsq(system, slopes, rcond=None)[0]
+        factors = best_mixture(self._system[:known, :known].copy(), slopes)
         return (factors @ self._changes[:known]).reshape(self._B.shape)
 
     def _towards(self, change: Float64Array) -> float:
@@ -131,10 +124,10 @@ class TileExtrapolation:
         scored = weighted.T @ self._K[moved]
         slope = self._conjugates(change) - float(np.vdot(change, self._gradient))
         curvature = float(np.vdot(change, self._image(change, scored.T)))
-        if not slope > 0.0:
+        step, rise = best_step(slope, curvature)
+        if not step:
             return 0.0
-        step = min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
         self._delta[moved] = self._B[moved] + step * change[moved] - self._A[moved]
         self._scores += self._scores.dtype.type(step) * scored
         self._note()
-        return step * (slope - 0.5 * step * curvature)
+        return rise
