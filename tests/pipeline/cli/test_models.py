@@ -52,7 +52,8 @@ def test_a_model_is_weighed_promoted_and_rolled_back(topline: Any, store: str) -
 
 
 def test_a_dataset_is_predicted_or_images_are(topline: Any, store: str) -> None:  # noqa: F811
-    options = ("predict", f"{store}/models/m0001", "--workers", "0")
+    trained = topline("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.01", "--json")
+    options = ("predict", trained.json["model"], "--workers", "0")
     ran = topline(*options, "--dataset", "latest", "--top-k", "2", "--json")
     assert (ran.code, ran.json["rows"], ran.json["reused"]) == (0, 700, False), ran.err
     assert "stored already" in topline(*options, "--dataset", "latest", "--top-k", "2").out
