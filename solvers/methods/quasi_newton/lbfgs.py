@@ -116,7 +116,9 @@ class Lbfgs(Method):
             slope = inner(gradient, memory["direction"])
             if not line.accepts(value, slope):
                 line = line.after(value, slope)
-                if line.trials >= _TRIALS:
+                # A shorter step promises less than sums of float32 products tell.
+                unseen = not before.exact and -line.step * line.slope <= _STALLED * abs(line.value)
+                if unseen or line.trials >= _TRIALS:
                     return self._without_progress(measured, Pairs())
                 W = memory["base"] + line.step * memory["direction"]
                 return _towards(measured, W, line, {**memory, "line": line.to_array()})

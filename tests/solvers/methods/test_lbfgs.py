@@ -153,6 +153,23 @@ def test_single_precision_takes_no_more_passes_than_double(loss, smoothing, kind
     np.testing.assert_allclose(single.W, double.W, atol=1e-5 * np.abs(double.W).max())
 
 
+@pytest.mark.parametrize("seed", [0, 3, 4])
+def test_float32_gives_up_a_line_along_which_it_sees_nothing(seed) -> None:
+    """Labels that say little, and features of a size at which rounding hides what is left of the slope."""
+    random = np.random.default_rng(seed)
+    X, y = random.standard_normal((271, 4)), random.integers(0, 3, 271)
+    X = (3e3 * X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
+    trials = []
+
+    def note(_, state):
+        if "line" in state.memory and not state.exact:
+            trials.append(Bracket.of(state.memory["line"]).trials)
+
+    result = solve(X, y, Softmax(), 1e-3 / len(y), method="lbfgs", callbacks=[note])
+    assert (result.status, result.state.exact) == (Status.SOLVED, True)
+    assert max(trials) < 10
+
+
 def test_no_pass_is_counted_twice_where_float64_begins() -> None:
     """A P of float32 that is too low makes no claim to refute by one more pass, in one run or in two."""
     X, y = load_digits(return_X_y=True)
