@@ -44,7 +44,8 @@ class TrustMeter:
         known: dict[float | None, NDArray[np.float64]] = {}
         for rule, held, sizes in zip(self._rules, self._held, self._sizes, strict=True):
             if rule.penalty not in known:
-                known[rule.penalty] = conformity(scores, p, draws, rule.penalty)
+                weights = None if rule.probabilities is None else p
+                known[rule.penalty] = conformity(scores, weights, draws, rule.penalty)
             members = known[rule.penalty] <= rule.thresholds
             held.append(members[place, labels])
             sizes.append(members.sum(axis=1))

@@ -10,7 +10,10 @@ section 1).  With the rows of one class alone it holds for that class.
 
 where classes are ordered by score, p are probabilities, and u is drawn uniformly for each row: Adaptive
 Prediction Sets (Romano et al. 2020), regularised as by Angelopoulos et al. (2021), with the penalty from the
-first class on so that E is strictly rising along the order.  Without probabilities, E = rank_c - 1 + u.
+first class on so that E is strictly rising along the order.
+
+By rank, E = rank_c - p_c, where u settles equals; without probabilities E = rank_c - 1 + u.  Where the best
+class is right more often than `coverage`, the empty sets are thus those of the least certain rows.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from topline.solvers.typing import Float64Array, IntArray
 
 #: Penalties of adaptive sets that are tried; the largest leave little but the rank.
 PENALTIES = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0, 100.0)
+#: The share of u in sets by rank: probabilities that differ by less are settled by u.
+_SETTLES = 1e-6
 
 
 def conformity(
@@ -39,20 +44,30 @@ def conformity(
     Parameters
     ----------
     scores : (r, m); they order the classes, the first of equals coming first
-    probabilities : (r, m), not needed without a penalty
+    probabilities : (r, m); without a penalty they order classes of equal rank, and may be None
     draws : (r,) u of each row, uniform in [0, 1)
     penalty : of each class before and of this one; None for the rank alone
 
     """
     order = np.argsort(-np.asarray(scores), axis=1, kind="stable")
     u = np.asarray(draws, dtype=np.float64)[:, None]
-    along = np.arange(order.shape[1])[None, :] + u
-    if penalty is not None:
+    before = np.arange(order.shape[1])[None, :]
+    if probabilities is None:
+        along = before + u
+    else:
         p = np.take_along_axis(np.asarray(probabilities, dtype=np.float64), order, axis=1)
-        along = np.cumsum(p, axis=1) - p + u * p + penalty * along
+        if penalty is None:
+            along = before + _within_rank(p, u)
+        else:
+            along = np.cumsum(p, axis=1) - p + u * p + penalty * (before + u)
     found = np.empty(order.shape)
     np.put_along_axis(found, order, along, axis=1)
     return found
+
+
+def _within_rank(p: Float64Array, u: Float64Array) -> Float64Array:
+    """Return what classes of probability p add to the number of those before them, in [0, 1]."""
+    return (1.0 - _SETTLES) * (1.0 - p) + _SETTLES * u
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +105,14 @@ class CalibrationRows:
 
     def conformity(self, penalty: float | None) -> Float64Array:
         """Return E of the rows' own classes, shape (n,)."""
-        along = self.ranks - 1 + self.draws
-        return along if penalty is None else self.before + self.draws * self.own + penalty * along
+        if penalty is not None:
+            return self.before + self.draws * self.own + penalty * (self.ranks - 1 + self.draws)
+        return self.ranks - 1 + (_within_rank(self.own, self.draws) if self.weighed else self.draws)
+
+    @property
+    def weighed(self) -> bool:
+        """Whether the rows have probabilities."""
+        return not np.isnan(self.own).any()
 
     def thresholds(
         self, coverage: float, penalty: float | None, classes: Sequence[str], *, per_class: bool

@@ -39,9 +39,7 @@ class SetRule:
 
     def sets(self, scores: NDArray[Any], draws: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which classes are in the sets of rows with scores (r, m) and draws (r,), shape (r, m)."""
-        p = None
-        if self.penalty is not None and self.probabilities is not None:
-            p = self.probabilities.probabilities(scores)
+        p = None if self.probabilities is None else self.probabilities.probabilities(scores)
         return prediction_sets(scores, p, draws, self.penalty, self.thresholds)
 
     def facts(self) -> dict[str, Any]:
@@ -90,7 +88,8 @@ class Calibration:
         penalty = self._penalty(coverage, per_class=per_class) if sets_by != "rank" else None
         thresholds = self.rows.thresholds(coverage, penalty, self.class_names, per_class=per_class)
         kind: SetsBy = "rank" if penalty is None else "adaptive"
-        return SetRule(coverage, per_class, kind, penalty, thresholds, self.probabilities)
+        probabilities = self.probabilities if self.rows.weighed else None
+        return SetRule(coverage, per_class, kind, penalty, thresholds, probabilities)
 
     def _penalty(self, coverage: float, *, per_class: bool) -> float | None:
         """Return the penalty that was chosen at the coverage with the nearest odds."""

@@ -33,11 +33,13 @@ def test_scores_are_those_of_their_definition(penalty: float | None) -> None:
     for i in range(20):
         for c in range(5):
             before = [j for j in range(5) if scores[i, j] > scores[i, c]]
-            place = len(before) + u[i]
-            expected = place
-            if penalty is not None:
-                expected = p[i, before].sum() + u[i] * p[i, c] + penalty * place
-            assert found[i, c] == pytest.approx(expected, rel=1e-12)
+            if penalty is None:
+                expected, tolerance = len(before) + 1.0 - p[i, c], 1e-6
+            else:
+                expected = p[i, before].sum() + u[i] * p[i, c] + penalty * (len(before) + u[i])
+                tolerance = 1e-12
+            assert found[i, c] == pytest.approx(expected, abs=tolerance)
+            assert conformity(scores, None, u, None)[i, c] == pytest.approx(len(before) + u[i], rel=1e-12)
 
 
 @pytest.mark.parametrize("penalty", [None, 0.1])
@@ -86,14 +88,14 @@ def test_every_order_of_exchangeable_rows_covers_exactly() -> None:
 @pytest.mark.parametrize("penalty", [None, 0.03])
 def test_coverage_over_calibration_sets_follows_the_beta_law(penalty: float | None) -> None:
     # P(E <= q | calibration rows) is the r-th of n uniform order statistics: Beta(r, n + 1 - r), if E is
-    # continuous.  The distribution of E is that of 40,000 other rows.
-    scores, p, y = table(80_000, seed=5)
+    # continuous.  The distribution of E is that of 240,000 other rows.
+    scores, p, y = table(280_000, seed=5)
     u = np.random.default_rng(6).random(len(y))
     E = CalibrationRows.of(scores, p, y, u).conformity(penalty)
-    others, n, coverage = np.sort(E[:40_000]), 40, 0.9
+    others, n, coverage = np.sort(E[:240_000]), 40, 0.9
     found = [
         np.searchsorted(others, np.sort(part)[exact_rank(n, coverage) - 1], side="right") / len(others)
-        for part in E[40_000:].reshape(1000, n)
+        for part in E[240_000:].reshape(1000, n)
     ]
     rank = exact_rank(n, coverage)
     # A false alarm in a thousand of seeds; the seed is fixed.
@@ -108,6 +110,24 @@ def test_sets_may_be_empty_and_are_prefixes_of_the_order() -> None:
     assert {0, 1} <= set(sets.sum(axis=1))
     along = np.take_along_axis(sets, np.argsort(-scores, axis=1), axis=1)
     assert (np.diff(along.astype(int), axis=1) <= 0).all()
+
+
+def test_sets_by_rank_are_empty_where_the_best_class_is_least_certain() -> None:
+    scores, p, y = table(2000)
+    scores = 3.0 * scores
+    p = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    u = np.random.default_rng(4).random(2000)
+    bounds = CalibrationRows.of(scores, p, y, u).thresholds(0.7, None, NAMES, per_class=False)
+    sets = prediction_sets(scores, p, u, None, bounds)
+    empty = ~sets.any(axis=1)
+    assert 0 < empty.sum() < 1000
+    assert p[empty].max() <= p[~empty].max(axis=1).min() + 1e-6
+    # Where probabilities are equal the draws decide.
+    same = np.full_like(p, 1.0 / 3.0)
+    bounds = CalibrationRows.of(scores, same, y, u).thresholds(0.5, None, NAMES, per_class=False)
+    drawn = prediction_sets(scores, same, u, None, bounds)
+    size = drawn.sum(axis=1)
+    assert u[size == size.max()].max() <= u[size == size.min()].min()
 
 
 def test_a_coverage_that_so_few_rows_cannot_give_is_refused() -> None:
