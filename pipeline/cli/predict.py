@@ -14,6 +14,9 @@ from topline.solvers.counts import how_many
 if TYPE_CHECKING:
     from topline.pipeline.prediction import Prediction, PredictResult
 
+#: So many images are listed where all are in a table or on a page.
+LISTED = 20
+
 
 def predict(call: Call, model: ModelArgument) -> Outcome:
     """Classify new images, or with --dataset the rows of a store.
@@ -30,24 +33,33 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     url = find_model(model)
     found: PredictResult = call.shown(lambda: classify(url, config, call.progress))
     sets = config.coverage is not None
-    rows = [_line(one, sets=sets) for one in found.predictions]
+    written = config.output or config.page
+    listed = found.predictions if written is None else found.predictions[:LISTED]
+    more = len(found.predictions) - len(listed)
     unreadable = found.rejected
-    warnings = [f"{unreadable} of {len(rows)} images could not be read"] if unreadable else []
+    warnings = [f"{unreadable} of {len(found.predictions)} images could not be read"] if unreadable else []
     head = ("image", "best classes", *([f"holds it with probability {config.coverage:g}"] if sets else []))
     shown = {"probabilities": found.probabilities, **_written(found.output, found.page)}
-    lines = [*table(head, rows), "", *facts(shown)]
-    if config.output is None and config.page is None:
-        written = ("--output", "predictions.csv", "--page", "predictions.html")
-        lines += following(("topline", "predict", url, "--images", str(config.images), *written))
+    lines = table(head, [_line(one, sets=sets) for one in listed])
+    lines += [f"and {more:,} more, each in {written}"] if more else []
+    lines += ["", *facts(shown)]
+    if written is None:
+        files = ("--output", "predictions.csv", "--page", "predictions.html")
+        lines += following(("topline", "predict", url, "--images", str(config.images), *files))
     else:
         lines += following(("topline", "inspect", url))
     return Outcome(found.to_dict(), lines, warnings)
 
 
 def _line(one: Prediction, *, sets: bool) -> tuple[str, ...]:
-    """Return an image with its best classes, their probabilities or scores, and its set."""
+    """Return an image with its best classes, their probabilities or scores, and its set.
+
+    Of probabilities the best is shown, and the others that are not 0.0 %.
+    """
     figures = [f"{p:.1%}" for p in one.probabilities or ()] or [f"{score:.3f}" for score in one.scores]
-    best = "  ".join(f"{label} ({figure})" for label, figure in zip(one.labels, figures, strict=True))
+    shown = [(label, figure) for label, figure in zip(one.labels, figures, strict=True)]
+    shown = [*shown[:1], *(pair for pair in shown[1:] if pair[1] != "0.0%")]
+    best = "  ".join(f"{label} ({figure})" for label, figure in shown)
     best = best or ("none above the threshold" if one.status == "ok" else f"{one.status}: {one.error}")
     members = "" if one.set is None else ", ".join(one.set) or "none of these"
     return (one.sample, best, members) if sets else (one.sample, best)

@@ -1,0 +1,45 @@
+"""What `topline predict` lists of images: few lines where a table has all, and no column of 0.0 %."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipeline.cli.test_commands import store, topline  # noqa: F401 - fixtures
+from topline.pipeline import prediction
+from topline.pipeline.prediction import Prediction, PredictResult
+
+SURE = Prediction(
+    "a.png", "ok", ("cat", "dog", "cow"), (2.0, 0.1, -1.0), probabilities=(0.9996, 0.0003, 0.0001)
+)
+TORN = replace(SURE, sample="b.png", probabilities=(0.6, 0.4, 0.0))
+BAD = Prediction("c.png", "rejected", error="no image")
+
+
+@pytest.mark.parametrize("output", [None, "found.csv"])
+def test_a_table_that_holds_all_is_not_listed_whole(
+    output: str | None,
+    topline: Any,  # noqa: F811
+    store: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = topline("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.05", "--json").json[
+        "model"
+    ]
+    many = tuple(replace(SURE, sample=f"{number:03}.png") for number in range(30))
+    found = PredictResult(model, (TORN, BAD, *many), 0, "fitted")
+    monkeypatch.setattr(prediction, "predict", lambda *_: found)
+    (tmp_path / "photos").mkdir()
+    words = [] if output is None else ["--output", str(tmp_path / output)]
+    ran = topline("predict", model, "--images", str(tmp_path / "photos"), *words)
+    lines = ran.out.splitlines()
+    assert lines[2].split("  ", 1)[1].strip() == "cat (60.0%)  dog (40.0%)"
+    assert lines[3].endswith("rejected: no image")
+    assert lines[4].split("  ", 1)[1].strip() == "cat (100.0%)"
+    assert sum(line.startswith("0") for line in lines) == (30 if output is None else 18)
+    assert ("and 12 more, each in " in ran.out) == (output is not None)
+    assert "1 of 32 images could not be read" in ran.err
