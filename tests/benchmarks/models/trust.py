@@ -137,8 +137,8 @@ def models(folder: Path, *, quick: bool) -> Iterator[Scored]:
 class Quality:
     """Log loss and expected calibration error of our probabilities and of scikit-learn's, each as a pair.
 
-    `errors` are two standard errors of ours less theirs, by resampling the rows; zero where both are the same
-    map to seven digits.
+    `errors` are two standard errors of ours less theirs, by resampling the rows, zero where both are the same
+    map to seven digits; of the calibration error at least what a row does that is at the edge of a bin.
     """
 
     log_loss: tuple[float, float]
@@ -171,6 +171,7 @@ def probabilities(data: Scored) -> Quality:
         rng = np.random.default_rng(2)
         drawn = [measured(rng.integers(len(y), size=len(y))) for _ in range(200)]
         spread = 2.0 * np.std([sample[:, 0] - sample[:, 1] for sample in drawn], axis=0)
+    spread = np.maximum(spread, (0.0, 2.0 / len(rest)))
     return Quality(tuple(loss.tolist()), tuple(ece.tolist()), tuple(spread.tolist()))
 
 
