@@ -29,7 +29,7 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from topline.solvers.jit_parts import Compiled
 
-logger = logging.getLogger("topline")
+logger = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

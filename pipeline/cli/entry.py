@@ -125,6 +125,9 @@ class _ToStderr(logging.StreamHandler[Any]):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as text; our own are one line, whatever the names in it hold."""
+        if record.name == "topline.solvers.jit_cache":
+            # Python shows its users warnings alone; at a command line the wait is no reason for one.
+            record.levelname = logging.getLevelName(logging.INFO)
         text = super().format(record)
         return visible(text) if record.name.startswith("topline") and not record.exc_info else text
 

@@ -12,6 +12,7 @@ from topline.pipeline.cli.entry import _ToStderr
 from topline.pipeline.cli.table import facts, metrics_line, table, visible, without_class_means
 from topline.pipeline.evaluation import METRICS
 from topline.pipeline.evaluation.metrics import macro_top_k_accuracy
+from topline.solvers import jit_cache
 
 
 def test_a_short_line_leaves_means_over_classes_to_evaluate() -> None:
@@ -46,3 +47,10 @@ def test_what_a_command_prints_has_a_line_for_each_line(capsys: pytest.CaptureFi
     assert seen.err == "warning: \\x1b]0;title\\x07 is odd\n"
     record = logging.LogRecord("topline.pipeline.ingest", logging.INFO, "", 0, "classes: %s", ("a\nb",), None)
     assert _ToStderr().format(record) == "classes: a\\nb"
+
+
+def test_that_functions_are_compiled_is_no_warning_at_a_command_line() -> None:
+    record = logging.LogRecord(jit_cache.logger.name, logging.WARNING, "", 0, "compiling", (), None)
+    shown = _ToStderr()
+    shown.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    assert shown.format(record).lower() == "info: compiling"
