@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from topline.pipeline.pages import harmless
-from topline.storage.errors import DiskFullError
+from topline.storage.errors import DiskFullError, StorageError
 
 Key = Literal["sample_id", "path"]
 WriteTable = Callable[[pa.Table], None]
@@ -49,6 +49,9 @@ def table_writer(path: Path, schema: pa.Schema) -> Iterator[WriteTable]:
         with (_csv if path.suffix.lower() == ".csv" else _parquet)(waiting, schema) as write:
             yield write
         waiting.replace(path)
+    except StorageError:
+        # It is not the file that fails, but what is to be written to it.
+        raise
     except OSError as error:
         raise DiskFullError(f"{path} cannot be written: {error.strerror or error}") from error
     finally:

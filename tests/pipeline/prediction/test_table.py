@@ -12,6 +12,7 @@ from topline.pipeline.options import PredictConfig, build
 from topline.pipeline.options.ingest import InspectConfig
 from topline.pipeline.pages import harmless
 from topline.pipeline.prediction.table import table_schema, table_writer
+from topline.storage.errors import IntegrityError
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1"])
@@ -44,6 +45,18 @@ def test_a_table_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         "path,label,split,classes,scores,probabilities,set\r\n"
         '\'@x,\'-b,,"[""=1"", ""say \\""no\\""""]","[0.1, -2.0]",,[]\r\n'
     )
+
+
+def test_damage_to_what_is_written_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    path, schema = tmp_path / "a.csv", table_schema("path", sets=False)
+
+    def damaged() -> None:
+        with table_writer(path, schema):
+            raise IntegrityError("scores/c/0/0 is damaged")
+
+    with pytest.raises(IntegrityError, match=r"^scores/c/0/0 is damaged$"):
+        damaged()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_files_are_refused_before_any_work() -> None:
