@@ -54,8 +54,8 @@ __all__ = [
 
 _LAZY = {
     **dict.fromkeys(("Comparison", "compare", "measure"), "comparison"),
-    **dict.fromkeys(("Decision", "Evidence", "decide"), "promotion"),
-    **dict.fromkeys(("SHIFTED", "drift_between"), "drift"),
+    **dict.fromkeys(("Decision", "Evidence"), "promotion"),
+    "SHIFTED": "drift",
 }
 
 
