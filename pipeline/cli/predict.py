@@ -33,7 +33,8 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     url = find_model(model)
     found: PredictResult = call.shown(lambda: classify(url, config, call.progress))
     sets = config.coverage is not None
-    written = config.output or config.page
+    # What was asked for may be missing, for want of room.
+    written = found.output or found.page
     listed = found.predictions if written is None else found.predictions[:LISTED]
     more = len(found.predictions) - len(listed)
     unreadable = found.rejected
@@ -43,7 +44,7 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     lines = table(head, [_line(one, sets=sets) for one in listed])
     lines += [f"and {more:,} more, each in {written}"] if more else []
     lines += ["", *facts(shown)]
-    if written is None:
+    if config.output is None and config.page is None:
         files = ("--output", "predictions.csv", "--page", "predictions.html")
         lines += following(("topline", "predict", url, "--images", str(config.images), *files))
     else:

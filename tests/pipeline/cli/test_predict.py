@@ -31,10 +31,10 @@ def test_a_table_that_holds_all_is_not_listed_whole(
         "model"
     ]
     many = tuple(replace(SURE, sample=f"{number:03}.png") for number in range(30))
-    found = PredictResult(model, (TORN, BAD, *many), 0, "fitted")
-    monkeypatch.setattr(prediction, "predict", lambda *_: found)
     (tmp_path / "photos").mkdir()
     words = [] if output is None else ["--output", str(tmp_path / output)]
+    found = PredictResult(model, (TORN, BAD, *many), 0, "fitted", output=words[-1] if words else None)
+    monkeypatch.setattr(prediction, "predict", lambda *_: found)
     ran = topline("predict", model, "--images", str(tmp_path / "photos"), *words)
     lines = ran.out.splitlines()
     assert lines[2].split("  ", 1)[1].strip() == "cat (60.0%)  dog (40.0%)"
