@@ -14,7 +14,7 @@ from topline.solvers.counts import how_many
 if TYPE_CHECKING:
     from topline.pipeline.prediction import Prediction, PredictResult
 
-#: So many images are listed where all are in a table or on a page.
+#: So many images are listed where all are in a table; a page has the least certain of many.
 LISTED = 20
 
 
@@ -33,16 +33,15 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     url = find_model(model)
     found: PredictResult = call.shown(lambda: classify(url, config, call.progress))
     sets = config.coverage is not None
-    # What was asked for may be missing, for want of room.
-    written = found.output or found.page
-    listed = found.predictions if written is None else found.predictions[:LISTED]
+    # A table that was asked for may be missing, for want of room.
+    listed = found.predictions if found.output is None else found.predictions[:LISTED]
     more = len(found.predictions) - len(listed)
     unreadable = found.rejected
     warnings = [f"{unreadable} of {len(found.predictions)} images could not be read"] if unreadable else []
     head = ("image", "best classes", *([f"holds it with probability {config.coverage:g}"] if sets else []))
     shown = {"probabilities": found.probabilities, **_written(found.output, found.page)}
     lines = table(head, [_line(one, sets=sets) for one in listed])
-    lines += [f"and {more:,} more, each in {written}"] if more else []
+    lines += [f"and {more:,} more, each in {found.output}"] if more else []
     lines += ["", *facts(shown)]
     if config.output is None and config.page is None:
         files = ("--output", "predictions.csv", "--page", "predictions.html")

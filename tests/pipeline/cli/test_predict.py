@@ -19,9 +19,9 @@ TORN = replace(SURE, sample="b.png", probabilities=(0.6, 0.4, 0.0))
 BAD = Prediction("c.png", "rejected", error="no image")
 
 
-@pytest.mark.parametrize("output", [None, "found.csv"])
+@pytest.mark.parametrize("file", [None, "output", "page"])
 def test_a_table_that_holds_all_is_not_listed_whole(
-    output: str | None,
+    file: str | None,
     topline: Any,  # noqa: F811
     store: str,  # noqa: F811
     tmp_path: Path,
@@ -32,14 +32,16 @@ def test_a_table_that_holds_all_is_not_listed_whole(
     ]
     many = tuple(replace(SURE, sample=f"{number:03}.png") for number in range(30))
     (tmp_path / "photos").mkdir()
-    words = [] if output is None else ["--output", str(tmp_path / output)]
-    found = PredictResult(model, (TORN, BAD, *many), 0, "fitted", output=words[-1] if words else None)
+    place = str(tmp_path / "found.csv")
+    found = PredictResult(model, (TORN, BAD, *many), 0, "fitted", **({file: place} if file else {}))
     monkeypatch.setattr(prediction, "predict", lambda *_: found)
-    ran = topline("predict", model, "--images", str(tmp_path / "photos"), *words)
+    ran = topline(
+        "predict", model, "--images", str(tmp_path / "photos"), *([f"--{file}", place] if file else [])
+    )
     lines = ran.out.splitlines()
     assert lines[2].split("  ", 1)[1].strip() == "cat (60.0%)  dog (40.0%)"
     assert lines[3].endswith("rejected: no image")
     assert lines[4].split("  ", 1)[1].strip() == "cat (100.0%)"
-    assert sum(line.startswith("0") for line in lines) == (30 if output is None else 18)
-    assert ("and 12 more, each in " in ran.out) == (output is not None)
+    assert sum(line.startswith("0") for line in lines) == (18 if file == "output" else 30)
+    assert ("and 12 more, each in " in ran.out) == (file == "output")
     assert "1 of 32 images could not be read" in ran.err
