@@ -65,7 +65,7 @@ def entropic_column(
     low = (top[k - 1] - top[0]) - c / k + math.log(k)
     high = max(0.0, c - top[0]) - c / m + math.log(m)
     t = t_guess if low < t_guess < high else high
-    s = p = 0.0
+    s = p = step = 0.0
     for _ in range(_MAX_STEPS):
         s, p, slope = _masses(b, m, y, c, log_c, k, t, weights, top, ties, work)
         total = s + p
@@ -76,10 +76,12 @@ def entropic_column(
         else:
             high = t
         newton = t - math.log(total) * total / slope if 0.0 < total < np.inf and slope < 0.0 else np.nan
-        if not low < newton < high:
+        # Where s takes over from p the steps could go to and fro for ever.
+        if not low < newton < high or (newton - t) * step < -0.5 * step * step:
             newton = 0.5 * (low + high)
             if not low < newton < high:
                 break
+        step = newton - t
         t = newton
     # Dividing by s + p = 1 + rounding keeps the row inside its set.
     total = s + p

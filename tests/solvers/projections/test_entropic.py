@@ -100,6 +100,17 @@ def test_optimal_and_feasible_at_every_scale():
     assert checked > 2000
 
 
+def test_steps_that_would_go_to_and_fro_end():
+    """Where the classes take over from p, Newton's steps from one side lead to the other."""
+    c, alpha, work = 150.0, np.empty(10), column_workspace(10)[0]
+    for seed in range(20):
+        b = np.random.default_rng(seed).standard_normal(10)
+        b += 0.21 * c - b[1:].max()
+        _, p = entropic_column(b, 0, c, 1, alpha, work, np.nan)
+        x = -alpha[1:]
+        np.testing.assert_allclose(c * x + c * alpha[0] + np.log(x) - np.log(p), b[1:], atol=1e-11)
+
+
 def test_a_guess_changes_nothing():
     rng = np.random.default_rng(2)
     work, _ = column_workspace(12)
