@@ -15,11 +15,11 @@ from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.solvers.calibration import (
     Calibration,
     CalibrationRows,
-    Penalties,
     ProbabilityMap,
+    Weighings,
     fit_labels,
     fit_probabilities,
-    tuned_penalties,
+    tuned_weighings,
 )
 from topline.storage.errors import AccessError, DiskFullError
 from topline.storage.models import save_calibration
@@ -65,14 +65,14 @@ def _made(
         found = _label_probabilities(stored, val, progress)
         return Calibration(record.class_names, found, len(val) if found else 0)
     probabilities = _own_probabilities(stored)
-    penalties: Penalties = ()
+    weighings: Weighings = ()
     if len(val):
         scores, labels, ids = _scored(stored, val, progress)
         one_vs_all = str(record.loss.get("name", "")).startswith("one_vs_all")
         probabilities = fit_probabilities(scores, labels, one_vs_all=one_vs_all)
-        penalties = tuned_penalties(probabilities, scores, labels, row_draws(ids, CALIBRATION_SEED))
+        weighings = tuned_weighings(probabilities, scores, labels, row_draws(ids, CALIBRATION_SEED))
     rows = _calibration_rows(stored, held, probabilities, progress) if len(held) else None
-    return Calibration(record.class_names, probabilities, len(val), penalties, rows)
+    return Calibration(record.class_names, probabilities, len(val), weighings, rows)
 
 
 def _own_probabilities(stored: StoredModel) -> ProbabilityMap | None:
@@ -124,7 +124,7 @@ def _save(stored: StoredModel, made: Calibration) -> None:
         "probabilities": None if made.probabilities is None else made.probabilities.to_dict(),
         "fitted_rows": made.fitted_rows,
         "rows": 0 if made.rows is None else len(made.rows),
-        "penalties": [list(pair) for pair in made.penalties],
+        "penalties": [list(tuned) for tuned in made.weighings],
         "seed": CALIBRATION_SEED,
         "created": now(),
     }

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 from topline.pipeline.calibration import in_words, row_draws
 from topline.pipeline.evaluation.records import ProbabilityQuality, SetQuality
-from topline.solvers.calibration import Calibration, SetRule, calibration_error, conformity, reliability
+from topline.solvers.calibration import (
+    Calibration,
+    SetRule,
+    Weighing,
+    calibration_error,
+    conformity,
+    reliability,
+)
 from topline.solvers.errors import InvalidProblemError
 
 #: Coverages of which evaluation measures the sets, where there are calibration rows enough.
@@ -41,12 +48,12 @@ class TrustMeter:
         if not self._rules:
             return
         draws = row_draws(ids, SEED)
-        known: dict[float | None, NDArray[np.float64]] = {}
+        known: dict[Weighing, NDArray[np.float64]] = {}
         for rule, held, sizes in zip(self._rules, self._held, self._sizes, strict=True):
-            if rule.penalty not in known:
+            if rule.weighing not in known:
                 weights = None if rule.probabilities is None else p
-                known[rule.penalty] = conformity(scores, weights, draws, rule.penalty)
-            members = known[rule.penalty] <= rule.thresholds
+                known[rule.weighing] = conformity(scores, weights, draws, rule.weighing)
+            members = known[rule.weighing] <= rule.thresholds
             held.append(members[place, labels])
             sizes.append(members.sum(axis=1))
 

@@ -92,7 +92,7 @@ def write_estimator(stored: StoredModel, folder: Path) -> None:
         "result": dict(record.result),
         "probabilities": None if calibration.probabilities is None else calibration.probabilities.to_dict(),
         "fitted_rows": calibration.fitted_rows,
-        "penalties": [list(tuned) for tuned in calibration.penalties],
+        "penalties": [list(tuned) for tuned in calibration.weighings],
         "arrays_sha256": digest_bytes((folder / ARRAYS).read_bytes()),
     }
     (folder / RECORD).write_bytes(seal(content))

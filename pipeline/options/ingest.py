@@ -208,10 +208,10 @@ class PredictConfig(ImageLimits):
     per_class: bool = Field(
         default=False, description="Guarantee the coverage in every class, not only on average"
     )
-    sets_by: Literal["adaptive", "rank"] | None = Field(
+    sets_by: Literal["adaptive", "rank", "probability"] | None = Field(
         default=None,
-        description="Build sets by probabilities and rank, or by rank alone (default: adaptive if"
-        " probabilities were fitted)",
+        description="Weigh classes by the probabilities up to them, by rank, or by their own probability"
+        " (default: what made the smallest sets on validation rows; rank without any)",
     )
     seed: int = Field(default=0, ge=0, description="Seed of the random draws that break ties in sets")
     batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")

@@ -8,30 +8,32 @@ from __future__ import annotations
 
 from topline.solvers.calibration.conformal import (
     CalibrationRows,
+    Weighing,
     conformity,
     least_rows,
     prediction_sets,
-    smallest_penalties,
+    smallest_weighings,
 )
 from topline.solvers.calibration.probabilities import ProbabilityMap, fit_labels, fit_probabilities
 from topline.solvers.calibration.quality import ReliabilityBin, calibration_error, reliability
 from topline.solvers.calibration.rules import (
     Calibration,
-    Penalties,
     SetRule,
     SetsBy,
+    Weighings,
     members,
-    tuned_penalties,
+    tuned_weighings,
 )
 
 __all__ = [
     "Calibration",
     "CalibrationRows",
-    "Penalties",
     "ProbabilityMap",
     "ReliabilityBin",
     "SetRule",
     "SetsBy",
+    "Weighing",
+    "Weighings",
     "calibration_error",
     "conformity",
     "fit_labels",
@@ -40,6 +42,6 @@ __all__ = [
     "members",
     "prediction_sets",
     "reliability",
-    "smallest_penalties",
-    "tuned_penalties",
+    "smallest_weighings",
+    "tuned_weighings",
 ]

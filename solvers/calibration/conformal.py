@@ -13,7 +13,8 @@ Prediction Sets (Romano et al. 2020), regularised as by Angelopoulos et al. (202
 first class on so that E is strictly rising along the order.
 
 By rank, E = rank_c - p_c, where u settles equals; without probabilities E = rank_c - 1 + u.  Where the best
-class is right more often than `coverage`, the empty sets are thus those of the least certain rows.
+class is right more often than `coverage`, the empty sets are thus those of the least certain rows.  By
+probability, E = 1 - p_c: no sets are smaller on average where the p are right (Sadinle et al. 2019).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,23 +31,26 @@ from numpy.typing import NDArray
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.typing import Float64Array, IntArray
 
+#: What E is made of: of adaptive sets the penalty; None for the rank.
+Weighing = float | Literal["probability"] | None
+
 #: Penalties of adaptive sets that are tried; the largest leave little but the rank.
 PENALTIES = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0, 100.0)
-#: The share of u in sets by rank: probabilities that differ by less are settled by u.
+#: The share of u by rank and by probability: probabilities that differ by less are settled by u.
 _SETTLES = 1e-6
 
 
 def conformity(
-    scores: NDArray[Any], probabilities: NDArray[Any] | None, draws: NDArray[Any], penalty: float | None
+    scores: NDArray[Any], probabilities: NDArray[Any] | None, draws: NDArray[Any], weighing: Weighing
 ) -> Float64Array:
     """Return E of every class, shape (r, m).
 
     Parameters
     ----------
     scores : (r, m); they order the classes, the first of equals coming first
-    probabilities : (r, m); without a penalty they order classes of equal rank, and may be None
+    probabilities : (r, m); by rank they order the classes of equal rank, and may be None
     draws : (r,) u of each row, uniform in [0, 1)
-    penalty : of each class before and of this one; None for the rank alone
+    weighing : the penalty of each class before and of this one, "probability", or None for the rank
 
     """
     order = np.argsort(-np.asarray(scores), axis=1, kind="stable")
@@ -56,17 +60,17 @@ def conformity(
         along = before + u
     else:
         p = np.take_along_axis(np.asarray(probabilities, dtype=np.float64), order, axis=1)
-        if penalty is None:
-            along = before + _within_rank(p, u)
+        if weighing is None or weighing == "probability":
+            along = _uncertainty(p, u) + (before if weighing is None else 0.0)
         else:
-            along = np.cumsum(p, axis=1) - p + u * p + penalty * (before + u)
+            along = np.cumsum(p, axis=1) - p + u * p + weighing * (before + u)
     found = np.empty(order.shape)
     np.put_along_axis(found, order, along, axis=1)
     return found
 
 
-def _within_rank(p: Float64Array, u: Float64Array) -> Float64Array:
-    """Return what classes of probability p add to the number of those before them, in [0, 1]."""
+def _uncertainty(p: Float64Array, u: Float64Array) -> Float64Array:
+    """Return 1 - p, in [0, 1], where u settles equals."""
     return (1.0 - _SETTLES) * (1.0 - p) + _SETTLES * u
 
 
@@ -103,11 +107,13 @@ class CalibrationRows:
         """Return n."""
         return len(self.labels)
 
-    def conformity(self, penalty: float | None) -> Float64Array:
+    def conformity(self, weighing: Weighing) -> Float64Array:
         """Return E of the rows' own classes, shape (n,)."""
-        if penalty is not None:
-            return self.before + self.draws * self.own + penalty * (self.ranks - 1 + self.draws)
-        return self.ranks - 1 + (_within_rank(self.own, self.draws) if self.weighed else self.draws)
+        if weighing == "probability":
+            return _uncertainty(self.own, self.draws)
+        if weighing is not None:
+            return self.before + self.draws * self.own + weighing * (self.ranks - 1 + self.draws)
+        return self.ranks - 1 + (_uncertainty(self.own, self.draws) if self.weighed else self.draws)
 
     @property
     def weighed(self) -> bool:
@@ -115,7 +121,7 @@ class CalibrationRows:
         return not np.isnan(self.own).any()
 
     def thresholds(
-        self, coverage: float, penalty: float | None, classes: Sequence[str], *, per_class: bool
+        self, coverage: float, weighing: Weighing, classes: Sequence[str], *, per_class: bool
     ) -> Float64Array:
         """Return the largest E that each class (m,) may have in a set.
 
@@ -125,7 +131,7 @@ class CalibrationRows:
         """
         if not 0.0 < coverage < 1.0:
             raise InvalidProblemError(f"the coverage is {coverage:g}; give a share between 0 and 1")
-        E = self.conformity(penalty)
+        E = self.conformity(weighing)
         if not per_class:
             return np.full(len(classes), _quantile(E, coverage, "there are"))
         found = [
@@ -168,14 +174,14 @@ def prediction_sets(
     scores: NDArray[Any],
     probabilities: NDArray[Any] | None,
     draws: NDArray[Any],
-    penalty: float | None,
+    weighing: Weighing,
     thresholds: Float64Array,
 ) -> NDArray[np.bool_]:
     """Return which classes are in the set of each row, shape (r, m); a set may be empty."""
-    return conformity(scores, probabilities, draws, penalty) <= thresholds
+    return conformity(scores, probabilities, draws, weighing) <= thresholds
 
 
-def smallest_penalties(
+def smallest_weighings(
     scores: NDArray[Any],
     probabilities: NDArray[Any],
     labels: IntArray,
@@ -183,22 +189,22 @@ def smallest_penalties(
     coverages: Sequence[float],
     *,
     per_class: bool = False,
-) -> list[float | None]:
-    """Return for each coverage the penalty with the smallest sets on tuning rows (n, m), None for ranks.
+) -> list[Weighing]:
+    """Return for each coverage the weighing with the smallest sets on tuning rows (n, m).
 
     With `per_class` each class has a threshold of its own.  Tuning rows are none of
     the calibration rows, so that the guarantee holds whatever is chosen.
     """
     y = np.asarray(labels, dtype=np.int64)
     place = np.arange(len(y))
-    penalties = (None, *PENALTIES)
-    sizes = np.empty((len(penalties), len(coverages)))
-    for i, penalty in enumerate(penalties):
-        E = conformity(scores, probabilities, draws, penalty)
+    weighings: tuple[Weighing, ...] = (None, "probability", *PENALTIES)
+    sizes = np.empty((len(weighings), len(coverages)))
+    for i, weighing in enumerate(weighings):
+        E = conformity(scores, probabilities, draws, weighing)
         own = E[place, y]
         groups = [own[y == code] for code in range(E.shape[1])] if per_class else [own]
         for j, coverage in enumerate(coverages):
             # A class without tuning rows, or with too few, takes the largest threshold.
             bounds = [_nearest_quantile(part if len(part) else own, coverage) for part in groups]
             sizes[i, j] = np.count_nonzero(np.array(bounds) >= E)
-    return [penalties[i] for i in sizes.argmin(axis=0).tolist()]
+    return [weighings[i] for i in sizes.argmin(axis=0).tolist()]

@@ -10,20 +10,27 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.solvers.calibration.conformal import CalibrationRows, prediction_sets, smallest_penalties
+from topline.solvers.calibration.conformal import (
+    CalibrationRows,
+    Weighing,
+    prediction_sets,
+    smallest_weighings,
+)
 from topline.solvers.calibration.probabilities import ProbabilityMap
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.typing import Float64Array, IntArray
 
-#: How classes are weighed for sets: by their rank alone, or by their probabilities too.
-SetsBy = Literal["adaptive", "rank"]
-#: A coverage, and the penalties of the smallest sets for it: on average, and in every class.
-Penalties = tuple[tuple[float, float | None, float | None], ...]
+#: How classes are weighed for sets: by the probabilities up to them, their rank, or their own probability.
+SetsBy = Literal["adaptive", "rank", "probability"]
+#: A coverage, and the weighings of the smallest sets for it: on average, and in every class.
+Weighings = tuple[tuple[float, Weighing, Weighing], ...]
 
 TUNED_COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.99)
 # Fewer rows say next to nothing about the size of sets; more scores than these do not change it.
 TUNING_ROWS = 20
 TUNING_SCORES = 1 << 20
+# Of adaptive sets that are asked for where others are smaller.
+PENALTY = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,14 +40,14 @@ class SetRule:
     coverage: float
     per_class: bool
     sets_by: SetsBy
-    penalty: float | None
+    weighing: Weighing
     thresholds: Float64Array
     probabilities: ProbabilityMap | None
 
     def sets(self, scores: NDArray[Any], draws: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which classes are in the sets of rows with scores (r, m) and draws (r,), shape (r, m)."""
         p = None if self.probabilities is None else self.probabilities.probabilities(scores)
-        return prediction_sets(scores, p, draws, self.penalty, self.thresholds)
+        return prediction_sets(scores, p, draws, self.weighing, self.thresholds)
 
     def facts(self) -> dict[str, Any]:
         """Return the rule as plain values for JSON."""
@@ -48,7 +55,7 @@ class SetRule:
             "coverage": self.coverage,
             "per_class": self.per_class,
             "sets_by": self.sets_by,
-            "penalty": self.penalty,
+            "penalty": self.weighing if self.sets_by == "adaptive" else None,
             "thresholds": self.thresholds.tolist(),
         }
 
@@ -58,54 +65,61 @@ class Calibration:
     """Probabilities of a classifier's scores, and its calibration rows.
 
     `probabilities` is None where there was nothing to fit them on, and `fitted_rows` is 0 where they are the
-    loss's own.  `penalties` are those of the smallest sets on the rows that probabilities were fitted on
-    (None: the rank), and empty without such rows.
+    loss's own.  `weighings` are those of the smallest sets on the rows that probabilities were fitted on, and
+    empty without such rows.
     """
 
     class_names: tuple[str, ...]
     probabilities: ProbabilityMap | None = None
     fitted_rows: int = 0
-    penalties: Penalties = ()
+    weighings: Weighings = ()
     rows: CalibrationRows | None = None
 
     def rule(self, coverage: float, *, per_class: bool = False, sets_by: SetsBy | None = None) -> SetRule:
         """Return the rule whose sets hold the right class with a probability of `coverage`.
 
-        With `per_class` they do so in every class.  `sets_by` is "adaptive" where a penalty was chosen,
-        "rank" elsewhere and where that was the choice.  Raises `InvalidProblemError` without calibration rows
-        and for a coverage that so few cannot give.
+        With `per_class` they do so in every class.  `sets_by` is by default what made the smallest sets on
+        the rows that probabilities were fitted on, "rank" without such rows.  Raises `InvalidProblemError`
+        without calibration rows and for a coverage that so few cannot give.
         """
         if self.rows is None:
             raise InvalidProblemError(
                 "there are no calibration rows, so sets would have no guarantee: hold out rows that serve"
                 " nothing else (--calibration-share 0.2 of import, extract and run; conformalize in Python)"
             )
-        if sets_by == "adaptive" and not self.penalties:
+        if sets_by in ("adaptive", "probability") and not self.rows.weighed:
             raise InvalidProblemError(
-                "adaptive sets need probabilities, and there are too few validation rows to fit them on: use"
-                " sets by rank, or hold out more (--val-share; fit_probabilities in Python)"
+                f"sets by {sets_by!r} need probabilities, and there are too few validation rows to fit them"
+                " on: use sets by rank, or hold out more (--val-share; fit_probabilities in Python)"
             )
-        penalty = self._penalty(coverage, per_class=per_class) if sets_by != "rank" else None
-        thresholds = self.rows.thresholds(coverage, penalty, self.class_names, per_class=per_class)
-        kind: SetsBy = "rank" if penalty is None else "adaptive"
+        weighing = self._weighing(coverage, sets_by, per_class=per_class)
+        thresholds = self.rows.thresholds(coverage, weighing, self.class_names, per_class=per_class)
+        kind: SetsBy = "adaptive"
+        if weighing is None or weighing == "probability":
+            kind = weighing or "rank"
         probabilities = self.probabilities if self.rows.weighed else None
-        return SetRule(coverage, per_class, kind, penalty, thresholds, probabilities)
+        return SetRule(coverage, per_class, kind, weighing, thresholds, probabilities)
 
-    def _penalty(self, coverage: float, *, per_class: bool) -> float | None:
-        """Return the penalty that was chosen at the coverage with the nearest odds."""
+    def _weighing(self, coverage: float, sets_by: SetsBy | None, *, per_class: bool) -> Weighing:
+        """Return what is asked for; tuned it is that of the coverage with the nearest odds."""
 
-        def distance(tuned: tuple[float, float | None, float | None]) -> float:
+        def distance(tuned: tuple[float, Weighing, Weighing]) -> float:
             return abs(math.log(tuned[0] / (1.0 - tuned[0])) - math.log(coverage / (1.0 - coverage)))
 
-        if not self.penalties or not 0.0 < coverage < 1.0:
-            return None
-        return min(self.penalties, key=distance)[1 + per_class]
+        if sets_by == "rank" or sets_by == "probability":
+            return None if sets_by == "rank" else sets_by
+        tuned: Weighing = None
+        if self.weighings and 0.0 < coverage < 1.0:
+            tuned = min(self.weighings, key=distance)[1 + per_class]
+        if sets_by == "adaptive" and not isinstance(tuned, float):
+            return PENALTY
+        return tuned
 
 
-def tuned_penalties(
+def tuned_weighings(
     probabilities: ProbabilityMap, scores: NDArray[Any], labels: IntArray, draws: NDArray[Any]
-) -> Penalties:
-    """Return the penalties with the smallest sets on rows with scores (n, m); none of too few rows.
+) -> Weighings:
+    """Return the weighings with the smallest sets on rows with scores (n, m); none of too few rows.
 
     The rows are those that probabilities were fitted on, never calibration rows.
     """
@@ -115,7 +129,7 @@ def tuned_penalties(
         return ()
     p = probabilities.probabilities(scores)
     on_average, in_every_class = (
-        smallest_penalties(scores, p, y, u, TUNED_COVERAGES, per_class=per_class)
+        smallest_weighings(scores, p, y, u, TUNED_COVERAGES, per_class=per_class)
         for per_class in (False, True)
     )
     return tuple(zip(TUNED_COVERAGES, on_average, in_every_class, strict=True))

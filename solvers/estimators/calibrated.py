@@ -18,7 +18,7 @@ from topline.solvers.calibration import (
     ProbabilityMap,
     SetsBy,
     fit_probabilities,
-    tuned_penalties,
+    tuned_weighings,
 )
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import Softmax
@@ -58,8 +58,8 @@ class CalibratedScores:
         scores, labels = self._scored_labels(X, y)
         one_vs_all = str(getattr(self.loss, "name", self.loss)).startswith("one_vs_all")
         found = fit_probabilities(scores, labels, one_vs_all=one_vs_all)
-        penalties = tuned_penalties(found, scores, labels, _draws(len(labels), 0, _TUNING))
-        self.calibration_ = Calibration(self._names(), found, len(labels), penalties)
+        weighings = tuned_weighings(found, scores, labels, _draws(len(labels), 0, _TUNING))
+        self.calibration_ = Calibration(self._names(), found, len(labels), weighings)
         return self
 
     def conformalize(self, X: Any, y: Any, *, seed: int = 0) -> Self:
@@ -96,7 +96,8 @@ class CalibratedScores:
         X : rows as `predict` takes them, exchangeable with the calibration rows
         coverage : share of rows whose set holds their class
         per_class : whether each class has a threshold from its own calibration rows
-        sets_by : "adaptive" (by default where `fit_probabilities` came before) or "rank"
+        sets_by : "adaptive", "rank" or "probability"; by default what makes the smallest sets on the rows of
+            `fit_probabilities`, "rank" without them
         seed : of the draws that settle ties between rows; a row's follows from its scores, so that its set is
             the same alone as among others
 

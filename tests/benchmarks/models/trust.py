@@ -4,13 +4,13 @@
 
 The rows that are not for training are the 10,000 and 7,532 rows of two published tables of class
 probabilities (the test sets of CIFAR-10 and of 20 Newsgroups), and those of models that are trained here.  A
-fifth of them is for validation: it fits the probabilities and chooses the penalties.  The others are split
-again and again into calibration rows and rows on which the sets are measured.
+fifth of them is for validation: it fits the probabilities and chooses how classes are weighed (marked *).
+The others are split again and again into calibration rows and rows on which the sets are measured.
 
 The bar: the mean of the measured coverage lies between the coverage and 1/(n + 1) above it, give or take
-three standard errors, on average and in every class.  Sets are smaller on average than the fixed number of
-guesses for which the same calibration rows promise the same coverage (in every class: the largest that a
-class needs), averaged over the splits.  Log loss and expected calibration error after fitting are no higher
+three standard errors, on average and in every class.  The chosen sets are smaller on average than the fixed
+number of guesses for which the same calibration rows promise the same coverage (in every class: the largest
+that a class needs), averaged over the splits.  Log loss and expected calibration error after fitting are no higher
 than those of scikit-learn's temperature on the same rows; where ours is another map than theirs, as of
 one-vs-all losses, by no more than two standard errors of the difference, by the bootstrap.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,13 @@ from topline.solvers.calibration import (
     Calibration,
     CalibrationRows,
     ProbabilityMap,
+    SetsBy,
     calibration_error,
     conformity,
     fit_probabilities,
     least_rows,
     reliability,
-    tuned_penalties,
+    tuned_weighings,
 )
 
 TABLES = ("cifar10", "20news")
@@ -50,6 +51,7 @@ MODELS = (
     ("googlenet", "usunier_hinge", 3), ("digits", "topk_hinge", 3),
 )  # fmt: skip
 COVERAGES = (0.8, 0.9, 0.95)
+SETS_BY: tuple[SetsBy, ...] = ("adaptive", "rank", "probability")
 CALIBRATION_SHARE = 0.5
 
 
@@ -85,11 +87,12 @@ class Coverage:
     size: float
     fixed_k: float
     off: float
+    chosen: bool
 
     @property
     def holds(self) -> bool:
-        """Whether the bar is met: by the mean, or by that of every class, and by the size."""
-        return self.off <= 3.0 and self.size < self.fixed_k
+        """Whether the bar is met: by the mean, or by that of every class, and of chosen sets by the size."""
+        return self.off <= 3.0 and (self.size < self.fixed_k or not self.chosen)
 
 
 class _Scores(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -179,22 +182,22 @@ def coverages(data: Scored, splits: int) -> Iterator[Coverage]:
     """Yield what sets do over the splits of the rows that are not for validation."""
     rng = np.random.default_rng(1)
     m, val, fitted = data.scores.shape[1], data.val, data.fitted()
-    penalties = tuned_penalties(fitted, data.scores[:val], data.y[:val], rng.random(val))
+    weighings = tuned_weighings(fitted, data.scores[:val], data.y[:val], rng.random(val))
     scores, y = data.scores[val:], data.y[val:]
     p, draws = fitted.probabilities(scores), rng.random(len(y))
     known = Calibration(
-        tuple(map(str, range(m))), fitted, val, penalties, CalibrationRows.of(scores, p, y, draws)
+        tuple(map(str, range(m))), fitted, val, weighings, CalibrationRows.of(scores, p, y, draws)
     )
     ranks = 1 + (scores > scores[np.arange(len(y)), y][:, None]).sum(axis=1)
     orders = [rng.permutation(len(y)) for _ in range(splits)]
     for per_class in (False, True):
         for coverage in COVERAGES:
-            for sets_by in ("adaptive", "rank"):
+            best = known.rule(coverage, per_class=per_class).sets_by
+            for sets_by in SETS_BY:
                 rule = known.rule(coverage, per_class=per_class, sets_by=sets_by)
-                if rule.sets_by == "rank" != sets_by:
-                    continue
-                E = conformity(scores, p, draws, rule.penalty)
-                yield _measured(E, y, ranks, orders, coverage, rule.sets_by, per_class=per_class)
+                E = conformity(scores, p, draws, rule.weighing)
+                found = _measured(E, y, ranks, orders, coverage, sets_by, per_class=per_class)
+                yield replace(found, chosen=sets_by == best)
 
 
 def _measured(E, y, ranks, orders, coverage, sets_by, *, per_class) -> Coverage:
@@ -229,6 +232,7 @@ def _measured(E, y, ranks, orders, coverage, sets_by, *, per_class) -> Coverage:
     return Coverage(
         coverage, per_class, sets_by, float(means[worst] if per_class else means[0]), float(errors[worst]),
         float(slack[worst]), float(sizes.mean()), float(guesses.mean()), float(off[worst]),
+        chosen=False,
     )  # fmt: skip
 
 
@@ -250,13 +254,14 @@ def main(arguments: list[str] | None = None) -> int:
             f"{data.name:30}  {loss:9.5f} {their_loss:9.5f}  {ece:7.4f} {their_ece:7.4f}"
             f" {found.errors[1]:7.4f}{'' if found.holds else '  MISSED'}"
         )
-    head = "coverage  per class  by         mean   +- error  1/(n+1)  off (s.e.)  mean size  fixed k"
+    head = "coverage  per class  by              mean  +- error  1/(n+1)  off (s.e.)  mean size  fixed k"
     for data in sources:
         print(f"\n{data.name}: {len(data.y) - data.val:,} rows, {options.splits:,} splits\n{head}")
         for one in coverages(data, options.splits):
             missed += not one.holds
+            name = f"{one.sets_by:11} {'*' if one.chosen else ' '}"
             print(
-                f"{one.coverage:8g}  {'yes' if one.per_class else 'no':9}  {one.sets_by:8} {one.mean:7.4f}"
+                f"{one.coverage:8g}  {'yes' if one.per_class else 'no':9}  {name} {one.mean:7.4f}"
                 f"  {one.error:8.5f}  {one.slack:7.4f}  {one.off:10.2f}  {one.size:9.3f}  {one.fixed_k:7g}"
                 f"{'' if one.holds else '  MISSED'}"
             )

@@ -79,8 +79,8 @@ def test_in_a_store_that_cannot_be_written_it_is_made_and_not_kept(
     assert "the calibration is used and not stored: the disk is read-only" in caplog.text
     assert StoredModel.open(url).model.record.calibration is None
     kept = calibration_of(StoredModel.open(url))
-    assert (made.probabilities, made.fitted_rows, made.penalties) == (
-        kept.probabilities, kept.fitted_rows, kept.penalties
+    assert (made.probabilities, made.fitted_rows, made.weighings) == (
+        kept.probabilities, kept.fitted_rows, kept.weighings
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def test_probabilities_are_those_of_the_validation_rows(model: str) -> None:
     assert known.fitted_rows == 200
     # Read again it is the same, and every number is stored with a digest.
     again = calibration_of(StoredModel.open(model))
-    assert (again.probabilities, again.penalties) == (known.probabilities, known.penalties)
+    assert (again.probabilities, again.weighings) == (known.probabilities, known.weighings)
     assert again.rows is not None
     assert known.rows is not None
     for name in ("labels", "ranks", "before", "own", "draws"):
@@ -161,9 +161,9 @@ def test_evaluation_measures_probabilities_and_sets(model: str) -> None:
     ]
     for one in found.sets:
         rule = known.rule(one.coverage, per_class=one.per_class)
-        bounds = rows.thresholds(one.coverage, rule.penalty, [""] * M, per_class=one.per_class)
+        bounds = rows.thresholds(one.coverage, rule.weighing, [""] * M, per_class=one.per_class)
         np.testing.assert_allclose(rule.thresholds, bounds, rtol=1e-12)
-        sets = prediction_sets(scores, p, row_draws(ids, 0), rule.penalty, bounds)
+        sets = prediction_sets(scores, p, row_draws(ids, 0), rule.weighing, bounds)
         assert one.measured == sets[np.arange(200), labels].mean()
         assert one.mean_size == sets.sum(axis=1).mean()
         assert one.empty == (sets.sum(axis=1) == 0).mean()

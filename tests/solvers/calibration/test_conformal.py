@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import beta, kstest
 
 from topline.solvers.calibration import CalibrationRows, conformity, least_rows, prediction_sets
-from topline.solvers.calibration.conformal import exact_rank, smallest_penalties
+from topline.solvers.calibration.conformal import exact_rank, smallest_weighings
 from topline.solvers.errors import InvalidProblemError
 
 NAMES = ("ant", "bee", "cat")
@@ -25,7 +25,7 @@ def table(n: int, m: int = 3, seed: int = 0) -> tuple[Any, Any, Any]:
     return scores, p / p.sum(axis=1, keepdims=True), y
 
 
-@pytest.mark.parametrize("penalty", [None, 0.01, 1.0])
+@pytest.mark.parametrize("penalty", [None, 0.01, 1.0, "probability"])
 def test_scores_are_those_of_their_definition(penalty: float | None) -> None:
     scores, p, _ = table(20, 5)
     u = np.random.default_rng(1).random(20)
@@ -33,8 +33,8 @@ def test_scores_are_those_of_their_definition(penalty: float | None) -> None:
     for i in range(20):
         for c in range(5):
             before = [j for j in range(5) if scores[i, j] > scores[i, c]]
-            if penalty is None:
-                expected, tolerance = len(before) + 1.0 - p[i, c], 1e-6
+            if penalty is None or penalty == "probability":
+                expected, tolerance = 1.0 - p[i, c] + (len(before) if penalty is None else 0.0), 1e-6
             else:
                 expected = p[i, before].sum() + u[i] * p[i, c] + penalty * (len(before) + u[i])
                 tolerance = 1e-12
@@ -42,7 +42,7 @@ def test_scores_are_those_of_their_definition(penalty: float | None) -> None:
             assert conformity(scores, None, u, None)[i, c] == pytest.approx(len(before) + u[i], rel=1e-12)
 
 
-@pytest.mark.parametrize("penalty", [None, 0.1])
+@pytest.mark.parametrize("penalty", [None, 0.1, "probability"])
 @pytest.mark.parametrize("per_class", [False, True])
 def test_thresholds_are_the_quantiles_that_brute_force_finds(penalty: float | None, per_class: bool) -> None:
     scores, p, y = table(60)
@@ -85,7 +85,7 @@ def test_every_order_of_exchangeable_rows_covers_exactly() -> None:
         assert covered == exact_rank(11, coverage)
 
 
-@pytest.mark.parametrize("penalty", [None, 0.03])
+@pytest.mark.parametrize("penalty", [None, 0.03, "probability"])
 def test_coverage_over_calibration_sets_follows_the_beta_law(penalty: float | None) -> None:
     # P(E <= q | calibration rows) is the r-th of n uniform order statistics: Beta(r, n + 1 - r), if E is
     # continuous.  The distribution of E is that of 240,000 other rows.
@@ -148,9 +148,9 @@ def test_the_penalty_with_the_smallest_sets_is_found() -> None:
     scores, p, y = table(2000, 8, seed=7)
     u = np.random.default_rng(8).random(2000)
     coverages = (0.8, 0.95)
-    for coverage, best in zip(coverages, smallest_penalties(scores, p, y, u, coverages), strict=True):
+    for coverage, best in zip(coverages, smallest_weighings(scores, p, y, u, coverages), strict=True):
         rows, sizes = CalibrationRows.of(scores, p, y, u), {}
-        for penalty in (best, None, 0.001, 100.0):
+        for penalty in (best, None, "probability", 0.001, 100.0):
             bounds = rows.thresholds(coverage, penalty, "abcdefgh", per_class=False)
             sizes[penalty] = prediction_sets(scores, p, u, penalty, bounds).sum(axis=1).mean()
         assert sizes[best] == min(sizes.values())

@@ -85,7 +85,7 @@ def test_sets_by_rank_need_no_probabilities() -> None:
     model = TopKClassifier(k=2).fit(X[TRAIN], Y[TRAIN]).conformalize(X[CALIBRATION], Y[CALIBRATION])
     assert not hasattr(model, "predict_proba")
     assert model.predict_set(X[TEST]).any(axis=1).mean() > 0.8
-    with pytest.raises(InvalidProblemError, match="adaptive sets need probabilities"):
+    with pytest.raises(InvalidProblemError, match="sets by 'adaptive' need probabilities"):
         model.predict_set(X[TEST], sets_by="adaptive")
 
 
