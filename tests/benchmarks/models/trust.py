@@ -10,8 +10,8 @@ The others are split again and again into calibration rows and rows on which the
 The bar: the mean of the measured coverage lies between the coverage and 1/(n + 1) above it, give or take
 three standard errors, on average and in every class.  The chosen sets are smaller on average than the fixed
 number of guesses for which the same calibration rows promise the same coverage (in every class: the largest
-that a class needs), averaged over the splits.  Log loss and expected calibration error after fitting are no higher
-than those of scikit-learn's temperature on the same rows; where ours is another map than theirs, as of
+that a class needs), averaged over the splits.  Log loss and expected calibration error after fitting are no
+higher than those of scikit-learn's temperature on the same rows; where ours is another map than theirs, as of
 one-vs-all losses, by no more than two standard errors of the difference, by the bootstrap.
 """
 
