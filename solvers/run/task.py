@@ -34,8 +34,8 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Multiplications a round below which threads cost more than they bring.
 _SMALL_ROUND = 1e8
-#: Entries of every column of sparse rows that a block has, and the most blocks.
-_ENTRIES, _MOST_BLOCKS = 16, 16
+#: Rows of a block, or entries of every column of sparse rows that it has, and the most blocks.
+_ROWS, _ENTRIES, _MOST_BLOCKS = 1024, 16, 16
 
 #: By which share of P(0) weights are better than none, at least; less is rounding.
 _NO_BETTER = 1e-9
@@ -119,12 +119,12 @@ def default_executor(problem: Problem, spec: MethodSpec, rows: RowSource | None 
     # Two blocks that ascend at the same time take several times the rounds of one; Frank-Wolfe does not mind.
     if spec.one_block or float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
         return SerialExecutor()
-    # Each block sums a product as large as W, beside which a column of sparse rows may have few entries.
+    # Each block sums a product as large as W, beside which its rows may be few, or have few entries a column.
     entries = getattr(rows, "nnz", None)
-    few = None if entries is None else min(int(entries // (_ENTRIES * problem.d)), _MOST_BLOCKS)
-    if few == 0:
+    blocks = problem.n // _ROWS if entries is None else int(entries // (_ENTRIES * problem.d))
+    if blocks <= 1:
         return SerialExecutor()
-    return ThreadExecutor(workers=available_cores(), blocks=few)
+    return ThreadExecutor(workers=available_cores(), blocks=min(blocks, _MOST_BLOCKS))
 
 
 def final_duals(
