@@ -16,11 +16,12 @@ import numpy as np
 
 from topline.solvers.typing import Float64Array, FloatArray
 
-#: Multiplications of a product, and numbers in rows, that a piece has at least: half a millisecond of work,
-#: beside which waking a thread is short.
-_LEAST_PRODUCT, _LEAST_ROWS = 1 << 25, 1 << 16
-#: Pieces of a tile at most, and columns that a piece of a product has at least and a multiple of.
-_MOST_PIECES, _LEAST_COLUMNS, _MULTIPLE = 8, 32, 4
+#: Multiplications of a product, and numbers in rows, that a piece has at least: some tenths of a millisecond
+#: of work, beside which waking a thread is short.
+_LEAST_PRODUCT, _LEAST_ROWS = 1 << 23, 1 << 16
+#: Pieces of a tile at most, and columns that a piece of a product has at least and a multiple of: every piece
+#: reads all rows of the tile.  Two pieces may have fewer columns than more of them.
+_MOST_PIECES, _LEAST_COLUMNS, _LEAST_OF_TWO, _MULTIPLE = 8, 64, 32, 4
 
 
 class Crew:
@@ -106,8 +107,8 @@ ALONE = Crew()
 
 def columns_of(m: int, multiplications: int) -> list[slice]:
     """Return the pieces of the columns of a product of so many multiplications."""
-    most = min(_MOST_PIECES, m // _LEAST_COLUMNS, multiplications // _LEAST_PRODUCT)
-    return _cut(m, most, _MULTIPLE)
+    by_columns = max(m // _LEAST_COLUMNS, min(m // _LEAST_OF_TWO, 2))
+    return _cut(m, min(_MOST_PIECES, by_columns, multiplications // _LEAST_PRODUCT), _MULTIPLE)
 
 
 def rows_of(rows: int, width: int) -> list[slice]:
