@@ -173,17 +173,7 @@ def _conclude(
             f"model {record.id} records {record.n} training rows, its dataset has {sums.rows}: train again"
         )
     lam, gamma, n = record.lam, record.smoothing, record.n
-    if sums.product is None:
-        conjugate_mean, mean_sq_dual = (float(stored.model.array("dual_sums")[i]) for i in (0, 1))
-        linear, penalty = conjugate_mean, 0.5 * gamma * mean_sq_dual
-        W_dual, basis = W, "W, b and aa" if gamma > 0 else "W and b"
-        if DUAL_W in stored.model.arrays:
-            W_dual, basis = np.asarray(stored.model.array(DUAL_W)), "W, W(A) and b"
-    else:
-        linear, penalty = sums.conjugate / n, sums.penalty / n
-        W_dual, basis = sums.product / (lam * n), CUTS if CUT_POINTS in stored.model.arrays else "W"
-        if stored.model.has_duals:
-            basis = "A"
+    linear, penalty, W_dual, basis = _dual_side(stored, W, sums)
     square, dual_square = float(np.vdot(W, W)), float(np.vdot(W_dual, W_dual))
     if record.kernel is not None:
         # W is the unit matrix and W_dual the sum of scores times coefficients: both squares are its trace.
@@ -225,6 +215,22 @@ def _conclude(
         seconds=time.perf_counter() - started,
         created=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     )
+
+
+def _dual_side(
+    stored: StoredModel, W: NDArray[np.float64], sums: CertificateSums
+) -> tuple[float, float, NDArray[np.float64], str]:
+    """Return b and the smoothing's part of D, W(A), and the basis: what these were made from."""
+    record, arrays = stored.model.record, stored.model.arrays
+    if sums.product is None:
+        conjugate_mean, mean_sq_dual = (float(stored.model.array("dual_sums")[i]) for i in (0, 1))
+        penalty = 0.5 * record.smoothing * mean_sq_dual
+        if DUAL_W in arrays:
+            return conjugate_mean, penalty, np.asarray(stored.model.array(DUAL_W)), "W, W(A) and b"
+        return conjugate_mean, penalty, W, "W, b and aa" if record.smoothing > 0 else "W and b"
+    basis = "A" if stored.model.has_duals else CUTS if CUT_POINTS in arrays else "W"
+    W_dual = sums.product / (record.lam * record.n)
+    return sums.conjugate / record.n, sums.penalty / record.n, W_dual, basis
 
 
 def _distance(W: NDArray[np.float64], V: NDArray[np.float64]) -> float | None:

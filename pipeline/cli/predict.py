@@ -57,7 +57,7 @@ def _line(one: Prediction, *, sets: bool) -> tuple[str, ...]:
     Of probabilities the best is shown, and the others that are not 0.0 %.
     """
     figures = [f"{p:.1%}" for p in one.probabilities or ()] or [f"{score:.3f}" for score in one.scores]
-    shown = [(label, figure) for label, figure in zip(one.labels, figures, strict=True)]
+    shown = list(zip(one.labels, figures, strict=True))
     shown = [*shown[:1], *(pair for pair in shown[1:] if pair[1] != "0.0%")]
     best = "  ".join(f"{label} ({figure})" for label, figure in shown)
     best = best or ("none above the threshold" if one.status == "ok" else f"{one.status}: {one.error}")
