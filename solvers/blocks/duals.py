@@ -256,13 +256,16 @@ def inside(problem: Problem, A: FloatArray, y: IntArray, weights: Float64Array |
     """Return rows A (n, m), each times its weight, in float64 and inside their domains where float32 was."""
     if A.dtype == np.float64:
         return np.asarray(A, dtype=np.float64)
-    factors = np.ones(len(y)) if weights is None else weights
-    points = A / np.where(factors > 0.0, factors, np.inf)[:, None]
+    points = A.astype(np.float64)
+    if weights is not None:
+        points /= np.where(weights > 0.0, weights, np.inf)[:, None]
     rows = max(_AT_ONCE // problem.m, 1)
     for start in range(0, len(y), rows):
         part = slice(start, start + rows)
         points[part] = nearest_rows(problem.form, points[part], y[part])
-    return np.asarray(points * factors[:, None])
+    if weights is not None:
+        points *= weights[:, None]
+    return points
 
 
 def whole_bytes(rows: int, m: int) -> int:

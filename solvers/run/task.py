@@ -87,7 +87,10 @@ def run_task(task: Task) -> SolveResult:
         task.spec.refuse_budget(problem, executor.dual_bytes)
         executor.bind(problem, task.rows, labels, keep_duals=task.duals_kept, weights=weights)
         run = _rounds(task, executor, key)
-        A = final_duals(problem, executor, run, labels, weights) if task.duals_kept else None
+        A = None
+        if task.duals_kept:
+            goes_on = task.executor is not None
+            A = final_duals(problem, executor, run, labels, weights, goes_on=goes_on)
     return result_of(problem, run, A, task.criteria.tol, task.choice)
 
 
@@ -128,18 +131,32 @@ def default_executor(problem: Problem, spec: MethodSpec, rows: RowSource | None 
 
 
 def final_duals(
-    problem: Problem, executor: Executor, run: Run, labels: IntArray, weights: Float64Array | None
+    problem: Problem,
+    executor: Executor,
+    run: Run,
+    labels: IntArray,
+    weights: Float64Array | None,
+    *,
+    goes_on: bool,
 ) -> FloatArray | None:
-    """Return A as it was certified, of an interrupted run as it is; None where it lies elsewhere."""
-    if run.status is Status.SOLVED:
-        # Nobody goes on from here, so that the blocks may hold what was certified.
+    """Return A as it was certified, of an interrupted run as it is; None where it lies elsewhere.
+
+    Where the executor `goes_on` its blocks come to hold what was certified.
+    """
+    if goes_on and run.status is Status.SOLVED:
         executor.run(InsideRequest(run.state.pending_step))
     if not executor.in_process:
         return None
-    A = _collected_duals(executor, run.state)
-    return (
-        A if run.status is Status.INTERRUPTED else run.final.dual_share * inside(problem, A, labels, weights)
-    )
+    found = executor.duals(run.state.pending_step)
+    if run.status is Status.INTERRUPTED:
+        return np.concatenate([rows for _, _, rows in found])
+    A = np.empty((problem.n, problem.m))
+    for start, stop, rows in found:
+        part = slice(start, stop)
+        A[part] = inside(problem, rows, labels[part], None if weights is None else weights[part])
+    if run.final.dual_share != 1.0:
+        A *= run.final.dual_share
+    return A
 
 
 def _with_zero(task: Task, state: SolverState, *, of_duals: bool) -> SolverState:
@@ -170,10 +187,6 @@ def _check_state(task: Task, key: str) -> None:
         )
     if task.duals_kept and state.round > 0 and task.duals is None:
         raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
-
-
-def _collected_duals(executor: Executor, state: SolverState) -> FloatArray:
-    return np.concatenate([rows for _, _, rows in executor.duals(state.pending_step)])
 
 
 def _collapsed(problem: Problem, run: Run, tol: float) -> bool:
