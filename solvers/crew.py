@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from topline.solvers.narrow_products import add_rows_times, is_narrow
 from topline.solvers.typing import Float64Array, FloatArray
 
 #: Multiplications of a product, and numbers in rows, that a piece has at least: some tenths of a millisecond
@@ -80,6 +81,10 @@ class Crew:
         """Add U^T X of some rows to `product` (m, d)."""
         if not isinstance(X, np.ndarray):
             product += (X.T @ U).T
+            return
+
+        if is_narrow(X, U.shape[1]):
+            add_rows_times(U, X, product)
             return
 
         def add(piece: slice) -> None:

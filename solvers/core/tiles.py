@@ -28,6 +28,7 @@ from topline.solvers.core.rows import (
 )
 from topline.solvers.crew import ALONE, Crew
 from topline.solvers.errors import NonFiniteError
+from topline.solvers.narrow_products import is_narrow, multiply_rows
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 
@@ -153,13 +154,17 @@ class Scratch:
         self._crew = crew
         self._scores = np.empty((rows, m), dtype=dtype)
         self._copy: FloatArray | None = None
+        self._turned: tuple[FloatArray, FloatArray] | None = None
 
     def scores_of(self, X: Rows, W: FloatArray) -> FloatArray:
-        """Return X W for a tile, in the shared buffer."""
+        """Return X W for a tile, in the shared buffer; W stays as it is from one tile to the next."""
         if is_sparse(X):
             return np.ascontiguousarray(X @ W)
         scores = self._scores[: X.shape[0]]
-        self._crew.multiply(X, W, scores)
+        if is_narrow(X, W.shape[1]):
+            multiply_rows(X, self._columns_of(W), scores)
+        else:
+            self._crew.multiply(X, W, scores)
         return scores
 
     def laid_out(self, scores: FloatArray) -> FloatArray:
@@ -167,6 +172,12 @@ class Scratch:
         flat = self._scores.reshape(-1)[: scores.size].reshape(scores.shape)
         flat[:] = scores
         return flat
+
+    def _columns_of(self, W: FloatArray) -> FloatArray:
+        """Return W^T, laid out once for all tiles."""
+        if self._turned is None or self._turned[0] is not W:
+            self._turned = W, np.ascontiguousarray(W.T)
+        return self._turned[1]
 
     def copy_of(self, scores: FloatArray) -> FloatArray:
         """Return a copy of the scores of a tile, in a second buffer."""
