@@ -139,7 +139,7 @@ def _row_names(source: FeatureFile) -> Sequence[str]:
         twice = next(name for name, count in Counter(ids).items() if count > 1)
         rows = [row for row, name in enumerate(ids) if name == twice]
         raise InputError(
-            f"{source.place} names rows {first_rows(rows)} alike, {twice!r}: give each row a name of its own,"
+            f"{source.place} names {first_rows(rows)} alike, {twice!r}: give each row a name of its own,"
             " or leave the column of names out"
         )
     return ids
@@ -299,4 +299,4 @@ def _refuse(source: FeatureFile, X: Rows, values: Any, bad: Any, start: int, dty
     what = f"values beyond {dtype}" if overflow else "NaN or infinity"
     fix = "scale them" if overflow else "repair or leave out these rows"
     more = " (float32 reaches further)" if overflow and dtype == "float16" else ""
-    raise InputError(f"{source.place} has {what} in row {first_rows(rows)}{within}: {fix}{more}")
+    raise InputError(f"{source.place} has {what} in {first_rows(rows)}{within}: {fix}{more}")

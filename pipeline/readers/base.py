@@ -160,5 +160,6 @@ def refuse_names(place: object, what: str, **given: str | None) -> None:
 
 
 def first_rows(rows: Sequence[int]) -> str:
-    """Return the first of some rows for a message: "4, 9, 30 ..."."""
-    return ", ".join(map(str, rows[:NAMED_ROWS])) + (" ..." if len(rows) > NAMED_ROWS else "")
+    """Return the first of some rows for a message: "row 4", "rows 4, 9, 30 ..."."""
+    named = ", ".join(map(str, rows[:NAMED_ROWS])) + (" ..." if len(rows) > NAMED_ROWS else "")
+    return f"row{'s' if len(rows) > 1 else ''} {named}"

@@ -125,7 +125,7 @@ def _refuse(place: str, what: str, lists: list[tuple[Any, ...]], wrong: Sequence
     bad = set(wrong)
     rows = [row for row, labels in enumerate(lists) if bad & set(labels)]
     raise InputError(
-        f"{place} has {what} ({wrong[0]!r}) in row {first_rows(rows)}: correct it, or leave the row out"
+        f"{place} has {what} ({wrong[0]!r}) in {first_rows(rows)}: correct it, or leave the row out"
     )
 
 

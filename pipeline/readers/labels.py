@@ -112,6 +112,9 @@ def _csv_column(
     header = [word.strip() for word in lines[0]]
     name = pick(str(path), "column", usual[0] if chosen else None, usual, header)
     name = name if name in usual else None
+    mark = _unseen_delimiter(path, lines) if name is None else None
+    if mark is not None:
+        header = [word.strip() for word in lines[0][0].split(mark)]
     if name is None and len(header) == 1:
         values = [line[0].strip() if line else "" for line in lines]
         return numbers_in(values if len(values) == rows else values[1:])
@@ -125,6 +128,15 @@ def _csv_column(
     if short:
         raise InputError(f"{path}, line {short[0]}, has no {name}")
     return numbers_in([line[place].strip() for line in lines[1:]])
+
+
+def _unseen_delimiter(path: Path, lines: list[list[str]]) -> str | None:
+    """Return what parts every line of one column alike, as where a spreadsheet wrote semicolons."""
+    if any(len(line) > 1 for line in lines):
+        return None
+    marks = DELIMITERS.get(path.suffix.lower(), "")
+    counts = {mark: {line[0].count(mark) for line in lines if line} for mark in marks}
+    return next((mark for mark in marks if len(counts[mark]) == 1 and 0 not in counts[mark]), None)
 
 
 def _by_id(path: Path, lines: list[list[str]], values: NDArray[Any], ids: Sequence[str]) -> NDArray[Any]:

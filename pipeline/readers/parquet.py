@@ -238,7 +238,7 @@ def _refuse_unnamed(path: Path, name: str) -> None:
         missing |= np.array(pc.equal(pc.utf8_trim_whitespace(column.fill_null("")), ""))
     if missing.any():
         raise InputError(
-            f"{path} has no {name} in row {first_rows(np.flatnonzero(missing).tolist())}: name every row, or"
+            f"{path} has no {name} in {first_rows(np.flatnonzero(missing).tolist())}: name every row, or"
             f" leave the column {name} out"
         )
 

@@ -286,14 +286,14 @@ def test_features_that_are_not_finite_are_named_by_row(tmp_path: Path) -> None:
     X[[4, 9, 30, 31], 2] = [np.nan, np.inf, -np.inf, np.nan]
     np.savez(tmp_path / "a.npz", X=X, y=y)
     with pytest.raises(
-        InputError, match=r"a.npz has NaN or infinity in row 4, 9, 30 \.\.\.: repair or leave out"
+        InputError, match=r"a.npz has NaN or infinity in rows 4, 9, 30 \.\.\.: repair or leave out"
     ):
         run(tmp_path, tmp_path / "a.npz")
-    with pytest.raises(InputError, match=r"NaN or infinity in row 4, 9, 30"):
+    with pytest.raises(InputError, match=r"NaN or infinity in rows 4, 9, 30"):
         run(tmp_path, tmp_path / "a.npz", layout="csr")
     X[:] = 70_000.0
     np.savez(tmp_path / "a.npz", X=X, y=y)
-    with pytest.raises(InputError, match=r"values beyond float16 in row 0, 1, 2 .*float32 reaches further"):
+    with pytest.raises(InputError, match=r"values beyond float16 in rows 0, 1, 2 .*float32 reaches further"):
         run(tmp_path, tmp_path / "a.npz", dtype="float16")
     np.savez(tmp_path / "a.npz", X=X.astype(np.float64) * 1e40, y=y)
     with pytest.raises(InputError, match="values beyond float32"):

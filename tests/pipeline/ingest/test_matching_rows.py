@@ -137,7 +137,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_label(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (["a", None, "c", None], r"rows.parquet has no sample_id in row 1, 3: name every row, or leave"),
+        (["a", None, "c", None], r"rows.parquet has no sample_id in rows 1, 3: name every row, or leave"),
         (["a", "b", " ", "d"], r"rows.parquet has no sample_id in row 2: "),
         ([1.0, 2.0, None, 4.0], r"rows.parquet has no sample_id in row 2: "),
         (

@@ -30,3 +30,22 @@ def test_arrays_without_rows_and_archives_without_arrays_are_named(tmp_path: Pat
     for read in (open_features, read_labels):
         with pytest.raises(InputError, match=r"none\.npz holds no array"):
             read(tmp_path / "none.npz")
+
+
+def test_columns_between_semicolons_are_not_read_as_one(tmp_path: Path) -> None:
+    """As a spreadsheet writes them, with a byte order mark: each line would be a class of its own."""
+    place = tmp_path / "labels.csv"
+    place.write_text("id;Klasse\n" + "".join(f"r{i};cat\n" for i in range(6)), encoding="utf-8-sig")
+    with pytest.raises(InputError, match=r"has the columns id, Klasse: name one of them label"):
+        read_labels(place, 6)
+    assert read_labels(place, 6, "Klasse").tolist() == ["cat"] * 6
+    place.write_text("cat\ndog;puppy\n", encoding="utf-8")
+    assert read_labels(place, 2).tolist() == ["cat", "dog;puppy"]
+
+
+def test_text_in_another_encoding_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("label\ncat\n", encoding="utf-16")
+    with pytest.raises(
+        InputError, match=r"labels.csv cannot be read: it is no UTF-8 text: save it with that"
+    ):
+        read_labels(tmp_path / "labels.csv")
