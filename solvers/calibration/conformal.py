@@ -88,6 +88,9 @@ class CalibrationRows:
     own: Float64Array
     draws: Float64Array
 
+    def __repr__(self) -> str:
+        return f"CalibrationRows({len(self.labels):,} rows)"
+
     @classmethod
     def of(
         cls, scores: NDArray[Any], probabilities: NDArray[Any] | None, labels: IntArray, draws: NDArray[Any]

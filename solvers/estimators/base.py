@@ -155,6 +155,7 @@ class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
         """Return checked rows, the classes (m,) of two or more and the number of each row's class (n,)."""
         X, y = validate_data(self, X, y, order="C", **ROWS)
         _refuse_missing(y)
+        _refuse_objects(y)
         _refuse_fractions(y)
         check_classification_targets(y)
         classes, labels = np.unique(y, return_inverse=True)
@@ -169,6 +170,19 @@ def _refuse_missing(y: Any) -> None:
     """Refuse a label that is None, as of a table's empty cell; scikit-learn looks for NaN alone."""
     if y.dtype.kind == "O" and (missing := [row for row, label in enumerate(y) if label is None]):
         raise InvalidProblemError(f"row {missing[0]} has no label: drop such rows, or give them a label")
+
+
+def _refuse_objects(y: Any) -> None:
+    """Refuse labels that are Python objects other than text, of which nobody knows whether they sort."""
+    if y.dtype.kind != "O" or y.ndim != 1:
+        return
+    foreign = next(((row, label) for row, label in enumerate(y) if not isinstance(label, str)), None)
+    if foreign is not None:
+        # scikit-learn's checks want its first words.
+        raise InvalidProblemError(
+            f"Unknown label type: the label of row {foreign[0]}, {foreign[1]!r}, is a Python object other than"
+            " text; give text, y.astype(str), or numbers, y.astype(int)"
+        )
 
 
 def _refuse_fractions(y: Any) -> None:

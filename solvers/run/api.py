@@ -15,7 +15,7 @@ from topline.solvers.core.problem import Problem, SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, Risk
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import StoppingCriteria
-from topline.solvers.errors import UnsupportedCombinationError
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.executors import DualRows, Executor, ThreadExecutor
 from topline.solvers.kernels import as_kernel, solve_with_kernel
 from topline.solvers.losses import LabelSets, Loss
@@ -165,12 +165,19 @@ def solve(
         _refuse_duals(problem, spec, keep_duals=keep_duals)
     else:
         keep_duals = keep_duals or spec.keeps_duals or (spec.smooths_through_duals and problem.mean_risk)
-    callbacks = (*callbacks, PrintProgress()) if verbose else callbacks
+    callbacks = _checked_callbacks(callbacks, verbose=verbose)
     task = Task(
         problem, rows, labels, weights, spec, choice, criteria, seed, executor, callbacks, keep_duals, state,
         duals, duals_near, of_duals,
     )  # fmt: skip
     return run_task(task) if kernel is None else _with_kernel(task, kernel)
+
+
+def _checked_callbacks(callbacks: Sequence[Callback], *, verbose: bool) -> Sequence[Callback]:
+    """Return the functions to call after each round, and what prints."""
+    if callable(callbacks):
+        raise InvalidProblemError("callbacks is one function: put it in a list, callbacks=[function]")
+    return (*callbacks, PrintProgress()) if verbose else callbacks
 
 
 def _with_kernel(task: Task, kernel: Any) -> SolveResult:

@@ -157,3 +157,8 @@ def test_the_penalty_with_the_smallest_sets_is_found() -> None:
         # A fixed number of guesses with the same coverage is never smaller than sets by rank.
         ranks = np.sort(1 + (scores > scores[np.arange(2000), y][:, None]).sum(axis=1))
         assert sizes[None] <= ranks[exact_rank(2000, coverage) - 1]
+
+
+def test_calibration_rows_are_counted_and_not_printed() -> None:
+    scores, p, y = table(1200)
+    assert repr(CalibrationRows.of(scores, p, y, np.zeros(1200))) == "CalibrationRows(1,200 rows)"

@@ -63,3 +63,12 @@ def test_labels_that_are_fractions_are_refused_and_whole_floats_keep_their_type(
     ):
         TopKClassifier(k=1).fit(X, y + 0.5)
     assert TopKClassifier(k=1).fit(X, (y + 0.5).astype(str)).classes_.tolist() == ["0.5", "1.5", "2.5"]
+
+
+def test_a_function_that_is_not_in_a_list_and_labels_that_are_objects_are_named() -> None:
+    X, y = load_iris(return_X_y=True)
+    with pytest.raises(InvalidProblemError, match=r"callbacks is one function: put it in a list"):
+        solve(X, y, TopKHinge(1), lam=1e-3, callbacks=lambda record, state: True)  # type: ignore[arg-type]
+    with pytest.raises(InvalidProblemError, match=r"the label of row 0, 0, .* give text, y.astype\(str\)"):
+        TopKClassifier(k=1).fit(X, y.astype(object))
+    assert TopKClassifier(k=1).fit(X, y.astype(str).astype(object)).classes_.tolist() == ["0", "1", "2"]
