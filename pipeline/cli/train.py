@@ -67,10 +67,11 @@ def train(
 
     config = _edited(call.config(TrainConfig), from_model, without, labels_from)
     done = already_solved(config)
-    result: TrainResult = done or call.run(
-        "train", run_training, config=config, cluster=call.config(ClusterConfig)
+    cluster = call.config(ClusterConfig)
+    result: TrainResult = done or call.shown(
+        lambda: call.run("train", run_training, config=config, cluster=cluster)
     )
-    code, warnings = judge(result, call, config.tol)
+    code, warnings = judge(result, call, _tolerance(config))
     if done is not None:
         left = f"run {done.run} reached the tolerance before, and {done.model} is its model"
         warnings = [f"nothing is left to do: {left}; a smaller --tol continues", *warnings]
@@ -102,6 +103,16 @@ def _edited(
     dataset = Dataset.open(open_store(config.store), config.dataset)
     edited = edited_dataset(dataset, Edits.read(without, labels_from))
     return config.model_copy(update={"dataset": edited.id})
+
+
+def _tolerance(config: TrainConfig) -> float:
+    """Return the tolerance that a run is judged by: of one that is resumed its own, unless another is given."""
+    if config.resume is None or "tol" in config.model_fields_set:
+        return config.tol
+    from topline.storage.runs import read_run
+    from topline.storage.stores import open_store
+
+    return float(read_run(open_store(config.store), config.resume).config["tol"])
 
 
 def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:

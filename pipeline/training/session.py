@@ -11,7 +11,7 @@ from distributed import Client
 
 from topline.pipeline.certification import Certificate, certify
 from topline.pipeline.cluster import DaskExecutor
-from topline.pipeline.errors import ClusterError, InterruptedRunError
+from topline.pipeline.errors import ClusterError, InterruptedRunError, NotStoredError
 from topline.pipeline.interrupts import stop_on_signals, whole_interrupts
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress, begin
@@ -56,9 +56,13 @@ class Fitted:
         """Whether a certificate is asked for, and its loss has one."""
         return self.run.plan.config.certify and self.run.plan.convex
 
+    def outcome(self, certificate: Certificate | None) -> TrainResult:
+        """Return what the run came to."""
+        return _outcome(self, certificate)
+
     def conclude(self, certificate: Certificate | None) -> TrainResult:
         """Record the outcome of the run and return it."""
-        outcome = _outcome(self, certificate)
+        outcome = self.outcome(certificate)
         finish_run(self.run.plan.store, self.run.id, outcome.to_dict())
         return outcome
 
@@ -103,11 +107,16 @@ def train(
     `cluster` says where it runs (default: one worker a core); an open `client` goes before it.  `fit` and
     `certify` are the two steps, which a flow replaces by tasks around them.
     Raises `InterruptedRunError` after Ctrl-C or SIGTERM, once a checkpoint is stored; its message holds the
-    command that resumes the run.  Before any work it raises `InputError`, `ConfigError`,
+    command that resumes the run.  Raises `NotStoredError` with the result where no room is left for the
+    certificate: the model is published, and the run is not over.  Before any work it raises `InputError`, `ConfigError`,
     `InvalidProblemError` or `MismatchError` for what cannot be trained.
     """
     fitted = fit(config, cluster, progress, client)
-    return fitted.conclude(certify(fitted.model, progress) if fitted.to_certify else None)
+    try:
+        certificate = certify(fitted.model, progress) if fitted.to_certify else None
+    except NotStoredError as error:
+        raise NotStoredError(str(error), fitted.outcome(error.result)) from error
+    return fitted.conclude(certificate)
 
 
 def _trained(

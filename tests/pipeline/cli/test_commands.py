@@ -298,6 +298,14 @@ def test_a_chosen_loose_tolerance_is_a_success_that_is_not_certified(topline: An
     assert "is not certified: a gap above 0.05 is not called certified" in loose.err
 
 
+def test_a_resumed_run_is_judged_by_its_own_tolerance(topline: Any, store: str) -> None:
+    slow = ("--workers", "0", "--no-certify", "--method", "fw", "--tol", "1e-9", "--max-passes")
+    first = topline("train", "--store", store, "--k", "2", *slow, "3", "--json").json
+    words = ("--resume", first["run"], "--max-passes", "5")
+    again = topline("train", "--store", store, "--workers", "0", *words)
+    assert "above the tolerance 1e-09" in again.err
+
+
 def test_a_solved_run_is_resumed_only_for_more_than_it_reached(topline: Any, tmp_path: Path) -> None:
     small_dataset(tmp_path)
     first = topline("train", "--store", tmp_path, "--k", "2", "--workers", "0", "--tol", "0.05", "--json")

@@ -57,7 +57,8 @@ def test_stages_that_were_only_announced_stay_silent() -> None:
     assert stream.getvalue() == ""
 
 
-def test_bars_end_where_the_work_ended() -> None:
+def test_bars_end_where_the_work_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display.time, "monotonic", lambda: 0.0)
     with RichProgress(TextColumn("{task.description}"), console=Console(file=io.StringIO())) as bars:
         shown = BarDisplay(bars)
         shown.advance()

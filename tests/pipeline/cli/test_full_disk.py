@@ -12,11 +12,12 @@ import pytest
 
 from tests.pipeline.cli.test_commands import topline  # noqa: F401 - a fixture
 from tests.pipeline.pictures import write_classes
+from topline.pipeline.certification import certify
 from topline.pipeline.cli.exits import FAILURE
 from topline.pipeline.ingest import extract
 from topline.pipeline.options import ClusterConfig, ExtractConfig, TrainConfig
 from topline.pipeline.prediction import table
-from topline.pipeline.training import train
+from topline.pipeline.training import session, train
 from topline.storage.models import load_model
 from topline.storage.stores import local
 
@@ -63,6 +64,24 @@ def test_certificates_and_evaluations_are_shown(
     assert found["topk"]["1"] > 0.9
     assert (found["error"]["kind"], found["error"]["exit_code"]) == ("NotStoredError", FAILURE)
     assert load_model(model).record.revision == before
+
+
+def test_a_model_is_shown_whose_certificate_has_no_room(
+    topline: Any,  # noqa: F811
+    model: str,
+    fill_the_disk: Fill,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def on_a_full_disk(*of: Any) -> Any:
+        fill_the_disk()
+        return certify(*of)
+
+    monkeypatch.setattr(session.train, "__kwdefaults__", {"fit": session.fit, "certify": on_a_full_disk})
+    store = str(Path(model).parents[1])
+    ran = topline("train", "--store", store, "--k", "1", "--workers", "0")
+    assert (ran.code, "certified: relative gap" in ran.out) == (FAILURE, True)
+    assert "error: this is not recorded with the model: no space is left to write" in ran.err
+    assert f"{store}/models/m0002" in ran.out
 
 
 def test_rows_that_the_store_has_no_room_for_go_to_the_output(
