@@ -106,7 +106,7 @@ def _edited(
 
 
 def _tolerance(config: TrainConfig) -> float:
-    """Return the tolerance that a run is judged by: of one that is resumed its own, unless another is given."""
+    """Return the tolerance that a run is judged by: of a resumed one its own, unless another is given."""
     if config.resume is None or "tol" in config.model_fields_set:
         return config.tol
     from topline.storage.runs import read_run

@@ -108,8 +108,8 @@ def train(
     `certify` are the two steps, which a flow replaces by tasks around them.
     Raises `InterruptedRunError` after Ctrl-C or SIGTERM, once a checkpoint is stored; its message holds the
     command that resumes the run.  Raises `NotStoredError` with the result where no room is left for the
-    certificate: the model is published, and the run is not over.  Before any work it raises `InputError`, `ConfigError`,
-    `InvalidProblemError` or `MismatchError` for what cannot be trained.
+    certificate: the model is published, and the run is not over.  Before any work it raises `InputError`,
+    `ConfigError`, `InvalidProblemError` or `MismatchError` for what cannot be trained.
     """
     fitted = fit(config, cluster, progress, client)
     try:

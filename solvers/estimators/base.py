@@ -180,7 +180,7 @@ def _refuse_objects(y: Any) -> None:
     if foreign is not None:
         # scikit-learn's checks want its first words.
         raise InvalidProblemError(
-            f"Unknown label type: the label of row {foreign[0]}, {foreign[1]!r}, is a Python object other than"
+            f"Unknown label type: the label of row {foreign[0]}, {foreign[1]!r}, is a Python object and no"
             " text; give text, y.astype(str), or numbers, y.astype(int)"
         )
 

@@ -39,9 +39,10 @@ def relu_rows(n: int, d: int, m: int, *, unit: bool, tail: bool) -> tuple[Any, A
     X = random.standard_normal((n, d), dtype=np.float32) + means[y]
     X += random.standard_normal((n, DIRECTIONS), dtype=np.float32) @ directions
     np.maximum(X - np.float32(THRESHOLD), 0.0, out=X)
+    # Few features may all lie below the threshold: such a row, or column, stays 0.
     if unit:
-        return X / np.linalg.norm(X, axis=1, keepdims=True), y
-    return (X - X.mean(axis=0)) / X.std(axis=0), y
+        return X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), np.finfo(np.float32).tiny), y
+    return (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), np.finfo(np.float32).tiny), y
 
 
 def problems(options: argparse.Namespace) -> Iterator[tuple[str, Any, Any, int, Sequence[Any]]]:
