@@ -167,6 +167,12 @@ class Scratch:
             self._crew.multiply(X, W, scores)
         return scores
 
+    def zeros(self, rows: int) -> FloatArray:
+        """Return the scores of a tile at W = 0, in the shared buffer."""
+        scores = self._scores[:rows]
+        scores[:] = 0.0
+        return scores
+
     def laid_out(self, scores: FloatArray) -> FloatArray:
         """Return some columns of a wider array as an array of their own, in the shared buffer."""
         flat = self._scores.reshape(-1)[: scores.size].reshape(scores.shape)

@@ -82,6 +82,8 @@ class _Product:
         if weights:
             self._W = weights[0] if len(weights) == 1 else np.concatenate(weights, axis=1)
             self._scratch = Scratch(rows, self._W.shape[1], self.dtype, crew)
+            # A run begins at W = 0, where no product is needed to know the scores.
+            self._at_zero = not self._W.any()
         if len(weights) > 1:
             self._own = Scratch(rows, max(W.shape[1] for W in weights), self.dtype)
 
@@ -90,7 +92,11 @@ class _Product:
         here = Tile(tile.number, tile.start, tile.stop, X, tile.y, tile.weights)
         scores = np.empty((0, 0), dtype=self.dtype)
         if self._scratch is not None:
-            scores = self._scratch.scores_of(X, self._W)
+            scores = (
+                self._scratch.zeros(tile.stop - tile.start)
+                if self._at_zero
+                else self._scratch.scores_of(X, self._W)
+            )
         self._works[0].clock.product()
         at = 0
         for number, work in enumerate(self._works):
