@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +16,12 @@ from topline.pipeline.errors import InputError
 from topline.pipeline.images import ImageItem, sorted_names
 from topline.pipeline.options import ExtractConfig, SplitConfig
 from topline.pipeline.readers import LabelLists, label_set_table, split_labels
+from topline.solvers.counts import how_many
 from topline.storage.datasets import Dataset, LabelSetTable, list_datasets
 from topline.storage.schema import NO_LABEL, SPLITS
 from topline.storage.stores import Store
+
+logger = logging.getLogger(__name__)
 
 CONTENT_RULE = "content"
 """Where an image's content decides whether it is held out: `split_rule` of a dataset's features."""
@@ -226,9 +230,13 @@ def with_splits(
     status, errors = table["status"].to_pylist(), table["error"].to_pylist()
     labelled: list[int] = np.flatnonzero(rows.labels >= 0).tolist()
     code = {items[row].label: int(rows.labels[row]) for row in labelled}
-    for row in np.flatnonzero(same >= 0).tolist():
+    copies: list[int] = np.flatnonzero(same >= 0).tolist()
+    torn = [row for row in copies if items[row].label != items[int(same[row])].label and separator is None]
+    _tell_torn(items, torn, same)
+    for row in copies:
         first, label = int(same[row]), items[row].label
-        status[row], errors[row] = "duplicate", f"same content as {items[first].path}"
+        other = f", which has the label {items[first].label}" if row in torn else ""
+        status[row], errors[row] = "duplicate", f"same content as {items[first].path}{other}"
         # A copy is kept only beside the first image: never in another split.
         if config.duplicates == "keep" and splits[row] == splits[first] and label in code:
             rows.labels[row] = code[label]
@@ -237,3 +245,16 @@ def with_splits(
         position = table.schema.get_field_index(name)
         table = table.set_column(position, table.schema.field(name), pa.array(values, pa.string()))
     return table, rows
+
+
+def _tell_torn(items: Sequence[ImageItem], torn: Sequence[int], same: NDArray[np.int64]) -> None:
+    """Warn of images that lie in two classes: at most one of the labels is right, and no model can tell."""
+    if not torn:
+        return
+    one, first = items[torn[0]], items[int(same[torn[0]])]
+    logger.warning(
+        "the content of %s lies in two classes, such as %s and %s: remove the wrong one of each pair",
+        how_many(len(torn), "images"),
+        one.path,
+        first.path,
+    )

@@ -49,8 +49,9 @@ class ReportData:
     """Everything on the page; made from a store by `gather`, or by hand in tests.
 
     `record` holds the certificate, the evaluation and the configuration, `run` how it was trained, `counts`
-    the rows per split and `training_counts` the training rows of each class; `rejected` files with the
-    reasons may be fewer than `rejected_total`.
+    the rows per split and `training_counts` the training rows of each class; `rejected` are files with the
+    reasons, those that cannot be used and then duplicates, which may be fewer than `rejected_total` and
+    `duplicates`.
     """
 
     record: ModelRecord
@@ -108,7 +109,8 @@ def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportDa
     dataset = stored.dataset()
     manifest = dataset.manifest().select(["path", "sample_id", "status", "error"])
     bad = manifest.filter(pc.equal(manifest["status"], "rejected"))
-    shown = bad.slice(0, REJECTED_SHOWN).to_pylist()
+    copies = manifest.filter(pc.equal(manifest["status"], "duplicate"))
+    shown = [row for part in (bad, copies) for row in part.slice(0, REJECTED_SHOWN).to_pylist()]
     gallery, worst = images_to_show(stored, manifest, read_image)
     return ReportData(
         record=record,
@@ -119,7 +121,7 @@ def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportDa
         training_counts=stored.rows("train").class_counts().tolist(),
         rejected=[(row["path"] or row["sample_id"], row["error"] or "no reason given") for row in shown],
         rejected_total=bad.num_rows,
-        duplicates=pc.sum(pc.equal(manifest["status"], "duplicate")).as_py() or 0,
+        duplicates=copies.num_rows,
         created=created,
     )
 

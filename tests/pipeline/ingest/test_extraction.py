@@ -150,7 +150,7 @@ def test_the_sentence_about_too_many_says_how_to_allow_them(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("duplicates", ["drop", "keep"])
-def test_copies_never_cross_splits(tmp_path: Path, duplicates: str) -> None:
+def test_copies_never_cross_splits(tmp_path: Path, duplicates: str, caplog: pytest.LogCaptureFixture) -> None:
     root = tmp_path / "photos"
     for i, name in enumerate(["train/a/1", "train/a/2", "train/b/3", "test/a/4", "test/b/5"]):
         path = root / f"{name}.png"
@@ -160,12 +160,14 @@ def test_copies_never_cross_splits(tmp_path: Path, duplicates: str) -> None:
         (root / f"{name}.png").write_bytes(png(0))
     result = extract(config(tmp_path, duplicates=duplicates), HERE)
     assert result.statuses == {"ok": 5, "rejected": 0, "duplicate": 3}
+    assert "the content of 2 images lies in two classes, such as train/a/" in caplog.text
     dataset = opened(tmp_path, result)
     rows = {row["path"]: row for row in dataset.manifest().to_pylist()}
     # Of copies in several splits the held-out one stays.
     for name in ("train/a/1.png", "train/a/copy-of-1.png", "train/b/copy-of-1.png"):
         assert rows[name]["status"] == "duplicate"
-        assert rows[name]["error"] == "same content as test/b/copy-of-1.png"
+        other = ", which has the label b" if "/a/" in name else ""
+        assert rows[name]["error"] == f"same content as test/b/copy-of-1.png{other}"
         assert rows[name]["split"] == "rejected"
     digests: dict[str, set[str]] = {}
     for row in rows.values():

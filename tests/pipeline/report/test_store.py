@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,14 @@ import pytest
 from scipy.special import softmax
 from sklearn.metrics import confusion_matrix, recall_score
 
+from tests.pipeline.pictures import write_classes
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.calibration import calibration_of
 from topline.pipeline.evaluation import Evaluation, evaluate, ranks_against_ties
 from topline.pipeline.evaluation.confusions import GALLERY, IMAGES_PER_CLASS, WORST_CLASSES, images_to_show
-from topline.pipeline.options import ClusterConfig, TrainConfig
-from topline.pipeline.report import write_report
+from topline.pipeline.ingest import extract
+from topline.pipeline.options import ClusterConfig, ExtractConfig, TrainConfig
+from topline.pipeline.report import render_report, write_report
 from topline.pipeline.report.document import gather
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training import train
@@ -127,3 +130,17 @@ def test_report_of_imported_features_needs_no_images(model: str, tmp_path: Path)
     with pytest.raises(AccessError, match=r"cannot be used: .*: name a file elsewhere with --output"):
         write_report(model)
     assert elsewhere.stat().st_size > 10_000
+
+
+def test_copies_are_named_beside_files_that_cannot_be_used(tmp_path: Path) -> None:
+    photos, store = write_classes(tmp_path / "photos", 2, 8), str(tmp_path / "store")
+    copied, copy = min((photos / "class0").iterdir()), photos / "class1" / "a-copy.png"
+    shutil.copy(copied, copy)
+    (photos / "class1" / "cut.png").touch()
+    here = ClusterConfig(workers=0)
+    extract(ExtractConfig(images=str(photos), store=store, backbone="hog:size=24,cells=8"), here)
+    found = gather(StoredModel.open(train(TrainConfig(store=store, k=1), here).model), red, "now")
+    listed = dict(found.rejected)
+    assert (found.rejected_total, found.duplicates, len(listed)) == (1, 1, 2)
+    assert any("same content as class0/" in reason and "label class0" in reason for reason in listed.values())
+    assert "Files left out" in render_report(found)
