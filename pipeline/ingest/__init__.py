@@ -8,7 +8,7 @@ by content or id, and continue where they were interrupted.  Prediction describe
 from __future__ import annotations
 
 from topline.pipeline.ingest.changes import Changes, changes_between
-from topline.pipeline.ingest.editing import Edits, edited_dataset
+from topline.pipeline.ingest.editing import EDITED, Edits, edited_dataset, edits_in_words, labels_changed
 from topline.pipeline.ingest.extract_result import ExtractResult
 from topline.pipeline.ingest.extraction import extract
 from topline.pipeline.ingest.forgetting import forget
@@ -17,6 +17,7 @@ from topline.pipeline.ingest.listed_images import names_line
 from topline.pipeline.ingest.unit import Describer, ImageRow, open_backbone
 
 __all__ = [
+    "EDITED",
     "Changes",
     "Describer",
     "Edits",
@@ -25,9 +26,11 @@ __all__ = [
     "ImportResult",
     "changes_between",
     "edited_dataset",
+    "edits_in_words",
     "extract",
     "forget",
     "import_features",
+    "labels_changed",
     "names_line",
     "open_backbone",
 ]

@@ -22,6 +22,9 @@ from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetInfo, DatasetWriter
 from topline.storage.fingerprint import digest_json
 
+#: How the key of a dataset begins that edits made, and no images or files.
+EDITED = "edited "
+
 _ID, _LABEL = "sample_id", "label"
 #: What `topline inspect` puts before a text that a spreadsheet would run.
 _HARMLESS = ("'=", "'+", "'-", "'@", "'\t", "'\r", "'\n")
@@ -73,7 +76,24 @@ def edited_dataset(dataset: Dataset, edits: Edits) -> DatasetInfo:
     key = digest_json(
         {"edits of": dataset.info.digest, "kept": kept.tolist(), "labels": labels[kept].tolist()}
     )
-    return _written(dataset, kept, labels[kept], f"edited {key}")
+    return _written(dataset, kept, labels[kept], EDITED + key)
+
+
+def edits_in_words(before: Dataset, after: Dataset) -> str:
+    """Return how many rows of `before` have another label in `after`, or are not in it any more."""
+    gone, changed = before.info.n_rows - after.info.n_rows, labels_changed(before, after)
+    said = [f"{how_many(changed, 'labels')} changed"] * bool(changed)
+    said += [f"{how_many(gone, 'rows')} left out"] * bool(gone)
+    return ", ".join(said) or "nothing is edited"
+
+
+def labels_changed(before: Dataset, after: Dataset) -> int:
+    """Return how many rows of both, by their ids, have another label in one than in the other."""
+    then, now = (
+        dict(zip(one.sample_ids(), one.manifest()["class_name"].to_pylist(), strict=True))
+        for one in (before, after)
+    )
+    return sum(then[name] != now[name] for name in then.keys() & now.keys())
 
 
 def _written(dataset: Dataset, kept: NDArray[np.int64], labels: NDArray[np.int32], key: str) -> DatasetInfo:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.evaluation import METRICS, Metric, measured
 from topline.pipeline.images import check_images_exist
-from topline.pipeline.ingest import Changes, changes_between
+from topline.pipeline.ingest import EDITED, Changes, changes_between, labels_changed
 from topline.pipeline.jobs.checks import check_of_images, check_places
 from topline.pipeline.jobs.steps import STEPS, Steps
 from topline.pipeline.options import ClusterConfig, RetrainConfig, TrainConfig, refuse_label_sets
 from topline.pipeline.progress import Progress
 from topline.pipeline.training import runs_of, train, unfinished_run
-from topline.storage.datasets import Dataset, list_datasets
+from topline.solvers.counts import how_many
+from topline.storage.datasets import Dataset, DatasetInfo, list_datasets
 from topline.storage.errors import StorageError
 from topline.storage.models import ModelRecord, list_models, load_model, read_standing
 from topline.storage.retention import RetentionPolicy, prune
@@ -121,7 +122,8 @@ class _Retraining:
     steps: Steps
 
     def run(self, begun: float) -> RetrainResult:
-        before = _newest_manifest(self.store)
+        newest = next(reversed(list_datasets(self.store)), None)
+        before = _manifest_of(self.store, newest)
         wanted = self.config.extract.model_copy(update={"store": self.config.store})
         check = check_of_images(self.config.train, wanted.label_separator)
         info = self.steps.extract(
@@ -146,6 +148,8 @@ class _Retraining:
                 evidence={},
                 resumed=False,
             )
+        if newest is not None and newest.key.startswith(EDITED) and newest.id != info.id:
+            _tell_undone(Dataset(self.store, newest), dataset)
         self.lease.check()
         run = None if made is not None else unfinished_run(self.store, options, dataset)
         url = join(self.store.url, "models", made.id) if made is not None else self._trained(options, run)
@@ -203,10 +207,20 @@ class _Retraining:
         )
 
 
-def _newest_manifest(store: Store) -> Any:
-    infos = list_datasets(store)
+def _tell_undone(edited: Dataset, dataset: Dataset) -> None:
+    """Warn that labels are those of the images' folders or table again, and rows that were left out back."""
+    logger.warning(
+        "%s takes labels from the images again, and not the edits of %s (%s of the same rows): move or remove"
+        " the image files themselves, or pass the corrections to topline train --labels-from once more",
+        dataset.info.id,
+        edited.info.id,
+        how_many(labels_changed(dataset, edited), "labels"),
+    )
+
+
+def _manifest_of(store: Store, info: DatasetInfo | None) -> Any:
     try:
-        return Dataset(store, infos[-1]).manifest() if infos else None
+        return Dataset(store, info).manifest() if info is not None else None
     except StorageError as error:
         logger.warning("every image counts as new: %s", error)
         return None

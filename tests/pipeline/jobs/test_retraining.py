@@ -16,7 +16,7 @@ from topline.pipeline.backbones.hog import Hog
 from topline.pipeline.cli.entry import main
 from topline.pipeline.cli.retrain import retraining_lines
 from topline.pipeline.images import ImageItem, folders
-from topline.pipeline.ingest import extraction
+from topline.pipeline.ingest import Edits, edited_dataset, extraction
 from topline.pipeline.jobs.retraining import RetrainResult, retrain
 from topline.pipeline.jobs.steps import STEPS, Steps
 from topline.pipeline.options import PromotionRule, RetrainConfig
@@ -247,3 +247,19 @@ def test_two_at_once(
     done = again(overlap="wait")
     assert done.outcome == "promoted"
     assert retraining_lines(done)[-1] == f"  next: topline status {done.store}"
+
+
+def test_edits_that_the_images_do_not_have_are_said_to_be_undone(
+    again: Callable[..., RetrainResult], photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = again()
+    dataset = Dataset.open(open_store(str(tmp_path / "store")), first.dataset)
+    edited = edited_dataset(dataset, Edits(frozenset(), {"c0/000.png": "c1"}))
+    assert again().outcome == "unchanged"
+    assert "edits of" not in caplog.text
+    photograph(photos, 2, 900)
+    assert again().dataset not in (first.dataset, edited.id)
+    assert (
+        f"and not the edits of {edited.id} (1 label of the same rows): move or remove the image"
+        in caplog.text
+    )
