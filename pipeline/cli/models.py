@@ -115,7 +115,7 @@ def _row(model: Mapping[str, Any], metrics: Sequence[Metric]) -> tuple[str, ...]
     values = (metric.text(measured[metric.name]) if metric.name in measured else "-" for metric in metrics)
     return (
         model["id"], model["dataset"], named, f"{model['C']:g}", model["method"],
-        "-" if gap is None else f"{gap:.1e}", certified, *values, model["stage"],
+        "-" if gap is None else f"{gap:.2e}", certified, *values, model["stage"],
     )  # fmt: skip
 
 

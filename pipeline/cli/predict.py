@@ -67,6 +67,7 @@ def _line(one: Prediction, *, sets: bool) -> tuple[str, ...]:
 
 def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
     from topline.pipeline.prediction import DecisionRule, predict_dataset
+    from topline.storage.stores import open_store
 
     if config.images is not None:
         raise ConfigError("--images and --dataset are two things to classify: give one of them")
@@ -74,7 +75,8 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
     cluster = call.config(ClusterConfig)
     found = call.shown(lambda: predict_dataset(url, config, cluster, call.progress))
     without = f", {found.unclassified:,} of them rejected" if found.unclassified else ""
-    why = "full" if call.unstored else "read-only"
+    place = found.model.rpartition("/models/")[0] if config.store is None else config.store
+    why = "full" if open_store(place).is_writable() else "read-only"
     speed = "stored already" if found.reused else f"{found.rows / found.seconds:,.0f} rows/s"
     shown = {
         "predictions": f"{found.predictions or f'not kept, the store is {why}'} ({speed})",

@@ -25,5 +25,8 @@ def status(
 
     found = store_status(open_store(store))
     payload = {"store": store, **found.health, "lines": dict(found.lines)}
-    lines = [*facts(found.lines), *following(("topline", "dashboard", "--store", store))]
+    after: list[tuple[str, ...]] = [("topline", "dashboard", "--store", store)]
+    if found.unfinished is not None:
+        after.insert(0, ("topline", "train", "--store", store, "--resume", found.unfinished))
+    lines = [*facts(found.lines), *following(*after)]
     return Outcome(payload, lines, code=SUCCESS if found.healthy else FAILURE)

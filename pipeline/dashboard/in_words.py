@@ -8,16 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from topline.pipeline.dashboard.monitoring import health
+from topline.pipeline.dashboard.run_status import UNFINISHED
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.storage.stores import Store
 
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """Lines of a name and what is said of it; `health` is what `/health` answers."""
+    """Lines of a name and what is said of it; `health` is what `/health` answers.
+
+    `unfinished` is the last run where it stopped early or is not heard of any more.
+    """
 
     lines: Mapping[str, str]
     health: Mapping[str, Any]
+    unfinished: str | None = None
 
     @property
     def healthy(self) -> bool:
@@ -32,4 +37,5 @@ def store_status(store: Store, now: float | None = None) -> StoreStatus:
     free = store.free_bytes()
     if free is not None:
         lines["room left"] = f"{free / 2**30:,.1f} GiB"
-    return StoreStatus(lines, health(seen))
+    last = seen.runs[0] if seen.runs else None
+    return StoreStatus(lines, health(seen), last.id if last and last.words in UNFINISHED else None)

@@ -30,6 +30,10 @@ _STATUS = {
 }
 
 
+#: Words of a run that `topline train --resume` continues.
+UNFINISHED = ("Stopped", "Silent")
+
+
 def verdict(run: RunView, now: float) -> tuple[str, str]:
     """Return the tone and the words for where a run is at the time `now`."""
     if run.stage == "finished":

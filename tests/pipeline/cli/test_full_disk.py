@@ -19,7 +19,7 @@ from topline.pipeline.options import ClusterConfig, ExtractConfig, TrainConfig
 from topline.pipeline.prediction import table
 from topline.pipeline.training import session, train
 from topline.storage.models import load_model
-from topline.storage.stores import local
+from topline.storage.stores import local, open_store
 
 Fill = Callable[[], None]
 
@@ -127,3 +127,23 @@ def test_predictions_are_shown(
         found = topline("predict", model, *subject, option, str(place), "--json").json
         assert found[option.removeprefix("--")] is None
         assert found["error"]["exit_code"] == FAILURE
+
+
+def test_a_store_that_is_only_read_is_not_called_full(
+    topline: Any,  # noqa: F811
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    open_store(str(Path(model).parents[1])).delete_tree("predictions")
+    monkeypatch.setattr(local.LocalStore, "is_writable", lambda self: False)
+    words = ("predict", model, "--dataset", "latest", "--output")
+    ran = topline(*words, str(tmp_path / "rows.csv"))
+    assert (ran.code, "not kept, the store is read-only" in ran.out) == (0, True)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(table, "_csv", full)
+    ran = topline(*words, str(tmp_path / "more.csv"))
+    assert (ran.code, "not kept, the store is read-only" in ran.out) == (FAILURE, True)

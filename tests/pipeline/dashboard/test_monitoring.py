@@ -14,7 +14,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.pipeline.dashboard.test_dashboard import answer
-from tests.pipeline.dashboards import hand_made_store
+from tests.pipeline.dashboards import begun_run, hand_made_store
 from topline.pipeline.dashboard import store_status
 from topline.pipeline.dashboard.monitoring import metrics_text
 from topline.pipeline.dashboard.store_follower import StoreFollower
@@ -26,6 +26,7 @@ from topline.storage.models import (
     read_standing,
     record_decision,
 )
+from topline.storage.runs import finish_run
 from topline.storage.served_schedule import ServedSchedule, note_schedule
 from topline.storage.stores import Store, held_lease, open_store
 
@@ -172,3 +173,13 @@ def test_the_alert_rules_are_about_what_is_measured(full: Store, tmp_path: Path)
     asked = [name for rule in rules for name in re.findall(r"topline_\w+", rule["expr"])]
     assert len(asked) >= len(rules) - 1
     assert [name for name in asked if name not in known] == []
+
+
+def test_a_run_that_fell_silent_is_the_one_to_resume(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"), create=True)
+    story = begun_run(store)
+    assert store_status(store, story.at + 1.0).unfinished is None
+    assert store_status(store, story.at + 3600.0).unfinished == story.run
+    story.end()
+    finish_run(store, story.run, {"status": "solved"})
+    assert store_status(store, story.at + 3600.0).unfinished is None
