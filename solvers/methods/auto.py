@@ -15,8 +15,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from topline.solvers.core.problem import Problem, relative_gap
-from topline.solvers.core.rows import RowSource, as_rows, compute_dtype, gives_sparse, squared_norms
+from topline.solvers.core.problem import Problem, relative_gap, squared_norm
+from topline.solvers.core.rows import Rows, RowSource, as_rows, compute_dtype, gives_sparse, squared_norms
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, Runner
 from topline.solvers.methods.dual_ascent import DualAscent, unmeasured_rounds
@@ -40,6 +40,14 @@ _TOO_MANY = (120.0, 250.0)
 #: samples of so many rows.
 _MOST_DUALS, _MODERATE = 1 << 24, 128.0
 _SAMPLES, _SAMPLE_ROWS = 8, 128
+#: What rows that are not sparse must have besides: so many features and classes, for else a visit costs much
+#: more than its products, and a C |x|^2 that is at least the first where W has so many numbers, at least the
+#: second where it has fewer, and at most the third: below L-BFGS is done after a few passes.  Of more numbers
+#: than so many workers take a share each, and L-BFGS minds no blocks.
+_WIDE_FEATURES, _WIDE_CLASSES, _MOST_WIDE = 512, 16, 1 << 27
+_MANY_NUMBERS, _WIDE_SIZES = 1 << 16, (0.75, 2.0, 16.0)
+#: One row in so many of the samples shows how far rows lie along the same directions.
+_THINNED = 4
 #: A relative gap from which on a start is that of a new run, and the W of several blocks no place for it.
 _FAR = 0.5
 #: A forecast goes to this share of D, and below it to a tenth of the present gap.
@@ -68,8 +76,8 @@ def choose(
 ) -> Choice:
     """Return the method for a problem; "auto" for dual ascent that may become Newton's method on the way.
 
-    Of the rows, where they are known and one block, it matters whether they are sparse and how long some of
-    them are, each as heavy as the heaviest.  A run that was `begun` goes on as it did.
+    Of the rows, where they are known and one block, it matters whether they are sparse or wide and how long
+    some of them are, each as heavy as the heaviest.  A run that was `begun` goes on as it did.
     """
     if not problem.mean_risk:
         return Choice("fw_fully_corrective", f"the risk {problem.risk.name} weighs examples anew each round")
@@ -81,8 +89,8 @@ def choose(
         smooth = f"the loss {problem.loss.name} is smooth"
         if begun is not None:
             return Choice(begun, f"{smooth} and the run began with {begun}")
-        if rows is not None and _suits_ascent(problem, rows, weights):
-            return Choice("dual_ascent", f"{smooth}, the rows are sparse and C |x|^2 is moderate")
+        if rows is not None and (kind := _suits_ascent(problem, rows, weights)) is not None:
+            return Choice("dual_ascent", f"{smooth}, the rows are {kind} and C |x|^2 is moderate")
         return Choice("lbfgs", smooth)
     return Choice("auto", "")
 
@@ -95,21 +103,37 @@ def begun_by(state: SolverState, *, duals: bool) -> str:
     return "dual_ascent" if duals and state.memory.keys().isdisjoint((*LEFT, CONTROL)) else "lbfgs"
 
 
-def _suits_ascent(problem: Problem, rows: RowSource, weights: Float64Array | None) -> bool:
-    """Return whether the rows are sparse, dual variables few, and C |x|^2 moderate in a sample of the rows.
+def _suits_ascent(problem: Problem, rows: RowSource, weights: Float64Array | None) -> str | None:
+    """Return what rows are that suit dual ascent: dual variables few, and C |x|^2 moderate in a sample.
 
-    A pass of dual ascent costs little more than a gradient then, and it takes about 1 + C |x|^2 of them (S.
-    Shalev-Shwartz and T. Zhang, J. Mach. Learn. Res. 14, 2013) where L-BFGS takes ten times as many.
+    It takes about 1 + C |x|^2 passes (S. Shalev-Shwartz and T. Zhang, J. Mach. Learn. Res. 14, 2013) where
+    L-BFGS takes as many as the Hessian is ill conditioned.  On sparse rows a pass of it costs little more
+    than a gradient, on others more, and there rows must have so much in common that the loss is more curved
+    than lam is along what they consist of, by 1/m a class at W = 0: else L-BFGS has little to find.
     """
-    n = problem.n
-    if not gives_sparse(rows) or n * problem.m > _MOST_DUALS:
-        return False
+    n, sparse = problem.n, gives_sparse(rows)
+    wide = problem.d >= _WIDE_FEATURES and problem.m >= _WIDE_CLASSES and n * problem.d <= _MOST_WIDE
+    if n * problem.m > _MOST_DUALS or not (sparse or wide):
+        return None
     dtype = compute_dtype(rows.dtype)
     starts = range(0, n, max(n // _SAMPLES, _SAMPLE_ROWS))
-    samples = (as_rows(rows[start : min(start + _SAMPLE_ROWS, n)], dtype) for start in starts)
+    samples = [as_rows(rows[start : min(start + _SAMPLE_ROWS, n)], dtype) for start in starts]
     longest = max(float(squared_norms(sample).max()) for sample in samples)
     heaviest = 1.0 if weights is None else float(weights.max())
-    return heaviest * longest <= _MODERATE * problem.lam * n
+    size = heaviest * longest / (problem.lam * n)
+    if sparse:
+        return "sparse" if size <= _MODERATE else None
+    least, most = _WIDE_SIZES[problem.d * problem.m < _MANY_NUMBERS], _WIDE_SIZES[-1]
+    return "wide" if least <= size <= most and _mean_eigenvalue(samples) >= problem.lam * problem.m else None
+
+
+def _mean_eigenvalue(samples: list[Rows]) -> float:
+    """Return sum mu^2 / sum mu over the eigenvalues mu of (1/n) sum_i x_i x_i^T, from some of the rows."""
+    some = np.concatenate([sample[::_THINNED] for sample in samples])
+    gram = some @ some.T
+    squares = np.diag(gram)
+    among = squared_norm(gram) - squared_norm(squares)
+    return among / max(len(some) - 1, 1) / max(float(squares.sum()), float(np.finfo(np.float64).tiny))
 
 
 def change_of_method(state: SolverState) -> Choice:
