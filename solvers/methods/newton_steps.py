@@ -151,6 +151,11 @@ def few_numbers(problem: Problem) -> bool:
     return problem.m * problem.d**2 <= _GRAM_NUMBERS_SMOOTH
 
 
+def factors_hessian(problem: Problem) -> bool:
+    """Return whether the whole Hessian of a hinge is small enough to be formed and factored."""
+    return problem.m <= _HESSIAN_CLASSES and problem.m * problem.d <= _HESSIAN_SIDE
+
+
 def formed_numbers(problem: Problem) -> int:
     """Return how many numbers the largest matrix has that blocks may be asked to sum."""
     side, m = problem.m * problem.d, problem.m
@@ -158,7 +163,7 @@ def formed_numbers(problem: Problem) -> int:
     if problem.form.smooth:
         whole = m <= _HESSIAN_CLASSES and side <= _SMOOTH_SIDE and problem.form.family.curvature is not None
         return max(side**2 if whole else 0, grams if few_numbers(problem) else 0)
-    if m <= _HESSIAN_CLASSES and side <= _HESSIAN_SIDE:
+    if factors_hessian(problem):
         return side**2
     return grams if grams <= _GRAM_NUMBERS else 0
 
@@ -280,12 +285,11 @@ def _wants_grams(problem: Problem, memory: Mapping[str, Float64Array]) -> bool:
 
 def _wants_factor(problem: Problem, memory: Mapping[str, Float64Array]) -> bool:
     """Return whether the whole Hessian is to be formed: it is small, and of a smooth loss saves products."""
-    if problem.m > _HESSIAN_CLASSES:
-        return False
     if problem.form.smooth:
         closed = problem.form.family.curvature is not None
-        return closed and _WHOLE in memory and problem.m * problem.d <= _SMOOTH_SIDE
-    return problem.m * problem.d <= _HESSIAN_SIDE
+        small = problem.m <= _HESSIAN_CLASSES and problem.m * problem.d <= _SMOOTH_SIDE
+        return closed and _WHOLE in memory and small
+    return factors_hessian(problem)
 
 
 def _preconditioner(
