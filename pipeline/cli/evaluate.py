@@ -8,7 +8,7 @@ import typer
 
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import facts, following, metrics_line, table
+from topline.pipeline.cli.table import facts, following, metrics_lines, table
 from topline.pipeline.options import EvaluateConfig
 from topline.solvers.counts import how_many
 
@@ -58,7 +58,7 @@ def evaluate(
     lines = [
         f"{how_many(found.rows, f'{found.split} rows')} of {found.dataset}",
         "",
-        f"  {metrics_line(found.measured())}",
+        *metrics_lines(found.measured()),
     ]
     lines += [
         f"  always predicting {found.majority_class}, the most frequent class: {found.majority_baseline:.1%}",

@@ -261,7 +261,7 @@ def _measured(evidence: Evidence, ids: tuple[str, str]) -> list[str]:
     first = evidence.compared[0]
     left_out = f", {evidence.excluded:,} left out that {ids[1]} was trained on" if evidence.excluded else ""
     lines = [f"{how_many(first.rows, f'{evidence.split} rows')} of {evidence.dataset}{left_out}", ""]
-    lines += table(("", *ids, "gain", f"{first.confidence:.0%} interval", "p"), rows)
+    lines += table(("", *ids, f"gain of {ids[0]}", f"{first.confidence:.0%} interval", "p"), rows)
     drift = evidence.drift
     if drift is not None:
         features = "not comparable" if drift.features is None else f"{drift.features:.3g}"

@@ -61,6 +61,18 @@ def metrics_line(measured: Iterable[tuple[Metric, float]]) -> str:
     return "   ".join(f"{metric.column} {metric.text(value)}" for metric, value in measured)
 
 
+def metrics_lines(measured: Iterable[tuple[Metric, float]]) -> list[str]:
+    """Return metrics in as many lines as a window of 80 columns wants, none of them cut."""
+    lines: list[str] = []
+    for one in measured:
+        said = metrics_line([one])
+        if lines and len(lines[-1]) + len(said) + 3 <= 78:
+            lines[-1] += f"   {said}"
+        else:
+            lines.append(f"  {said}")
+    return lines
+
+
 def without_class_means(measured: Iterable[tuple[Metric, float]]) -> list[tuple[Metric, float]]:
     """Return metrics without the means over classes that have no place where there is room for few."""
     return [

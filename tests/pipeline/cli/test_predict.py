@@ -10,6 +10,7 @@ import pytest
 
 from tests.pipeline.cli.test_commands import store, topline  # noqa: F401 - fixtures
 from topline.pipeline import prediction
+from topline.pipeline.cli.predict import _fitting
 from topline.pipeline.prediction import Prediction, PredictResult
 
 SURE = Prediction(
@@ -45,3 +46,12 @@ def test_a_table_that_holds_all_is_not_listed_whole(
     assert sum(line.startswith("0") for line in lines) == (18 if file == "output" else 30)
     assert ("and 12 more, each in " in ran.out) == (file == "output")
     assert "1 of 32 images could not be read" in ran.err
+
+
+def test_as_many_best_classes_are_listed_as_the_window_has_room_for() -> None:
+    head = ("image", "best classes")
+    torn = replace(TORN, probabilities=(0.5, 0.3, 0.2))
+    assert _fitting(head, [torn], 3, None)[2] == "b.png  cat (50.0%)  dog (30.0%)  cow (20.0%)"
+    cut = replace(BAD, error="the reason of it is a long one and widens no column")
+    assert _fitting(head, [cut, torn], 3, 40)[3] == "b.png  cat (50.0%)  dog (30.0%)"
+    assert _fitting(head, [torn], 3, 5)[2] == "b.png  cat (50.0%)"

@@ -9,7 +9,7 @@ import pytest
 
 from topline.pipeline.cli.command import Outcome, finish
 from topline.pipeline.cli.entry import _ToStderr
-from topline.pipeline.cli.table import facts, metrics_line, table, visible, without_class_means
+from topline.pipeline.cli.table import facts, metrics_line, metrics_lines, table, visible, without_class_means
 from topline.pipeline.evaluation import METRICS
 from topline.pipeline.evaluation.metrics import macro_top_k_accuracy
 from topline.solvers import jit_cache
@@ -20,6 +20,14 @@ def test_a_short_line_leaves_means_over_classes_to_evaluate() -> None:
     assert metrics_line(without_class_means(known)) == "top-1 50.0%   top-2 50.0%   log loss 0.5000"
     own = replace(macro_top_k_accuracy(1), headline=True)
     assert without_class_means([(own, 0.5)]) == [(own, 0.5)]
+
+
+def test_many_metrics_are_in_lines_that_a_window_of_80_columns_does_not_cut() -> None:
+    known = [(metric, 0.5) for metric in METRICS.values()][:12]
+    lines = metrics_lines(known)
+    assert "   ".join(line.strip() for line in lines) == metrics_line(known)
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 80
 
 
 # A line end, a colour, a byte that is not UTF-8, and a mark that turns what follows around.
