@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from topline.pipeline.certification import Certificate
     from topline.pipeline.training import TrainResult
 
-
-logger = logging.getLogger(__name__)
 
 #: What is said of a model whose optimum is no model.
 COLLAPSED = (
@@ -99,14 +96,12 @@ def _edited(
         config = settings_of_model(config, find_model(from_model))
     if without is None and labels_from is None:
         return config
-    from topline.pipeline.ingest import Edits, edited_dataset, edits_in_words
+    from topline.pipeline.ingest import Edits, edited_dataset
     from topline.storage.datasets import Dataset
     from topline.storage.stores import open_store
 
     dataset = Dataset.open(open_store(config.store), config.dataset)
     edited = edited_dataset(dataset, Edits.read(without, labels_from))
-    said = edits_in_words(dataset, Dataset(dataset.store, edited))
-    logger.info("dataset %s, made of %s: %s", edited.id, dataset.info.id, said)
     return config.model_copy(update={"dataset": edited.id})
 
 

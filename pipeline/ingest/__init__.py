@@ -8,7 +8,7 @@ by content or id, and continue where they were interrupted.  Prediction describe
 from __future__ import annotations
 
 from topline.pipeline.ingest.changes import Changes, changes_between
-from topline.pipeline.ingest.editing import EDITED, Edits, edited_dataset, edits_in_words, labels_changed
+from topline.pipeline.ingest.editing import EDITED, Edits, edited_dataset, labels_changed
 from topline.pipeline.ingest.extract_result import ExtractResult
 from topline.pipeline.ingest.extraction import extract
 from topline.pipeline.ingest.forgetting import forget
@@ -26,7 +26,6 @@ __all__ = [
     "ImportResult",
     "changes_between",
     "edited_dataset",
-    "edits_in_words",
     "extract",
     "forget",
     "import_features",

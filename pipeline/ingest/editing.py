@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from topline.solvers.counts import how_many
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetInfo, DatasetWriter
 from topline.storage.fingerprint import digest_json
+
+logger = logging.getLogger(__name__)
 
 #: How the key of a dataset begins that edits made, and no images or files.
 EDITED = "edited "
@@ -70,13 +73,17 @@ def edited_dataset(dataset: Dataset, edits: Edits) -> DatasetInfo:
     labels = _corrected(dataset, edits, ids)
     kept = np.flatnonzero([name not in edits.without for name in ids])
     if len(kept) == len(ids) and np.array_equal(labels, dataset.labels()):
+        logger.info("no label differs from those of %s, and no row is left out", dataset.info.id)
         return dataset.info
     if not len(kept):
         raise InputError(f"nothing is left of dataset {dataset.info.id} without {len(ids):,} rows: keep some")
     key = digest_json(
         {"edits of": dataset.info.digest, "kept": kept.tolist(), "labels": labels[kept].tolist()}
     )
-    return _written(dataset, kept, labels[kept], EDITED + key)
+    info = _written(dataset, kept, labels[kept], EDITED + key)
+    said = edits_in_words(dataset, Dataset(dataset.store, info))
+    logger.info("dataset %s, made of %s: %s", info.id, dataset.info.id, said)
+    return info
 
 
 def edits_in_words(before: Dataset, after: Dataset) -> str:
@@ -84,7 +91,7 @@ def edits_in_words(before: Dataset, after: Dataset) -> str:
     gone, changed = before.info.n_rows - after.info.n_rows, labels_changed(before, after)
     said = [f"{how_many(changed, 'labels')} changed"] * bool(changed)
     said += [f"{how_many(gone, 'rows')} left out"] * bool(gone)
-    return ", ".join(said) or "nothing is edited"
+    return ", ".join(said)
 
 
 def labels_changed(before: Dataset, after: Dataset) -> int:
