@@ -22,7 +22,17 @@ from topline.solvers.typing import Float64Array, FloatArray
 T = TypeVar("T")
 
 #: What blocks give that is no sum of numbers.
-_JOINED = {"product", "openness", "moments", "stretch", "largest", "picked", "change", "values"}
+_JOINED = {
+    "product",
+    "class_losses",
+    "openness",
+    "moments",
+    "stretch",
+    "largest",
+    "picked",
+    "change",
+    "values",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +50,8 @@ class BlockStats:
         alpha_i in the answer to a RebuildRequest, and the change of alpha_i in that to an AscentRequest.  A
         GramRequest is answered by the (m d, d) Gram matrices of all classes or the (m d, m d) Hessian, a
         MomentsRequest by a (d, d) sum, a SlopeRequest by a (1, 1) one.
+    class_losses : (m,) what every class adds to `loss`, in the answer to an OracleRequest with `envelope`
+        where the loss is a sum over the classes; None elsewhere.
     openness : (m,) about sum o_ij in the answer to an OracleRequest with `envelope`, from some rows of every
         tile: for the softmax sum p_ij (1 - p_ij), in general |u_ij| - u_ij^2.  None elsewhere.
     moments : (m, d, d) the sums that an OracleRequest asks for with `least_openness`; None elsewhere.
@@ -72,6 +84,7 @@ class BlockStats:
 
     rows: int = 0
     product: FloatArray | None = None
+    class_losses: Float64Array | None = None
     openness: Float64Array | None = None
     openness_sq: float = 0.0
     moments: Float64Array | None = None
@@ -110,6 +123,7 @@ class BlockStats:
         }
         return BlockStats(
             product=_joined(self.product, other.product, _sum),
+            class_losses=_joined(self.class_losses, other.class_losses, _sum),
             openness=_joined(self.openness, other.openness, _sum),
             moments=_joined(self.moments, other.moments, _sum),
             stretch=max(self.stretch, other.stretch),

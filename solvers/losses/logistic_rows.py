@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.losses.ranking import N_SUMS
 from topline.solvers.losses.row_sums import add_to_sums, is_finite
 from topline.solvers.projections.exponentials import exp_of_row
 from topline.solvers.projections.logarithms import log_of_one_and
@@ -34,7 +35,7 @@ def logistic_rows(
     """Write u = -grad Phi of the one-vs-all logistic loss to U (b, m), and add to the sums.
 
     U may be `scores`.  `table` is that of the label sets, or empty.  Of scores that are no numbers Phi is NaN
-    and u is 0.
+    and u is 0.  Where there are more sums, the next m are those of the losses of the classes.
     """
     n, m = scores.shape
     shape = max(1, _AT_ONCE // m), m
@@ -114,10 +115,15 @@ def _write_back(
             all_square += a[i, j] * a[i, j]
             U[i, j] = -a[i, j]
         row_loss, row_entropy, square = np.float64(all_loss), np.float64(all_entropy), np.float64(all_square)
-        if not is_finite(row_entropy):
+        numbers = is_finite(row_entropy)
+        if not numbers:
             U[i, :] = zero
             row_loss, row_entropy, square = np.float64(np.nan), _ZERO, _ZERO
         if len(losses):
             losses[i] = row_loss
         add_to_sums(weights[i], row_loss, row_entropy, square, sums)
+        if len(sums) > N_SUMS:
+            for j in range(U.shape[1]):
+                # A row that is none of numbers has u = 0 in every class.
+                sums[N_SUMS + j] += weights[i] * (np.float64(loss[i, j]) if numbers else row_loss)
     _turn_own(U, y, table)

@@ -58,7 +58,7 @@ _HINGE = Family(
 )  # fmt: skip
 _LOGISTIC = Family(
     "one_vs_all_logistic", _logistic_column, _logistic_conjugate, smooth=True, labels=Labels.ANY,
-    balanced=False, gradient_rows=logistic_rows, nearest=_nearest,
+    balanced=False, gradient_rows=logistic_rows, by_class=True, nearest=_nearest,
 )  # fmt: skip
 _FAMILIES = MappingProxyType({"hinge": _HINGE, "logistic": _LOGISTIC})
 

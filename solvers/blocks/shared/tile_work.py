@@ -145,11 +145,12 @@ class FindVertex:
         self._tiles, self._duals, self._request = tiles, duals, request
         self._vertices = vertices_of(problem, tiles.rows, smoothed=request.envelope, crew=crew)
         self._product = np.zeros((problem.m, problem.d))
-        self._sums = np.zeros(ranking.N_SUMS)
         self._rows = 0
         self._alpha_u = self._alpha_sq = 0.0
         self._form = problem.form
         self._dense = request.envelope and isinstance(self._vertices, DenseVertices)
+        self._by_class = request.envelope and self._form.family.by_class
+        self._sums = np.zeros(ranking.N_SUMS + (problem.m if self._by_class else 0))
         self._openness, self._openness_sq = np.zeros(problem.m), 0.0
         self._moments: Float64Array | None = None
         if self._dense and request.least_openness is not None:
@@ -195,6 +196,7 @@ class FindVertex:
         return BlockStats(
             rows=self._rows,
             product=np.ascontiguousarray(self._product.T),
+            class_losses=sums[ranking.N_SUMS :] if self._by_class else None,
             openness=self._openness if self._dense else None,
             openness_sq=self._openness_sq,
             moments=self._moments,

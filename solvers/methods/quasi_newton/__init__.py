@@ -1,8 +1,10 @@
 """L-BFGS, and what it takes for the Hessian before its steps have shown one.
 
-`lbfgs` is the method, and `pairs` holds the steps that it remembers.  `row_metric` makes a metric of the
-second moments of all rows, `class_metric` one of those of the rows that are open in each class.  Newton's
-method, which shares the gradients, is beside this room.
+`lbfgs` is the method, and `pairs` holds the steps that it remembers.  `parts` says what is minimised by
+itself, all of W or each class, `searches` where their line searches lead, and `best_parts` what is best.
+`row_metric` makes a metric of the second moments of all rows, `class_metric` one of those of the rows that
+are open in each class, and `class_turns` renews that class by class.  Newton's method, which shares the
+gradients, is beside this room.
 """
 
 from __future__ import annotations

@@ -26,8 +26,9 @@ import numpy as np
 from scipy.linalg import lapack
 
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.problem import Problem, inner, relative_gap
+from topline.solvers.core.problem import Problem, relative_gap
 from topline.solvers.methods.base import Measurement
+from topline.solvers.methods.quasi_newton.parts import WHOLE, Parts, quotient
 from topline.solvers.methods.quasi_newton.row_metric import (
     MOMENTS,
     are_open,
@@ -56,7 +57,7 @@ _CHANGED = 2.0
 #: By how many times a step may show another curvature than the H_j before these are scaled.
 _TRUSTED = 2.0
 #: Passes that their sum costs for every column, where all rows are open, and their inverses for d^2 / n.
-_SUM, _INVERSE = 0.1, 2.0
+SUM, INVERSE = 0.1, 2.0
 #: Arrays of the size of all H_j that finding them takes.
 _ARRAYS = 4
 
@@ -70,13 +71,13 @@ class ClassMetric:
     inverses : (m, d, d) the inverse of each H_j, symmetric, or (1, d, d) where all are alike.
     lam : see above.
     balanced : whether gradients of the loss sum to zero over the classes.
-    scale : what the inverse is times.
+    scale : what the inverse is times, or that of each class.
     """
 
     inverses: Float64Array
     lam: float
     balanced: bool
-    scale: float = 1.0
+    scale: float | Float64Array = 1.0
 
     @classmethod
     def of(cls, problem: Problem, memory: Mapping[str, Float64Array]) -> ClassMetric | None:
@@ -85,10 +86,11 @@ class ClassMetric:
             return None
         return cls(memory[_INVERSES], problem.lam, problem.form.family.balanced)
 
-    def fitted(self, step: Float64Array, change: Float64Array) -> ClassMetric:
+    def fitted(self, step: Float64Array, change: Float64Array, parts: Parts = WHOLE) -> ClassMetric:
         """Return the metric, scaled as far as what the gradient changed by along a step is beyond trust."""
-        ratio = inner(step, change) / inner(change, self.inverse_times(change))
-        return replace(self, scale=ratio / min(max(ratio, 1.0 / _TRUSTED), _TRUSTED))
+        said = parts.inner(change, self.inverse_times(change))
+        ratio = quotient(parts.inner(step, change), said, 1.0)
+        return replace(self, scale=ratio / np.clip(ratio, 1.0 / _TRUSTED, _TRUSTED))
 
     def inverse_times(self, V: Float64Array) -> Float64Array:
         """Return the product of the inverse with V (d, m)."""
@@ -110,11 +112,12 @@ def with_least_openness(
         return known
     *openness, share, found, gap_then = memory[_OPEN]
     passes = measured.before.passes
-    cost = _SUM * share * problem.d + _INVERSE * problem.d**2 / problem.n
+    cost = SUM * share * problem.d + INVERSE * problem.d**2 / problem.n
     # A start elsewhere than at W = 0, and rows that come apart, have no metric before.
     first = _FIRST if _INVERSES in memory or are_open(problem, measured.stats) else 0.0
     wait = 0.0 if _have_changed(memory, sum(openness)) else (_TIMES - 1.0) * found + first
-    if passes - found < wait + cost or _to_go(passes - found, gap_then, measured) < cost:
+    to_go = passes_to_go(passes - found, gap_then, _gap(measured), measured.tol)
+    if passes - found < wait + cost or to_go < cost:
         return known
     return known | {_ASKED: _LEAST * np.array(openness) / problem.n}
 
@@ -126,12 +129,11 @@ def _have_changed(memory: Mapping[str, Float64Array], openness: float) -> bool:
     return not then / _CHANGED <= openness <= then * _CHANGED
 
 
-def _to_go(passes: float, gap_then: float, measured: Measurement) -> float:
+def passes_to_go(passes: float, gap_then: float, gap: float, tol: float) -> float:
     """Return how many passes the gap takes to the tolerance if it falls as it did in so many passes."""
-    gap = _gap(measured)
     if gap >= gap_then:
         return math.inf
-    return passes * math.log(gap / min(measured.tol, gap)) / math.log(gap_then / gap)
+    return passes * math.log(gap / min(tol, gap)) / math.log(gap_then / gap)
 
 
 def _gap(measured: Measurement) -> float:
@@ -163,7 +165,7 @@ def with_classes(
         return known
     known[_OPEN] = np.array([*memory[_OPEN][:-2], measured.before.passes, _gap(measured)])
     known[_THEN] = stats.openness.sum(keepdims=True)
-    inverses = _inverses(problem, memory[MOMENTS], stats.openness, stats.moments)
+    inverses = inverses_of(problem, memory[MOMENTS], stats.openness, stats.moments)
     return known if inverses is None else {**known, _INVERSES: inverses}
 
 
@@ -174,14 +176,17 @@ def alike_classes(
     if MOMENTS not in memory or stats.openness is None or not are_open(problem, stats):
         return {}
     C, openness = memory[MOMENTS], stats.openness.mean(keepdims=True)
-    inverses = _inverses(problem, C, openness, np.zeros((1, *C.shape)), share=1.0)
+    inverses = inverses_of(problem, C, openness, np.zeros((1, *C.shape)), share=1.0)
     return {} if inverses is None else {_INVERSES: inverses}
 
 
-def _inverses(
+def inverses_of(
     problem: Problem, C: Float64Array, openness: Float64Array, moments: Float64Array, share: float = _LEAST
 ) -> Float64Array | None:
-    """Return the inverse of each H_j, None where rounding leaves one that is not positive definite."""
+    """Return the inverse of each H_j, with C for a share of the openness.
+
+    None where rounding leaves one that is not positive definite.
+    """
     inverses, diagonal = np.empty_like(moments), np.diag_indices(problem.d)
     for inverse, total, size in zip(inverses, moments, openness, strict=True):
         block = (share * size) * C

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
-from scipy.linalg import blas
+from numpy.typing import NDArray
 
-from topline.solvers.core.problem import Problem, inner
+from topline.solvers.core.problem import Problem
+from topline.solvers.methods.quasi_newton.parts import NONE, WHOLE, Parts, chosen, quotient
 from topline.solvers.typing import Float64Array
 
 #: Pairs that are remembered at least and at most: as many as fit into so many numbers, and no more than one
@@ -29,8 +30,8 @@ _FLAT = 1e-12
 class Metric(Protocol):
     """What stands for the Hessian before steps have shown it."""
 
-    def fitted(self, step: Float64Array, change: Float64Array) -> Self:
-        """Return the metric scaled by what the gradient changed by along a step."""
+    def fitted(self, step: Float64Array, change: Float64Array, parts: Parts) -> Self:
+        """Return the metric scaled by what the gradient changed by along a step; 0 where none was taken."""
 
     def inverse_times(self, V: Float64Array) -> Float64Array:
         """Return the product of the inverse with V (d, m)."""
@@ -40,22 +41,25 @@ class Metric(Protocol):
 class Pairs:
     """The inverse Hessian of L-BFGS (J. Nocedal, Math. Comp. 35, 1980), as a product with it.
 
-    The last steps s, what the gradient changed by along them, y, and <s, y>, oldest first; s and y are all of
-    one shape.
+    The last steps s, what the gradient changed by along them, y, and <s, y> of every part, oldest first; s
+    and y are all of one shape.  A part that did not step with the others has 0 in all three.
     """
 
     steps: tuple[Float64Array, ...] = ()
     changes: tuple[Float64Array, ...] = ()
-    curvatures: tuple[float, ...] = ()
+    curvatures: tuple[Float64Array, ...] = ()
+    parts: Parts = WHOLE
 
     @classmethod
-    def of(cls, memory: Mapping[str, Float64Array]) -> Pairs:
+    def of(cls, memory: Mapping[str, Float64Array], parts: Parts = WHOLE) -> Pairs:
         """Return what `to_memory` was made from; what else is in the mapping is left alone."""
-        curvatures = memory.get(CURVATURES, np.empty(0)).tolist()
+        curvatures = memory.get(CURVATURES, np.empty(0))
+        count = len(curvatures)
         return cls(
-            tuple(memory[name] for name in _STEPS[: len(curvatures)]),
-            tuple(memory[name] for name in _CHANGES[: len(curvatures)]),
-            tuple(curvatures),
+            tuple(memory[name] for name in _STEPS[:count]),
+            tuple(memory[name] for name in _CHANGES[:count]),
+            tuple(curvatures.reshape(count, -1)) if count else (),
+            parts,
         )
 
     def to_memory(self) -> dict[str, Float64Array]:
@@ -64,19 +68,36 @@ class Pairs:
             **dict(zip(_STEPS, self.steps, strict=False)),
             **dict(zip(_CHANGES, self.changes, strict=False)),
         }
-        return named | {CURVATURES: np.array(self.curvatures)}
+        curvatures = np.array(self.curvatures)
+        return named | {CURVATURES: curvatures if self.parts.apart else curvatures.ravel()}
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Which parts have a pair."""
+        return np.any(self.curvatures, axis=0) if self.steps else np.zeros(1, dtype=np.bool_)
 
     def with_pair(self, step: Float64Array, change: Float64Array, most: int) -> Pairs:
         """Add a pair, and let go of the oldest beyond `most`; one without curvature is left out."""
-        s, y = step.ravel(), change.ravel()
-        curvature = float(s @ y)
-        if not curvature > _FLAT * np.sqrt((s @ s) * (y @ y)):
+        inner = self.parts.inner
+        curvature = inner(step, change)
+        curved = curvature > _FLAT * np.sqrt(inner(step, step) * inner(change, change))
+        if not curved.any():
             return self
         return Pairs(
-            (*self.steps, step)[-most:],
-            (*self.changes, change)[-most:],
-            (*self.curvatures, curvature)[-most:],
+            (*self.steps, chosen(curved, step, NONE))[-most:],
+            (*self.changes, chosen(curved, change, NONE))[-most:],
+            (*self.curvatures, chosen(curved, curvature, NONE))[-most:],
+            self.parts,
         )
+
+    def of_parts(self, kept: NDArray[np.bool_]) -> Pairs:
+        """Return the pairs of some parts."""
+        if kept.all():
+            return self
+        found = Pairs(parts=self.parts)
+        for step, change in zip(self.steps, self.changes, strict=True) if kept.any() else ():
+            found = found.with_pair(chosen(kept, step, NONE), chosen(kept, change, NONE), len(self.steps))
+        return found
 
     def that_hold(self, metric: Metric) -> Pairs:
         """Return those whose curvature has not fallen since by much, as a metric of now has it, and the last.
@@ -84,35 +105,44 @@ class Pairs:
         Where a loss has fallen by orders of magnitude, so has its Hessian.
         """
         pairs = zip(self.steps, self.changes, self.curvatures, strict=True)
-        kept = Pairs()
+        kept = Pairs(parts=self.parts)
         for i, (step, change, curvature) in enumerate(pairs, start=1):
-            if i == len(self.steps) or inner(change, metric.inverse_times(change)) <= _FALLEN * curvature:
+            shown = self.parts.inner(change, metric.inverse_times(change))
+            if i == len(self.steps) or (shown <= _FALLEN * curvature).all():
                 kept = kept.with_pair(step, change, len(self.steps))
         return kept
 
     def times(self, gradient: Float64Array, metric: Metric | None = None) -> Float64Array:
         """Return H g by the two loops around the inverse of the metric; without one around g's multiple."""
-        product = gradient.copy()
-        flat = product.ravel()
-        pairs = [
-            (s.ravel(), y.ravel(), c)
-            for s, y, c in zip(self.steps, self.changes, self.curvatures, strict=True)
-        ]
+        inner, add = self.parts.inner, self.parts.add
+        product = np.array(gradient, order="C")
+        pairs = list(zip(self.steps, self.changes, self.curvatures, strict=True))
         shares = []
         for s, y, curvature in reversed(pairs):
-            share = float(s @ flat) / curvature
-            blas.daxpy(y, flat, a=-share)
+            share = quotient(inner(s, product), curvature, 0.0)
+            add(y, -share, product)
             shares.append(share)
         if metric is not None:
-            metric = metric.fitted(self.steps[-1], self.changes[-1]) if pairs else metric
+            metric = metric.fitted(*self._last(), self.parts) if pairs else metric
             product = metric.inverse_times(product)
-            flat = product.ravel()
         elif pairs:
-            _, y, curvature = pairs[-1]
-            flat *= curvature / float(y @ y)
+            step, change = self._last()
+            product *= quotient(inner(step, change), inner(change, change), 1.0)
         for (s, y, curvature), share in zip(pairs, reversed(shares), strict=True):
-            blas.daxpy(s, flat, a=share - float(y @ flat) / curvature)
+            add(s, share - quotient(inner(y, product), curvature, 0.0), product)
         return product
+
+    def _last(self) -> tuple[Float64Array, Float64Array]:
+        """Return the last step of every part and what the gradient changed by along it, 0 of one without."""
+        step, change, there = self.steps[-1], self.changes[-1], self.curvatures[-1] != 0.0
+        for s, y, curvature in zip(
+            self.steps[-2::-1], self.changes[-2::-1], self.curvatures[-2::-1], strict=True
+        ):
+            if there.all():
+                break
+            older = ~there & (curvature != 0.0)
+            step, change, there = chosen(older, s, step), chosen(older, y, change), there | older
+        return step, change
 
 
 def most_pairs(problem: Problem) -> int:

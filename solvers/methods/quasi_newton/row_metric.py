@@ -21,6 +21,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import MomentsRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Runner
+from topline.solvers.methods.quasi_newton.parts import WHOLE, Parts, quotient
 from topline.solvers.typing import Float64Array
 
 #: Names in `SolverState.memory` of the eigenvectors of C, of its eigenvalues, of what says that a step by
@@ -82,17 +83,19 @@ class RowMetric:
         balanced = problem.form.family.balanced
         return cls(memory[_BASIS], memory[_SPECTRUM], openness, problem.lam, balanced)
 
-    def fitted(self, step: Float64Array, change: Float64Array) -> RowMetric:
+    def fitted(self, step: Float64Array, change: Float64Array, parts: Parts = WHOLE) -> RowMetric:
         """Return the metric with the scale that explains best what the gradient changed by along a step."""
         moved = self._turned(step)
         opened = moved * self.openness
         if self.balanced:
             opened -= np.outer(opened.sum(axis=1), self.openness / self.openness.sum())
         opened *= self.spectrum[:, None]
-        square = float(np.vdot(opened, opened))
         left = self._turned(change) - self.lam * moved
-        scale = float(np.vdot(opened, left)) / square if square > 0.0 else 0.0
-        return replace(self, scale=scale) if scale > 0.0 else self
+        scale = quotient(parts.inner(opened, left), parts.inner(opened, opened), 0.0)
+        scale = np.where(scale > 0.0, scale, 1.0)
+        if parts.apart:
+            return replace(self, openness=self.openness * scale)
+        return replace(self, scale=float(scale[0]))
 
     def inverse_times(self, V: Float64Array) -> Float64Array:
         """Return the product of the inverse with V (d, m); the second term of J by Sherman and Morrison."""

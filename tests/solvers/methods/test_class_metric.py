@@ -306,7 +306,7 @@ def test_finding_them_takes_no_more_than_is_counted() -> None:
     C = np.eye(d)
     moments = np.broadcast_to(C, (m, d, d)) + np.zeros((m, 1, 1))
     tracemalloc.start()
-    inverses = class_metric._inverses(problem, C, np.full(m, 0.3), moments)
+    inverses = class_metric.inverses_of(problem, C, np.full(m, 0.3), moments)
     taken = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert inverses is not None

@@ -1,0 +1,177 @@
+"""The parts of W that are minimised side by side: W as a whole, or every class by itself.
+
+A loss that is a sum over the classes of functions of one score each, as one-vs-all is, leaves
+
+    P(W) = sum_j P_j(w_j),   P_j(w_j) = lam/2 |w_j|^2 + (1/n) sum_i phi_j(w_j^T x_i; y_i),
+
+with a gradient, a dual point and a gap for every class.  An evaluation of P is one of all P_j, each at a
+point of its own: where one class is to try another step, the others set off in their next direction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas
+
+from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.problem import Problem, inner
+from topline.solvers.jit_cache import jit
+from topline.solvers.methods.line_search import Bracket
+from topline.solvers.typing import Float64Array
+
+#: Numbers of a line search, as `Bracket.to_array` gives them.
+_OF_A_LINE = 8
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is minimised by itself: the columns of W (d, m) where they are `apart`, else W.
+
+    Numbers of the parts have the shape (m,) or (1,), with which W is multiplied as it is.
+    """
+
+    apart: bool = False
+
+    @classmethod
+    def of(cls, problem: Problem) -> Parts:
+        """Return the parts in which P is minimised."""
+        return cls(problem.form.family.by_class and problem.m > 1)
+
+    def values(self, problem: Problem, W: Float64Array, stats: BlockStats) -> Float64Array:
+        """Return P of every part at W, from the answer of the blocks."""
+        if not self.apart or stats.class_losses is None:
+            return np.array([problem.primal(W, stats.loss / problem.n)])
+        return 0.5 * problem.lam * self.inner(W, W) + stats.class_losses / problem.n
+
+    def inner(self, V: Float64Array, W: Float64Array) -> Float64Array:
+        """Return <V, W> of every part, the same for every memory layout."""
+        if not self.apart:
+            return np.array([inner(V, W)])
+        return _inner_columns(np.ascontiguousarray(V), np.ascontiguousarray(W))
+
+    def norm(self, W: Float64Array) -> Float64Array:
+        """Return |W| of every part."""
+        return np.asarray(np.sqrt(self.inner(W, W)))
+
+    def add(self, V: Float64Array, factors: Float64Array, to: Float64Array) -> None:
+        """Add every part of V times its factor; both are C-contiguous."""
+        if self.apart:
+            _add_columns(V, factors, to)
+        else:
+            blas.daxpy(V.ravel(), to.ravel(), a=float(factors[0]))
+
+
+@jit
+def _inner_columns(V: Float64Array, W: Float64Array) -> Float64Array:
+    """Return the inner products of the columns."""
+    products = np.zeros(V.shape[1])
+    for i in range(V.shape[0]):
+        for j in range(V.shape[1]):
+            products[j] += V[i, j] * W[i, j]
+    return products
+
+
+@jit
+def _add_columns(V: Float64Array, factors: Float64Array, to: Float64Array) -> None:
+    """Add every column of V times its factor."""
+    for i in range(V.shape[0]):
+        for j in range(V.shape[1]):
+            to[i, j] += factors[j] * V[i, j]
+
+
+#: W as a whole.
+WHOLE = Parts()
+#: What a part that does not step adds.
+NONE = np.zeros(1)
+
+
+def quotient(numbers: Float64Array, by: Float64Array, without: float) -> Float64Array:
+    """Return the quotients of numbers of the parts, another number where the divisor is not positive."""
+    return np.divide(numbers, by, out=np.full_like(numbers, without), where=by > 0.0)
+
+
+def chosen(parts: NDArray[np.bool_], V: Float64Array, W: Float64Array) -> Float64Array:
+    """Return V in some parts and W in the others; either may be one number for all."""
+    if parts.all():
+        return V
+    return np.where(parts, V, W) if parts.any() else W
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A line search for every part.
+
+    A part without a slope is at rest: it stays where it is.  It has trials if its last line was lost
+    (`searches.Searches`).
+    """
+
+    brackets: tuple[Bracket, ...]
+
+    @classmethod
+    def of(cls, values: Float64Array) -> Lines:
+        """Return what `to_array` was made from."""
+        return cls(tuple(Bracket.of(line) for line in values.reshape(-1, _OF_A_LINE)))
+
+    @classmethod
+    def start(cls, values: Float64Array, slopes: Float64Array, scaled: NDArray[np.bool_]) -> Lines:
+        """Begin with a step of 1 where that is `scaled`; a part that is at rest has the slope 0.
+
+        P is not negative, so that without a scale the step at which its tangent is zero is not too short.
+        """
+        steps = [
+            1.0 if known or slope == 0.0 else value / -slope
+            for value, slope, known in zip(values.tolist(), slopes.tolist(), scaled, strict=True)
+        ]
+        return cls(tuple(map(Bracket.start, values.tolist(), slopes.tolist(), steps)))
+
+    def to_array(self) -> Float64Array:
+        """Return the numbers, (8,) of one part or (m, 8)."""
+        lines = np.array([line.to_array() for line in self.brackets])
+        return lines[0] if len(lines) == 1 else lines
+
+    @property
+    def steps(self) -> Float64Array:
+        """The step of every part to try next."""
+        return np.array([line.step for line in self.brackets])
+
+    @property
+    def values(self) -> Float64Array:
+        """P of every part where its line begins."""
+        return np.array([line.value for line in self.brackets])
+
+    @property
+    def slopes(self) -> Float64Array:
+        """The slope of every part where its line begins."""
+        return np.array([line.slope for line in self.brackets])
+
+    @property
+    def trials(self) -> NDArray[np.int64]:
+        """The steps that every part has tried in vain."""
+        return np.array([line.trials for line in self.brackets])
+
+    def accept(self, values: Float64Array, slopes: Float64Array) -> NDArray[np.bool_]:
+        """Return in which parts P and its slope at the steps tried are good enough."""
+        tried = zip(self.brackets, values.tolist(), slopes.tolist(), strict=True)
+        return np.array([line.accepts(value, slope) for line, value, slope in tried])
+
+    def after(self, values: Float64Array, slopes: Float64Array, taken: NDArray[np.bool_]) -> Lines:
+        """Return the lines with another step to try where none was `taken`."""
+        tried = zip(self.brackets, values.tolist(), slopes.tolist(), taken, strict=True)
+        return Lines(tuple(line if good else line.after(value, slope) for line, value, slope, good in tried))
+
+    def at_rest(self, parts: NDArray[np.bool_], lost: NDArray[np.bool_]) -> Lines:
+        """Return the lines with some parts at rest."""
+        lines = zip(self.brackets, parts, lost, strict=True)
+        return Lines(
+            tuple(
+                replace(line, slope=0.0, trials=int(gone)) if rests else line for line, rests, gone in lines
+            )
+        )
+
+    def where(self, parts: NDArray[np.bool_], others: Lines) -> Lines:
+        """Return these in some parts, and others in the rest."""
+        pairs = zip(self.brackets, others.brackets, parts, strict=True)
+        return Lines(tuple(mine if here else other for mine, other, here in pairs))
