@@ -17,7 +17,7 @@ from topline.pipeline.telemetry import Forecast, HistoryRecorder, TimeLeft
 from topline.pipeline.training.held_out import Watch
 from topline.pipeline.training.saved_state import RunPlace, find_checkpoint, save_state
 from topline.solvers.core.requests import PendingStep
-from topline.solvers.core.state import IterationRecord, SolverState
+from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.methods import Choice, change_of_method
 from topline.storage.arrays import DualSource, DualWriter, StoredDuals
@@ -107,6 +107,11 @@ class RunRecorder:
         if self._pace.is_due(now):
             self.save(state)
         return not self._flag
+
+    def show_result(self, result: SolveResult) -> None:
+        """Show the gap of the result, which may be smaller than that of the last round."""
+        if self._progress is not None and result.stationarity is None:
+            self._progress.note({**self._seen, "relative_gap": result.relative_gap})
 
     def _looked(self, state: SolverState) -> dict[str, Any]:
         """Return what held-out rows say of W; training goes on where they can be read no more."""

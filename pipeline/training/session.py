@@ -142,6 +142,7 @@ def _trained(
         with recorder:
             picked = picked_rows(run.plan, cluster, client)
             result, url = _Session(run, place, executor, rows, kernel, recorder, picked).to_the_end()
+        recorder.show_result(result)
         if result.status is Status.INTERRUPTED:
             raise InterruptedRunError(
                 f"stopped by {flag.reason} after {how_many(result.passes, 'passes')}; {run.how_to_resume}"

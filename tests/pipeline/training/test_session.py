@@ -377,6 +377,26 @@ def test_a_signal_leaves_a_run_that_goes_on(tmp_path: Path, number: int, workers
 
 @pytest.mark.slow
 @pytest.mark.cluster
+def test_the_display_ends_with_the_gap_of_the_result(folder: Path) -> None:
+    """The last round may have measured another point than the one that is published."""
+
+    class Noted:
+        gaps: list[float] = []  # noqa: RUF012 - of one test
+
+        def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
+            pass
+
+        def advance(self, amount: int = 1) -> None:
+            pass
+
+        def note(self, facts: Any) -> None:
+            self.gaps.append(facts["relative_gap"])
+
+    result = train(config(folder, method="dual_ascent", max_passes=5, tol=1e-9, certify=False), HERE, Noted())
+    assert Noted.gaps[-1] == result.relative_gap
+    assert Noted.gaps[-2] > result.relative_gap
+
+
 def test_duals_lost_with_a_worker_come_from_the_checkpoint(folder: Path) -> None:
     """Those of its blocks alone; the run goes on and ends at the same answer, certified."""
     from topline.pipeline.cluster import open_cluster
