@@ -191,6 +191,8 @@ def _tell(source: FeatureFile, rows: RowSplits) -> None:
         return
     counts = np.bincount(rows.labels[rows.labels >= 0], minlength=len(rows.class_names))
     single = [rows.class_names[code] for code in np.flatnonzero(counts == 1).tolist()]
+    if len(rows.class_names) == 1:
+        logger.warning("every label is %s, and training needs at least two classes", rows.class_names[0])
     if single:
         logger.info("classes of one row, too few to train on and to measure: %s", named(single))
 

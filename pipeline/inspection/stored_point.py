@@ -54,6 +54,11 @@ def _refuse(stored: StoredModel) -> None:
             f"{record.id} minimises its largest losses, and inspect bounds what a row does to the mean of"
             " all: train without --average-top"
         )
+    if not stored.W.any():
+        raise InputError(
+            f"W of {record.id} is 0, so it prefers no class for any row: use a larger --C, or features that"
+            " tell the classes apart"
+        )
     form = loss_from_dict(record.loss).form(record.m)
     if not form.convex:
         raise InputError(

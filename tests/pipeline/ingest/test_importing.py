@@ -520,3 +520,10 @@ def test_public_files(shared_data: Path, tmp_path: Path) -> None:
     assert result.info.nonzeros == 2539155
     result = run(tmp_path, shared_data / "segment" / "segment.scale.gz")
     assert (result.n, result.d, result.m, result.layout) == (2310, 19, 7, "dense")
+
+
+def test_labels_of_one_class_are_said_to_be_too_few(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    np.save(tmp_path / "X.npy", np.eye(6, dtype=np.float32))
+    np.save(tmp_path / "y.npy", np.full(6, 3))
+    run(tmp_path, tmp_path / "X.npy", labels=tmp_path / "y.npy")
+    assert "every label is 3, and training needs at least two classes" in caplog.text

@@ -130,6 +130,14 @@ def test_models_without_an_answer_are_refused_by_name(
         inspect_model(url, InspectConfig())
 
 
+def test_weights_of_0_have_no_opinion_of_a_row(tmp_path: Path) -> None:
+    place = open_store(tmp_path, create=True)
+    write_dataset(place, np.zeros((60, 4), np.float32), np.arange(60) % 3, np.zeros(60, np.int8))
+    model = train(TrainConfig(store=str(tmp_path), k=1, transforms=()), HERE).model
+    with pytest.raises(InputError, match="W of m0001 is 0, so it prefers no class"):
+        inspect_model(model, InspectConfig())
+
+
 def test_a_softmax_goes_on_from_a_hinge_without_what_belongs_to_the_hinge(store: Path) -> None:
     before = trained(store, loss="topk_hinge", k=3, C=0.5, method="dual_ascent")
     config = settings_of_model(TrainConfig(loss="softmax", tol=0.1), before)
