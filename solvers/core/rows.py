@@ -103,9 +103,27 @@ class RowRange:
 
     def __getitem__(self, rows: slice) -> Any:
         start, stop, _ = rows.indices(self.shape[0])
-        if stop - start == self._source.shape[0] and is_sparse(self._source):
-            return self._source  # a slice of a matrix is a copy
+        if is_sparse(self._source) and start <= stop:
+            return _matrix_rows(self._source, self._start + start, self._start + stop)
         return self._source[self._start + start : self._start + stop]
+
+
+def _matrix_rows(X: Any, start: int, stop: int) -> Any:
+    """Return rows start..stop-1 of a sparse matrix, in CSR form as a matrix over the same entries.
+
+    A slice would copy them, and must where entries are stored in parts: SciPy may put sums in their place.
+    """
+    if stop - start == X.shape[0]:
+        return X
+    if X.format != "csr" or not X.has_canonical_format:
+        return X[start:stop]
+    entries = slice(X.indptr[start], X.indptr[stop])
+    # Not by its constructor, which copies what is a small part of an array.
+    part = type(X)((stop - start, X.shape[1]), dtype=X.dtype)
+    part.data, part.indices = X.data[entries], X.indices[entries]
+    part.indptr = X.indptr[start : stop + 1] - X.indptr[start]
+    part.has_canonical_format = True
+    return part
 
 
 def compute_dtype(dtype: Any) -> np.dtype[Any]:

@@ -120,3 +120,22 @@ def test_a_kernel_finds_its_gamma_in_sums_of_parts(gamma) -> None:
     assert RBFKernel(gamma).resolved(with_repeats(X)).gamma == pytest.approx(
         RBFKernel(gamma).resolved(X).gamma
     )
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.csr_array])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_range_of_a_matrix_shares_its_entries(kind, repeated) -> None:
+    random = np.random.default_rng(0)
+    dense = np.where(random.random((50, 8)) < 0.3, random.normal(size=(50, 8)), 0.0)
+    X = kind(dense)
+    if repeated:
+        X = kind((X.data, X.indices // 2, X.indptr), shape=X.shape)
+    inner, whole = RowRange(RowRange(X, 10, 40), 5, 25), X.toarray()
+    for rows, start, stop in ((slice(3, 9), 18, 24), (slice(0, 20), 15, 35), (slice(4, 4), 19, 19)):
+        part = inner[rows]
+        assert isinstance(part, kind)
+        np.testing.assert_array_equal(part.toarray(), X[start:stop].toarray())
+        assert bool(np.shares_memory(part.data, X.data)) == (not repeated and stop > start)
+        part.sum_duplicates()
+        np.testing.assert_array_equal(X.toarray(), whole)
+    assert RowRange(X, 0, 50)[0:50] is X
