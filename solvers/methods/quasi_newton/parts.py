@@ -24,6 +24,8 @@ from topline.solvers.typing import Float64Array
 
 #: Numbers of a line search, as `Bracket.to_array` gives them.
 _OF_A_LINE = 8
+#: The share of a first step that was too long which the next one has at least.
+_LEAST_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,8 @@ class Lines:
     def after(self, values: Float64Array, slopes: Float64Array, taken: NDArray[np.bool_]) -> Lines:
         """Return the lines with another step to try where none was `taken`."""
         tried = zip(self.brackets, values.tolist(), slopes.tolist(), taken, strict=True)
-        return Lines(tuple(line if good else line.after(value, slope) for line, value, slope, good in tried))
+        after = _convex_after if len(self.brackets) > 1 else Bracket.after
+        return Lines(tuple(line if good else after(line, value, slope) for line, value, slope, good in tried))
 
     def at_rest(self, parts: NDArray[np.bool_], lost: NDArray[np.bool_]) -> Lines:
         """Return the lines with some parts at rest."""
@@ -175,3 +178,15 @@ class Lines:
         """Return these in some parts, and others in the rest."""
         pairs = zip(self.brackets, others.brackets, parts, strict=True)
         return Lines(tuple(mine if here else other for mine, other, here in pairs))
+
+
+def _convex_after(line: Bracket, value: float, slope: float) -> Bracket:
+    """Return the bracket after a step that was not accepted, along which P is convex.
+
+    Far beyond the minimum the loss is linear, where a secant says little and the tangents at both ends all.
+    """
+    after = line.after(value, slope)
+    if line.low > 0.0 or after.high != line.step or not slope > 0.0:
+        return after
+    meet = (line.value - value + slope * line.step) / (slope - line.slope)
+    return replace(after, step=max(min(after.step, meet), _LEAST_SHARE * line.step))

@@ -106,6 +106,21 @@ def test_lines_keep_what_rests_and_what_was_lost() -> None:
     np.testing.assert_array_equal(again.brackets[0].to_array(), Bracket.start(1.0, -1.0, 1.0).to_array())
 
 
+def test_a_step_that_is_much_too_long_is_shortened_by_the_tangents() -> None:
+    """Along log cosh, which is linear at both ends, a secant halves."""
+
+    def at(t):
+        return np.logaddexp(60.0 * t - 2.0, 2.0 - 60.0 * t), 60.0 * np.tanh(60.0 * t - 2.0)
+
+    trials = {}
+    for count in (1, 2):
+        lines = Lines.start(*(np.full(count, number) for number in at(0.0)), np.ones(count, dtype=np.bool_))
+        while not (taken := lines.accept(*at(lines.steps))).all():
+            lines = lines.after(*at(lines.steps), taken)
+        trials[count] = lines.trials.tolist()
+    assert trials == {1: [4], 2: [2, 2]}
+
+
 # ---------------------------------------------------------------- the metric of each class
 
 
