@@ -150,7 +150,10 @@ def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -
     inside = config.labels is None or _names_attributes(config)
     known = source.ids()
     labels = Path(str(config.labels))
-    found = source.labels() if inside else read_labels(labels, source.n, config.labels_name, known)
+    if inside:
+        found = source.labels()
+    else:
+        found = read_labels(labels, source.n, config.labels_name, known, config.label_separator)
     place = source.place if inside else str(config.labels)
     if found is None:
         columns = source.left_out()

@@ -6,7 +6,7 @@ import csv
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,16 @@ from topline.storage.schema import SPLITS
 
 
 def read_labels(
-    path: Path, rows: int | None = None, name: str | None = None, ids: Sequence[str] | None = None
+    path: Path,
+    rows: int | None = None,
+    name: str | None = None,
+    ids: Sequence[str] | None = None,
+    separator: str | None = None,
 ) -> NDArray[Any]:
     """Return the labels of a small file: one a row, or an indicator matrix (n, m) of several in .npy or .npz.
 
     An .npz holds one array, or a sparse matrix as SciPy saves it.  `name` is that of the array or column,
-    where there are others; `rows` and `ids` are as for `read_column`.
+    where there are others; `rows`, `ids` and `separator` are as for `read_column`.
     """
     if not path.exists():
         raise InputError(
@@ -34,10 +38,12 @@ def read_labels(
         )
     check_not_empty(path)
     with reading(str(path)):
-        return _labels(path, rows, name, ids)
+        return _labels(path, rows, name, ids, separator)
 
 
-def _labels(path: Path, rows: int | None, name: str | None, ids: Sequence[str] | None) -> NDArray[Any]:
+def _labels(
+    path: Path, rows: int | None, name: str | None, ids: Sequence[str] | None, separator: str | None
+) -> NDArray[Any]:
     if path.suffix not in (".npz", *DELIMITERS):
         refuse_names(path, "one array" if path.suffix == ".npy" else "a label per line", labels_name=name)
     try:
@@ -61,7 +67,8 @@ def _labels(path: Path, rows: int | None, name: str | None, ids: Sequence[str] |
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} cannot be read as labels: {cause(error)}") from error
-    return read_column(path, LABEL_NAMES if name is None else (name,), rows, ids, chosen=name is not None)
+    usual = LABEL_NAMES if name is None else (name,)
+    return read_column(path, usual, rows, ids, separator, chosen=name is not None)
 
 
 def read_column(
@@ -69,6 +76,7 @@ def read_column(
     usual: Sequence[str],
     rows: int | None = None,
     ids: Sequence[str] | None = None,
+    separator: str | None = None,
     *,
     chosen: bool = False,
 ) -> NDArray[Any]:
@@ -76,7 +84,8 @@ def read_column(
 
     The column is one of `usual` or, unless that was `chosen`, the only one, which needs no header where as
     many values as `rows` are expected: it has so many lines then.  Where rows have `ids` and a .csv a column
-    of them, each row gets the value beside its id, in whatever order the file has them.
+    of them, each row gets the value beside its id, in whatever order the file has them.  What parts the
+    labels of a cell, `separator`, parts no columns.
     """
     try:
         if path.suffix == ".npy":
@@ -86,9 +95,7 @@ def read_column(
             return values
         with path.open(encoding="utf-8-sig", newline="") as file:
             if path.suffix.lower() in DELIMITERS:
-                delimiter = delimiter_of(path, file.readline(), usual)
-                file.seek(0)
-                lines = list(csv.reader(file, delimiter=delimiter))
+                lines = _lines(path, file, usual, separator)
                 values = _csv_column(path, lines, usual, rows, chosen=chosen)
                 return values if ids is None else _by_id(path, lines, values, ids)
             return numbers_in([line.strip() for line in file.read().splitlines()])
@@ -104,6 +111,30 @@ def _npy(path: Path) -> NDArray[Any]:
     return values.ravel() if values.ndim == 2 and 1 in values.shape else values
 
 
+def _lines(path: Path, file: TextIO, usual: Sequence[str], separator: str | None) -> list[list[str]]:
+    """Return the cells of each line of a text table.
+
+    A single column may be several that another mark parts, as where a spreadsheet writes semicolons: then
+    every line has as many of them.
+    """
+
+    def parted(mark: str) -> list[list[str]]:
+        file.seek(0)
+        return list(csv.reader(file, delimiter=mark))
+
+    header = file.readline()
+    known = delimiter_of(path, header, usual)
+    lines = parted(known)
+    if any(len(line) > 1 for line in lines):
+        return lines
+    for mark in DELIMITERS[path.suffix.lower()]:
+        if mark in header and mark not in (known, separator):
+            found = parted(mark)
+            if {len(line) for line in found if line} == {len(found[0])} != {1}:
+                return found
+    return lines
+
+
 def _csv_column(
     path: Path, lines: list[list[str]], usual: Sequence[str], rows: int | None, *, chosen: bool
 ) -> NDArray[Any]:
@@ -112,9 +143,6 @@ def _csv_column(
     header = [word.strip() for word in lines[0]]
     name = pick(str(path), "column", usual[0] if chosen else None, usual, header)
     name = name if name in usual else None
-    mark = _unseen_delimiter(path, lines) if name is None else None
-    if mark is not None:
-        header = [word.strip() for word in lines[0][0].split(mark)]
     if name is None and len(header) == 1:
         values = [line[0].strip() if line else "" for line in lines]
         return numbers_in(values if len(values) == rows else values[1:])
@@ -128,15 +156,6 @@ def _csv_column(
     if short:
         raise InputError(f"{path}, line {short[0]}, has no {name}")
     return numbers_in([line[place].strip() for line in lines[1:]])
-
-
-def _unseen_delimiter(path: Path, lines: list[list[str]]) -> str | None:
-    """Return what parts every line of one column alike, as where a spreadsheet wrote semicolons."""
-    if any(len(line) > 1 for line in lines):
-        return None
-    marks = DELIMITERS.get(path.suffix.lower(), "")
-    counts = {mark: {line[0].count(mark) for line in lines if line} for mark in marks}
-    return next((mark for mark in marks if len(counts[mark]) == 1 and 0 not in counts[mark]), None)
 
 
 def _by_id(path: Path, lines: list[list[str]], values: NDArray[Any], ids: Sequence[str]) -> NDArray[Any]:

@@ -39,8 +39,21 @@ def test_columns_between_semicolons_are_not_read_as_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has the columns id, Klasse: name one of them label"):
         read_labels(place, 6)
     assert read_labels(place, 6, "Klasse").tolist() == ["cat"] * 6
+    with pytest.raises(InputError, match="has no column 'klasse': did you mean 'Klasse'"):
+        read_labels(place, 6, "klasse")
+    place.write_text('id;Klasse\n1;cat\n2;"dog;puppy"\n', encoding="utf-8")
+    with pytest.raises(InputError, match="has the columns id, Klasse"):
+        read_labels(place, 2)
     place.write_text("cat\ndog;puppy\n", encoding="utf-8")
     assert read_labels(place, 2).tolist() == ["cat", "dog;puppy"]
+
+
+def test_marks_within_the_only_column_part_no_columns(tmp_path: Path) -> None:
+    place = tmp_path / "labels.csv"
+    place.write_text('"Doe, John"\n"Roe, Ann"\n', encoding="utf-8")
+    assert read_labels(place, 2).tolist() == ["Doe, John", "Roe, Ann"]
+    place.write_text("cat;dog\ndog;cow\n", encoding="utf-8")
+    assert read_labels(place, 2, separator=";").tolist() == ["cat;dog", "dog;cow"]
 
 
 def test_text_in_another_encoding_is_told_so(tmp_path: Path) -> None:
