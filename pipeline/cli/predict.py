@@ -43,7 +43,7 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     head = ("image", "best classes", *([f"holds it with probability {config.coverage:g}"] if sets else []))
     shown = {"probabilities": found.probabilities, **_written(found.output, found.page)}
     width = shutil.get_terminal_size().columns if call.out.isatty() else None
-    lines = _fitting(head, listed, config.top_k, width)
+    lines = _fitting(head, listed, width)
     lines += [f"and {more:,} more, each in {found.output}"] if more else []
     lines += ["", *facts(shown)]
     if config.output is None and config.page is None:
@@ -54,12 +54,13 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     return Outcome(found.to_dict(), lines, warnings)
 
 
-def _fitting(head: Sequence[str], listed: Sequence[Prediction], most: int, width: int | None) -> list[str]:
-    """Return the table with so many best classes, or as many as a window of `width` columns has room for.
+def _fitting(head: Sequence[str], listed: Sequence[Prediction], width: int | None) -> list[str]:
+    """Return the table with all classes, or as many as a window of `width` columns has room for.
 
     The reason of an image that could not be read widens no column.
     """
     good = [one for one in listed if one.status == "ok"]
+    most = max((len(one.labels) for one in good), default=0)
     lines = table(head, [_line(one, most, sets=len(head) > 2) for one in good])
     while width is not None and most > 1 and max(map(len, lines)) > width:
         most -= 1
@@ -67,19 +68,21 @@ def _fitting(head: Sequence[str], listed: Sequence[Prediction], most: int, width
     first = len(lines[1].partition(" ")[0])
     for place, one in enumerate(listed):
         if one.status != "ok":
-            lines.insert(2 + place, f"{visible(one.sample):<{first}}  {one.status}: {one.error}")
+            why = visible(f"{one.status}: {one.error}")
+            lines.insert(2 + place, f"{visible(one.sample):<{first}}  {why}")
     return lines
 
 
 def _line(one: Prediction, most: int, *, sets: bool) -> tuple[str, ...]:
-    """Return an image with its best classes, their probabilities or scores, and its set.
+    """Return an image with `most` of its best classes, their probabilities or scores, and its set.
 
     Of probabilities the best is shown, and the others that are not 0.0 %.
     """
     figures = [f"{p:.1%}" for p in one.probabilities or ()] or [f"{score:.3f}" for score in one.scores]
     shown = list(zip(one.labels, figures, strict=True))
-    shown = [*shown[:1], *(pair for pair in shown[1:] if pair[1] != "0.0%")][:most]
-    best = "  ".join(f"{label} ({figure})" for label, figure in shown)
+    shown = [*shown[:1], *(pair for pair in shown[1:] if pair[1] != "0.0%")]
+    best = "  ".join(f"{label} ({figure})" for label, figure in shown[:most])
+    best += "  ..." if len(shown) > most else ""
     best = best or "none above the threshold"
     members = "" if one.set is None else ", ".join(one.set) or "none of these"
     return (one.sample, best, members) if sets else (one.sample, best)

@@ -51,7 +51,10 @@ def test_a_table_that_holds_all_is_not_listed_whole(
 def test_as_many_best_classes_are_listed_as_the_window_has_room_for() -> None:
     head = ("image", "best classes")
     torn = replace(TORN, probabilities=(0.5, 0.3, 0.2))
-    assert _fitting(head, [torn], 3, None)[2] == "b.png  cat (50.0%)  dog (30.0%)  cow (20.0%)"
+    assert _fitting(head, [torn], None)[2] == "b.png  cat (50.0%)  dog (30.0%)  cow (20.0%)"
     cut = replace(BAD, error="the reason of it is a long one and widens no column")
-    assert _fitting(head, [cut, torn], 3, 40)[3] == "b.png  cat (50.0%)  dog (30.0%)"
-    assert _fitting(head, [torn], 3, 5)[2] == "b.png  cat (50.0%)"
+    assert _fitting(head, [cut, torn], 40)[3] == "b.png  cat (50.0%)  dog (30.0%)  ..."
+    assert _fitting(head, [torn], 5)[2] == "b.png  cat (50.0%)  ..."
+    several = replace(SURE, labels=tuple("abcdefg"), scores=(1.0,) * 7, probabilities=None)
+    assert _fitting(head, [several], None)[2].count("(1.000)") == 7
+    assert _fitting(head, [replace(BAD, error="no\nimage\x1b[2J")], None)[2].endswith(r"no\nimage\x1b[2J")
