@@ -107,9 +107,11 @@ def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportDa
     """
     record = stored.model.record
     dataset = stored.dataset()
-    manifest = dataset.manifest().select(["path", "sample_id", "status", "error"])
+    manifest = dataset.manifest().select(["path", "sample_id", "status", "error", "split"])
     bad = manifest.filter(pc.equal(manifest["status"], "rejected"))
-    copies = manifest.filter(pc.equal(manifest["status"], "duplicate"))
+    # With --duplicates keep those beside their first image are rows of its split.
+    out = pc.equal(manifest["split"], "rejected")
+    copies = manifest.filter(pc.and_(pc.equal(manifest["status"], "duplicate"), out))
     shown = [row for part in (bad, copies) for row in part.slice(0, REJECTED_SHOWN).to_pylist()]
     gallery, worst = images_to_show(stored, manifest, read_image)
     return ReportData(

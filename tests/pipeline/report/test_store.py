@@ -144,3 +144,13 @@ def test_copies_are_named_beside_files_that_cannot_be_used(tmp_path: Path) -> No
     assert (found.rejected_total, found.duplicates, len(listed)) == (1, 1, 2)
     assert any("same content as class0/" in reason and "label class0" in reason for reason in listed.values())
     assert "Files left out" in render_report(found)
+
+
+def test_copies_that_are_kept_are_not_listed_as_left_out(tmp_path: Path) -> None:
+    photos, store = write_classes(tmp_path / "photos", 2, 8), str(tmp_path / "store")
+    shutil.copy(min((photos / "class0").iterdir()), photos / "class0" / "a-copy.png")
+    here = ClusterConfig(workers=0)
+    images = ExtractConfig(images=str(photos), store=store, backbone="hog:size=24,cells=8", duplicates="keep")
+    assert extract(images, here).statuses["duplicate"] == 1
+    found = gather(StoredModel.open(train(TrainConfig(store=store, k=1), here).model), red, "now")
+    assert (found.duplicates, found.rejected, sum(found.counts.values())) == (0, [], 17)
