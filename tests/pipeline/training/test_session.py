@@ -375,8 +375,6 @@ def test_a_signal_leaves_a_run_that_goes_on(tmp_path: Path, number: int, workers
     assert np.array_equal(load_model(resumed.model).array("W"), load_model(whole.model).array("W"))
 
 
-@pytest.mark.slow
-@pytest.mark.cluster
 def test_the_display_ends_with_the_gap_of_the_result(folder: Path) -> None:
     """The last round may have measured another point than the one that is published."""
 
@@ -397,6 +395,8 @@ def test_the_display_ends_with_the_gap_of_the_result(folder: Path) -> None:
     assert Noted.gaps[-2] > result.relative_gap
 
 
+@pytest.mark.slow
+@pytest.mark.cluster
 def test_duals_lost_with_a_worker_come_from_the_checkpoint(folder: Path) -> None:
     """Those of its blocks alone; the run goes on and ends at the same answer, certified."""
     from topline.pipeline.cluster import open_cluster
