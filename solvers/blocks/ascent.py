@@ -10,6 +10,9 @@ stages are kept, with their images in W, and after each stage the best point of 
 looked for: D is quadratic there, a system of a few equations.  That point may lie outside the domain.  Its
 projection, row by row, does not, and the best point of the segment to it is exact again.
 
+Rows that look alike and have different labels are moved together as well, where a request says so, before
+the stages and after each (`topline.solvers.blocks.alike_ascent`).
+
 Stages end as well by the gap of the rows that they visit, where a request says how much of it is little
 enough.  From dual variables that are nearly right the first sweep may leave out the rows with alpha_i = 0.
 
@@ -24,6 +27,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from topline.solvers.blocks.alike_ascent import ascend_csr, ascend_dense
+from topline.solvers.blocks.alike_rows import Groups, find_groups
 from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, rows_with_mass
 from topline.solvers.blocks.ascent_work import Work
 from topline.solvers.blocks.extrapolation import Extrapolation
@@ -53,6 +58,10 @@ _LOOKS, _LOOKS_WARM, _SETTLED = 0.1, 5e-3, 2.5e-4
 _LOOKS_SMOOTH = 1.0
 #: The next look is where a sweep brings so many times what it will, should the gap fall as the sweeps' rises.
 _LOOKS_EARLY = 1.3
+#: Joint moves that bring less than this share of what the first sweep brought are not made again in a round.
+_JOINT_PAYS = 0.05
+#: What looking for rows that look alike takes, in products of all rows with a class, and at most in passes.
+_SEARCH_CLASSES, _SEARCH_PASSES = 16.0, 1.0
 
 
 class BlockAscent(BlockRows):
@@ -62,6 +71,8 @@ class BlockAscent(BlockRows):
     """
 
     _feed: RowFeed | None = None
+    _looked = False
+    _found: Groups | None = None
 
     def run(self, request: AscentRequest, A: DualStore, delta: DualStore, threads: int = 1) -> BlockStats:
         """Write to `delta` (rows, m) the change of A (rows, m) that the sweeps find, and sum it.
@@ -76,14 +87,32 @@ class BlockAscent(BlockRows):
             rows = rows[rows_with_mass(A)[rows]]
         first = work.sweep(feed.shuffled(work.allowed(rows), work.random))
         busy = np.flatnonzero(work.rises >= 0.0)
+        groups = self._groups(feed, work) if request.alike else None
+        if groups is not None:
+            if _move_together(work, groups) < _JOINT_PAYS * first:
+                groups = None
+            else:
+                busy = np.union1d(busy, groups.rows)
         if request.sweeps > _PLAIN_SWEEPS and len(busy):
-            left = _stages(work, feed.held(busy), busy, first, request)
+            left = _stages(work, feed.held(busy), busy, first, request, groups)
             return replace(work.stats(feed), left=left)
         for _ in range(request.sweeps - 1):
             busy = work.allowed(busy[work.moved(busy)])
             work.sweep(feed.shuffled(busy, work.random))
         # What plain sweeps leave nobody has looked at; where no row could move nothing is left.
         return replace(work.stats(feed), left=math.inf if len(busy) else 0.0)
+
+    def _groups(self, feed: RowFeed, work: Work) -> Groups | None:
+        """Return the rows of the block that are moved together, which the first call looks for."""
+        if not self._looked and len(work.allowed(np.arange(len(self.y)))) == len(self.y):
+            self._looked = True
+            problem = self.problem
+            # D is a parabola in them, and their dual rows are at hand.
+            if problem.form.linear_conjugate and problem.smoothing == 0.0 and feed.opened is None:
+                rows = np.flatnonzero((self.weights > 0.0) & (self.norms > 0.0))
+                self._found = find_groups(feed, rows, self.y, problem.d)
+                work.visited += min(_SEARCH_CLASSES / problem.m, _SEARCH_PASSES) * len(self.y)
+        return self._found
 
     def feed_for(self, A: DualStore) -> RowFeed:
         """Return the rows of the block in slabs of which the dual rows, if packed, can be opened whole."""
@@ -94,7 +123,12 @@ class BlockAscent(BlockRows):
 
 
 def _stages(
-    work: Work, held: RowFeed | HeldRows, rows: Int64Array, first: float, request: AscentRequest
+    work: Work,
+    held: RowFeed | HeldRows,
+    rows: Int64Array,
+    first: float,
+    request: AscentRequest,
+    groups: Groups | None,
 ) -> float:
     """Sweep over some rows in stages, and extrapolate after each where that is possible.
 
@@ -129,7 +163,31 @@ def _stages(
             break
         if extrapolation is not None and len(work.allowed(rows)) == len(rows):
             extrapolation.step(rise)
+        if groups is not None:
+            _move_together(work, groups)
     return math.inf
+
+
+def _move_together(work: Work, groups: Groups) -> float:
+    """Move rows together that look alike; return what the dual rises by.
+
+    Not while a few classes of each row are swept: these moves would give mass to others.
+    """
+    block, duals = work.block, work.duals
+    X, rows, starts, grams = groups
+    may = not work.over and len(work.allowed(rows)) == len(rows)
+    if not may or work.few is not None or not work.W.size or not duals.open_whole():
+        return 0.0
+    column, rho, table = block.loss
+    form = block.problem.form
+    common = (
+        starts, rows, grams, block.y, block.weights, block.along, work.kept_apart, duals.A, duals.delta,
+        work.scale, column, form.conjugate, rho, table, form.margin_rows(block.y[rows]), work.W, work.apart,
+    )  # fmt: skip
+    rise = ascend_csr(X.data, X.indices, X.indptr, *common) if work.sparse else ascend_dense(X, *common)
+    work.visited += len(rows)
+    duals.close()
+    return float(rise)
 
 
 def _next_look(look: float, last: float, enough: float, gap: float) -> float:

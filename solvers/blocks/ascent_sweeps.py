@@ -50,7 +50,7 @@ def dense_scores(W: FloatArray, X: FloatArray, place: int, scores: FloatArray) -
 
 
 @jit(fastmath={"contract"})
-def _sparse_scores(
+def sparse_scores(
     W: FloatArray, data: FloatArray, indices: IntArray, low: int, high: int, scores: FloatArray
 ) -> None:
     """Write the scores of a sparse row, at low..high-1 of the CSR arrays; W (d, m)."""
@@ -274,7 +274,7 @@ def sweep_csr(
                 square += np.float64(data[p]) * np.float64(data[p])
                 inner += np.float64(data[p]) * u[indices[p]]
             norms[i], along[i] = square, inner
-        _sparse_scores(W, data, indices, low, high, scores)
+        sparse_scores(W, data, indices, low, high, scores)
         for j in range(m):
             q[j] = scores[j] + apart[j] * along[i]
         norm = norms[i] - kept_apart * along[i] * along[i]

@@ -71,7 +71,7 @@ class Work:
         self.apart = np.zeros(block.problem.m) if request.apart is None else request.apart.copy()
         self.W: FloatArray = np.empty((0, 0))
         self._tiles: TiledWeights | None = None
-        self._few: FewClasses | None = None
+        self.few: FewClasses | None = None
         self.clock = Clock()
         #: Rows that were visited, one of which a few classes alone were taken for their share.
         self.visited = 0.0
@@ -173,7 +173,7 @@ class Work:
         if not spare or self.sparse or not held.whole or not self.duals.open_whole():
             return
         A, delta = self.duals.A, self.duals.delta
-        self._few = few = lists_for(rows, block.y, A, delta, spare)
+        self.few = few = lists_for(rows, block.y, A, delta, spare)
         if few is None:
             return
         W = self.W.T.astype(block.dtype, copy=False)
@@ -191,7 +191,7 @@ class Work:
 
         The nearest point of all may have mass in classes that sweeps would then leave as they are.
         """
-        block, few = self.block, self._few
+        block, few = self.block, self.few
         form = block.problem.form
         if few is None:
             project_rows(Z, block.y[rows], form)
@@ -235,8 +235,8 @@ class Work:
             risen = float(np.maximum(rises[part.rows], 0.0).sum())
             return Swept(1, float(len(rows)), risen, risen, 0.0)
         moved = *block.loss, self.W, self.apart, rises
-        if self._few is not None:
-            return Swept(*sweeps_few(sweeps, most, random, self._few, part, *moved))
+        if self.few is not None:
+            return Swept(*sweeps_few(sweeps, most, random, self.few, part, *moved))
         if self.sparse:
             return Swept(*sweeps_csr(sweeps, most, random, X.data, X.indices, X.indptr, part, *moved))
         return Swept(*sweeps_dense(sweeps, most, random, part, *moved))
@@ -288,6 +288,8 @@ class Work:
 
     def _product(self, feed: RowFeed) -> Float64Array:
         """Return the sum of w_i x_i change_i^T, afresh where W has moved by steps rounded to float32."""
+        if not self.W.size:  # no time was left for any row
+            return np.zeros(self._start.T.shape)
         if self.W.dtype == np.float64:
             start = self._start if self.sparse else self._start.T
             return np.asarray((self.W - start) / self.scale)

@@ -77,6 +77,7 @@ class AscentRequest(_RoundRequest):
         for longer.
     support : visit only rows whose alpha is not 0.
     enough : end the stages where the duality gaps of the rows that they visit sum to so little.
+    alike : move rows together that look alike and have different labels.
     """
 
     sweeps: int = 1
@@ -90,6 +91,7 @@ class AscentRequest(_RoundRequest):
     warm: bool = False
     support: bool = False
     enough: float = 0.0
+    alike: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from topline.solvers.core import deflation
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest, EvaluateRequest, PendingStep, Request
+from topline.solvers.core.requests import AscentRequest, EvaluateRequest, PendingStep
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import (
     Advance,
@@ -55,6 +55,11 @@ _SWEEPS_TOGETHER = 2
 _SAFETY_POWER = 0.7
 #: and from one round to the next it changes by these factors at most.
 _SAFETY_DOWN, _SAFETY_UP = 0.95, 2.0
+#: Passes after which rows are looked for that look alike and have different labels, at a gap of so many times
+#: the tolerance: that takes up to a pass.
+_SLOW, _FAR = 25, 100.0
+#: Name in `SolverState.memory` of whether they are moved together.
+_ALIKE = "ascent.alike"
 #: Name of the safety factor in `SolverState.memory`.
 _SAFETY_FACTOR = "ascent.spread"
 #: Name in `SolverState.memory` of a start from nearly the right dual variables: the tolerance, the passes
@@ -86,6 +91,8 @@ class DualAscent(Method):
     #: Whether several blocks keep the direction that all examples share apart
     #: (`topline.solvers.core.deflation`).
     deflates: ClassVar[bool] = True
+    #: Whether rows that look alike and have different labels are moved together.
+    joins: ClassVar[bool] = True
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W; with smoothing the gap is the true one: the upper bound closes far more slowly."""
@@ -120,7 +127,10 @@ class DualAscent(Method):
         apart, memory = None, before.memory
         if shared is not None:
             apart, memory = deflation.drawn_to_point(shared, before.W, before.memory)
-        stats = run(self._request(problem, measured, shared, apart))
+        alike = self.joins and (_ALIKE in memory or _is_slow(measured))
+        if alike:
+            memory = {**memory, _ALIKE: np.ones(1)}
+        stats = run(replace(self._request(problem, measured, shared, apart), alike=alike))
         direction = change_of(problem, before.W, stats)
         step = ExactStep().step(before.round, direction)
         rise = direction.rise(step)
@@ -160,7 +170,7 @@ class DualAscent(Method):
         measured: Measurement,
         shared: DeflatedDirection | None,
         apart: Float64Array | None,
-    ) -> Request:
+    ) -> AscentRequest:
         """Return the request by which the blocks find their changes."""
         state = measured.before
         warm, enough = _WARM in state.memory, 0.0
@@ -212,6 +222,13 @@ def warm_memory(problem: Problem, tol: float, passes: float, *, blocks: int) -> 
     return {_WARM: np.array([tol, passes, unmeasured])}
 
 
+def _is_slow(measured: Measurement) -> bool:
+    """Return whether a run has taken many passes and is far from its end."""
+    state = measured.before
+    far = state.best_primal - measured.dual > _FAR * measured.tol * abs(state.best_primal)
+    return far and state.passes >= _SLOW and unmeasured_rounds(state) == 0
+
+
 def _enough(problem: Problem, state: SolverState) -> float:
     """Return n (P - D) where a state that started near the optimum is within the tolerance."""
     dual = problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
@@ -246,10 +263,11 @@ class Sdca(DualAscent):
     """Plain stochastic dual coordinate ascent (Lapin's thesis, algorithm 1).
 
     DualAscent whose rounds are one sweep each: a block visits every row once, and none again, nothing is
-    extrapolated and no direction kept apart.
+    extrapolated, no rows are moved together and no direction kept apart.
     """
 
     deflates: ClassVar[bool] = False
+    joins: ClassVar[bool] = False
 
     def _sweeps(self, problem: Problem, state: SolverState) -> int:  # noqa: ARG002 - as in every round
         return 1

@@ -74,7 +74,7 @@ def test_a_sweep_over_few_classes_finds_the_update_of_all_where_the_others_get_n
     rows = np.arange(0, N, 3)
     before, W = work.duals.delta.copy(), work.W.T.copy()
     work.take_few(feed, rows)
-    few = work._few
+    few = work.few
     assert few is not None
     visited = work.visited
     order = np.concatenate([portion.rows for portion in feed.in_order(rows)])
@@ -106,7 +106,7 @@ def test_a_projection_in_few_classes_is_that_of_a_problem_with_as_many(loss) -> 
     _, _, _, _, work, feed = swept(loss)
     rows = np.arange(0, N, 3)
     work.take_few(feed, rows)
-    few = work._few
+    few = work.few
     assert few is not None
     rng = np.random.default_rng(4)
     Z = np.zeros((len(rows), M))

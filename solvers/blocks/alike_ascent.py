@@ -1,0 +1,190 @@
+"""Joint moves of rows that look alike and have different labels.
+
+For rows i and j with x_i near x_j and labels a and b, the change t (e_a - e_b) of alpha_i together with
+t (e_b - e_a) of alpha_j leaves W nearly as it is, while D rises with t up to the bounds of their domains.
+Visits of one row at a time move it by about 1/|x|^2 each.  Here the dual rows of such a group are moved
+together, one group after the other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from topline.solvers.blocks.alike_steps import ascend
+from topline.solvers.blocks.ascent_jit import carry_csr, carry_dense
+from topline.solvers.blocks.ascent_sweeps import dense_scores, sparse_scores
+from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import JitFunction, borrowed, keep
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+
+@jit
+def _taken(
+    low: int,
+    rows: Int64Array,
+    A: FloatArray,
+    delta: FloatArray,
+    alpha: Float64Array,
+    start: Float64Array,
+) -> None:
+    """Write the dual rows of a group, whose first is number `low`, to alpha and start (c, m)."""
+    for p in range(alpha.shape[0]):
+        i = rows[low + p]
+        for j in range(alpha.shape[1]):
+            alpha[p, j] = np.float64(A[i, j]) + np.float64(delta[i, j])
+            start[p, j] = alpha[p, j]
+
+
+@jit
+def _stored(
+    i: int,
+    p: int,
+    alpha: Float64Array,
+    start: Float64Array,
+    weighted: float,
+    A: FloatArray,
+    delta: FloatArray,
+    changed: Int64Array,
+    steps: Float64Array,
+) -> int:
+    """Store row p of alpha as dual row i, and what the weights change by along x_i; count the classes."""
+    count = 0
+    for j in range(alpha.shape[1]):
+        if alpha[p, j] == start[p, j]:
+            continue
+        before = np.float64(delta[i, j])
+        # What is stored is what counts: the change is taken after rounding to A's precision.
+        delta[i, j] = alpha[p, j] - A[i, j]
+        change = np.float64(delta[i, j]) - before
+        if change != 0.0:
+            changed[count] = j
+            steps[count] = weighted * change
+            count += 1
+    return count
+
+
+@jit
+def ascend_dense(
+    X: FloatArray,
+    starts: Int64Array,
+    rows: Int64Array,
+    grams: Float64Array,
+    y: IntArray,
+    weights: Float64Array,
+    along: Float64Array,
+    kept_apart: float,
+    A: FloatArray,
+    delta: FloatArray,
+    scale: float,
+    column: JitFunction,
+    conjugate: JitFunction,
+    rho: Float64Array,
+    margins: Float64Array,
+    offsets: Float64Array,
+    W: FloatArray,
+    apart: Float64Array,
+) -> float:
+    """Move all groups one after the other; return what D rises by.
+
+    Parameters
+    ----------
+    X, rows : (t, d) features of the rows in groups, and their places in the arrays of the block.
+    starts : where each group begins in X, and the end of the last.
+    grams : the Gram matrices of the groups, one behind the other.
+    offsets : (t, m) margins.
+    y, weights, along, kept_apart, A, delta, scale, column, rho, margins, W, apart : as in `sweep_dense`.
+    conjugate : -Phi*(-alpha), which is linear.
+    """
+    m = W.shape[0]
+    owners = rho, margins
+    rho, margins = borrowed(rho), borrowed(margins)
+    scores, changed, steps = np.empty(m, dtype=W.dtype), np.empty(m, dtype=np.int64), np.empty(m)
+    total, at = 0.0, 0
+    for g in range(len(starts) - 1):
+        low, c = starts[g], starts[g + 1] - starts[g]
+        S, alpha, start = np.empty((c, m)), np.empty((c, m)), np.empty((c, m))
+        _taken(low, rows, A, delta, alpha, start)
+        for p in range(c):
+            dense_scores(W, X, low + p, scores)
+            for j in range(m):
+                S[p, j] = scores[j] + apart[j] * along[rows[low + p]]
+        K = _gram(grams, at, rows[low : low + c], along, kept_apart, scale)
+        at += c * c
+        some = rows[low : low + c]
+        total += ascend(
+            S, K, alpha, y[some], weights[some], offsets[low : low + c], column, conjugate, rho, margins
+        )
+        for p in range(c):
+            i = rows[low + p]
+            count = _stored(i, p, alpha, start, scale * weights[i], A, delta, changed, steps)
+            for k in range(count):
+                carry_dense(W, changed[k], X, low + p, steps[k])
+                apart[changed[k]] -= kept_apart * steps[k] * along[i]
+    keep(owners)
+    return total
+
+
+@jit
+def ascend_csr(
+    data: FloatArray,
+    indices: IntArray,
+    indptr: IntArray,
+    starts: Int64Array,
+    rows: Int64Array,
+    grams: Float64Array,
+    y: IntArray,
+    weights: Float64Array,
+    along: Float64Array,
+    kept_apart: float,
+    A: FloatArray,
+    delta: FloatArray,
+    scale: float,
+    column: JitFunction,
+    conjugate: JitFunction,
+    rho: Float64Array,
+    margins: Float64Array,
+    offsets: Float64Array,
+    W: FloatArray,
+    apart: Float64Array,
+) -> float:
+    """Do the same for sparse rows, with W (d, m)."""
+    m = W.shape[1]
+    owners = rho, margins
+    rho, margins = borrowed(rho), borrowed(margins)
+    scores, changed, steps = np.empty(m, dtype=W.dtype), np.empty(m, dtype=np.int64), np.empty(m)
+    total, at = 0.0, 0
+    for g in range(len(starts) - 1):
+        low, c = starts[g], starts[g + 1] - starts[g]
+        S, alpha, start = np.empty((c, m)), np.empty((c, m)), np.empty((c, m))
+        _taken(low, rows, A, delta, alpha, start)
+        for p in range(c):
+            sparse_scores(W, data, indices, indptr[low + p], indptr[low + p + 1], scores)
+            for j in range(m):
+                S[p, j] = scores[j] + apart[j] * along[rows[low + p]]
+        K = _gram(grams, at, rows[low : low + c], along, kept_apart, scale)
+        at += c * c
+        some = rows[low : low + c]
+        total += ascend(
+            S, K, alpha, y[some], weights[some], offsets[low : low + c], column, conjugate, rho, margins
+        )
+        for p in range(c):
+            i = rows[low + p]
+            count = _stored(i, p, alpha, start, scale * weights[i], A, delta, changed, steps)
+            for k in range(count):
+                apart[changed[k]] -= kept_apart * steps[k] * along[i]
+            carry_csr(W, data, indices, indptr[low + p], indptr[low + p + 1], changed, steps, count, scores)
+    keep(owners)
+    return total
+
+
+@jit
+def _gram(
+    grams: Float64Array, at: int, rows: Int64Array, along: Float64Array, kept_apart: float, scale: float
+) -> Float64Array:
+    """Return the matrix from changes of the dual rows of a group to those of their scores."""
+    c = len(rows)
+    K = np.empty((c, c))
+    for p in range(c):
+        for k in range(c):
+            K[p, k] = scale * (grams[at + p * c + k] - kept_apart * along[rows[p]] * along[rows[k]])
+    return K
