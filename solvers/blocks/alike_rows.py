@@ -57,7 +57,7 @@ def find_groups(feed: RowFeed, rows: Int64Array, y: IntArray, d: int) -> Groups 
     random = np.random.default_rng(_SEED)
     sketches, numbers = _sketches(feed, rows, d, random)
     pairs = _likely_pairs(sketches, y[rows], random)
-    some = np.unique(pairs)
+    some = np.flatnonzero(np.bincount(pairs.ravel(), minlength=len(rows)))
     # Where most rows are like others nothing is the same example twice.
     if not 0 < len(some) <= min(_MOST_SHARE * len(rows), _MOST_NUMBERS / numbers):
         return None
@@ -110,8 +110,11 @@ def _likely_pairs(Z: FloatArray, y: IntArray, random: np.random.Generator) -> In
         direction = random.normal(size=_SKETCHES)
         # Codes are whole numbers, and what orders the rows of one is a fraction.
         order = np.argsort(code + (0.5 + 0.49 / np.linalg.norm(direction) * (Z @ direction)))
-        found.append(_near(Z[order], y[order], code[order], order))
-    return np.unique(np.concatenate(found, axis=1), axis=1)
+        left, right = _near(Z[order], y[order], code[order], order)
+        found.append(left * n + right)
+    # Of as many numbers as there may be a sort is quicker than `np.unique`.
+    pairs = np.sort(np.concatenate(found))
+    return np.array(np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], n))
 
 
 @jit(fastmath={"reassoc", "contract"})

@@ -11,6 +11,8 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 
 #: Penalties of the method of multipliers, in scores a dual variable: both are about 1.
 _PENALTIES = (10.0, 100.0)
+#: Their least share of the largest number of the Gram matrix: that of equal rows has no inverse without them.
+_LEAST_PENALTY = 1e-12
 #: What D rises by at least, for the square of the change of dual variables: where it hardly depends on them
 #: they stay, for W and P do depend on them.
 _LEAST_RISE = 0.01
@@ -165,7 +167,9 @@ def ascend(
     q, out = borrowed(owners[1]), borrowed(owners[2])
     best = np.empty((c, m))
     total = 0.0
-    for penalty in _PENALTIES:
+    least = _LEAST_PENALTY * np.max(weights * np.diag(K))
+    for wanted in _PENALTIES:
+        penalty = max(wanted, least)
         _alternate(S, K, alpha, penalty, y, weights, offsets, column, rho, margins, best, q, work, index_work)
         square = 0.0
         for p in range(c):

@@ -12,6 +12,7 @@ from tests.reference.training_qp import optimum
 from topline import MaxHinge, SerialExecutor, Status, TopKHinge, solve
 from topline.solvers.blocks.alike_rows import find_groups
 from topline.solvers.blocks.row_feed import RowFeed
+from topline.solvers.methods import dual_ascent
 from topline.solvers.methods.dual_ascent import DualAscent
 
 LAYOUTS = pytest.mark.parametrize("layout", [np.asarray, sparse.csr_matrix], ids=["dense", "sparse"])
@@ -82,3 +83,12 @@ def test_twins_are_moved_to_the_optimum(loss, labels, blocks, layout, monkeypatc
     else:
         # Twins in two blocks are not moved together.
         assert result.dual > 2.0 * without.dual
+
+
+@LAYOUTS
+def test_twins_of_large_features_are_moved_too(layout, monkeypatch) -> None:
+    """Beside a Gram matrix of 1e20 the penalties are rounding, and that of equal rows is singular."""
+    monkeypatch.setattr(dual_ascent, "_SLOW", 0)
+    X, y, _ = with_twins(100, 120, 6, 5, 2, scale=1e9)
+    result = solve(layout(X), y, MaxHinge(), 1.0 / len(y), method="dual_ascent", tol=1e-4, max_passes=60)
+    assert 0.0 <= result.dual <= result.primal <= 1.0
