@@ -11,7 +11,7 @@ looked for: D is quadratic there, a system of a few equations.  That point may l
 projection, row by row, does not, and the best point of the segment to it is exact again.
 
 Rows that look alike and have different labels are moved together as well, where a request says so, before
-the stages and after each (`topline.solvers.blocks.alike_ascent`).
+the stages and after each (`topline.solvers.blocks.alike.ascent`).
 
 Stages end as well by the gap of the rows that they visit, where a request says how much of it is little
 enough.  From dual variables that are nearly right the first sweep may leave out the rows with alpha_i = 0.
@@ -27,8 +27,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from topline.solvers.blocks.alike_ascent import ascend_csr, ascend_dense
-from topline.solvers.blocks.alike_rows import Groups, find_groups
+from topline.solvers.blocks.alike.ascent import ascend_csr, ascend_dense
+from topline.solvers.blocks.alike.rows import Groups, find_groups
 from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, rows_with_mass
 from topline.solvers.blocks.ascent_work import Work
 from topline.solvers.blocks.extrapolation import Extrapolation

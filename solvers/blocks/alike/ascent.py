@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.blocks.alike_steps import ascend
+from topline.solvers.blocks.alike.steps import ascend
 from topline.solvers.blocks.ascent_jit import carry_csr, carry_dense
 from topline.solvers.blocks.ascent_sweeps import dense_scores, sparse_scores
 from topline.solvers.jit_cache import jit
