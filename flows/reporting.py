@@ -97,7 +97,9 @@ class FlowProgress:
     def note(self, facts: Mapping[str, Any]) -> None:
         """Take a round's record; facts of another kind are passed on only."""
         if "relative_gap" in facts:
-            self._gaps.append(facts)
+            # The result's gap, which ends a training, is of no round.
+            if "round" in facts:
+                self._gaps.append(facts)
             # Where the loss is not convex there is no gap, and the gradient is what falls.
             stationarity = facts.get("stationarity")
             gap = facts["relative_gap"] if stationarity is None else stationarity
