@@ -19,23 +19,6 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 
 
 @jit
-def _taken(
-    low: int,
-    rows: Int64Array,
-    A: FloatArray,
-    delta: FloatArray,
-    alpha: Float64Array,
-    start: Float64Array,
-) -> None:
-    """Write the dual rows of a group, whose first is number `low`, to alpha and start (c, m)."""
-    for p in range(alpha.shape[0]):
-        i = rows[low + p]
-        for j in range(alpha.shape[1]):
-            alpha[p, j] = np.float64(A[i, j]) + np.float64(delta[i, j])
-            start[p, j] = alpha[p, j]
-
-
-@jit
 def _stored(
     i: int,
     p: int,
@@ -61,6 +44,69 @@ def _stored(
             steps[count] = weighted * change
             count += 1
     return count
+
+
+@jit
+def _gram(
+    grams: Float64Array, at: int, rows: Int64Array, along: Float64Array, kept_apart: float, scale: float
+) -> Float64Array:
+    """Return the matrix from changes of the dual rows of a group to those of their scores."""
+    c = len(rows)
+    K = np.empty((c, c))
+    for p in range(c):
+        for k in range(c):
+            K[p, k] = scale * (grams[at + p * c + k] - kept_apart * along[rows[p]] * along[rows[k]])
+    return K
+
+
+@jit
+def _moved(
+    S: Float64Array,
+    low: int,
+    at: int,
+    rows: Int64Array,
+    grams: Float64Array,
+    y: IntArray,
+    weights: Float64Array,
+    along: Float64Array,
+    kept_apart: float,
+    A: FloatArray,
+    delta: FloatArray,
+    scale: float,
+    column: JitFunction,
+    conjugate: JitFunction,
+    rho: Float64Array,
+    margins: Float64Array,
+    offsets: Float64Array,
+    apart: Float64Array,
+    changed: Int64Array,
+    steps: Float64Array,
+    counts: Int64Array,
+) -> float:
+    """Move the group whose first row is number `low` and whose Gram matrix begins `at`; return the rise.
+
+    S (c, m) are the scores of its rows by W alone.  What the weights are to change by along each of them is
+    left in the first `counts` (c,) of `changed` and `steps` (c, m).
+    """
+    c, m = S.shape
+    some = rows[low : low + c]
+    alpha, start = np.empty((c, m)), np.empty((c, m))
+    for p in range(c):
+        i = some[p]
+        for j in range(m):
+            S[p, j] += apart[j] * along[i]
+            alpha[p, j] = np.float64(A[i, j]) + np.float64(delta[i, j])
+            start[p, j] = alpha[p, j]
+    K = _gram(grams, at, some, along, kept_apart, scale)
+    rise = ascend(
+        S, K, alpha, y[some], weights[some], offsets[low : low + c], column, conjugate, rho, margins
+    )
+    for p in range(c):
+        i = some[p]
+        counts[p] = _stored(i, p, alpha, start, scale * weights[i], A, delta, changed[p], steps[p])
+        for k in range(counts[p]):
+            apart[changed[p, k]] -= kept_apart * steps[p, k] * along[i]
+    return float(rise)
 
 
 @jit
@@ -98,28 +144,23 @@ def ascend_dense(
     m = W.shape[0]
     owners = rho, margins
     rho, margins = borrowed(rho), borrowed(margins)
-    scores, changed, steps = np.empty(m, dtype=W.dtype), np.empty(m, dtype=np.int64), np.empty(m)
+    scores = np.empty(m, dtype=W.dtype)
     total, at = 0.0, 0
     for g in range(len(starts) - 1):
         low, c = starts[g], starts[g + 1] - starts[g]
-        S, alpha, start = np.empty((c, m)), np.empty((c, m)), np.empty((c, m))
-        _taken(low, rows, A, delta, alpha, start)
+        S, steps = np.empty((c, m)), np.empty((c, m))
+        changed, counts = np.empty((c, m), dtype=np.int64), np.empty(c, dtype=np.int64)
         for p in range(c):
             dense_scores(W, X, low + p, scores)
-            for j in range(m):
-                S[p, j] = scores[j] + apart[j] * along[rows[low + p]]
-        K = _gram(grams, at, rows[low : low + c], along, kept_apart, scale)
+            S[p] = scores
+        total += _moved(
+            S, low, at, rows, grams, y, weights, along, kept_apart, A, delta, scale, column, conjugate,
+            rho, margins, offsets, apart, changed, steps, counts,
+        )  # fmt: skip
         at += c * c
-        some = rows[low : low + c]
-        total += ascend(
-            S, K, alpha, y[some], weights[some], offsets[low : low + c], column, conjugate, rho, margins
-        )
         for p in range(c):
-            i = rows[low + p]
-            count = _stored(i, p, alpha, start, scale * weights[i], A, delta, changed, steps)
-            for k in range(count):
-                carry_dense(W, changed[k], X, low + p, steps[k])
-                apart[changed[k]] -= kept_apart * steps[k] * along[i]
+            for k in range(counts[p]):
+                carry_dense(W, changed[p, k], X, low + p, steps[p, k])
     keep(owners)
     return total
 
@@ -151,40 +192,22 @@ def ascend_csr(
     m = W.shape[1]
     owners = rho, margins
     rho, margins = borrowed(rho), borrowed(margins)
-    scores, changed, steps = np.empty(m, dtype=W.dtype), np.empty(m, dtype=np.int64), np.empty(m)
+    scores = np.empty(m, dtype=W.dtype)
     total, at = 0.0, 0
     for g in range(len(starts) - 1):
         low, c = starts[g], starts[g + 1] - starts[g]
-        S, alpha, start = np.empty((c, m)), np.empty((c, m)), np.empty((c, m))
-        _taken(low, rows, A, delta, alpha, start)
+        S, steps = np.empty((c, m)), np.empty((c, m))
+        changed, counts = np.empty((c, m), dtype=np.int64), np.empty(c, dtype=np.int64)
         for p in range(c):
             sparse_scores(W, data, indices, indptr[low + p], indptr[low + p + 1], scores)
-            for j in range(m):
-                S[p, j] = scores[j] + apart[j] * along[rows[low + p]]
-        K = _gram(grams, at, rows[low : low + c], along, kept_apart, scale)
+            S[p] = scores
+        total += _moved(
+            S, low, at, rows, grams, y, weights, along, kept_apart, A, delta, scale, column, conjugate,
+            rho, margins, offsets, apart, changed, steps, counts,
+        )  # fmt: skip
         at += c * c
-        some = rows[low : low + c]
-        total += ascend(
-            S, K, alpha, y[some], weights[some], offsets[low : low + c], column, conjugate, rho, margins
-        )
         for p in range(c):
-            i = rows[low + p]
-            count = _stored(i, p, alpha, start, scale * weights[i], A, delta, changed, steps)
-            for k in range(count):
-                apart[changed[k]] -= kept_apart * steps[k] * along[i]
-            carry_csr(W, data, indices, indptr[low + p], indptr[low + p + 1], changed, steps, count, scores)
+            start, stop = indptr[low + p], indptr[low + p + 1]
+            carry_csr(W, data, indices, start, stop, changed[p], steps[p], counts[p], scores)
     keep(owners)
     return total
-
-
-@jit
-def _gram(
-    grams: Float64Array, at: int, rows: Int64Array, along: Float64Array, kept_apart: float, scale: float
-) -> Float64Array:
-    """Return the matrix from changes of the dual rows of a group to those of their scores."""
-    c = len(rows)
-    K = np.empty((c, c))
-    for p in range(c):
-        for k in range(c):
-            K[p, k] = scale * (grams[at + p * c + k] - kept_apart * along[rows[p]] * along[rows[k]])
-    return K
