@@ -147,7 +147,8 @@ def _serve(served: _Served, progress: Progress | None, server: str, password_in:
     runner = OrderlyRunner(name=name, limit=1, pause_on_shutdown=False)
     ensure_heartbeat_automation()
     parameters = {
-        "config": config.model_dump(mode="json"),
+        # What nobody gave is as in the champion of the night.
+        "config": config.model_dump(mode="json", exclude_unset=True),
         "cluster": served.cluster.model_dump(mode="json"),
     }
     planned = retrain.to_deployment(

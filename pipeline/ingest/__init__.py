@@ -8,16 +8,16 @@ by content or id, and continue where they were interrupted.  Prediction describe
 from __future__ import annotations
 
 from topline.pipeline.ingest.changes import Changes, changes_between
-from topline.pipeline.ingest.editing import EDITED, Edits, edited_dataset, labels_changed
+from topline.pipeline.ingest.editing import Edits, edited_dataset
 from topline.pipeline.ingest.extract_result import ExtractResult
 from topline.pipeline.ingest.extraction import extract
 from topline.pipeline.ingest.forgetting import forget
 from topline.pipeline.ingest.importing import ImportResult, import_features
+from topline.pipeline.ingest.kept_edits import newest_edited, with_edits_of
 from topline.pipeline.ingest.listed_images import names_line
 from topline.pipeline.ingest.unit import Describer, ImageRow, open_backbone
 
 __all__ = [
-    "EDITED",
     "Changes",
     "Describer",
     "Edits",
@@ -29,7 +29,8 @@ __all__ = [
     "extract",
     "forget",
     "import_features",
-    "labels_changed",
     "names_line",
+    "newest_edited",
     "open_backbone",
+    "with_edits_of",
 ]

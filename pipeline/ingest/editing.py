@@ -20,7 +20,14 @@ from topline.pipeline.images import delimiter_of, word
 from topline.pipeline.readers import named, reading
 from topline.solvers.counts import how_many
 from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetInfo, DatasetWriter
+from topline.storage.datasets import (
+    CsrDatasetWriter,
+    Dataset,
+    DatasetInfo,
+    DatasetWriter,
+    RecordedEdits,
+    digest_of_id,
+)
 from topline.storage.fingerprint import digest_json
 
 logger = logging.getLogger(__name__)
@@ -57,10 +64,11 @@ class Edits:
         return cls(frozenset(out), {name: label for name, label in labels.items() if name not in out})
 
 
-def edited_dataset(dataset: Dataset, edits: Edits) -> DatasetInfo:
+def edited_dataset(dataset: Dataset, edits: Edits, *, forget: bool = False, tell: bool = True) -> DatasetInfo:
     """Store the version of `dataset` that the edits make, or find it; without any change it is `dataset`.
 
-    Rows that are left out are in no byte of it.  Raises `InputError` for ids that the dataset does not have,
+    Of rows that are left out it has the digests of their ids, by which a retraining leaves them out again,
+    and nothing where they are to be forgotten.  Raises `InputError` for ids that the dataset does not have,
     labels that are none of its classes, and labels for a dataset of several a row.
     """
     if dataset.info.label_sets is not None and edits.labels:
@@ -69,20 +77,23 @@ def edited_dataset(dataset: Dataset, edits: Edits) -> DatasetInfo:
             " import it again with other labels"
         )
     ids = dataset.sample_ids()
-    _refuse_unknown(edits, ids, dataset.info.id)
+    if not forget:
+        _refuse_unknown(edits, ids, dataset.info.id)
     labels = _corrected(dataset, edits, ids)
     kept = np.flatnonzero([name not in edits.without for name in ids])
-    if len(kept) == len(ids) and np.array_equal(labels, dataset.labels()):
+    recorded = _recorded(dataset, edits, labels, forget=forget)
+    changed = len(kept) < len(ids) or not np.array_equal(labels, dataset.labels())
+    if not changed and (recorded == dataset.edits() or not forget):
         logger.info("no label differs from those of %s, and no row is left out", dataset.info.id)
         return dataset.info
     if not len(kept):
         raise InputError(f"nothing is left of dataset {dataset.info.id} without {len(ids):,} rows: keep some")
-    key = digest_json(
-        {"edits of": dataset.info.digest, "kept": kept.tolist(), "labels": labels[kept].tolist()}
-    )
-    info = _written(dataset, kept, labels[kept], EDITED + key)
-    said = edits_in_words(dataset, Dataset(dataset.store, info))
-    logger.info("dataset %s, made of %s: %s", info.id, dataset.info.id, said)
+    chosen = {"edits of": dataset.info.digest, "kept": kept.tolist(), "labels": labels[kept].tolist()}
+    key = digest_json({**chosen, "forgotten": True} if forget else chosen)
+    info = _written(dataset, kept, labels[kept], EDITED + key, recorded)
+    if tell:
+        said = edits_in_words(dataset, Dataset(dataset.store, info))
+        logger.info("dataset %s, made of %s: %s", info.id, dataset.info.id, said)
     return info
 
 
@@ -103,7 +114,34 @@ def labels_changed(before: Dataset, after: Dataset) -> int:
     return sum(then[name] != now[name] for name in then.keys() & now.keys())
 
 
-def _written(dataset: Dataset, kept: NDArray[np.int64], labels: NDArray[np.int32], key: str) -> DatasetInfo:
+def _recorded(
+    dataset: Dataset, edits: Edits, labels: NDArray[np.int32], *, forget: bool
+) -> RecordedEdits | None:
+    """Return what the dataset of these edits has otherwise than its images, with what was edited before.
+
+    None where an earlier version of topline edited it, and did not say what.
+    """
+    earlier = dataset.edits()
+    if earlier is None and dataset.info.key.startswith(EDITED):
+        return None
+    earlier = earlier or RecordedEdits()
+    found, names, then = dict(earlier.labels), dataset.class_names, dataset.labels()
+    ids = dataset.sample_ids()
+    for place in np.flatnonzero(labels != then).tolist():
+        before, _ = found.get(ids[place], (names[then[place]], ""))
+        found[ids[place]] = (before, names[labels[place]])
+    found = {name: pair for name, pair in found.items() if name not in edits.without and pair[0] != pair[1]}
+    gone = {digest_of_id(name) for name in edits.without}
+    return RecordedEdits(found, earlier.left_out - gone if forget else earlier.left_out | gone)
+
+
+def _written(
+    dataset: Dataset,
+    kept: NDArray[np.int64],
+    labels: NDArray[np.int32],
+    key: str,
+    recorded: RecordedEdits | None,
+) -> DatasetInfo:
     info = dataset.info
     plan = ChunkPlan(len(kept), info.chunk_rows, info.shard_rows)
     kind = CsrDatasetWriter if info.layout == "csr" else DatasetWriter
@@ -126,6 +164,7 @@ def _written(dataset: Dataset, kept: NDArray[np.int64], labels: NDArray[np.int32
         info.class_names,
         dataset.manifest().take(pa.array(kept)),
         label_sets=dataset.label_sets(),
+        edits=recorded,
     )
 
 

@@ -30,7 +30,8 @@ _TABLES, _TEXTS = (".parquet",), (".json", ".jsonl", ".html", ".csv")
 class Forgotten:
     """What was forgotten, and what the audit found.
 
-    `rows` counts the rows in all versions; `removed` are the datasets that held them, `kept_as` the version
+    `rows` counts the rows in all versions; `removed` are the datasets that held them or digests of their ids,
+    `kept_as` the version
     without them that takes the place of the newest, None where that was not one of them.  `models` were
     trained on them, `mentions` are files that still name them; datasets `in_use` are out of sight, and stay
     on the disk until nobody reads them.
@@ -66,17 +67,16 @@ def forget(url: str, ids: Collection[str], reason: str, by: str = "topline forge
     infos = list_datasets(store)
     contents = _contents(store, infos, ids)
     held = {info.id: found for info in infos if (found := _rows(Dataset(store, info), ids, contents))}
-    kept_as = None
-    if infos[-1].id in held:
-        edits = Edits(frozenset(held[infos[-1].id]), {})
-        kept_as = edited_dataset(Dataset(store, infos[-1]), edits).id
-    gone = [info for info in infos if info.id in held]
-    pruned = remove_now(store, gone, reason, by, datetime.now(UTC))
     names = {*ids, *(name for found in held.values() for name in found)}
+    gone = [info for info in infos if info.id in held or _leaves_out(Dataset(store, info), names)]
+    kept_as = None
+    if infos[-1] in gone:
+        kept_as = edited_dataset(Dataset(store, infos[-1]), Edits(frozenset(names), {}), forget=True).id
+    pruned = remove_now(store, gone, reason, by, datetime.now(UTC))
     return Forgotten(
         store=store.url,
         rows=sum(map(len, held.values())),
-        removed=tuple(held),
+        removed=tuple(info.id for info in gone),
         kept_as=kept_as,
         models=tuple(record.id for record in list_models(store) if record.dataset in held),
         mentions=tuple(_mentions(store, names, contents)),
@@ -108,6 +108,12 @@ def _rows(dataset: Dataset, ids: Collection[str], contents: Collection[str]) -> 
     table = dataset.shared_manifest()
     pairs = zip(table["sample_id"].to_pylist(), table["sha256"].to_pylist(), strict=True)
     return [name for name, digest in pairs if name in ids or digest in contents]
+
+
+def _leaves_out(dataset: Dataset, names: Collection[str]) -> bool:
+    """Return whether a dataset has the digest of one of the ids, as that of a row that was left out."""
+    edits = dataset.edits()
+    return edits is not None and any(edits.leave_out(name) for name in names)
 
 
 def _mentions(store: Store, names: Collection[str], contents: Collection[str]) -> Iterator[str]:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.evaluation import METRICS, Metric, measured
 from topline.pipeline.images import check_images_exist
-from topline.pipeline.ingest import EDITED, Changes, changes_between, labels_changed
+from topline.pipeline.ingest import Changes, changes_between, newest_edited, with_edits_of
 from topline.pipeline.jobs.checks import check_of_images, check_places
+from topline.pipeline.jobs.earlier_settings import with_earlier_settings
 from topline.pipeline.jobs.steps import STEPS, Steps
 from topline.pipeline.options import ClusterConfig, RetrainConfig, TrainConfig, refuse_label_sets
 from topline.pipeline.progress import Progress
 from topline.pipeline.training import runs_of, train, unfinished_run
-from topline.solvers.counts import how_many
 from topline.storage.datasets import Dataset, DatasetInfo, list_datasets
 from topline.storage.errors import StorageError
 from topline.storage.models import ModelRecord, list_models, load_model, read_standing
@@ -90,7 +90,8 @@ def retrain(
 ) -> RetrainResult:
     """Bring a store up to date with its images, and its champion with the rule.
 
-    One retraining works on a store at a time: `LeaseHeldError` says who does, at once or after waiting, as
+    What `config` leaves open is as in the champion, or where there is none in the newest model.  One
+    retraining works on a store at a time: `LeaseHeldError` says who does, at once or after waiting, as
     the options say.  Raises what the steps raise; the champion stays what it is until the decision, which is
     one record that appears whole.  `steps` are what it calls for each of them.
     """
@@ -101,6 +102,7 @@ def retrain(
     store = open_store(config.store, create=True)
     wait = config.wait_seconds if config.overlap == "wait" else 0.0
     with held_lease(store, LEASE, by, wait=wait) as lease:
+        config = with_earlier_settings(config, store)
         result = _Retraining(store, config, cluster, progress, client, by, lease, steps).run(begun)
     if not config.prune:
         return result
@@ -122,15 +124,20 @@ class _Retraining:
     steps: Steps
 
     def run(self, begun: float) -> RetrainResult:
+        edited = newest_edited(self.store) if self.config.keep_edits else None
         newest = next(reversed(list_datasets(self.store)), None)
-        before = _manifest_of(self.store, newest)
         wanted = self.config.extract.model_copy(update={"store": self.config.store})
         check = check_of_images(self.config.train, wanted.label_separator)
         info = self.steps.extract(
             wanted, self.cluster, self.progress, self.client, follow=True, check=check
         ).info
         dataset = Dataset(self.store, info)
-        changes = changes_between(before, dataset.manifest())
+        if edited is not None:
+            info = with_edits_of(dataset, edited)
+            # Labels that are corrected again have not changed.
+            newest = newest if info == dataset.info else edited
+            dataset = Dataset(self.store, info)
+        changes = changes_between(_manifest_of(self.store, newest), dataset.manifest())
         options = self.config.train.model_copy(update={"store": self.config.store, "dataset": info.id})
         made = _made(self.store, options, dataset)
         resumed = made is not None and not _is_decided(self.store, made.id)
@@ -148,8 +155,6 @@ class _Retraining:
                 evidence={},
                 resumed=False,
             )
-        if newest is not None and newest.key.startswith(EDITED) and newest.id != info.id:
-            _tell_undone(Dataset(self.store, newest), dataset)
         self.lease.check()
         run = None if made is not None else unfinished_run(self.store, options, dataset)
         url = join(self.store.url, "models", made.id) if made is not None else self._trained(options, run)
@@ -205,17 +210,6 @@ class _Retraining:
             seconds=time.monotonic() - begun,
             **decision,
         )
-
-
-def _tell_undone(edited: Dataset, dataset: Dataset) -> None:
-    """Warn that labels are those of the images' folders or table again, and rows that were left out back."""
-    logger.warning(
-        "%s takes labels from the images again, and not the edits of %s (%s of the same rows): move or remove"
-        " the image files themselves, or pass the corrections to topline train --labels-from once more",
-        dataset.info.id,
-        edited.info.id,
-        how_many(labels_changed(dataset, edited), "labels"),
-    )
 
 
 def _manifest_of(store: Store, info: DatasetInfo | None) -> Any:

@@ -108,6 +108,11 @@ class RetrainOptions(Options):
     start: Literal["last", "champion", "zero"] = Field(
         default="last", description="Model that training starts from: the last one, the champion or none"
     )
+    keep_edits: bool = Field(
+        default=True,
+        description="Correct labels and leave rows out as the newest edited version of the dataset does, or"
+        " take labels from the images alone",
+    )
     overlap: Literal["refuse", "wait"] = Field(
         default="refuse", description="What to do while another retraining works on the store"
     )

@@ -6,7 +6,7 @@ From then on a history and checkpoints are written, from which a run that stoppe
 
 from __future__ import annotations
 
-from topline.pipeline.training.continued import settings_of_model
+from topline.pipeline.training.continued import continued, handed_on, settings_of_model
 from topline.pipeline.training.plan import dataset_loss, resolve_options, resume_options
 from topline.pipeline.training.problem_checks import check_options, kernel_of
 from topline.pipeline.training.result import TrainResult
@@ -18,8 +18,10 @@ __all__ = [
     "TrainResult",
     "already_solved",
     "check_options",
+    "continued",
     "dataset_loss",
     "fit",
+    "handed_on",
     "kernel_of",
     "resolve_options",
     "resume_options",

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import TrainConfig
-from topline.storage.models import load_model
+from topline.storage.models import ModelRecord, load_model
 
 #: What a model's training does not hand on: where and how long it ran, and what it started from.
 _OWN = {"store", "dataset", "resume", "start_from", "checkpoint_seconds", "certify"}
@@ -24,15 +24,29 @@ def settings_of_model(config: TrainConfig, model_url: str) -> TrainConfig:
     """
     model = load_model(model_url)
     given = config.model_dump(include=config.model_fields_set)
-    other_loss = given.get("loss", model.record.config.get("loss")) != model.record.config.get("loss")
-    left_out = _OWN | _OF_LOSS if other_loss else _OWN
-    recorded: dict[str, Any] = {
+    own = {"store": model.store.url, "dataset": model.record.dataset}
+    values = {**handed_on(config, model.record), **own, **given, "start_from": model.record.id}
+    return continued(values, model.record)
+
+
+def handed_on(config: TrainConfig, record: ModelRecord) -> dict[str, Any]:
+    """Return the settings of a model's training that `config` leaves open, by name.
+
+    For another loss those of the model's own are left out.
+    """
+    recorded, given = record.config, config.model_fields_set
+    other_loss = "loss" in given and config.loss != recorded.get("loss")
+    left_out = _OWN | given | (_OF_LOSS if other_loss else set())
+    return {
         name: value
-        for name, value in model.record.config.items()
+        for name, value in recorded.items()
         if name in TrainConfig.model_fields and name not in left_out
     }
-    own = {"store": model.store.url, "dataset": model.record.dataset, "start_from": model.record.id}
+
+
+def continued(values: dict[str, Any], record: ModelRecord) -> TrainConfig:
+    """Return the options of a training that goes on from a model; `ConfigError` where they do not fit."""
     try:
-        return TrainConfig.model_validate({**recorded, **own, **given, "start_from": model.record.id})
+        return TrainConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"the settings of {model.record.id} cannot be continued: {error}") from error
+        raise ConfigError(f"the settings of {record.id} cannot be continued: {error}") from error

@@ -10,6 +10,7 @@ from topline.storage.datasets.checks import check_dataset
 from topline.storage.datasets.contents import UnitRef
 from topline.storage.datasets.csr import CsrDatasetWriter
 from topline.storage.datasets.dataset import Dataset
+from topline.storage.datasets.edits import RecordedEdits, digest_of_id
 from topline.storage.datasets.info import (
     Catalog,
     DatasetInfo,
@@ -32,8 +33,10 @@ __all__ = [
     "DatasetInfo",
     "DatasetWriter",
     "LabelSetTable",
+    "RecordedEdits",
     "UnitRef",
     "check_dataset",
+    "digest_of_id",
     "discard_staged",
     "empty_manifest",
     "find_by_key",

@@ -17,6 +17,7 @@ from topline.storage.arrays import ArrayReader, ChunkPlan, Span
 from topline.storage.arrays.reader import read_checked, read_strings
 from topline.storage.arrays.writer import ArraySpec
 from topline.storage.datasets.contents import UnitRef, load_units, unit_files, unit_table
+from topline.storage.datasets.edits import RecordedEdits, load_edits
 from topline.storage.datasets.info import DatasetInfo, find_dataset, read_catalog
 from topline.storage.datasets.labels import LabelSetTable
 from topline.storage.datasets.manifest import (
@@ -31,6 +32,7 @@ from topline.storage.fingerprint import digest_bytes
 from topline.storage.schema import (
     CLASS_NAMES,
     CSR_ARRAYS,
+    EDITS,
     FILES_LIST,
     GROUP,
     LABEL_SET_INDICES,
@@ -117,6 +119,12 @@ class Dataset:
         """Return the ids of the rows, in their order."""
         ids: list[str] = self.shared_manifest()["sample_id"].to_pylist()
         return ids
+
+    def edits(self) -> RecordedEdits | None:
+        """Return what it has otherwise than its images; None where nothing is recorded of any edits."""
+        if EDITS not in self.files.by_path:
+            return None
+        return load_edits(self.files.read(EDITS), self.files.place(EDITS))
 
     @cached_property
     def units(self) -> tuple[UnitRef, ...]:

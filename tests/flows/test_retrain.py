@@ -414,7 +414,8 @@ def test_runs_that_an_earlier_serving_left_take_the_options_of_the_one_that_runs
     def serve(images: Path) -> dict[str, Any]:
         config = RetrainConfig(store=str(tmp_path / "renewed"), extract=ExtractConfig(images=str(images)))
         serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
-        return {"config": config.model_dump(mode="json"), "cluster": HERE.model_dump(mode="json")}
+        given = config.model_dump(mode="json", exclude_unset=True)
+        return {"config": given, "cluster": HERE.model_dump(mode="json")}
 
     monkeypatch.setattr(OrderlyRunner, "run", run)
     first, second = tmp_path / "first", tmp_path / "second"
@@ -441,6 +442,8 @@ def test_runs_that_an_earlier_serving_left_take_the_options_of_the_one_that_runs
         assert client.read_flow_run(asked_for.id).parameters == before
         assert retraining.renew_waiting_runs(deployments[0], now) == 0
         client.delete_deployment(deployments[0])
+    # What nobody gave is open to the champion's settings in the process of the run.
+    assert retrain.validate_parameters(now)["config"].train.model_fields_set == set()
 
 
 @pytest.mark.prefect

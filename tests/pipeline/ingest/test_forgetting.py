@@ -11,7 +11,7 @@ import pytest
 from tests.pipeline.fresh_photos import photographs
 from topline.pipeline.cli.entry import main
 from topline.pipeline.errors import InputError
-from topline.pipeline.ingest import extract
+from topline.pipeline.ingest import Edits, edited_dataset, extract
 from topline.pipeline.ingest.forgetting import forget
 from topline.pipeline.options import ClusterConfig, ExtractConfig, TrainConfig
 from topline.pipeline.training import train
@@ -90,3 +90,17 @@ def test_what_somebody_reads_is_out_of_sight_and_told(
     capsys.readouterr()
     with pytest.raises(InputError, match=r"no dataset of .* has a row"):
         forget(store.url, [name], "again")
+
+
+def test_a_row_that_was_left_out_before_is_forgotten_with_its_digest(store: Store) -> None:
+    """And so is its correction; those of other rows stay."""
+    dataset = Dataset.open(store)
+    first, second, third = dataset.sample_ids()[:3]
+    other = {name: next(c for c in dataset.class_names if not name.startswith(c)) for name in (second, third)}
+    info = edited_dataset(dataset, Edits(frozenset({first}), other))
+    del dataset
+    done = forget(store.url, [first, second], "asked to")
+    assert (info.id in done.removed, done.clean, done.models) == (True, True, ("m0001",))
+    edits = Dataset.open(store).edits()
+    assert edits is not None
+    assert (list(edits.labels), edits.left_out) == ([third], frozenset())

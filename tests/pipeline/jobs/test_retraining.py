@@ -249,17 +249,130 @@ def test_two_at_once(
     assert retraining_lines(done)[-1] == f"  next: topline status {done.store}"
 
 
-def test_edits_that_the_images_do_not_have_are_said_to_be_undone(
-    again: Callable[..., RetrainResult], photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def edited(again: Callable[..., RetrainResult], tmp_path: Path) -> Dataset:
+    """A version with two labels corrected and a row left out, of the one that a first retraining made."""
     first = again()
     dataset = Dataset.open(open_store(str(tmp_path / "store")), first.dataset)
-    edited = edited_dataset(dataset, Edits(frozenset(), {"c0/000.png": "c1"}))
+    labels = {"c0/000.png": "c1", "c0/001.png": "c1"}
+    return Dataset(dataset.store, edited_dataset(dataset, Edits(frozenset({"c2/001.png"}), labels)))
+
+
+def labels_of(store: Path, dataset: str) -> dict[str, str]:
+    table = Dataset.open(open_store(str(store)), dataset).manifest()
+    return dict(zip(table["sample_id"].to_pylist(), table["class_name"].to_pylist(), strict=True))
+
+
+def test_corrections_outlive_a_retraining(
+    again: Callable[..., RetrainResult],
+    edited: Dataset,
+    photos: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    second = again()
+    assert (second.dataset, second.model[-5:]) == (edited.info.id, "m0002")
+    assert not any(second.changes.to_dict()[name] for name in ("new", "changed", "gone"))
+    assert f"edits: 2 labels corrected and 1 row left out, as in {edited.info.id}" in caplog.text
     assert again().outcome == "unchanged"
-    assert "edits of" not in caplog.text
+
     photograph(photos, 2, 900)
-    assert again().dataset not in (first.dataset, edited.id)
+    (photos / "c0" / "001.png").unlink()
+
+    def dying(*args: Any, **options: Any) -> Any:
+        STEPS.extract(*args, **options)
+        raise SystemExit(9)
+
+    with pytest.raises(SystemExit):
+        again(replace(STEPS, extract=dying))
+    third = again()
+    assert (third.changes.new, third.changes.changed, third.changes.gone) == (1, 0, 1)
+    assert "1 label corrected and 1 row left out" in caplog.text
+    assert "1 edit could not be repeated: their images are gone or of another class" in caplog.text
+    labels = labels_of(tmp_path / "store", third.dataset)
+    assert (labels["c0/000.png"], labels["c0/002.png"], labels["c2/900.png"]) == ("c1", "c0", "c2")
+    assert "c2/001.png" not in labels
+    caplog.clear()
+    assert again().outcome == "unchanged"
+    assert "could not be repeated" not in caplog.text
+    labels = labels_of(tmp_path / "store", again(keep_edits=False).dataset)
+    assert (labels["c0/000.png"], labels["c2/001.png"]) == ("c0", "c2")
+
+
+def test_a_correction_that_the_images_have_by_now_is_said_once(
+    again: Callable[..., RetrainResult], edited: Dataset, photos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for name in ("000.png", "001.png"):
+        (photos / "c0" / name).rename(photos / "c1" / f"moved-{name}")
+    (photos / "c2" / "001.png").unlink()
+    again()
+    assert f"edits: nothing is left to edit, as in {edited.info.id}; 3 edits could not be" in caplog.text
+    caplog.clear()
+    photograph(photos, 2, 900)
+    again()
+    assert "edits:" not in caplog.text
+
+
+def test_edits_that_are_damaged_or_not_recorded_are_said_to_be_undone(
+    again: Callable[..., RetrainResult],
+    edited: Dataset,
+    photos: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Earlier versions of topline recorded none; where only rows were left out no labels are counted."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Dataset, "edits", lambda _: None)
+        photograph(photos, 2, 900)
+        done = again()
+        assert (
+            f"{done.dataset} takes labels from the images again, and not the edits of {edited.info.id}"
+            " (2 labels of the same rows): move or remove the image"
+        ) in caplog.text
+        rows_left_out = edited_dataset(
+            Dataset.open(edited.store, done.dataset), Edits(frozenset({"c1/003.png"}), {})
+        )
+        photograph(photos, 2, 901)
+        again()
+        assert f"not the edits of {rows_left_out.id}: move or remove" in caplog.text
+    broken = edited_dataset(Dataset.open(edited.store), Edits(frozenset({"c1/003.png"}), {}))
+    (Path(edited.store.url) / broken.folder / "edits.json").write_text("{")
+    photograph(photos, 2, 902)
+    assert again().changes.new
+    assert f"the edits of {broken.id} are undone, for they cannot be read" in caplog.text
+
+
+def test_what_nobody_gives_is_as_in_the_champion(
+    photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    store = str(tmp_path / "store")
+    images = ExtractConfig(images=str(photos), backbone="hog:size=24,cells=8", val_share=0.15, max_side=999)
+    lenient = PromotionRule(k=1, most_feature_drift=None, least_gain=-1.0)
+    settings = TrainConfig(loss="softmax", C=2.5, transforms=("standardize", "bias"))
+    first = retrain(RetrainConfig(store=store, extract=images, train=settings, promote=lenient), HERE)
+    assert first.champion == "m0001"
+    assert "settings that are not given" not in caplog.text
+    bare = RetrainConfig(store=store, extract=ExtractConfig(images=str(photos)), promote=lenient)
+    assert retrain(bare, HERE).outcome == "unchanged"
     assert (
-        f"and not the edits of {edited.id} (1 label of the same rows): move or remove the image"
-        in caplog.text
-    )
+        "settings that are not given are those of m0001, the champion: --backbone hog --loss softmax --C 2.5"
+        " --transforms standardize,bias --max-side 999 --val-share 0.15; the rest are defaults"
+    ) in caplog.text
+
+    photographs(photos, range(EACH, EACH + 5))
+    other = bare.model_copy(update={"train": TrainConfig(loss="topk_hinge", tol=1e-2)})
+    record = load_model(retrain(other, HERE).model).record
+    assert record.loss == {"name": "topk_hinge", "k": 4}
+    assert (record.C, record.config["tol"], len(record.transforms)) == (2.5, 1e-2, 2)
+    assert (record.features["val_share"], record.features["limits"]["max_side"]) == (0.15, 999)
+
+    photographs(photos, range(EACH + 5, EACH + 8))
+    for number in range(EACH):
+        (photos / "c4").mkdir(exist_ok=True)
+        pixels = (photos / "c3" / f"{number:03d}.png").read_bytes()
+        (photos / "c4" / f"new-{number}.png").write_bytes(pixels + bytes([number]))
+    # The default k was not chosen by anybody, and grows with the classes.
+    assert load_model(retrain(bare, HERE).model).record.loss == {"name": "topk_hinge", "k": 5}
