@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -14,6 +15,7 @@ from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
     from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation
+    from topline.pipeline.evaluation.records import SetQuality
 
 # `topline.solvers.estimators.multilabel_metrics.THRESHOLD_RULES`; reading it would load the solvers for every
 # --help.
@@ -71,21 +73,24 @@ def evaluate(
 def _trust(found: Evaluation) -> list[str]:
     """Return what probabilities are, and how the sets of the calibration rows do on these rows."""
     lines = [] if found.probabilities is None else [f"probabilities: {found.probabilities.text}", ""]
-    if not found.sets:
-        return lines
-    head = ("sets of coverage", "measured", "least of a class", "mean size", "empty", "fixed k as accurate")
+    return [*lines, *sets_table(found.sets), ""] if found.sets else lines
+
+
+def sets_table(sets: Sequence[SetQuality]) -> list[str]:
+    """Return the lines of prediction sets; k is the fixed number of guesses that is as accurate."""
+    head = ("sets of coverage", "measured", "worst class", "mean size", "empty", "fixed k")
     rows = [
         (
-            f"{one.coverage:g}{' in every class' if one.per_class else ''}, {one.sets_by}",
+            f"{one.coverage:g}{' per class' if one.per_class else ''}, {one.sets_by}",
             f"{one.measured:.1%}",
             f"{one.least_class:.1%}",
             f"{one.mean_size:.2f}",
             f"{one.empty:.1%}",
             str(one.fixed_k),
         )
-        for one in found.sets
+        for one in sets
     ]
-    return [*lines, *table(head, rows), ""]
+    return table(head, rows)
 
 
 def _multilabel_lines(found: MultilabelEvaluation, worst: int) -> list[str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for the registry's log")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Override the guards; needs a --reason")]
-HEAD = ("model", "dataset", "loss", "C", "method", "gap", "certified")
+HEAD = ("model", "dataset", "loss", "C", "method", "certified")
 
 
 def list_(call: Call, store: StoreOption = RUN_STORE) -> Outcome:  # noqa: ARG001 - one shape for all
@@ -38,14 +38,20 @@ def list_(call: Call, store: StoreOption = RUN_STORE) -> Outcome:  # noqa: ARG00
         for metric in METRICS.values()
         if metric.headline and any(metric.name in model["metrics"] for model in models)
     ]
-    head = (*HEAD, *(metric.column for metric in known), "stage")
-    lines = table(head, [_row(model, known) for model in models])
-    if not models:
-        lines = [f"{store} holds no model yet"]
+    lines = models_table(models, known) if models else [f"{store} holds no model yet"]
     reigns = [asdict(reign) for reign in standing.reigns]
     payload = {"store": store, "champion": standing.champion, "models": models, "champions": reigns}
     after = _next_of_list(store, standing.champion, [model["id"] for model in models])
     return Outcome(payload, [*lines, *_champion_lines(standing), *after])
+
+
+def models_table(models: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]) -> list[str]:
+    """Return the lines of summaries of models, certified with a gap, or not with "no" before it.
+
+    What a window has no room for is in `models show`.
+    """
+    head = (*HEAD, *(metric.column for metric in metrics), "stage")
+    return table(head, [_row(model, metrics) for model in models], spare=("method", "dataset"))
 
 
 def _next_of_list(store: str, champion: str | None, models: Sequence[str]) -> list[str]:
@@ -110,12 +116,15 @@ def _champion_lines(standing: Standing) -> list[str]:
 
 def _row(model: Mapping[str, Any], metrics: Sequence[Metric]) -> tuple[str, ...]:
     gap, measured, loss = model["relative_gap"], model["metrics"], model["loss"]
-    certified = {None: "-", True: "yes", False: "no"}[model["certified"]]
+    if gap is None:
+        certified = {None: "-", True: "yes", False: "no"}[model["certified"]]
+    else:
+        certified = {None: "- ", True: "", False: "no "}[model["certified"]] + f"{gap:.2e}"
     named = loss.get("name", "?") + (f" k={loss['k']}" if loss.get("k") else "")
     values = (metric.text(measured[metric.name]) if metric.name in measured else "-" for metric in metrics)
     return (
-        model["id"], model["dataset"], named, f"{model['C']:g}", model["method"],
-        "-" if gap is None else f"{gap:.2e}", certified, *values, model["stage"],
+        model["id"], model["dataset"].partition("-")[0], named, f"{model['C']:g}", model["method"],
+        certified, *values, model["stage"],
     )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 #: Categories of characters that would end a line, or that a terminal or a stream cannot show.
 _UNSEEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
+#: Characters in a line of a usual window.
+WINDOW = 80
 #: Marks that turn around the direction of what follows them.
 _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -29,11 +31,19 @@ def visible(text: str) -> str:
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lay out rows under their heads, columns as wide as their widest entry."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> list[str]:
+    """Lay out rows under their heads, columns as wide as their widest entry.
+
+    Columns named in `spare` are left out, one after the other, until the table is as wide as a usual window.
+    """
     head, rows = [visible(name) for name in head], [[visible(entry) for entry in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = [head, ["-" * width for width in widths], *rows]
+    columns = list(zip(head, *rows, strict=True))
+    for name in spare:
+        if sum(max(map(len, column)) for column in columns) + 2 * len(columns) - 2 > WINDOW:
+            columns = [column for column in columns if column[0] != name]
+    widths = [max(map(len, column)) for column in columns]
+    first, *others = zip(*columns, strict=True)
+    lines = [first, tuple("-" * width for width in widths), *others]
     return [
         "  ".join(f"{entry:<{width}}" for entry, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
@@ -66,7 +76,7 @@ def metrics_lines(measured: Iterable[tuple[Metric, float]]) -> list[str]:
     lines: list[str] = []
     for one in measured:
         said = metrics_line([one])
-        if lines and len(lines[-1]) + len(said) + 3 <= 78:
+        if lines and len(lines[-1]) + len(said) + 3 <= WINDOW - 2:
             lines[-1] += f"   {said}"
         else:
             lines.append(f"  {said}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topline.pipeline.dashboard.monitoring import health
+from topline.pipeline.dashboard.overview import last_run
 from topline.pipeline.dashboard.run_status import UNFINISHED
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.storage.stores import Store
@@ -37,5 +38,5 @@ def store_status(store: Store, now: float | None = None) -> StoreStatus:
     free = store.free_bytes()
     if free is not None:
         lines["room left"] = f"{free / 2**30:,.1f} GiB"
-    last = seen.runs[0] if seen.runs else None
+    last = last_run(seen.runs)
     return StoreStatus(lines, health(seen), last.id if last and last.words in UNFINISHED else None)

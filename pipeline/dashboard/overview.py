@@ -28,7 +28,10 @@ _ACTION_TONES = {"promote": "good", "keep": "", "rollback": "fair", "archive": "
 
 @dataclass(frozen=True)
 class RunLine:
-    """A run in a line; `gap` is the smallest relative gap, `model` the id of the model that it made."""
+    """A run in a line; `gap` is the smallest relative gap, `model` the id of the model that it made.
+
+    `seen` is when it ended, or when it was last heard of.
+    """
 
     id: str
     tone: str
@@ -37,6 +40,7 @@ class RunLine:
     problem: str = ""
     dataset: str = ""
     created: str = ""
+    seen: str = ""
     gap: float | None = None
     passes: float | None = None
     seconds: float | None = None
@@ -147,12 +151,18 @@ def overview(
     )
 
 
+def last_run(runs: Sequence[RunLine]) -> RunLine | None:
+    """Return the run that was last at work, which may be an old one that was resumed; None without any."""
+    return max(runs, key=lambda run: run.seen or run.created, default=None)
+
+
 def followed_line(record: RunRecord, run: RunView, now: float) -> RunLine:
     """Return the line of a run whose history was read."""
     if run.stage == "finished":
         return outcome_line(replace(record, outcome=run.outcome))
     last = {name: float(run.columns[name][-1]) for name in ("passes", "seconds")} if run.rounds else {}
-    return _run_line(record, verdict(run, now), reason=run.reason or "", gap=bound(run)[1], **last)
+    seen = "" if run.heard is None else datetime.fromtimestamp(run.heard, UTC).isoformat(timespec="seconds")
+    return _run_line(record, verdict(run, now), reason=run.reason or "", gap=bound(run)[1], seen=seen, **last)
 
 
 def outcome_line(record: RunRecord) -> RunLine:
@@ -169,6 +179,7 @@ def outcome_line(record: RunRecord) -> RunLine:
         passes=passes,
         seconds=seconds,
         model=None if model is None else str(model).rpartition("/")[2],
+        seen=str(outcome.get("finished") or ""),
     )
 
 
@@ -240,8 +251,8 @@ def _schedule_tiles(
 
 def _other_tiles(standing: Standing, records: Sequence[ModelRecord], runs: Sequence[RunLine]) -> list[Tile]:
     tiles = []
-    if runs:
-        last = runs[0]
+    last = last_run(runs)
+    if last is not None:
         took = "" if last.seconds is None else f", {duration(last.seconds)}"
         tiles.append(
             Tile("last run", last.words, f"{last.id}, begun {when(last.created)[:16]}{took}", last.tone)

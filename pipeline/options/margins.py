@@ -49,7 +49,7 @@ def make_margins(text: str, facts: ClassFacts | None, m: int) -> NDArray[np.floa
 def read_margins(path: Path) -> NDArray[np.float64]:
     """Return the m x m matrix in a .npy file or from numbers with commas between them."""
     try:
-        if path.suffix == ".npy":
+        if path.suffix.lower() == ".npy":
             return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
         return np.loadtxt(path, delimiter=",", ndmin=2)
     except (OSError, ValueError) as error:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from topline.solvers.names import DEFAULT_METHOD, LOSS_RULES, METHOD_NAMES, LossRule
+from topline.solvers.names import DEFAULT_METHOD, LOSS_RULES, METHOD_NAMES
 
 Weights = Literal["flat", "linear", "exponential"]
 
@@ -140,6 +140,8 @@ class TrainConfig(Options):
 
     @model_validator(mode="after")
     def _parameters_fit_the_loss(self) -> TrainConfig:
+        if self.loss not in LOSS_RULES:
+            raise ValueError(f"there is no loss named {self.loss!r}; use one of {', '.join(LOSS_RULES)}")
         if self.loss == "structured_hinge" and self.margins is None:
             raise ValueError(
                 "loss structured_hinge needs margins: give an m x m matrix as .npy or .csv, logit-adjusted,"
@@ -149,7 +151,7 @@ class TrainConfig(Options):
             raise ValueError(f"margins belong to loss structured_hinge, not to {self.loss}")
         if self.weights is not None and not self.loss.startswith("weighted_"):
             raise ValueError(f"weights belong to the weighted losses, not to {self.loss}")
-        rule = LOSS_RULES.get(self.loss, LossRule())
+        rule = LOSS_RULES[self.loss]
         if self.k is not None and not (rule.takes_k or rule.optional_k):
             raise ValueError(f"k belongs to the top-k losses, not to {self.loss}")
         parameters = (self.kernel_gamma, self.kernel_degree, self.kernel_coef0)

@@ -14,6 +14,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import SolveResult
+from topline.solvers.core.stopping import Status
 from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import Loss, make_loss
@@ -69,9 +70,12 @@ def shortfall(result: SolveResult, tol: float) -> str:
         if result.stationarity is None
         else f"with {result.stationarity:.2g} of the first gradient left"
     )
+    passes = how_many(result.passes, "passes")
+    if result.status is Status.INTERRUPTED:
+        return f"a callback stopped the training after {passes} {reached}, short of tol = {tol:g}"
     return (
-        f"training ended after {how_many(result.passes, 'passes')} ({result.status.value}) {reached}, short "
-        f"of tol = {tol:g}; scale the features, raise max_passes or raise tol"
+        f"training ended after {passes} ({result.status.value}) {reached}, short of tol = {tol:g}; scale the"
+        " features, raise max_passes or raise tol"
     )
 
 

@@ -172,6 +172,15 @@ def test_no_store_is_made_for_images_that_are_not_there(topline: Any, tmp_path: 
     assert not (tmp_path / "shop").exists()
 
 
+def test_a_loss_that_is_not_there_is_told_before_a_store_that_is_not(topline: Any, tmp_path: Path) -> None:
+    for command in ("train", "retrain"):
+        ran = topline(command, "--store", str(tmp_path / "shop"), "--loss", "hinge")
+        assert (ran.code, "there is no loss named 'hinge'; use one of max_hinge" in ran.err) == (
+            BAD_INPUT,
+            True,
+        )
+
+
 def test_a_dashboard_s_word_that_names_no_run_is_a_store(topline: Any, tmp_path: Path) -> None:
     ran = topline("dashboard", str(tmp_path / "shop"))
     assert f"there is no store at {tmp_path / 'shop'}" in ran.err
@@ -245,7 +254,7 @@ def test_models_can_be_certified_evaluated_listed_and_shown(topline: Any, store:
     assert listed[-1]["id"] == Path(model).name
     assert listed[-1]["accuracy"] == evaluation["topk"]
     assert topline("models", "show", model, "--json").json["id"] == Path(model).name
-    assert "yes" in topline("models", "list", "--store", store).out
+    assert f"{listed[-1]['relative_gap']:.2e}" in topline("models", "list", "--store", store).out
 
 
 def test_stopping_at_a_chosen_budget_is_a_success_and_at_the_default_one_is_not(

@@ -9,9 +9,12 @@ import pytest
 
 from topline.pipeline.cli.command import Outcome, finish
 from topline.pipeline.cli.entry import _ToStderr
+from topline.pipeline.cli.evaluate import sets_table
+from topline.pipeline.cli.models import models_table
 from topline.pipeline.cli.table import facts, metrics_line, metrics_lines, table, visible, without_class_means
 from topline.pipeline.evaluation import METRICS
 from topline.pipeline.evaluation.metrics import macro_top_k_accuracy
+from topline.pipeline.evaluation.records import SetQuality
 from topline.solvers import jit_cache
 
 
@@ -28,6 +31,26 @@ def test_many_metrics_are_in_lines_that_a_window_of_80_columns_does_not_cut() ->
     assert "   ".join(line.strip() for line in lines) == metrics_line(known)
     assert len(lines) > 1
     assert max(map(len, lines)) <= 80
+
+
+def test_a_list_of_models_and_a_table_of_sets_fit_a_window_of_80_columns() -> None:
+    model = {
+        "id": "m0001", "dataset": "d0001-2b76a348", "loss": {"name": "truncated_topk_entropy", "k": 5},
+        "C": 0.123, "method": "dual_ascent", "relative_gap": 5.71e-4, "certified": True,
+        "metrics": {"top-1": 0.992, "top-5": 1.0}, "stage": "candidate",
+    }  # fmt: skip
+    metrics = [METRICS["top-1"], METRICS["top-5"]]
+    narrow = models_table([model], metrics)
+    assert max(map(len, narrow)) <= 80
+    assert "method" not in narrow[0]
+    assert "  5.71e-04   " in narrow[2]
+    assert "  no 5.71e-04  " in models_table([{**model, "certified": False}], metrics)[2]
+    assert "  -  " in models_table([{**model, "certified": None, "relative_gap": None}], metrics)[2]
+    wide = models_table([{**model, "loss": {"name": "softmax"}}], metrics)
+    assert max(map(len, wide)) <= 80
+    assert "d0001 " in wide[2]
+    sets = [SetQuality(0.95, True, "probability", 100, 0.912, 12.34, 0.101, 0.851, 17)]
+    assert max(map(len, sets_table(sets))) <= 80
 
 
 # A line end, a colour, a byte that is not UTF-8, and a mark that turns what follows around.

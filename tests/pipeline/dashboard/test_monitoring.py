@@ -26,9 +26,9 @@ from topline.storage.models import (
     read_standing,
     record_decision,
 )
-from topline.storage.runs import finish_run
+from topline.storage.runs import create_run, finish_run
 from topline.storage.served_schedule import ServedSchedule, note_schedule
-from topline.storage.stores import Store, held_lease, open_store
+from topline.storage.stores import Store, held_lease, numbered_folders, open_store
 
 ALERTS = Path(__file__).resolve().parents[3] / "deploy" / "alerts.yaml"
 
@@ -183,3 +183,15 @@ def test_a_run_that_fell_silent_is_the_one_to_resume(tmp_path: Path) -> None:
     story.end()
     finish_run(store, story.run, {"status": "solved"})
     assert store_status(store, story.at + 3600.0).unfinished is None
+
+
+def test_the_last_run_is_the_one_that_was_last_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may be an old one that was resumed."""
+    store = open_store(str(tmp_path / "store"), create=True)
+    for moment, run in (("01:00", None), ("02:00", None), ("03:00", "r0001")):
+        monkeypatch.setattr(numbered_folders, "now", lambda at=moment: f"2026-03-01T{at}:00+00:00")
+        finish_run(store, run or create_run(store, {}), {"status": "max_passes"})
+    assert "r0001" in store_status(store).lines["last run"]
+    assert store_status(store).unfinished is None

@@ -531,6 +531,13 @@ def test_other_labels_start_afresh() -> None:
     np.testing.assert_array_equal(model.coef_, clone(model).fit(X[:40], Y[:40]).coef_)
 
 
+def test_a_callback_that_stops_a_fit_is_told_as_the_cause() -> None:
+    with pytest.warns(ConvergenceWarning, match=r"^a callback stopped the training after") as told:
+        model = fitted(C=100.0, tol=1e-8, callbacks=[lambda record, state: False])
+    assert model.status_ is Status.INTERRUPTED
+    assert "max_passes" not in str(told[0].message)
+
+
 def test_a_budget_that_runs_out_warns_and_still_certifies() -> None:
     with pytest.warns(
         ConvergenceWarning, match=r"ended after \d+ passes \(max_passes\).*short of tol = 1e-08"
