@@ -44,12 +44,13 @@ def read_labels(
 def _labels(
     path: Path, rows: int | None, name: str | None, ids: Sequence[str] | None, separator: str | None
 ) -> NDArray[Any]:
-    if path.suffix not in (".npz", *DELIMITERS):
-        refuse_names(path, "one array" if path.suffix == ".npy" else "a label per line", labels_name=name)
+    suffix = path.suffix.lower()
+    if suffix not in (".npz", *DELIMITERS):
+        refuse_names(path, "one array" if suffix == ".npy" else "a label per line", labels_name=name)
     try:
-        if path.suffix == ".npy":
+        if suffix == ".npy":
             return _npy(path)
-        if path.suffix == ".npz":
+        if suffix == ".npz":
             check_members(path)
             with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 names = list(archive.files)
@@ -88,14 +89,14 @@ def read_column(
     labels of a cell, `separator`, parts no columns.
     """
     try:
-        if path.suffix == ".npy":
+        if path.suffix.lower() == ".npy":
             values = _npy(path)
             if values.ndim != 1:
                 raise InputError(f"{path} has shape {values.shape}: give one value a row")
             return values
         with path.open(encoding="utf-8-sig", newline="") as file:
             if path.suffix.lower() in DELIMITERS:
-                lines = _lines(path, file, usual, separator)
+                lines = _lines(path, file, usual, separator, rows)
                 values = _csv_column(path, lines, usual, rows, chosen=chosen)
                 return values if ids is None else _by_id(path, lines, values, ids)
             return numbers_in([line.strip() for line in file.read().splitlines()])
@@ -111,11 +112,13 @@ def _npy(path: Path) -> NDArray[Any]:
     return values.ravel() if values.ndim == 2 and 1 in values.shape else values
 
 
-def _lines(path: Path, file: TextIO, usual: Sequence[str], separator: str | None) -> list[list[str]]:
+def _lines(
+    path: Path, file: TextIO, usual: Sequence[str], separator: str | None, rows: int | None
+) -> list[list[str]]:
     """Return the cells of each line of a text table.
 
     A single column may be several that another mark parts, as where a spreadsheet writes semicolons: then
-    every line has as many of them.
+    every line has as many of them.  Not so in a .tsv without a header, whose labels may hold commas.
     """
 
     def parted(mark: str) -> list[list[str]]:
@@ -125,7 +128,7 @@ def _lines(path: Path, file: TextIO, usual: Sequence[str], separator: str | None
     header = file.readline()
     known = delimiter_of(path, header, usual)
     lines = parted(known)
-    if any(len(line) > 1 for line in lines):
+    if any(len(line) > 1 for line in lines) or (path.suffix.lower() == ".tsv" and len(lines) == rows):
         return lines
     for mark in DELIMITERS[path.suffix.lower()]:
         if mark in header and mark not in (known, separator):

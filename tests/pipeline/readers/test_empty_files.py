@@ -52,8 +52,25 @@ def test_marks_within_the_only_column_part_no_columns(tmp_path: Path) -> None:
     place = tmp_path / "labels.csv"
     place.write_text('"Doe, John"\n"Roe, Ann"\n', encoding="utf-8")
     assert read_labels(place, 2).tolist() == ["Doe, John", "Roe, Ann"]
+    tabbed = tmp_path / "labels.TSV"
+    tabbed.write_text("Doe, John\nRoe, Ann\n", encoding="utf-8")
+    assert read_labels(tabbed, 2).tolist() == ["Doe, John", "Roe, Ann"]
+    tabbed.write_text("id, kind\n1, cat\n2, dog\n", encoding="utf-8")
+    with pytest.raises(InputError, match="has the columns id, kind"):
+        read_labels(tabbed, 2)
     place.write_text("cat;dog\ndog;cow\n", encoding="utf-8")
     assert read_labels(place, 2, separator=";").tolist() == ["cat;dog", "dog;cow"]
+
+
+def test_suffixes_in_capitals_mean_the_same(tmp_path: Path) -> None:
+    (tmp_path / "labels.CSV").write_text("id,kind\n1,cat\n2,dog\n", encoding="utf-8")
+    assert read_labels(tmp_path / "labels.CSV", 2, "kind").tolist() == ["cat", "dog"]
+    np.save(tmp_path / "labels.npy", [3, 1])
+    (tmp_path / "labels.npy").rename(tmp_path / "labels.NPY")
+    assert read_labels(tmp_path / "labels.NPY", 2).tolist() == [3, 1]
+    np.savez(tmp_path / "labels.npz", kind=[3, 1], other=[0, 0])
+    (tmp_path / "labels.npz").rename(tmp_path / "labels.NPZ")
+    assert read_labels(tmp_path / "labels.NPZ", 2, "kind").tolist() == [3, 1]
 
 
 def test_text_in_another_encoding_is_told_so(tmp_path: Path) -> None:
