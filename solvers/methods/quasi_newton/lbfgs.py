@@ -41,7 +41,7 @@ from topline.solvers.methods.quasi_newton.class_metric import (
 )
 from topline.solvers.methods.quasi_newton.class_turns import TURNS, with_asked, with_renewed
 from topline.solvers.methods.quasi_newton.pairs import CURVATURES, Metric, Pairs, most_pairs
-from topline.solvers.methods.quasi_newton.parts import NONE, Lines, Parts, chosen
+from topline.solvers.methods.quasi_newton.parts import NONE, Lines, Parts, chosen, gradient_steps
 from topline.solvers.methods.quasi_newton.row_metric import (
     METRIC,
     RowMetric,
@@ -103,7 +103,7 @@ class Lbfgs(Method):
         memory = before.memory
         first_step = "line" in memory and not Pairs.of(memory, parts).steps
         if first_step and _is_of_all_rows(memory) and misled(problem, stats):
-            return _without_metric(measured, parts)
+            return _without_metric(problem, measured, parts)
         values, gradient = parts.values(problem, before.W, stats), gradient_of(problem, before.W, stats)
         searches = Searches.of(problem, before, values, gradient)
         if searches.are_over(memory, exact=before.exact):
@@ -114,7 +114,7 @@ class Lbfgs(Method):
             memory, pairs, metric, passes = _with_metric(problem, run, measured, searches)
             descent = Descent.of(gradient, pairs, metric, off)
             pairs, direction = descent.pairs, chosen(off, descent.direction, direction)
-            lines = descent.lines(values).where(off, lines)
+            lines = descent.lines(problem, values).where(off, lines)
         base = chosen(searches.taken, before.W, memory.get("base", NONE))
         direction = chosen(~searches.rest, direction, NONE)
         remembered = {
@@ -244,12 +244,12 @@ def _is_of_all_rows(memory: Mapping[str, Float64Array]) -> bool:
     return METRIC[0] in memory
 
 
-def _without_metric(measured: Measurement, parts: Parts) -> Advance:
+def _without_metric(problem: Problem, measured: Measurement, parts: Parts) -> Advance:
     """Go back to where the first step began, and descend as the gradient does there."""
     memory = measured.before.memory
     base, gradient, begun = memory["base"], memory["gradient"], Lines.of(memory["line"])
     slopes = -parts.inner(gradient, gradient) * (begun.slopes < 0.0)
-    lines = Lines.start(begun.values, slopes, np.zeros_like(slopes, dtype=np.bool_))
+    lines = Lines.start(begun.values, slopes, gradient_steps(problem, begun.values, slopes))
     remembered = {
         "base": base,
         "gradient": gradient,

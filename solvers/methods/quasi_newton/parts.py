@@ -10,6 +10,7 @@ point of its own: where one class is to try another step, the others set off in 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +27,8 @@ from topline.solvers.typing import Float64Array
 _OF_A_LINE = 8
 #: The share of a first step that was too long which the next one has at least.
 _LEAST_SHARE = 0.1
+#: Steps of Newton's method that find the least value of a model.
+_MODEL_STEPS = 12
 
 
 @dataclass(frozen=True)
@@ -118,16 +121,9 @@ class Lines:
         return cls(tuple(Bracket.of(line) for line in values.reshape(-1, _OF_A_LINE)))
 
     @classmethod
-    def start(cls, values: Float64Array, slopes: Float64Array, scaled: NDArray[np.bool_]) -> Lines:
-        """Begin with a step of 1 where that is `scaled`; a part that is at rest has the slope 0.
-
-        P is not negative, so that without a scale the step at which its tangent is zero is not too short.
-        """
-        steps = [
-            1.0 if known or slope == 0.0 else value / -slope
-            for value, slope, known in zip(values.tolist(), slopes.tolist(), scaled, strict=True)
-        ]
-        return cls(tuple(map(Bracket.start, values.tolist(), slopes.tolist(), steps)))
+    def start(cls, values: Float64Array, slopes: Float64Array, steps: Float64Array) -> Lines:
+        """Begin with a first step of every part; one that is at rest has the slope 0."""
+        return cls(tuple(map(Bracket.start, values.tolist(), slopes.tolist(), steps.tolist())))
 
     def to_array(self) -> Float64Array:
         """Return the numbers, (8,) of one part or (m, 8)."""
@@ -178,6 +174,31 @@ class Lines:
         """Return these in some parts, and others in the rest."""
         pairs = zip(self.brackets, others.brackets, parts, strict=True)
         return Lines(tuple(mine if here else other for mine, other, here in pairs))
+
+
+def gradient_steps(problem: Problem, values: Float64Array, slopes: Float64Array) -> Float64Array:
+    """Return for every part the step along -grad P, of slope -|grad P|^2, to the least value of a model of P.
+
+    In the model the scores of all rows rise alike.  A hinge falls along its tangent to zero.  A smooth loss
+    falls as L(t) = c log(1 + (M - 1) exp(-a t)), as the softmax does from W = 0, with M = 2 where classes do
+    not compete; with lam t^2 |grad P|^2 / 2 the least value is at u = a t where u (e^u + M - 1) = M a / lam.
+    Without a slope the step is 1.
+    """
+    steps, moving = np.ones_like(values), (slopes < 0.0) & (values > 0.0)
+    values, falls = values[moving], -slopes[moving]
+    if not problem.form.smooth:
+        steps[moving] = np.minimum(values / falls, 1.0 / problem.lam)
+        return steps
+    M = float(problem.m if problem.form.family.balanced else 2)
+    a = falls * (M / (M - 1.0) * math.log(M)) / values
+    goal = M * a / problem.lam
+    # Newton's method falls onto the root of a convex function from any point right of it.
+    u = np.minimum(a / problem.lam, np.log1p(goal))
+    for _ in range(_MODEL_STEPS):
+        powers = np.exp(u)
+        u -= (u * (powers + M - 1.0) - goal) / (powers * (1.0 + u) + M - 1.0)
+    steps[moving] = u / a
+    return steps
 
 
 def _convex_after(line: Bracket, value: float, slope: float) -> Bracket:

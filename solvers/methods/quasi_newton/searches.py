@@ -13,7 +13,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.quasi_newton.best_parts import STALLED, VALUES
 from topline.solvers.methods.quasi_newton.pairs import Metric, Pairs, most_pairs
-from topline.solvers.methods.quasi_newton.parts import NONE, Lines, Parts, chosen
+from topline.solvers.methods.quasi_newton.parts import NONE, Lines, Parts, chosen, gradient_steps
 from topline.solvers.typing import Float64Array
 
 #: Steps that are tried along one direction before it is given up.
@@ -49,7 +49,7 @@ class Searches:
         memory, parts, exact = before.memory, Parts.of(problem), before.exact
         pairs = Pairs.of(memory, parts)
         rest = lost = np.zeros(len(values), dtype=np.bool_)
-        taken, lines = ~rest, Lines.start(values, np.zeros_like(values), ~rest)
+        taken, lines = ~rest, Lines.start(values, np.zeros_like(values), np.ones_like(values))
         if "line" in memory:
             lines = Lines.of(memory["line"])
             rested, slopes = lines.slopes == 0.0, parts.inner(gradient, memory["direction"])
@@ -117,6 +117,7 @@ class Descent:
         scaled = ~wrong & (pairs.known if metric is None else True)
         return cls(direction, np.where(off, slopes, 0.0), scaled, pairs)
 
-    def lines(self, values: Float64Array) -> Lines:
-        """Return the searches along it, from P of every part."""
-        return Lines.start(values, self.slopes, self.scaled)
+    def lines(self, problem: Problem, values: Float64Array) -> Lines:
+        """Return the searches along it, from P of every part; where that is scaled the first step is 1."""
+        steps = gradient_steps(problem, values, self.slopes)
+        return Lines.start(values, self.slopes, np.where(self.scaled, 1.0, steps))

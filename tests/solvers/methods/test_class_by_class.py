@@ -97,7 +97,7 @@ def test_the_best_point_is_put_together_class_by_class() -> None:
 
 
 def test_lines_keep_what_rests_and_what_was_lost() -> None:
-    lines = Lines.start(np.ones(3), np.array([-1.0, -2.0, 0.0]), np.array([True, False, False]))
+    lines = Lines.start(np.ones(3), np.array([-1.0, -2.0, 0.0]), np.array([1.0, 0.5, 1.0]))
     assert lines.steps.tolist() == [1.0, 0.5, 1.0]
     rest, lost = np.array([False, True, True]), np.array([False, True, False])
     again = Lines.of(lines.at_rest(rest, lost).to_array())
@@ -114,7 +114,7 @@ def test_a_step_that_is_much_too_long_is_shortened_by_the_tangents() -> None:
 
     trials = {}
     for count in (1, 2):
-        lines = Lines.start(*(np.full(count, number) for number in at(0.0)), np.ones(count, dtype=np.bool_))
+        lines = Lines.start(*(np.full(count, number) for number in at(0.0)), np.ones(count))
         while not (taken := lines.accept(*at(lines.steps))).all():
             lines = lines.after(*at(lines.steps), taken)
         trials[count] = lines.trials.tolist()

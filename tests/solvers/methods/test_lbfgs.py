@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import scale
 
+from tests.benchmarks.datasets import relu_features
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import M, examples
@@ -36,6 +37,7 @@ from topline.solvers.methods.line_search import Bracket
 from topline.solvers.methods.quasi_newton.class_metric import arrays_of_classes
 from topline.solvers.methods.quasi_newton.lbfgs import arrays_of_lbfgs
 from topline.solvers.methods.quasi_newton.pairs import Pairs, most_pairs
+from topline.solvers.methods.quasi_newton.parts import gradient_steps
 from topline.solvers.methods.quasi_newton.row_metric import arrays_of_metric
 from topline.solvers.run import loop as iteration
 
@@ -356,6 +358,41 @@ def test_steps_that_only_slopes_can_tell_apart_are_taken() -> None:
     assert not line.accepts(value + 1e-16, 0.9e-12)  # as far on the other side
     assert not line.accepts(value + 1e-16, -0.95e-12)  # hardly any way at all
     assert not line.accepts(value + 1e-5, 1e-14)
+
+
+@pytest.mark.parametrize("lam", [1e-8, 1e-3, 1.0, 1e3])
+@pytest.mark.parametrize(("loss", "classes"), [(Softmax(), 7), (OneVsAll("logistic"), 2)])
+def test_the_first_step_is_to_the_least_value_of_its_model(loss, classes, lam) -> None:
+    """Brute force finds no lower point, and the model has the value and the slope that it is given."""
+    problem = Problem(loss, n=20, d=3, m=7, lam=lam)
+    values, falls = np.array([0.3, math.log(classes), 40.0]), np.array([2.0, 1e-3, 5.0])
+    steps = gradient_steps(problem, values, -falls)
+    for value, fall, step in zip(values, falls, steps, strict=True):
+        c = value / math.log(classes)
+        a = fall / c * classes / (classes - 1)
+
+        def model(t, c=c, a=a, fall=fall):
+            return c * np.log1p((classes - 1) * np.exp(-a * t)) + 0.5 * lam * fall * t**2
+
+        assert model(0.0) == pytest.approx(value)
+        assert (model(1e-6 * step) - model(0.0)) / (1e-6 * step) == pytest.approx(-fall, rel=1e-3)
+        assert model(step) <= model(step * np.linspace(0.0, 3.0, 3_001)).min() * (1.0 + 1e-12)
+
+
+def test_the_first_step_of_a_hinge_is_to_where_its_tangent_is_zero() -> None:
+    """A part without a slope, or without a loss, is left at a step of 1; lam bounds the step."""
+    problem = Problem(MaxHinge(), n=20, d=3, m=7, lam=0.1, smoothing=0.5)
+    steps = gradient_steps(problem, np.array([1.0, 3.0, 1.0, 0.0]), np.array([-2.0, -0.2, 0.0, -1.0]))
+    assert steps.tolist() == [0.5, 10.0, 1.0, 1.0]
+
+
+def test_rows_that_come_apart_take_few_passes() -> None:
+    """A first step to where the tangent of P is zero is a little too short, and there are 18 of them."""
+    X, y = relu_features(3_000, 1_024, 300)
+    X = scale(X.astype(np.float64)).astype(np.float32)
+    result = solve(X, y, Softmax(), lam=1.0 / len(y), method="lbfgs")
+    assert result.status is Status.SOLVED
+    assert result.passes <= 13
 
 
 def test_more_steps_are_remembered_where_W_is_small() -> None:
