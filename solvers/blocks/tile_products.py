@@ -14,6 +14,8 @@ GROUP = 4
 _WHOLE = 2
 #: Gram matrices from which on, and columns up to which, the products of all pairs of columns are made once.
 _MANY_GRAMS, _FEW_COLUMNS = 12, 128
+#: Columns up to which rows that are in few of the matrices are added one by one.
+_NARROW = 48
 #: Rows whose pairs stay in the cache between their making and their use.
 _ROWS_OF_PAIRS = 256
 
@@ -194,6 +196,9 @@ def add_weighted_grams(grams: Float64Array, X: Rows, weights: FloatArray) -> Non
     """Add sum_i weights[i, q] x_i x_i^T for every column q of weights (r, q) to grams (q, d, d)."""
     count, d = weights.shape[1], X.shape[1]
     few = 2 * np.count_nonzero(weights) < weights.size
+    if few and d <= _NARROW and not is_sparse(X):
+        _add_few(grams, X, weights)
+        return
     if is_sparse(X) or few or count < _MANY_GRAMS or d > _FEW_COLUMNS:
         for q in range(count):
             grams[q] += weighted_gram(X, weights[:, q])
@@ -225,6 +230,18 @@ def weighted_gram(X: Rows, weights: FloatArray) -> Float64Array:
     scaled = weights[rows, None].astype(X.dtype)
     product = part.multiply(scaled).T @ part if is_sparse(part) else (part * scaled).T @ part
     return np.asarray(product.toarray() if is_sparse(product) else product)
+
+
+@jit
+def _add_few(grams: Float64Array, X: FloatArray, weights: FloatArray) -> None:
+    """Add what `add_weighted_grams` does, row by row."""
+    for i in range(X.shape[0]):
+        for q in range(grams.shape[0]):
+            if weights[i, q] != 0.0:
+                for j in range(X.shape[1]):
+                    x = weights[i, q] * X[i, j]
+                    for k in range(X.shape[1]):
+                        grams[q, j, k] += x * X[i, k]
 
 
 @jit

@@ -51,10 +51,10 @@ _BATCHED = 64
 #: save, and else where a solution takes so many times the products of the first after them.
 _NARROW = 40
 _STALE = 1.5
-#: Numbers in W, and classes, up to which a hinge's whole Hessian is formed and factored: anew where the one
-#: of an earlier step asks for more products than these.
+#: Numbers in W, and classes, up to which a hinge's whole Hessian is formed and factored; and bounds of how
+#: many products the factor of an earlier step may ask for before it is made anew.
 _HESSIAN_SIDE, _HESSIAN_CLASSES = 2_896, 32
-_FACTOR_PRODUCTS = 6
+_FEW_PRODUCTS, _MOST_PRODUCTS = 4.0, 6.0
 #: A step that is shorter leads to where the Hessian is another one.
 SHORT = 0.3
 #: The same for a smooth loss with a closed form, once a step with Gram matrices has taken more products than
@@ -156,6 +156,11 @@ def factors_hessian(problem: Problem) -> bool:
     return problem.m <= _HESSIAN_CLASSES and problem.m * problem.d <= _HESSIAN_SIDE
 
 
+def _factor_products(problem: Problem) -> float:
+    """Return how many products cost as much as a new factor of (d m)^3 / 3 steps in float64."""
+    return min(max((problem.m * problem.d) ** 2 / (6.0 * problem.n), _FEW_PRODUCTS), _MOST_PRODUCTS)
+
+
 def formed_numbers(problem: Problem) -> int:
     """Return how many numbers the largest matrix has that blocks may be asked to sum."""
     side, m = problem.m * problem.d, problem.m
@@ -182,10 +187,10 @@ def newton_step(
         memory[_COUNT] = np.array([float(products)])
     step = least_slope(lambda step: counted.slope(V, step), slope) if slope < 0.0 else 0.0
     if _FACTOR in memory:
-        if products > _FACTOR_PRODUCTS or step < SHORT:
+        if products > _factor_products(problem) or step < SHORT:
             del memory[_FACTOR]
     elif _GRAMS in memory:
-        if problem.form.smooth and products > max(_FACTOR_PRODUCTS, _SHARE_OF_SIDE * problem.m * problem.d):
+        if problem.form.smooth and products > max(_MOST_PRODUCTS, _SHARE_OF_SIDE * problem.m * problem.d):
             memory[_WHOLE] = np.ones(1)
         stale = products > _STALE * float(memory[_COUNT][0])
         if stale or problem.d <= _NARROW * problem.m:
@@ -219,7 +224,8 @@ def _direction(
         product, last = inner(residual, z), product
         if product <= _RESIDUAL**2 * first or not counted.allows_product():
             break
-        if products >= _FACTOR_PRODUCTS and _FACTOR in memory and not counted.problem.form.smooth:
+        stale = products >= _factor_products(counted.problem)
+        if stale and _FACTOR in memory and not counted.problem.form.smooth:
             # The factor is that of another Hessian: its own costs no more than a product.
             del memory[_FACTOR]
             fresh = _renew(counted, memory)
@@ -295,10 +301,7 @@ def _wants_factor(problem: Problem, memory: Mapping[str, Float64Array]) -> bool:
 def _preconditioner(
     problem: Problem, memory: Mapping[str, Float64Array]
 ) -> Callable[[Float64Array], Float64Array]:
-    """Return the product with the inverse of what the memory holds.
-
-    That is the factored Hessian, lam I + the Gram matrix of each class, or nothing.
-    """
+    """Return the product with the inverse of the factored Hessian, of the Gram matrices + lam I, or of I."""
     if _FACTOR in memory:
         factor = memory[_FACTOR]
         return lambda residual: cho_solve((factor, True), residual.T.ravel()).reshape(residual.T.shape).T
@@ -317,13 +320,9 @@ def _preconditioner(
         factors = [cho_factor(gram) for gram in damped]
     except LinAlgError:
         return lambda residual: residual
-    return lambda residual: (
-        np.stack(
-            [
-                cho_solve(factor, part)
-                for factor, part in zip(factors, residual.T.reshape(count, side), strict=True)
-            ]
-        )
-        .reshape(residual.T.shape)
-        .T
-    )
+
+    def solved(residual: Float64Array) -> Float64Array:
+        parts = zip(factors, residual.T.reshape(count, side), strict=True)
+        return np.stack([cho_solve(*pair) for pair in parts]).reshape(residual.T.shape).T
+
+    return solved

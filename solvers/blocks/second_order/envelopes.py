@@ -6,6 +6,7 @@ J_i = -du/dq times the step for every loss, exact up to rounding where no kink l
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,6 +55,13 @@ class CurvedRows:
         """Bytes of everything but X."""
         kept = self.rows, self.y, self.weights, self.scores, self.U, self.classes
         return sum(int(part.nbytes) for part in kept if part is not None)
+
+    def of(self, rows: IntArray) -> CurvedRows:
+        """Return some of them, without their features."""
+        return CurvedRows(
+            self.rows[rows], None, self.y[rows], self.weights[rows], self.scores[rows], self.U[rows],
+            self.classes[rows],
+        )  # fmt: skip
 
 
 class Envelopes:
@@ -127,21 +135,24 @@ class Envelopes:
         return np.abs(self.moved(curved, probe)) > flat * largest
 
     def jacobians(self, curved: CurvedRows) -> Float64Array:
-        """Return J_i (r, m, m), class by class, symmetric.
+        """Return J_i (r, m, m), symmetric, 0 but for pairs of classes in which u moves.
 
         u is a projection onto a polytope, over c, where all scores are smoothed: c J is the projector onto
         the directions of a face.  Differences are drawn to one: their rounding may be large beside lam.
         """
         m = curved.scores.shape[1]
-        units = (np.broadcast_to(unit, curved.scores.shape) for unit in np.eye(m))
-        J = np.stack([self.moved(curved, unit) for unit in units], axis=2)
+        J = np.zeros((len(curved.scores), m, m))
+        for k, unit in enumerate(np.eye(m)):
+            moving = np.flatnonzero(curved.classes[:, k])
+            if moving.size:
+                J[moving, :, k] = self.moved(curved.of(moving), np.broadcast_to(unit, (len(moving), m)))
         J[np.abs(J) <= _FLAT / self._stiffness] = 0.0
-        J = 0.5 * (J + J.transpose(0, 2, 1))
-        if self._all_smoothed:
-            J *= self._stiffness
-            for start in range(0, len(J), _DRAWN_ROWS):
-                J[start : start + _DRAWN_ROWS] = _purified(J[start : start + _DRAWN_ROWS])
-            J /= self._stiffness
+        for rows, classes in _alike_rows(curved.classes):
+            at = rows[:, None, None], classes[:, :, None], classes[:, None, :]
+            part = J[at]
+            part = 0.5 * (part + part.transpose(0, 2, 1))
+            J[rows] = 0.0
+            J[at] = _purified(self._stiffness * part) / self._stiffness if self._all_smoothed else part
         return J
 
     def diagonals(self, curved: CurvedRows) -> Float64Array:
@@ -152,6 +163,16 @@ class Envelopes:
         count = curved.classes.sum(axis=1, keepdims=True)
         share = np.where(count > 1, 1.0 - 1.0 / np.maximum(count, 1), 1.0)
         return np.asarray(curved.classes * share / self._stiffness)
+
+
+def _alike_rows(classes: Any) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield some rows (r,) at a time in which k of the classes (n, m) are set, and these (r, k)."""
+    counts = classes.sum(axis=1)
+    for count in np.unique(counts):
+        rows = np.flatnonzero(counts == count)
+        for start in range(0, len(rows), _DRAWN_ROWS):
+            some = rows[start : start + _DRAWN_ROWS]
+            yield some, np.nonzero(classes[some])[1].reshape(len(some), count)
 
 
 def _purified(near: Float64Array) -> Float64Array:

@@ -53,13 +53,10 @@ def hessian(
         clock.product()
         if envelopes.closed:
             entries = envelopes.pairs(curved, X.dtype)
-            clock.row_work()
-            add_weighted_grams(total, X, entries)
         else:
-            J = envelopes.jacobians(curved) * curved.weights[:, None, None]
-            clock.row_work()
-            for pair, (j, k) in enumerate(zip(second, first, strict=True)):
-                total[pair] += weighted_gram(X, J[:, j, k])
+            entries = envelopes.jacobians(curved)[:, second, first] * curved.weights[:, None]
+        clock.row_work()
+        add_weighted_grams(total, X, entries)
         visited += len(curved.rows)
         clock.product()
     return BlockStats(rows=rows, product=_laid_out(total, m), visited=visited, **clock.seconds())

@@ -285,6 +285,7 @@ def test_rows_of_the_hessian_are_projectors_however_large_c_is(loss) -> None:
     rows = CurvedRows(np.arange(N), None, Y.astype(np.int32), WEIGHTS, scores, np.zeros_like(scores))
     envelopes = Envelopes(at.problem, at.sigma)
     rows = replace(rows, U=envelopes.gradients(scores, rows.y, WEIGHTS))
+    rows = replace(rows, classes=envelopes.moving(rows, (0, 0)))
     projectors = at.sigma * envelopes.jacobians(rows)
     assert np.abs(projectors).max() > 0.4
     np.testing.assert_allclose(projectors @ projectors, projectors, rtol=0, atol=1e-13)
@@ -298,7 +299,8 @@ def test_rows_of_the_hessian_look_no_further_than_the_next_kink() -> None:
     envelopes = Envelopes(problem, sigma)
     y, weights = np.zeros(2, dtype=np.int32), np.ones(2)
     U = envelopes.gradients(scores, y, weights)
-    J = sigma * envelopes.jacobians(CurvedRows(np.arange(2), None, y, weights, scores, U))
+    rows = CurvedRows(np.arange(2), None, y, weights, scores, U, classes=np.ones((2, 3), dtype=np.bool_))
+    J = sigma * envelopes.jacobians(rows)
     two = np.array([[1.0, -1.0, 0.0], [-1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]) / 2.0
     np.testing.assert_allclose(J, [two, np.eye(3) - 1.0 / 3.0], rtol=0, atol=1e-9)
 
