@@ -119,5 +119,7 @@ class Descent:
 
     def lines(self, problem: Problem, values: Float64Array) -> Lines:
         """Return the searches along it, from P of every part; where that is scaled the first step is 1."""
-        steps = gradient_steps(problem, values, self.slopes)
-        return Lines.start(values, self.slopes, np.where(self.scaled, 1.0, steps))
+        steps = np.ones_like(values)
+        if not self.scaled.all():
+            steps = np.where(self.scaled, steps, gradient_steps(problem, values, self.slopes))
+        return Lines.start(values, self.slopes, steps)
