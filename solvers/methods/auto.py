@@ -37,7 +37,7 @@ _WATCHED = (40, 12)
 _FEW_NUMBERS = 512
 _TOO_MANY = (120.0, 250.0)
 #: On one block the whole Hessian of W, so often factored, adds to that, up to so many passes in all.
-_FACTORS, _MOST = 10.0, 500.0
+_FACTORS, _MOST = 2.0, 500.0
 #: Dual variables of a smooth loss up to which it takes dual ascent, where C |x|^2 is at most so large in
 #: samples of so many rows.
 _MOST_DUALS, _MODERATE = 1 << 24, 128.0
