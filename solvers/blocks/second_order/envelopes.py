@@ -142,18 +142,28 @@ class Envelopes:
         """
         m = curved.scores.shape[1]
         J = np.zeros((len(curved.scores), m, m))
-        for k, unit in enumerate(np.eye(m)):
-            moving = np.flatnonzero(curved.classes[:, k])
-            if moving.size:
-                J[moving, :, k] = self.moved(curved.of(moving), np.broadcast_to(unit, (len(moving), m)))
-        J[np.abs(J) <= _FLAT / self._stiffness] = 0.0
-        for rows, classes in _alike_rows(curved.classes):
+        support = np.zeros(curved.scores.shape, dtype=np.bool_)
+        # One random step may leave a class by chance where it was, but no other class of its face does.
+        found = curved.classes
+        while found.any():
+            self._add_columns(J, curved, found)
+            support |= found
+            found = np.any(J != 0.0, axis=2) & ~support
+        for rows, classes in _alike_rows(support):
             at = rows[:, None, None], classes[:, :, None], classes[:, None, :]
             part = J[at]
             part = 0.5 * (part + part.transpose(0, 2, 1))
-            J[rows] = 0.0
             J[at] = _purified(self._stiffness * part) / self._stiffness if self._all_smoothed else part
         return J
+
+    def _add_columns(self, J: Float64Array, curved: CurvedRows, classes: Any) -> None:
+        """Write the columns of some classes (r, m) of each row to J (r, m, m); what is rounding is 0."""
+        m = J.shape[1]
+        for k, unit in enumerate(np.eye(m)):
+            rows = np.flatnonzero(classes[:, k])
+            if rows.size:
+                column = self.moved(curved.of(rows), np.broadcast_to(unit, (len(rows), m)))
+                J[rows, :, k] = np.where(np.abs(column) > _FLAT / self._stiffness, column, 0.0)
 
     def diagonals(self, curved: CurvedRows) -> Float64Array:
         """Return J_i,jj (r, m), as if the classes in which u moves were centred, or from u of an entropy."""

@@ -292,6 +292,23 @@ def test_rows_of_the_hessian_are_projectors_however_large_c_is(loss) -> None:
     np.testing.assert_allclose(projectors, projectors.transpose(0, 2, 1), rtol=0, atol=1e-15)
 
 
+def test_a_class_that_a_random_step_leaves_where_it_was_is_in_the_hessian() -> None:
+    """Of the classes in which u moves any may be missing, as long as there is another one of its face."""
+    at = At(TopKHinge(2))
+    at.gradient(at.W)
+    scores = X @ at.W
+    rows = CurvedRows(np.arange(N), None, Y.astype(np.int32), WEIGHTS, scores, np.zeros_like(scores))
+    envelopes = Envelopes(at.problem, at.sigma)
+    rows = replace(rows, U=envelopes.gradients(scores, rows.y, WEIGHTS))
+    classes = envelopes.moving(rows, (0, 0))
+    whole = envelopes.jacobians(replace(rows, classes=classes))
+    for j in range(M):
+        others = classes.copy()
+        others[classes.sum(axis=1) > 1, j] = False
+        some = envelopes.jacobians(replace(rows, classes=others))
+        np.testing.assert_allclose(some, whole, rtol=0, atol=1e-12 * np.abs(whole).max())
+
+
 def test_rows_of_the_hessian_look_no_further_than_the_next_kink() -> None:
     """A row misses its margin by 1e-3 in class 1; class 2 takes part where it misses it by half of that."""
     sigma, scores = 1e5, np.array([[0.0, 1e-3 - 1.0, 4e-4 - 1.0], [0.0, 1e-3 - 1.0, 6e-4 - 1.0]])
