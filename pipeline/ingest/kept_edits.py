@@ -14,8 +14,9 @@ logger = logging.getLogger(__name__)
 
 
 def newest_edited(store: Store) -> DatasetInfo | None:
-    """Return the newest version of a store that edits made, None without any."""
-    return next((info for info in reversed(list_datasets(store)) if info.key.startswith(EDITED)), None)
+    """Return the newest version of a store's images that edits made, None without any."""
+    of_images = (info for info in reversed(list_datasets(store)) if info.features.get("kind") == "images")
+    return next((info for info in of_images if info.key.startswith(EDITED)), None)
 
 
 def with_edits_of(dataset: Dataset, edited: DatasetInfo) -> DatasetInfo:

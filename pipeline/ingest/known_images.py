@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from topline.pipeline.ingest.editing import EDITED
 from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.errors import IntegrityError, NotFoundError
 from topline.storage.stores import Store, open_store
@@ -76,16 +77,27 @@ class KnownImages:
 
 
 def known_images(store: Store, features: Mapping[str, Any], dtype: str) -> KnownImages | None:
-    """Return the newest dataset of a store whose features were made like `features`; None without one."""
-    for info in reversed(list_datasets(store)):
-        same = all(info.features.get(name) == features[name] for name in SAME)
-        if same and info.layout == "dense" and info.dtype == dtype:
-            try:
-                return KnownImages(Dataset(store, info))
-            except (IntegrityError, NotFoundError) as error:
-                logger.warning("features of %s are not used again: %s", info.id, error)
-                return None
-    return None
+    """Return the newest dataset of a store whose features were made like `features`; None without one.
+
+    Of a version that edits made it is the one that was edited, which has all rows as the images have them.
+    """
+    alike = [
+        info
+        for info in reversed(list_datasets(store))
+        if all(info.features.get(name) == features[name] for name in SAME)
+        and info.layout == "dense"
+        and info.dtype == dtype
+    ]
+    if not alike:
+        return None
+    whole = next((info for info in alike if not info.key.startswith(EDITED)), alike[0])
+    # Edits add no rows: one with fewer is older, and what was edited is gone.
+    info = whole if whole.n_rows >= alike[0].n_rows else alike[0]
+    try:
+        return KnownImages(Dataset(store, info))
+    except (IntegrityError, NotFoundError) as error:
+        logger.warning("features of %s are not used again: %s", info.id, error)
+        return None
 
 
 @lru_cache(maxsize=2)

@@ -12,18 +12,19 @@ import pytest
 
 from tests.pipeline.fresh_photos import photograph, photographs, spoil
 from tests.pipeline.pictures import BAD_FILES
+from tests.pipeline.small_data import small_dataset
 from topline.pipeline.backbones.hog import Hog
 from topline.pipeline.cli.entry import main
 from topline.pipeline.cli.retrain import retraining_lines
 from topline.pipeline.images import ImageItem, folders
-from topline.pipeline.ingest import Edits, edited_dataset, extraction
+from topline.pipeline.ingest import Edits, edited_dataset, extract, extraction
 from topline.pipeline.jobs.retraining import RetrainResult, retrain
 from topline.pipeline.jobs.steps import STEPS, Steps
 from topline.pipeline.options import PromotionRule, RetrainConfig
 from topline.pipeline.options.ingest import ExtractConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry.decisions import champion_url, rollback
-from topline.pipeline.training import train
+from topline.pipeline.training import settings_of_model, train
 from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.models import list_models, load_model, read_standing
 from topline.storage.stores import LeaseHeldError, held_lease, open_store
@@ -300,6 +301,26 @@ def test_corrections_outlive_a_retraining(
     assert (labels["c0/000.png"], labels["c2/001.png"]) == ("c0", "c2")
 
 
+def test_a_model_of_corrected_labels_is_weighed_by_a_retraining_that_finds_nothing_new(
+    photos: Path, tmp_path: Path, described: list[int]
+) -> None:
+    """It is not trained again, and no image is described again, one that was left out neither."""
+    store = str(tmp_path / "store")
+    images = ExtractConfig(images=str(photos), backbone="hog:size=24,cells=8", val_share=0.1)
+    first = train(
+        TrainConfig(store=store, dataset=extract(images.model_copy(update={"store": store}), HERE).dataset)
+    )
+    model = load_model(first.model)
+    edits = Edits(frozenset({"c2/001.png"}), {"c0/000.png": "c1"})
+    info = edited_dataset(Dataset.open(model.store, model.record.dataset), edits)
+    second = train(settings_of_model(TrainConfig(dataset=info.id), first.model), HERE)
+    described.clear()
+    bare = RetrainConfig(store=store, extract=ExtractConfig(images=str(photos)))
+    done = retrain(bare, HERE)
+    assert (done.outcome, done.model, done.dataset) == ("promoted", second.model, info.id)
+    assert (sum(described), len(list_datasets(model.store))) == (0, 2)
+
+
 def test_a_correction_that_the_images_have_by_now_is_said_once(
     again: Callable[..., RetrainResult], edited: Dataset, photos: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -313,6 +334,19 @@ def test_a_correction_that_the_images_have_by_now_is_said_once(
     photograph(photos, 2, 900)
     again()
     assert "edits:" not in caplog.text
+
+
+def test_edits_of_features_that_were_imported_are_not_those_of_images(
+    again: Callable[..., RetrainResult], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    imported = small_dataset(tmp_path / "store", n=80)
+    edited_dataset(imported, Edits(frozenset(imported.sample_ids()[:1]), {}))
+    model = train(TrainConfig(store=str(tmp_path / "store"), **TRAINED), HERE).model[-5:]
+    done = again()
+    assert "edits:" not in caplog.text
+    assert (done.start["model"], done.start["from"]) == (model, "zero")
+    assert any("passes from zero, relative gap" in line for line in retraining_lines(done))
 
 
 def test_edits_that_are_damaged_or_not_recorded_are_said_to_be_undone(
