@@ -31,10 +31,9 @@ class Forgotten:
     """What was forgotten, and what the audit found.
 
     `rows` counts the rows in all versions; `removed` are the datasets that held them or digests of their ids,
-    `kept_as` the version
-    without them that takes the place of the newest, None where that was not one of them.  `models` were
-    trained on them, `mentions` are files that still name them; datasets `in_use` are out of sight, and stay
-    on the disk until nobody reads them.
+    `kept_as` the version without them that takes the place of the newest, None where that was not one of
+    them.  `models` were trained on them, `mentions` are files that still name them; datasets `in_use` are out
+    of sight, and stay on the disk until nobody reads them.
     """
 
     store: str
