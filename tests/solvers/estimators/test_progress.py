@@ -43,7 +43,7 @@ def test_callbacks_see_every_round_and_may_end_the_training(make: Any) -> None:
         seen.append(record.passes)
         return False
 
-    with pytest.warns(ConvergenceWarning, match="interrupted"):
+    with pytest.warns(ConvergenceWarning, match="a callback stopped the training"):
         make(tol=1e-9, callbacks=[watch]).fit(X, y)
     assert seen
 
