@@ -226,7 +226,7 @@ def _direction(
             break
         stale = products >= _factor_products(counted.problem)
         if stale and _FACTOR in memory and not counted.problem.form.smooth:
-            # The factor is that of another Hessian: its own costs no more than a product.
+            # The factor is that of another Hessian: its own costs no more than the products so far.
             del memory[_FACTOR]
             fresh = _renew(counted, memory)
             precondition = _preconditioner(counted.problem, memory)

@@ -179,9 +179,10 @@ class Lines:
 def gradient_steps(problem: Problem, values: Float64Array, slopes: Float64Array) -> Float64Array:
     """Return for every part the step along -grad P, of slope -|grad P|^2, to the least value of a model of P.
 
-    In the model the scores of all rows rise alike.  A hinge falls along its tangent to zero.  A smooth loss
-    falls as L(t) = c log(1 + (M - 1) exp(-a t)), as the softmax does from W = 0, with M = 2 where classes do
-    not compete; with lam t^2 |grad P|^2 / 2 the least value is at u = a t where u (e^u + M - 1) = M a / lam.
+    In the model the scores of all rows rise alike.  A hinge falls along its tangent to zero, but no further
+    than 1/lam: P bends upwards by lam at least, so that no least value lies beyond.  A smooth loss falls as
+    L(t) = c log(1 + (M - 1) exp(-a t)), as the softmax does from W = 0, with M = 2 where classes do not
+    compete; with lam t^2 |grad P|^2 / 2 the least value is at u = a t where u (e^u + M - 1) = M a / lam.
     Without a slope the step is 1.
     """
     steps, moving = np.ones_like(values), (slopes < 0.0) & (values > 0.0)

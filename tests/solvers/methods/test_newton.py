@@ -63,9 +63,9 @@ WEIGHTS = np.random.default_rng(1).uniform(0.0, 2.0, N)
 class At:
     """A point away from A = 0, on blocks that the rows are cut into."""
 
-    def __init__(self, loss, smoothing=0.0, blocks=3, features=X):
+    def __init__(self, loss, smoothing=0.0, blocks=3, features=X, **options):
         rng = np.random.default_rng(2)
-        self.problem = Problem(loss, n=N, d=D, m=M, lam=0.5 / N, smoothing=smoothing)
+        self.problem = Problem(loss, n=N, d=D, m=M, lam=0.5 / N, smoothing=smoothing, **options)
         self.executor = SerialExecutor(blocks=blocks)
         self.executor.bind(self.problem, features, Y, keep_duals=True, weights=WEIGHTS)
         self.sigma = 0.0 if self.problem.form.smooth else 0.7
@@ -128,6 +128,22 @@ def test_the_whole_hessian_multiplies_as_its_products_do(loss, features) -> None
     # A product is a difference over a step of 1e-7 of the envelope's width.
     np.testing.assert_allclose(found, product, rtol=0, atol=1e-5 * np.abs(product).max())
     np.testing.assert_allclose(hessian, hessian.T, rtol=0, atol=1e-12 * np.abs(hessian).max())
+
+
+@pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(2), UsunierHinge(2)], ids=lambda loss: loss.name)
+def test_the_whole_hessian_is_the_derivative_where_the_own_class_is_smoothed_less(loss) -> None:
+    """There c J is no projector, and its differences are taken as they are."""
+    at = At(loss, 0.4, smoothing_kind="others")
+    columns = []
+    for j in range(M):
+        for k in range(D):
+            V = np.zeros((D, M))
+            V[k, j] = 1e-6
+            column = (at.gradient(at.W - V) - at.gradient(at.W + V)) / 2e-6
+            columns.append(column.T.ravel())
+    at.gradient(at.W)
+    hessian = at.executor.run(GramRequest(**vars(at.point), whole=True)).product
+    np.testing.assert_allclose(hessian, columns, rtol=0, atol=1e-6 * np.abs(hessian).max())
 
 
 def test_a_softmax_that_gram_matrices_serve_badly_takes_its_whole_hessian() -> None:
