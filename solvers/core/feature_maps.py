@@ -89,3 +89,9 @@ class ClassEmbeddings:
     def summed(self, product: Float64Array) -> Float64Array:
         """Return a sum over classes of what they were given times their embeddings, (d, e)."""
         return np.asarray(product @ self.embeddings)
+
+
+def is_ordinary(feature_map: FeatureMap) -> bool:
+    """Return whether V is W, because psi(x, j) = e_j (x) x."""
+    embeddings = feature_map.embeddings if isinstance(feature_map, ClassEmbeddings) else np.empty((0, 0))
+    return np.array_equal(embeddings, np.eye(feature_map.classes))

@@ -53,6 +53,7 @@ class Problem:
         m - 1 other classes only (Lapin's thesis, prop. 6.2): two losses of one name (erratum h1).
     label_sets : what the labels y number where examples have several labels; None where y are classes.
     risk : how the losses of the examples make one number: "the mean loss" below is this number.
+    joint : whether scores are those of joint features, so that W has no column for each class.
 
     Raises
     ------
@@ -77,6 +78,7 @@ class Problem:
     smoothing_kind: SmoothingKind = "moreau"
     label_sets: LabelSets | None = None
     risk: Risk = MEAN_RISK
+    joint: bool = False
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -127,6 +129,11 @@ class Problem:
         return self.smoothing * self.own_share
 
     @property
+    def by_class(self) -> bool:
+        """Whether P is a sum over the classes of functions of one column of W each."""
+        return self.form.family.by_class and not self.joint
+
+    @property
     def mean_risk(self) -> bool:
         """Whether the risk is the mean of the losses."""
         return isinstance(self.risk, MeanRisk)
@@ -153,6 +160,7 @@ class Problem:
         sets = {} if self.label_sets is None else {"label_sets": self.label_sets.digest}
         return {
             **sets,
+            **({"joint": True} if self.joint else {}),
             "loss": self.loss.to_dict(),
             "n": self.n,
             "d": self.d,

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.feature_maps import ClassEmbeddings, FeatureMap
+from topline.solvers.core.feature_maps import FeatureMap, is_ordinary
 from topline.solvers.core.requests import (
     AscentRequest,
     ColumnRequest,
@@ -84,9 +84,7 @@ class MappedExecutor(WrappedExecutor):
 
     @cached_property
     def _ordinary(self) -> bool:
-        """Whether V is W, because psi(x, j) = e_j (x) x."""
-        embeddings = self._map.embeddings if isinstance(self._map, ClassEmbeddings) else np.empty((0, 0))
-        return np.array_equal(embeddings, np.eye(self._map.classes))
+        return is_ordinary(self._map)
 
     @cached_property
     def _norm(self) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.feature_maps import FeatureMap
+from topline.solvers.core.feature_maps import FeatureMap, is_ordinary
 from topline.solvers.core.inputs import checked_problem, checked_weights
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import SolveResult
@@ -87,6 +87,7 @@ def solve_with_features(
             f"the feature map is {feature_map!r}; give a value such as ClassEmbeddings(C)"
         )
     problem, rows, labels = checked_problem(X, y, loss, lam, smoothing, "moreau", feature_map.classes)
+    problem = replace(problem, joint=not is_ordinary(feature_map))
     weights = checked_weights(sample_weight, problem.n)
     spec, choice = chosen_method(method, problem)
     spec.refuse(problem)

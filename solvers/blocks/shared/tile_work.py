@@ -149,7 +149,7 @@ class FindVertex:
         self._alpha_u = self._alpha_sq = 0.0
         self._form = problem.form
         self._dense = request.envelope and isinstance(self._vertices, DenseVertices)
-        self._by_class = request.envelope and self._form.family.by_class
+        self._by_class = request.envelope and problem.by_class
         self._sums = np.zeros(ranking.N_SUMS + (problem.m if self._by_class else 0))
         self._openness, self._openness_sq = np.zeros(problem.m), 0.0
         self._moments: Float64Array | None = None

@@ -43,7 +43,7 @@ class Parts:
     @classmethod
     def of(cls, problem: Problem) -> Parts:
         """Return the parts in which P is minimised."""
-        return cls(problem.form.family.by_class)
+        return cls(problem.by_class)
 
     def values(self, problem: Problem, W: Float64Array, stats: BlockStats) -> Float64Array:
         """Return P of every part at W, from the answer of the blocks."""

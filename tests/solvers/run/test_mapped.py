@@ -12,6 +12,7 @@ from topline import (
     ClassEmbeddings,
     InvalidProblemError,
     MaxHinge,
+    OneVsAll,
     SerialExecutor,
     Softmax,
     Status,
@@ -28,6 +29,7 @@ LAM = 0.02
 CASES = [(method, TopKHinge(2), 0.0) for method in METHODS if method != "lbfgs"]
 CASES += [(method, TopKHinge(2), 0.5) for method in ("auto", "newton", "fw", "lbfgs", "fw_pairwise_columns")]
 CASES += [(method, Softmax(), 0.0) for method in METHODS if not method.endswith("columns")]
+CASES += [("lbfgs", OneVsAll("logistic"), 0.0)]
 
 
 @pytest.mark.parametrize(("method", "loss", "smoothing"), CASES)
@@ -121,6 +123,23 @@ def test_embeddings_are_joint_features_written_out(loss) -> None:
         soft = np.log(np.exp(other - own).sum(axis=1))
         value = 0.5 * LAM * np.sum(V**2) + (hinge if isinstance(loss, MaxHinge) else soft).mean()
         assert value >= result.dual
+
+
+@pytest.mark.parametrize("width", [3, M, 8], ids=["few", "as many as classes", "more"])
+def test_one_vs_all_with_embeddings_is_minimised_as_a_whole(width) -> None:
+    """Its loss is a sum over the classes, whose scores have weights in common: V has no column for each."""
+    C = np.random.default_rng(4).normal(size=(M, width))
+    result = solve_with_features(X, Y, OneVsAll("logistic"), LAM, ClassEmbeddings(C), tol=1e-5)
+    assert (result.status, result.method) == (Status.SOLVED, "lbfgs")
+    signs = np.where(np.arange(M) == Y[:, None], 1.0, -1.0)
+    losses = np.logaddexp(0.0, -signs * (X @ result.W @ C.T)).sum(axis=1)
+    objective = 0.5 * LAM * np.sum(result.W**2) + losses.mean()
+    assert result.primal == pytest.approx(objective, rel=1e-9)
+    newton = solve_with_features(
+        X, Y, OneVsAll("logistic"), LAM, ClassEmbeddings(C), tol=1e-5, method="newton"
+    )
+    assert newton.primal >= result.dual
+    assert result.primal >= newton.dual
 
 
 def pairs_of_digits(part: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
