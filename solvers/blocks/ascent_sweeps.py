@@ -227,6 +227,16 @@ def _fetch_sparse(
 
 
 @jit
+def _sizes(data: FloatArray, indices: IntArray, low: int, high: int, u: Float64Array) -> tuple[float, float]:
+    """Return |x|^2 and <x, u> of a sparse row."""
+    square = inner = 0.0
+    for p in range(low, high):
+        square += np.float64(data[p]) * np.float64(data[p])
+        inner += np.float64(data[p]) * u[indices[p]]
+    return square, inner
+
+
+@jit
 def sweep_csr(
     data: FloatArray,
     indices: IntArray,
@@ -269,11 +279,7 @@ def sweep_csr(
             continue
         low, high = indptr[places[t]], indptr[places[t] + 1]
         if norms[i] < 0.0:
-            square = inner = 0.0
-            for p in range(low, high):
-                square += np.float64(data[p]) * np.float64(data[p])
-                inner += np.float64(data[p]) * u[indices[p]]
-            norms[i], along[i] = square, inner
+            norms[i], along[i] = _sizes(data, indices, low, high, u)
         sparse_scores(W, data, indices, low, high, scores)
         for j in range(m):
             q[j] = scores[j] + apart[j] * along[i]
