@@ -94,8 +94,9 @@ def latest_checkpoint(
     for round_number in reversed(checkpoint_rounds(store, run_id)):
         try:
             record, files = read_checkpoint_record(store, run_id, round_number)
-            # Before its arrays are read, which may be large.
-            _check_fingerprint(run_id, record["meta"].get("fingerprint") or {}, fingerprint)
+            if fingerprint is not None:
+                # Before its arrays are read, which may be large; one that says nothing differs in every key.
+                _check_fingerprint(run_id, record["meta"].get("fingerprint", {}), fingerprint)
             group = ArrayGroup(files)
             group.check()
             if group.has_duals and check_duals:
@@ -132,9 +133,7 @@ def read_checkpoint_record(
     return record, FileSet(store, record["folder"], entries, f"checkpoint {round} of run {run_id}")
 
 
-def _check_fingerprint(run_id: str, found: Mapping[str, Any], expected: Mapping[str, Any] | None) -> None:
-    if expected is None:
-        return
+def _check_fingerprint(run_id: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     wanted = plain(expected)
     differing = sorted(key for key in {*found, *wanted} if found.get(key) != wanted.get(key))
     if differing:

@@ -203,6 +203,13 @@ def test_another_fingerprint_is_refused_by_name(
         latest_checkpoint(local_store, "r0001", fingerprint={**PRINT, **changes})
 
 
+def test_a_checkpoint_that_says_nothing_of_its_run_is_refused(local_store: Store) -> None:
+    save_checkpoint(local_store, "r0001", 1, {"W": A}, None, {})
+    assert latest_checkpoint(local_store, "r0001") is not None
+    with pytest.raises(MismatchError, match=f"its {', '.join(sorted(PRINT))} changed"):
+        latest_checkpoint(local_store, "r0001", fingerprint=PRINT)
+
+
 @pytest.mark.parametrize("victim", ["zarr.json", "W/c/0/0", "W/zarr.json", "duals/000000000000-000000000050"])
 @pytest.mark.parametrize("loss", ["flipped", "missing", "empty"])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(local_store: Store, victim: str, loss: str) -> None:
