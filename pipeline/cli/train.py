@@ -96,12 +96,13 @@ def _edited(
         config = settings_of_model(config, find_model(from_model))
     if without is None and labels_from is None:
         return config
-    from topline.pipeline.ingest import Edits, edited_dataset
+    from topline.pipeline.ingest import Edits, edited_dataset, tell_edits
     from topline.storage.datasets import Dataset
     from topline.storage.stores import open_store
 
     dataset = Dataset.open(open_store(config.store), config.dataset)
     edited = edited_dataset(dataset, Edits.read(without, labels_from))
+    tell_edits(dataset, Dataset(dataset.store, edited))
     return config.model_copy(update={"dataset": edited.id})
 
 

@@ -8,7 +8,7 @@ by content or id, and continue where they were interrupted.  Prediction describe
 from __future__ import annotations
 
 from topline.pipeline.ingest.changes import Changes, changes_between
-from topline.pipeline.ingest.editing import Edits, edited_dataset
+from topline.pipeline.ingest.editing import Edits, edited_dataset, tell_edits
 from topline.pipeline.ingest.extract_result import ExtractResult
 from topline.pipeline.ingest.extraction import extract
 from topline.pipeline.ingest.forgetting import forget
@@ -32,5 +32,6 @@ __all__ = [
     "names_line",
     "newest_edited",
     "open_backbone",
+    "tell_edits",
     "with_edits_of",
 ]

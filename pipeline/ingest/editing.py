@@ -64,7 +64,7 @@ class Edits:
         return cls(frozenset(out), {name: label for name, label in labels.items() if name not in out})
 
 
-def edited_dataset(dataset: Dataset, edits: Edits, *, forget: bool = False, tell: bool = True) -> DatasetInfo:
+def edited_dataset(dataset: Dataset, edits: Edits, *, forget: bool = False) -> DatasetInfo:
     """Store the version of `dataset` that the edits make, or find it; without any change it is `dataset`.
 
     Of rows that are left out it has the digests of their ids, by which a retraining leaves them out again,
@@ -84,25 +84,23 @@ def edited_dataset(dataset: Dataset, edits: Edits, *, forget: bool = False, tell
     recorded = _recorded(dataset, edits, labels, forget=forget)
     changed = len(kept) < len(ids) or not np.array_equal(labels, dataset.labels())
     if not changed and (recorded == dataset.edits() or not forget):
-        logger.info("no label differs from those of %s, and no row is left out", dataset.info.id)
         return dataset.info
     if not len(kept):
         raise InputError(f"nothing is left of dataset {dataset.info.id} without {len(ids):,} rows: keep some")
     chosen = {"edits of": dataset.info.digest, "kept": kept.tolist(), "labels": labels[kept].tolist()}
     key = digest_json({**chosen, "forgotten": True} if forget else chosen)
-    info = _written(dataset, kept, labels[kept], EDITED + key, recorded)
-    if tell:
-        said = edits_in_words(dataset, Dataset(dataset.store, info))
-        logger.info("dataset %s, made of %s: %s", info.id, dataset.info.id, said)
-    return info
+    return _written(dataset, kept, labels[kept], EDITED + key, recorded)
 
 
-def edits_in_words(before: Dataset, after: Dataset) -> str:
-    """Return how many rows of `before` have another label in `after`, or are not in it any more."""
+def tell_edits(before: Dataset, after: Dataset) -> None:
+    """Log how many rows of `before` have another label in `after`, or are not in it any more."""
+    if after.info == before.info:
+        logger.info("no label differs from those of %s, and no row is left out", before.info.id)
+        return
     gone, changed = before.info.n_rows - after.info.n_rows, labels_changed(before, after)
     said = [f"{how_many(changed, 'labels')} changed"] * bool(changed)
     said += [f"{how_many(gone, 'rows')} left out"] * bool(gone)
-    return ", ".join(said)
+    logger.info("dataset %s, made of %s: %s", after.info.id, before.info.id, ", ".join(said))
 
 
 def labels_changed(before: Dataset, after: Dataset) -> int:

@@ -63,7 +63,7 @@ def with_edits_of(dataset: Dataset, edited: DatasetInfo) -> DatasetInfo:
         )
     if said or first:
         logger.info("edits: %s", done)
-    return edited_dataset(dataset, Edits(without, again), tell=False) if said else dataset.info
+    return edited_dataset(dataset, Edits(without, again)) if said else dataset.info
 
 
 def _tell_undone(edited: Dataset, dataset: Dataset) -> None:

@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.cli.train import _edited
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.ingest import Edits, edited_dataset
+from topline.pipeline.ingest import Edits, edited_dataset, tell_edits
 from topline.pipeline.inspection import inspect_model
 from topline.pipeline.options import ClusterConfig, InspectConfig, TrainConfig
 from topline.pipeline.prediction.table import table_writer
@@ -56,9 +56,12 @@ def test_rows_are_gone_and_labels_are_corrected(
     labels[[1, 2]] = 3, 1
     assert np.array_equal(edited.labels(), labels[kept])
     assert edited_dataset(dataset, edits).id == edited.info.id
+    tell_edits(dataset, edited)
     assert (
         f"dataset {edited.info.id}, made of {dataset.info.id}: 2 labels changed, 6 rows left" in caplog.text
     )
+    tell_edits(dataset, dataset)
+    assert f"no label differs from those of {dataset.info.id}" in caplog.text
     assert edited_dataset(dataset, Edits(frozenset(), {})).id == dataset.info.id
     assert verify_store(dataset.store) == []
 
