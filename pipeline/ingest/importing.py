@@ -15,6 +15,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
+from topline.pipeline.ingest.kept_edits import warn_of_edits_not_made
 from topline.pipeline.ingest.splits import HeldOut, RowSplits, split_rows
 from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options import ImportConfig
@@ -36,7 +37,7 @@ from topline.pipeline.readers import (
     split_words,
 )
 from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import CsrDatasetWriter, DatasetInfo, DatasetWriter, empty_manifest
+from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetInfo, DatasetWriter, empty_manifest
 from topline.storage.fingerprint import digest_json
 from topline.storage.stores import open_store
 
@@ -95,6 +96,7 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
         if info is None:
             _write(config, source, writer, ids, progress)
             info = writer.commit(rows.labels, rows.split, rows.class_names, label_sets=rows.label_sets)
+            warn_of_edits_not_made(Dataset(writer.store, info))
     return ImportResult(
         dataset=info.id,
         store=writer.store.url,

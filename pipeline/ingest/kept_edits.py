@@ -13,10 +13,35 @@ from topline.storage.stores import Store
 logger = logging.getLogger(__name__)
 
 
-def newest_edited(store: Store) -> DatasetInfo | None:
-    """Return the newest version of a store's images that edits made, None without any."""
-    of_images = (info for info in reversed(list_datasets(store)) if info.features.get("kind") == "images")
-    return next((info for info in of_images if info.key.startswith(EDITED)), None)
+def newest_edited(store: Store, kind: str = "images") -> DatasetInfo | None:
+    """Return the newest version of a store's images, or imported features, that edits made; else None."""
+    of_kind = (info for info in reversed(list_datasets(store)) if info.features.get("kind") == kind)
+    return next((info for info in of_kind if info.key.startswith(EDITED)), None)
+
+
+def warn_of_edits_not_made(dataset: Dataset) -> None:
+    """Warn where newly imported features have rows that an edited version before had corrected or left out.
+
+    Whoever imports features gives their labels, so that nothing is edited again here.
+    """
+    edited = newest_edited(dataset.store, "imported")
+    recorded = None if edited is None else Dataset(dataset.store, edited).edits()
+    if edited is None or recorded is None:
+        return
+    table = dataset.manifest()
+    labels = dict(zip(table["sample_id"].to_pylist(), table["class_name"].to_pylist(), strict=True))
+    wrong = sum(labels.get(name) == then for name, (then, _) in recorded.labels.items())
+    there = sum(map(recorded.leave_out, labels))
+    said = [f"{how_many(wrong, 'labels')} corrected"] * bool(wrong)
+    said += [f"{how_many(there, 'rows')} left out"] * bool(there)
+    if said:
+        logger.warning(
+            "%s has the labels of its files, without the edits of %s (%s): give topline train --labels-from"
+            " the same corrections once more, or correct the files",
+            dataset.info.id,
+            edited.id,
+            ", ".join(said),
+        )
 
 
 def with_edits_of(dataset: Dataset, edited: DatasetInfo) -> DatasetInfo:

@@ -15,7 +15,7 @@ import pytest
 from scipy import sparse
 
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
-from topline.pipeline.ingest import ImportResult, import_features
+from topline.pipeline.ingest import Edits, ImportResult, edited_dataset, import_features
 from topline.pipeline.options.ingest import ImportConfig
 from topline.pipeline.readers import label_words, open_features, read_column, read_labels
 from topline.storage.datasets import Dataset, check_dataset
@@ -527,3 +527,33 @@ def test_labels_of_one_class_are_said_to_be_too_few(tmp_path: Path, caplog: pyte
     np.save(tmp_path / "y.npy", np.full(6, 3))
     run(tmp_path, tmp_path / "X.npy", labels=tmp_path / "y.npy")
     assert "every label is 3, and training needs at least two classes" in caplog.text
+
+
+def test_edits_that_newer_files_do_not_have_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    X, y = data()
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    first = opened(tmp_path, run(tmp_path, tmp_path / "X.npy", labels=tmp_path / "y.npy"))
+    ids, words = first.sample_ids(), first.class_names
+    corrected = {ids[row]: words[(y[row] + 1) % M] for row in (3, 4, 5)}
+    edited_dataset(first, Edits(frozenset({ids[9]}), corrected))
+    more, labels = np.concatenate([X, X[:2]]), np.concatenate([y, y[:2]])
+    labels[4] = (y[4] + 1) % M  # corrected in the files too
+    np.save(tmp_path / "more.npy", more)
+    np.save(tmp_path / "labels.npy", labels)
+
+    caplog.clear()
+    newer = run(tmp_path, tmp_path / "more.npy", labels=tmp_path / "labels.npy")
+    assert f"{newer.dataset} has the labels of its files, without the edits of d0002-" in caplog.text
+    assert "(2 labels corrected, 1 row left out)" in caplog.text
+    assert opened(tmp_path, newer).labels()[3] == y[3]
+
+    caplog.clear()
+    assert run(tmp_path, tmp_path / "more.npy", labels=tmp_path / "labels.npy").reused
+    labels[[3, 5]] = (y[[3, 5]] + 1) % M
+    np.save(tmp_path / "few.npy", X[:9])
+    np.save(tmp_path / "corrected.npy", labels[:9])
+    run(tmp_path, tmp_path / "few.npy", labels=tmp_path / "corrected.npy")
+    assert "without the edits" not in caplog.text
