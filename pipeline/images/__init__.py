@@ -17,7 +17,7 @@ from topline.pipeline.images.items import (
     split_name,
 )
 from topline.pipeline.images.sources import SourceImages, check_images_exist, list_images
-from topline.pipeline.images.words import NO_FRACTIONS, numbers_in, word
+from topline.pipeline.images.words import NO_FRACTIONS, is_number, numbers_in, word
 
 __all__ = [
     "DELIMITERS",
@@ -29,6 +29,7 @@ __all__ = [
     "check_images_exist",
     "decode",
     "delimiter_of",
+    "is_number",
     "list_images",
     "numbers_in",
     "read_picture",

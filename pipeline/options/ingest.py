@@ -129,7 +129,7 @@ class ImportConfig(LabelConfig, SplitConfig):
 
     features: NonEmpty | None = Field(
         default=None,
-        description="npy, npz, Parquet, HDF5, ARFF or LIBSVM text file, or a clip-retrieval folder",
+        description="npy, npz, Parquet, CSV, HDF5, ARFF or LIBSVM text file, or a clip-retrieval folder",
     )
     test_features: Path | None = Field(
         default=None, description="File of the same kind with the test rows; all others are for training"

@@ -1,8 +1,8 @@
 """Files of features and labels that exist already, read row by row and never as a whole.
 
-`open_features` opens any format by its suffix (NumPy, Parquet, HDF5, LIBSVM, ARFF, clip-retrieval folders);
-labels, splits and class names come from small files or from inside, as words, one or several a row.  A new
-format is one file with a `FeatureFile` and a line in `READERS` of `formats.py`.
+`open_features` opens any format by its suffix (NumPy, Parquet, CSV, HDF5, LIBSVM, ARFF, clip-retrieval
+folders); labels, splits and class names come from small files or from inside, as words, one or several a row.
+A new format is one file with a `FeatureFile` and a line in `READERS` of `formats.py`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,33 @@ class FeatureFile(ABC):
 
     def close(self) -> None:  # noqa: B027 - most files are open only while they are read
         """Close what is open."""
+
+
+class StreamedFeatures(FeatureFile):
+    """Dense features that are parsed from the start, batch by batch."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._batches: Iterator[NDArray[Any]] | None = None
+        self._kept = np.zeros((0, 0), dtype=np.float32)
+        self._kept_from = 0
+
+    @abstractmethod
+    def _arrays(self) -> Iterator[NDArray[Any]]:
+        """Yield all rows, some at a time."""
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the next rows; going back begins again."""
+        if self._batches is None or start < self._kept_from:
+            self._batches, self._kept_from = self._arrays(), 0
+            self._kept = np.zeros((0, self.d), dtype=np.float32)
+        parts = []
+        while True:
+            end = self._kept_from + len(self._kept)
+            parts.append(self._kept[max(0, start - self._kept_from) : max(0, stop - self._kept_from)])
+            if stop <= end:
+                return np.concatenate(parts)
+            self._kept_from, self._kept = end, next(self._batches)
 
 
 def pick(place: str, what: str, wanted: str | None, usual: Sequence[str], there: Sequence[str]) -> str | None:

@@ -16,6 +16,7 @@ from topline.pipeline.readers.arff import ArffFeatures
 from topline.pipeline.readers.arrays import HdfFeatures, NpyFeatures, open_npz
 from topline.pipeline.readers.base import SEVERAL, FeatureFile, Rows, refuse_names
 from topline.pipeline.readers.damage import check_not_empty, reading
+from topline.pipeline.readers.delimited import CsvFeatures
 from topline.pipeline.readers.libsvm import LibsvmFeatures
 from topline.pipeline.readers.parquet import ClipFolder, ParquetFeatures
 
@@ -41,6 +42,11 @@ def _arff(path: Path, names: ArrayNames) -> FeatureFile:
     return ArffFeatures(path, names.labels, names.label_attributes)
 
 
+def _csv(path: Path, names: ArrayNames) -> FeatureFile:
+    refuse_names(path, "CSV, where all columns of numbers are features", features_name=names.features)
+    return CsvFeatures(path, names.labels)
+
+
 #: Suffixes, each with the reader of its format; a folder is clip-retrieval's, all else LIBSVM text.
 READERS: Mapping[str, Callable[[Path, ArrayNames], FeatureFile]] = {
     ".npy": _npy,
@@ -50,9 +56,10 @@ READERS: Mapping[str, Callable[[Path, ArrayNames], FeatureFile]] = {
         (".h5", ".hdf5", ".hdf", ".mat"), lambda path, names: HdfFeatures(path, names.features, names.labels)
     ),
     **dict.fromkeys((".arff", ".arff.gz"), _arff),
+    **dict.fromkeys((".csv", ".tsv"), _csv),
 }
 #: Suffixes of tables and archives that hold no features that could be read.
-OTHER_SUFFIXES = (".csv", ".tsv", ".pkl", ".pickle", ".pt")
+OTHER_SUFFIXES = (".xlsx", ".feather", ".pkl", ".pickle", ".pt")
 
 
 def open_features(
@@ -63,9 +70,9 @@ def open_features(
 ) -> FeatureFile:
     """Return the features at `path`, opened by the suffix; `InputError` where they cannot be read.
 
-    .npy, .npz (dense, or CSR as SciPy saves it), .parquet, .h5 and .hdf5, .arff (also .arff.gz), anything
-    else as LIBSVM text (also .gz); a folder in the layout of clip-retrieval (img_emb/*.npy,
-    metadata/*.parquet).  `label_attributes` are those of an ARFF file that are labels.
+    .npy, .npz (dense, or CSR as SciPy saves it), .parquet, .csv and .tsv, .h5 and .hdf5, .arff (also
+    .arff.gz), anything else as LIBSVM text (also .gz); a folder in the layout of clip-retrieval
+    (img_emb/*.npy, metadata/*.parquet).  `label_attributes` are those of an ARFF file that are labels.
     """
     if not path.exists():
         raise InputError(f"there are no features at {path}: check --features")
@@ -86,7 +93,7 @@ def _opened(path: Path, suffixes: Sequence[str], names: ArrayNames) -> FeatureFi
             return READERS[suffix](path, names)
     if suffixes[0] in OTHER_SUFFIXES:
         raise InputError(
-            f"{path}: features are read from npy, npz, Parquet, HDF5, ARFF or LIBSVM, not {suffixes[0]};"
+            f"{path}: features are read from npy, npz, Parquet, CSV, HDF5, ARFF or LIBSVM, not {suffixes[0]};"
             " pandas writes a table as Parquet with DataFrame.to_parquet"
         )
     refuse_names(path, "LIBSVM text", features_name=names.features, labels_name=names.labels)

@@ -22,6 +22,7 @@ from topline.pipeline.readers.base import (
     ID_NAMES,
     LABEL_NAMES,
     FeatureFile,
+    StreamedFeatures,
     first_rows,
     named,
     pick,
@@ -30,7 +31,7 @@ from topline.pipeline.readers.base import (
 BATCH_ROWS = 4096
 
 
-class ParquetFeatures(FeatureFile):
+class ParquetFeatures(StreamedFeatures):
     """A Parquet file, read batch by batch.
 
     The features are the column `features_name`, or the usual one of lists, or the only one of lists; where
@@ -50,23 +51,7 @@ class ParquetFeatures(FeatureFile):
         self.n = self._file.metadata.num_rows
         if self.n < 1:
             raise InputError(f"{path} has no rows")
-        self._batches: Iterator[NDArray[Any]] | None = None
-        self._kept = np.zeros((0, 0), dtype=np.float32)
-        self._kept_from = 0
         self.d = next(self._arrays()).shape[1] if self._lists else len(self._columns)
-
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the next rows; going back begins again."""
-        if self._batches is None or start < self._kept_from:
-            self._batches, self._kept_from = self._arrays(), 0
-            self._kept = np.zeros((0, self.d), dtype=np.float32)
-        parts = []
-        while True:
-            end = self._kept_from + len(self._kept)
-            parts.append(self._kept[max(0, start - self._kept_from) : max(0, stop - self._kept_from)])
-            if stop <= end:
-                return np.concatenate(parts)
-            self._kept_from, self._kept = end, next(self._batches)
 
     def close(self) -> None:
         """Close the file."""

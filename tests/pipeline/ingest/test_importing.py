@@ -96,6 +96,10 @@ def write_gzipped(path: Path, X: Array, y: Array) -> None:
     path.write_bytes(gzip.compress(libsvm_text(X, y, base=0).encode()))
 
 
+def write_csv(path: Path, X: Array, y: Array) -> None:
+    pd.DataFrame(X).rename(columns=str).assign(label=y).to_csv(path, index=False)
+
+
 WRITERS: Mapping[str, Callable[[Path, Array, Array], None]] = {
     "a.npz": write_npz,
     "sparse.npz": write_csr,
@@ -104,6 +108,7 @@ WRITERS: Mapping[str, Callable[[Path, Array, Array], None]] = {
     "a.h5": write_hdf5,
     "a.svm": write_libsvm,
     "a.txt.gz": write_gzipped,
+    "a.csv": write_csv,
 }
 
 
@@ -360,7 +365,7 @@ def test_files_that_are_no_features_are_refused(tmp_path: Path) -> None:
     (tmp_path / "torn.npz").write_bytes((good(tmp_path)).read_bytes()[:400])
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     (tmp_path / "a.h5").write_bytes(b"not hdf5")
-    (tmp_path / "a.csv").write_text("1,2\n", encoding="utf-8")
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
     (tmp_path / "folder").mkdir()
     ragged = pa.table({"x": pa.array([[1.0, 2.0], [3.0]]), "label": [0, 1]})
     pq.write_table(ragged, tmp_path / "ragged.parquet")
@@ -374,7 +379,7 @@ def test_files_that_are_no_features_are_refused(tmp_path: Path) -> None:
         "torn.npz": "cannot be read as an .npz file",
         "a.parquet": "cannot be read as Parquet",
         "a.h5": "cannot be read as HDF5",
-        "a.csv": "features are read from npy",
+        "a.xlsx": "features are read from npy",
         "folder": "has no img_emb",
         "ragged.parquet": "row 1 has 1 features, and others 2",
     }

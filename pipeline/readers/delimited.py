@@ -1,0 +1,157 @@
+"""Features in CSV: a column for each feature, and columns of labels, splits and names of rows beside them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+from numpy.typing import NDArray
+
+from topline.pipeline.errors import InputError
+from topline.pipeline.images import DELIMITERS, is_number, numbers_in
+from topline.pipeline.readers.base import (
+    ID_NAMES,
+    LABEL_NAMES,
+    StreamedFeatures,
+    first_rows,
+    named,
+    pick,
+)
+from topline.pipeline.readers.damage import cause
+
+#: Bytes of text that are parsed at once; what is a number in the first of them is one in all.
+_BLOCK_BYTES = 1 << 23
+#: A number with a comma for its point, as spreadsheets write it where semicolons part the columns.
+_COMMA = re.compile(r"[+-]?\d+,\d+")
+
+
+class CsvFeatures(StreamedFeatures):
+    """A text table, parsed block by block.
+
+    The features are all columns of numbers but label, split and those that name rows.  A first line of
+    numbers alone is a row, and the columns are then called column 1, column 2 and so on.
+    """
+
+    def __init__(self, path: Path, labels_name: str | None) -> None:
+        super().__init__(path)
+        with self._parsing(), path.open(encoding="utf-8-sig", newline="") as file:
+            first, second = file.readline(), file.readline()
+        mark = _mark(path, first, {str(labels_name), "split", *LABEL_NAMES, *ID_NAMES})
+        self._parse = pacsv.ParseOptions(delimiter=mark, newlines_in_values=True)
+        values = [value.strip() for value in second.split(mark)]
+        commas = mark != "," and any(map(_COMMA.fullmatch, values))
+        self._decimal = "," if commas else "."
+        words = [word.strip().strip('"').replace(self._decimal, ".") for word in first.split(mark)]
+        count = len(words) if all(map(is_number, words)) else 0
+        self._read = pacsv.ReadOptions(
+            block_size=max(_BLOCK_BYTES, 4 * len(first), 4 * len(second)),
+            column_names=[f"column {place + 1}" for place in range(count)] or None,
+        )
+        schema = self._first_block()
+        self._names = schema.names
+        self._label = pick(self.place, "column", labels_name, LABEL_NAMES, self._names)
+        self._label = self._label if labels_name or self._label in LABEL_NAMES else None
+        # The index of a DataFrame has no name.
+        others = {self._label, "split", "", *ID_NAMES}
+        self._columns = [one.name for one in schema if _is_number(one.type) and one.name not in others]
+        if not self._columns:
+            raise InputError(f"{self.place} has no column of numbers: it has {named(self._names)}")
+        self.d = len(self._columns)
+        self.n = sum(len(block) for block in self._blocks({self._columns[0]: pa.string()}))
+        if self.n < 1:
+            raise InputError(f"{path} has no rows")
+
+    def labels(self) -> NDArray[Any] | None:
+        """Return the column of labels."""
+        return None if self._label is None else numbers_in(self._texts(self._label))
+
+    def splits(self) -> NDArray[Any] | None:
+        """Return the column split."""
+        return numbers_in(self._texts("split")) if "split" in self._names else None
+
+    def ids(self) -> Sequence[str] | None:
+        """Return the column that names rows, or a first one without a name, if it has a text for each row."""
+        name = next((name for name in ID_NAMES if name in self._names), None)
+        if name is None:
+            texts = self._texts("") if "" in self._names else []
+            named = len(set(texts)) == len(texts) > 0 and not any(map(is_number, texts)) and all(texts)
+            return texts if named else None
+        texts = self._texts(name)
+        missing = [row for row, text in enumerate(texts) if not text]
+        if missing:
+            raise InputError(
+                f"{self.place} has no {name} in {first_rows(missing)}: name every row, or leave the column"
+                f" {name} out"
+            )
+        return texts
+
+    def columns(self) -> Sequence[str]:
+        """Return the names of the features."""
+        return self._columns
+
+    def left_out(self) -> Sequence[str]:
+        """Return the columns that are neither numbers, labels, splits nor names of rows."""
+        taken = {*self._columns, self._label, "split", "", *ID_NAMES}
+        return [name for name in self._names if name not in taken]
+
+    def _arrays(self) -> Iterator[NDArray[Any]]:
+        start = 0
+        for block in self._blocks(dict.fromkeys(self._columns, pa.float64())):
+            # A missing value becomes NaN, which is then refused with its row.
+            columns = [column.to_numpy(zero_copy_only=False) for column in block.columns]
+            yield np.stack(columns, axis=1)
+            start += len(block)
+
+    def _texts(self, name: str) -> list[str]:
+        blocks = self._blocks({name: pa.string()})
+        return [text.strip() for block in blocks for text in block.column(0).to_pylist()]
+
+    def _first_block(self) -> pa.Schema:
+        """Return the columns with the types that the first rows have."""
+        with self._parsing(), self._opened(pacsv.ConvertOptions(decimal_point=self._decimal)) as reader:
+            schema = reader.schema
+        twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"{self.place} has two columns {twice!r}: give each a name of its own")
+        return schema
+
+    def _blocks(self, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        """Yield some columns as these types, block by block."""
+        options = pacsv.ConvertOptions(
+            include_columns=list(types),
+            column_types=types,
+            decimal_point=self._decimal,
+        )
+        with self._parsing(), self._opened(options) as reader:
+            yield from reader
+
+    def _opened(self, options: pacsv.ConvertOptions) -> pacsv.CSVStreamingReader:
+        return pacsv.open_csv(self.path, self._read, self._parse, options)
+
+    @contextmanager
+    def _parsing(self) -> Iterator[None]:
+        try:
+            yield
+        except (UnicodeDecodeError, pa.ArrowException) as error:
+            raise InputError(f"{self.place} cannot be read as CSV: {cause(error)}") from error
+
+
+def _mark(path: Path, first: str, known: AbstractSet[str]) -> str:
+    """Return what parts the columns: what leaves a known name in the first line, or else what is in it."""
+    marks = DELIMITERS[path.suffix.lower()]
+    for mark in marks:
+        if not known.isdisjoint(word.strip().strip('"') for word in first.split(mark)):
+            return mark
+    # Between semicolons or tabs, commas may be those of numbers.
+    return next((mark for mark in (*marks[1:], marks[0]) if mark in first), marks[0])
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))

@@ -1,0 +1,127 @@
+"""Text tables of features as spreadsheets and data frames write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from topline.pipeline.errors import InputError
+from topline.pipeline.readers import delimited, open_features
+
+X = np.array([[1.5, -2.0, 3e-3], [4.0, 5.25, 6.0], [7.0, 8.0, 9.5]])
+WORDS = ["a", "b", "a"]
+
+
+def written(folder: Path, text: str, name: str = "t.csv") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def frame() -> pd.DataFrame:
+    return pd.DataFrame(X, columns=["w", "h", "z"]).assign(label=WORDS)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"index": False},
+        {"sep": ";", "index": False},
+        {"sep": ";", "decimal": ","},
+        {"sep": "\t", "index": False},
+        {"sep": "\t", "decimal": ","},
+        {"index": False, "encoding": "utf-8-sig"},
+        {"index": False, "quoting": 1},
+        {"index": False, "lineterminator": "\r\n"},
+    ],
+)
+def test_a_data_frame_comes_back(tmp_path: Path, options: dict[str, object]) -> None:
+    frame().to_csv(tmp_path / "t.csv", **options)
+    source = open_features(tmp_path / "t.csv")
+    assert (source.n, source.d, source.columns()) == (3, 3, ["w", "h", "z"])
+    np.testing.assert_array_equal(source.rows(0, 3), X)
+    labels = source.labels()
+    assert labels is not None
+    assert labels.tolist() == WORDS
+    assert (source.ids(), source.splits(), list(source.left_out())) == (None, None, [])
+
+
+@pytest.mark.parametrize(("name", "mark"), [("t.csv", ","), ("t.csv", ";"), ("t.tsv", "\t")])
+def test_a_table_without_names_has_numbered_columns(tmp_path: Path, name: str, mark: str) -> None:
+    np.savetxt(tmp_path / name, X, delimiter=mark)
+    source = open_features(tmp_path / name)
+    assert source.columns() == ["column 1", "column 2", "column 3"]
+    np.testing.assert_array_equal(source.rows(0, 3), X)
+    assert source.labels() is None
+    chosen = open_features(tmp_path / name, None, "column 2")
+    np.testing.assert_array_equal(chosen.rows(1, 3), X[1:, [0, 2]])
+    labels = chosen.labels()
+    assert labels is not None
+    # All are numbers, and whole ones may be classes.
+    assert [float(label) for label in labels] == X[:, 1].tolist()
+
+
+def test_rows_are_read_in_blocks_whose_later_numbers_have_fractions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first block of the column has whole numbers alone, and of the labels numbers alone."""
+    monkeypatch.setattr(delimited, "_BLOCK_BYTES", 64)
+    values = np.arange(400) + np.where(np.arange(400) < 200, 0.0, 0.5)
+    labels = [str(row % 3) if row < 390 else "other" for row in range(400)]
+    pd.DataFrame({"x": values, "label": labels}).to_csv(tmp_path / "t.csv", index=False, float_format="%g")
+    source = open_features(tmp_path / "t.csv")
+    assert source.n == 400
+    for start, stop in [(0, 1), (1, 390), (390, 400), (3, 5)]:
+        np.testing.assert_array_equal(source.rows(start, stop)[:, 0], values[start:stop])
+    found = source.labels()
+    assert found is not None
+    assert found.tolist() == labels
+
+
+def test_names_of_rows_splits_and_other_columns(tmp_path: Path) -> None:
+    table = frame().assign(split=["train", "test", "train"], note=['say "x",\nor y', "", "z"])
+    table.assign(sample_id=["r1", "r2", "r3"]).to_csv(tmp_path / "t.csv", index=False)
+    source = open_features(tmp_path / "t.csv")
+    splits = source.splits()
+    assert splits is not None
+    assert (source.ids(), splits.tolist()) == (["r1", "r2", "r3"], ["train", "test", "train"])
+    assert list(source.left_out()) == ["note"]
+    table.set_axis(["a.jpg", "b.jpg", "c.jpg"]).to_csv(tmp_path / "t.csv")
+    assert open_features(tmp_path / "t.csv").ids() == ["a.jpg", "b.jpg", "c.jpg"]
+    table.set_axis(["a.jpg", "b.jpg", "a.jpg"]).to_csv(tmp_path / "t.csv")
+    assert open_features(tmp_path / "t.csv").ids() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("x,label\n1,a\n2,b,3\n", "cannot be read as CSV: .*[Ee]xpected 2 columns, got 3"),
+        ("x,x,label\n1,2,a\n", "has two columns 'x': give each a name of its own"),
+        ("x,label\n", "has no column of numbers: it has x, label"),
+        ("name,label\nu,a\nv,b\n", "has no column of numbers: it has name, label"),
+        ("x,label,sample_id\n1,a,r\n2,b,\n", "has no sample_id in row 1: name every row"),
+    ],
+)
+def test_tables_that_cannot_be_meant_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        open_features(written(tmp_path, text)).ids()
+
+
+def test_a_word_in_a_later_block_of_numbers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delimited, "_BLOCK_BYTES", 64)
+    path = written(tmp_path, "x,label\n" + "1.5,a\n" * 100 + "many,a\n")
+    source = open_features(path)
+    with pytest.raises(InputError, match=r"t\.csv cannot be read as CSV: .*column.*invalid value 'many'"):
+        source.rows(0, source.n)
+
+
+def test_what_is_no_text_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"x,label\n\xff\xfe,a\n")
+    with pytest.raises(InputError, match=r"cannot be read as CSV: it is no UTF-8 text"):
+        open_features(tmp_path / "t.csv")
+    with pytest.raises(InputError, match="--features-name x names nothing in"):
+        open_features(written(tmp_path, "x,label\n1,a\n"), "x")
