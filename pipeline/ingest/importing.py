@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 # A CSR entry takes twice the room of a dense one and its products are slower: above this, dense wins.
 DENSE_SHARE = 0.25
+# Columns that tables have for the numbers of their rows, which say nothing of a class.
+COUNTING_NAMES = frozenset({"id", "index", "row", "row_id", "unnamed: 0"})
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,13 @@ def _tell(source: FeatureFile, rows: RowSplits) -> None:
     out = source.left_out()
     if out:
         logger.info("not taken, as they are no numbers, labels or names of rows: %s", named(out))
+    counting = [name for name in source.columns() or () if name.strip().lower() in COUNTING_NAMES]
+    if counting:
+        logger.warning(
+            "%s is taken as a feature, and its name says that it numbers the rows: leave it out of the table,"
+            " or call it sample_id",
+            named(counting),
+        )
     if rows.label_sets is not None:
         if (np.diff(rows.label_sets.indptr)[rows.labels] == 1).all():
             logger.warning(

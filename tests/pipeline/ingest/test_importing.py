@@ -562,3 +562,16 @@ def test_edits_that_newer_files_do_not_have_are_told(
     np.save(tmp_path / "corrected.npy", labels[:9])
     run(tmp_path, tmp_path / "few.npy", labels=tmp_path / "corrected.npy")
     assert "without the edits" not in caplog.text
+
+
+@pytest.mark.parametrize(("name", "told"), [("Id", True), ("Unnamed: 0", True), ("width", False)])
+def test_a_column_that_numbers_the_rows_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, told: bool
+) -> None:
+    X, y = data()
+    frame = pd.DataFrame({name: np.arange(N), "height": X[:, 1], "label": y})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    assert run(tmp_path, tmp_path / "t.csv").d == 2
+    assert (
+        f"{name} is taken as a feature, and its name says that it numbers the rows" in caplog.text
+    ) == told
