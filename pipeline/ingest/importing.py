@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -23,11 +22,11 @@ from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import (
     ConcatenatedFeatures,
     FeatureFile,
-    Rows,
-    first_rows,
+    checked_rows,
     label_lists,
     label_words,
     named,
+    names_of_rows,
     open_features,
     read_class_names,
     read_column,
@@ -90,7 +89,7 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
     path = Path(config.features).expanduser().absolute()
     with closing(_source(config, path)) as source:
         with reading(source.place):
-            ids = _row_names(source)
+            ids = names_of_rows(source)
             rows = _row_splits(config, source, ids)
         _tell(source, rows)
         writer = _begin(config, source)
@@ -132,21 +131,6 @@ def _source(config: ImportConfig, path: Path) -> FeatureFile:
         # From here on it is `both` that closes them.
         stack.pop_all()
     return both
-
-
-def _row_names(source: FeatureFile) -> Sequence[str]:
-    """Return a name for each row; `InputError` where two rows have the same, by which edits find them."""
-    ids = source.ids()
-    if ids is None:
-        return [f"row{row:09d}" for row in range(source.n)]
-    if len(set(ids)) < len(ids):
-        twice = next(name for name, count in Counter(ids).items() if count > 1)
-        rows = [row for row, name in enumerate(ids) if name == twice]
-        raise InputError(
-            f"{source.place} names {first_rows(rows)} alike, {twice!r}: give each row a name of its own,"
-            " or leave the column of names out"
-        )
-    return ids
 
 
 def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -> RowSplits:
@@ -274,7 +258,7 @@ def _write(
             if unit not in done:
                 with reading(f"{source.place}, rows {span.start}-{span.stop - 1}"):
                     found = source.rows(span.start, span.stop)
-                X = _checked(source, found, span.start, config.dtype)
+                X = checked_rows(source, found, span.start, config.dtype)
                 if writer.layout == "dense" and isinstance(X, csr_matrix):
                     X = X.toarray()
                 elif writer.layout == "csr":
@@ -286,33 +270,3 @@ def _write(
                     f"stopped by {flag.reason}; {len(writer.done_units())} of {plan.units} parts are stored:"
                     " run the same command again to continue"
                 )
-
-
-def _checked(source: FeatureFile, X: Rows, start: int, dtype: str) -> Rows:
-    """Return rows in the stored type (CSR: float32); `InputError` naming those that are not finite."""
-    kind = np.dtype(dtype)
-    values = X.data if isinstance(X, csr_matrix) else X
-    with np.errstate(over="ignore"):
-        stored = np.asarray(values).astype(kind)
-    bad = ~np.isfinite(stored)
-    if bad.any():
-        _refuse(source, X, np.asarray(values), bad, start, dtype)
-    if isinstance(X, csr_matrix):
-        return csr_matrix((stored.astype(np.float32), X.indices, X.indptr), shape=X.shape)
-    return stored
-
-
-def _refuse(source: FeatureFile, X: Rows, values: Any, bad: Any, start: int, dtype: str) -> None:
-    if isinstance(X, csr_matrix):
-        local = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[bad]
-    else:
-        local = np.flatnonzero(bad.any(axis=1))
-    rows = (np.unique(local) + start).tolist()
-    names = None if isinstance(X, csr_matrix) else source.columns()
-    columns = [names[column] for column in np.flatnonzero(bad.any(axis=0)).tolist()] if names else []
-    within = f", of {named(columns)}" if columns else ""
-    overflow = bool(np.isfinite(values[bad].astype(np.float64)).any())
-    what = f"values beyond {dtype}" if overflow else "NaN or infinity"
-    fix = "scale them" if overflow else "repair or leave out these rows"
-    more = " (float32 reaches further)" if overflow and dtype == "float16" else ""
-    raise InputError(f"{source.place} has {what} in {first_rows(rows)}{within}: {fix}{more}")

@@ -8,7 +8,7 @@ A new format is one file with a `FeatureFile` and a line in `READERS` of `format
 from __future__ import annotations
 
 from topline.pipeline.readers.arff import read_label_names
-from topline.pipeline.readers.base import FeatureFile, Rows, first_rows, named
+from topline.pipeline.readers.base import FeatureFile, Rows, named
 from topline.pipeline.readers.damage import reading
 from topline.pipeline.readers.formats import ConcatenatedFeatures, open_features
 from topline.pipeline.readers.label_sets import (
@@ -26,18 +26,20 @@ from topline.pipeline.readers.labels import (
     read_labels,
     split_words,
 )
+from topline.pipeline.readers.values import checked_rows, names_of_rows
 
 __all__ = [
     "ConcatenatedFeatures",
     "FeatureFile",
     "LabelLists",
     "Rows",
-    "first_rows",
+    "checked_rows",
     "label_lists",
     "label_set_table",
     "label_sets_for_solver",
     "label_words",
     "named",
+    "names_of_rows",
     "open_features",
     "read_class_names",
     "read_column",
