@@ -66,8 +66,12 @@ def _next_of_list(store: str, champion: str | None, models: Sequence[str]) -> li
 
 
 def _next_of_champion(store: str) -> list[str]:
+    from topline.storage.models import load_model
+
     champion = f"{store}/models/champion"
-    return following(("topline", "predict", champion, "--images", "FOLDER", "--output", "predictions.csv"))
+    described = load_model(find_model(champion)).record.features.get("kind") == "images"
+    what = ("--images", "FOLDER") if described else ("--features", "FILE")
+    return following(("topline", "predict", champion, *what, "--output", "predictions.csv"))
 
 
 def show(call: Call, model: ModelArgument) -> Outcome:  # noqa: ARG001 - one shape for all

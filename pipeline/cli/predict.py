@@ -21,29 +21,29 @@ LISTED = 20
 
 
 def predict(call: Call, model: ModelArgument) -> Outcome:
-    """Classify new images, or with --dataset the rows of a store.
+    """Classify new images, with --features the rows of a file, or with --dataset those of a store.
 
     A model of several labels per row predicts those that score above its threshold.
     """
     from topline.pipeline.prediction import predict as classify
 
     config = call.config(PredictConfig)
+    _refuse_two_things(config)
     if config.dataset is not None:
         return _predict_dataset(call, model, config)
     if config.store or call.chose("cluster", *ClusterConfig.model_fields):
         raise ConfigError("--store and --workers belong to --dataset: name a dataset, or leave them out")
     url = find_model(model)
+    if config.features is not None:
+        return _predict_features(call, url, config)
     found: PredictResult = call.shown(lambda: classify(url, config, call.progress))
-    sets = config.coverage is not None
     # A table that was asked for may be missing, for want of room.
     listed = found.predictions if found.output is None else found.predictions[:LISTED]
     more = len(found.predictions) - len(listed)
     unreadable = found.rejected
     warnings = [f"{unreadable} of {len(found.predictions)} images could not be read"] if unreadable else []
-    head = ("image", "best classes", *([f"holds it with probability {config.coverage:g}"] if sets else []))
     shown = {"probabilities": found.probabilities, **_written(found.output, found.page)}
-    width = shutil.get_terminal_size().columns if call.out.isatty() else None
-    lines = _fitting(head, listed, width)
+    lines = _fitting(("image", *_heads(config)), listed, _width(call))
     lines += [f"and {more:,} more, each in {found.output}"] if more else []
     lines += ["", *facts(shown)]
     if config.output is None and config.page is None:
@@ -52,6 +52,17 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     else:
         lines += following(("topline", "inspect", url))
     return Outcome(found.to_dict(), lines, warnings)
+
+
+def _refuse_two_things(config: PredictConfig) -> None:
+    given = [name for name in ("images", "features", "dataset") if getattr(config, name) is not None]
+    if len(given) > 1:
+        first, second = (f"--{name}" for name in given[:2])
+        raise ConfigError(f"{first} and {second} are two things to classify: give one of them")
+    inside = [name for name in ("features_name", "labels_name") if getattr(config, name) is not None]
+    if inside and config.features is None:
+        flag = "--" + inside[0].replace("_", "-")
+        raise ConfigError(f"{flag} names what is inside the file of --features: give that, or leave it out")
 
 
 def _fitting(head: Sequence[str], listed: Sequence[Prediction], width: int | None) -> list[str]:
@@ -88,12 +99,44 @@ def _line(one: Prediction, most: int, *, sets: bool) -> tuple[str, ...]:
     return (one.sample, best, members) if sets else (one.sample, best)
 
 
+def _predict_features(call: Call, url: str, config: PredictConfig) -> Outcome:
+    from topline.pipeline.prediction import Prediction, predict_features
+
+    found = call.shown(lambda: predict_features(url, config, call.progress))
+    listed = [
+        Prediction(
+            row["sample_id"], "ok", tuple(row["classes"]), tuple(row["scores"]),
+            probabilities=None if row["probabilities"] is None else tuple(row["probabilities"]),
+            set=tuple(row["set"]) if "set" in row else None,
+        )
+        for row in found.first
+    ]  # fmt: skip
+    head = ("row", *_heads(config))
+    lines = _fitting(head, listed, _width(call))
+    more = found.rows - len(listed)
+    where = f"each in {found.output}" if found.output else "each in the table that --output names"
+    lines += [f"and {more:,} more, {where}"] if more else []
+    lines += ["", *facts({"probabilities": found.probabilities, **_written(found.output, found.page)})]
+    if config.output is None:
+        told = ("--features", str(config.features), "--output", "predictions.csv")
+        lines += following(("topline", "predict", url, *told))
+    return Outcome(found.to_dict(), lines)
+
+
+def _heads(config: PredictConfig) -> tuple[str, ...]:
+    sets = config.coverage is not None
+    return ("best classes", *([f"holds it with probability {config.coverage:g}"] if sets else []))
+
+
+def _width(call: Call) -> int | None:
+    """Return the columns of the window, None where lines go to a file."""
+    return shutil.get_terminal_size().columns if call.out.isatty() else None
+
+
 def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
     from topline.pipeline.prediction import DecisionRule, predict_dataset
     from topline.storage.stores import open_store
 
-    if config.images is not None:
-        raise ConfigError("--images and --dataset are two things to classify: give one of them")
     url = find_model(model)
     cluster = call.config(ClusterConfig)
     found = call.shown(lambda: predict_dataset(url, config, cluster, call.progress))

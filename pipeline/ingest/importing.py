@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 # A CSR entry takes twice the room of a dense one and its products are slower: above this, dense wins.
 DENSE_SHARE = 0.25
+# The names of so many features are kept, by which features to predict are checked.
+NAMED_FEATURES = 4096
 # Columns that tables have for the numbers of their rows, which say nothing of a class.
 COUNTING_NAMES = frozenset({"id", "index", "row", "row_id", "unnamed: 0"})
 
@@ -213,7 +215,7 @@ def _begin(config: ImportConfig, source: FeatureFile) -> DatasetWriter:
     if config.layout != "auto":
         sparse = config.layout == "csr"
     kind = CsrDatasetWriter if sparse else DatasetWriter
-    attributes = {
+    attributes: dict[str, Any] = {
         "kind": "imported",
         "features": source.place,
         "features_name": config.features_name,
@@ -231,6 +233,9 @@ def _begin(config: ImportConfig, source: FeatureFile) -> DatasetWriter:
     files = [*source.files(), *(path for path in options if path is not None)]
     stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     key = {**attributes, "files": stamps, "layout": kind.layout, "dtype": config.dtype}
+    columns = source.columns()
+    if columns is not None and len(columns) <= NAMED_FEATURES:
+        attributes["columns"] = list(columns)
     itemsize = np.dtype(config.dtype).itemsize
     width = source.d
     if sparse:

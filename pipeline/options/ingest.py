@@ -176,13 +176,24 @@ def _two_files(config: Writes) -> Writes:
 
 
 class PredictConfig(ImageLimits):
-    """New images for a trained model, or a stored dataset."""
+    """New images or features for a trained model, or a stored dataset."""
 
     images: NonEmpty | None = Field(default=None, description="Folder, image, table or tar shards")
+    features: NonEmpty | None = Field(
+        default=None,
+        description="File of features to classify instead of images, as topline import reads it, with labels"
+        " or without",
+    )
     dataset: NonEmpty | None = Field(
         default=None, description="Dataset to classify instead of images: its id, or latest"
     )
     store: NonEmpty | None = Field(default=None, description="Store of the dataset (default: the model's)")
+    features_name: NonEmpty | None = Field(
+        default=None, description="Array or column of the features inside the file of --features"
+    )
+    labels_name: NonEmpty | None = Field(
+        default=None, description="Array or column of the labels inside the file of --features, if it has any"
+    )
     output: TablePath | None = Field(
         default=None, description="Table of the predictions to write, FILE.parquet or FILE.csv"
     )

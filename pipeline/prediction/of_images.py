@@ -171,8 +171,8 @@ def _backbone(stored: StoredModel) -> Backbone:
     spec: Any = record.features.get("backbone")
     if record.features.get("kind") != "images" or not isinstance(spec, Mapping):
         raise InputError(
-            f"model {record.id} was trained on imported features, so it cannot take images: export it and"
-            " apply it to features of the same kind"
+            f"model {record.id} was trained on imported features, so it cannot take images: give features of"
+            " the same kind with --features"
         )
     backbone = backbone_of_spec(spec)
     width = stored.transforms.apply(np.zeros((1, backbone.dim), dtype=np.float32)).shape[1]

@@ -8,7 +8,7 @@ A new format is one file with a `FeatureFile` and a line in `READERS` of `format
 from __future__ import annotations
 
 from topline.pipeline.readers.arff import read_label_names
-from topline.pipeline.readers.base import FeatureFile, Rows, named
+from topline.pipeline.readers.base import FeatureFile, Rows, check_columns, named
 from topline.pipeline.readers.damage import reading
 from topline.pipeline.readers.formats import ConcatenatedFeatures, open_features
 from topline.pipeline.readers.label_sets import (
@@ -33,6 +33,7 @@ __all__ = [
     "FeatureFile",
     "LabelLists",
     "Rows",
+    "check_columns",
     "checked_rows",
     "label_lists",
     "label_set_table",

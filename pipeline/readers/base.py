@@ -88,8 +88,8 @@ class FeatureFile(ABC):
                 " the same features"
             )
         columns, others = self.columns(), other.columns()
-        if columns is not None and others is not None and list(columns) != list(others):
-            raise InputError(_differing_columns(self.place, columns, other.place, others))
+        if columns is not None and others is not None:
+            check_columns(self.place, columns, other.place, others)
 
     def close(self) -> None:  # noqa: B027 - most files are open only while they are read
         """Close what is open."""
@@ -166,16 +166,26 @@ def check_matrix(place: str, shape: Sequence[int], dtype: np.dtype[Any]) -> tupl
     return int(shape[0]), int(shape[1])
 
 
-def _differing_columns(place: str, columns: Sequence[str], other: str, others: Sequence[str]) -> str:
-    """Return what is different about the features of two files, as many in both."""
+def check_columns(place: str, columns: Sequence[str], other: str, others: Sequence[str]) -> None:
+    """Raise `InputError` where the features of two files, or of a model and a file, are not the same."""
+    if list(columns) == list(others):
+        return
     missing = [name for name in columns if name not in set(others)]
     foreign = [name for name in others if name not in set(columns)]
-    if missing:
-        return (
+    if missing and foreign:
+        raise InputError(
             f"{place} has the features {named(missing)}, and {other} {named(foreign)} in their place: give"
             " files of the same features"
         )
-    return f"{place} and {other} have the same features in different orders: write the columns in one order"
+    if missing or foreign:
+        more, less = (place, other) if missing else (other, place)
+        raise InputError(
+            f"{more} has the features {named(missing or foreign)}, which {less} does not have: give files of"
+            " the same features"
+        )
+    raise InputError(
+        f"{place} and {other} have the same features in different orders: write the columns in one order"
+    )
 
 
 def refuse_names(place: object, what: str, **given: str | None) -> None:

@@ -167,6 +167,10 @@ class ConcatenatedFeatures(FeatureFile):
             return [*train, *test]
         return [*(f"train/{name}" for name in train), *(f"test/{name}" for name in test)]
 
+    def columns(self) -> Sequence[str] | None:
+        """Return the names of the features, which both agree on."""
+        return self._parts[0].columns()
+
     def left_out(self) -> Sequence[str]:
         """Return the columns that are taken for nothing in either file."""
         return list(dict.fromkeys(name for part in self._parts for name in part.left_out()))

@@ -41,6 +41,8 @@ from topline.storage.stores.urls import join
 logger = logging.getLogger(__name__)
 
 REJECTED_SHOWN = 200
+#: What is said elsewhere of the features, or is too long.
+UNSHOWN = ("about", "columns")
 USED_SPLITS = ("train", "val", "test", "calibration")
 
 
@@ -170,7 +172,7 @@ def render_report(data: ReportData) -> str:
         sizes_chart=sizes_chart,
         size_words=size_words,
         configuration=flat(record.config),
-        features=flat({name: value for name, value in record.features.items() if name != "about"}),
+        features=flat({name: value for name, value in record.features.items() if name not in UNSHOWN}),
     ).html
 
 

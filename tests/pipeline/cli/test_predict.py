@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from tests.pipeline.cli.test_commands import store, topline  # noqa: F401 - fixtures
@@ -58,3 +60,38 @@ def test_as_many_best_classes_are_listed_as_the_window_has_room_for() -> None:
     several = replace(SURE, labels=tuple("abcdefg"), scores=(1.0,) * 7, probabilities=None)
     assert _fitting(head, [several], None)[2].count("(1.000)") == 7
     assert _fitting(head, [replace(BAD, error="no\nimage\x1b[2J")], None)[2].endswith(r"no\nimage\x1b[2J")
+
+
+def test_features_in_a_file_are_classified(
+    topline: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    X = np.random.default_rng(0).normal(size=(120, 3)) + 4.0 * np.eye(3)[np.arange(120) % 3]
+    table = pd.DataFrame(X, columns=["w", "h", "z"])
+    table.assign(label=np.arange(120) % 3).to_csv(tmp_path / "t.csv", index=False)
+    table.to_csv(tmp_path / "new.csv", index=False)
+    data = ("--store", str(tmp_path / "store"))
+    topline("import", "--features", str(tmp_path / "t.csv"), *data)
+    model = topline("train", *data, "--workers", "0", "--tol", "0.05", "--json").json["model"]
+    told = topline("models", "promote", model, "--reason", "the first")
+    assert "/models/champion --features FILE --output predictions.csv" in told.out
+    given = ("predict", model, "--features", str(tmp_path / "new.csv"))
+    ran = topline(*given)
+    lines = ran.out.splitlines()
+    assert lines[0].split() == ["row", "best", "classes"]
+    assert lines[2].split()[:2] == ["row000000000", "0"]
+    assert "and 100 more, each in the table that --output names" in ran.out
+    assert f"--features {tmp_path / 'new.csv'} --output predictions.csv" in ran.out
+    place = str(tmp_path / "p.csv")
+    assert f"and 100 more, each in {place}" in topline(*given, "--output", place).out
+    assert len(pd.read_csv(place)) == 120
+    assert topline(*given, "--json").json["rows"] == 120
+    for more, sentence in {
+        ("--dataset", "latest"): "--features and --dataset are two things to classify: give one of them",
+        ("--images", str(tmp_path)): "--images and --features are two things to classify: give one of them",
+        data: "--store and --workers belong to --dataset",
+    }.items():
+        refused = topline(*given, *more)
+        assert (refused.code, sentence in refused.err) == (2, True)
+    alone = topline("predict", model, "--dataset", "latest", "--labels-name", "label")
+    assert "--labels-name names what is inside the file of --features" in alone.err

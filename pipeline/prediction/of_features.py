@@ -1,0 +1,209 @@
+"""Features in a file through a stored model, batch by batch: rows that are in no store, labelled or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, issparse
+
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.images import Pixels, word
+from topline.pipeline.options import PredictConfig
+from topline.pipeline.prediction.answers import AnswerRule, Answers, ordered_members
+from topline.pipeline.prediction.page import write_files
+from topline.pipeline.prediction.table import table_schema
+from topline.pipeline.progress import Progress, advance, begin
+from topline.pipeline.readers import (
+    FeatureFile,
+    check_columns,
+    checked_rows,
+    label_lists,
+    names_of_rows,
+    open_features,
+    reading,
+    split_words,
+)
+from topline.pipeline.rows import StoredModel
+
+#: Features of so many bytes are scored at once, and at most so many rows.
+BATCH_BYTES, BATCH_ROWS = 1 << 26, 4096
+#: Rows that the result has in it; a table has all of them.
+FIRST = 20
+
+
+@dataclass(frozen=True)
+class FeaturesResult:
+    """What was predicted of the `rows` of a file: in `first` the first ones, as rows of the table."""
+
+    model: str
+    features: str
+    rows: int
+    probabilities: str
+    coverage: float | None
+    first: tuple[Mapping[str, Any], ...]
+    output: str | None = None
+    page: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that `topline predict --json` prints."""
+        return asdict(self)
+
+
+def predict_features(
+    model_url: str, config: PredictConfig, progress: Progress | None = None
+) -> FeaturesResult:
+    """Predict the best classes of the rows in `config.features`, a file in any format that is imported.
+
+    Labels and splits in the file are noted and change nothing.  The table goes to `config.output` and the
+    page to `config.page`, if given.  Raises `InputError` for features that the model does not take, and
+    `NotStoredError` with the result where the table or the page cannot be written.
+    """
+    if config.features is None:
+        raise ConfigError("--features is missing: name a file of features")
+    stored = StoredModel.open(model_url)
+    rule = AnswerRule.of(stored, config, progress)
+    path = Path(config.features).expanduser().absolute()
+    with closing(open_features(path, config.features_name, config.labels_name)) as source:
+        _check(stored, source)
+        with reading(source.place):
+            rows = _Rows(stored, source, rule, names_of_rows(source), _labels(source), _splits(source))
+        result = FeaturesResult(
+            model=stored.model.url,
+            features=str(path),
+            rows=source.n,
+            probabilities=rule.calibration,
+            coverage=config.coverage,
+            first=tuple(islice((row for table in rows.tables(FIRST) for row in table.to_pylist()), FIRST)),
+        )
+        return write_files(
+            result,
+            config,
+            f"rows of {path.name}",
+            rows.schema,
+            lambda: rows.tables(source.n, progress),
+            _none,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows of a file with what the model says of them."""
+
+    stored: StoredModel
+    source: FeatureFile
+    rule: AnswerRule
+    ids: Sequence[str]
+    labels: Sequence[str | None]
+    splits: Sequence[str | None]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return table_schema("sample_id", sets=self.rule.sets is not None)
+
+    def tables(self, count: int, progress: Progress | None = None) -> Iterator[pa.Table]:
+        """Yield the predictions of the first `count` rows, in their order."""
+        count = min(count, self.source.n)
+        step = max(1, min(BATCH_ROWS, BATCH_BYTES // (8 * max(self.source.d, self.stored.model.record.m))))
+        begin(progress, "predict", count, "rows")
+        for start in range(0, count, step):
+            stop = min(start + step, count)
+            yield self._table(start, stop)
+            advance(progress, stop - start)
+
+    def _table(self, start: int, stop: int) -> pa.Table:
+        with reading(f"{self.source.place}, rows {start}-{stop - 1}"):
+            found = self.source.rows(start, stop)
+        X = _as_in_training(self.stored, checked_rows(self.source, found, start, "float32"))
+        scores = self.stored.scores(self.stored.transforms.apply(X))
+        rows = slice(start, stop)
+        columns = {
+            "sample_id": self.ids[rows],
+            "label": self.labels[rows],
+            "split": self.splits[rows],
+            **_answered(
+                self.rule.answer(scores, self.ids[rows]), scores, self.stored.model.record.class_names
+            ),
+        }
+        return pa.table({name: columns[name] for name in self.schema.names}, schema=self.schema)
+
+
+def _answered(
+    answers: Answers, scores: NDArray[np.float64], class_names: Sequence[str]
+) -> dict[str, list[Any] | None]:
+    """Return the columns that say what is predicted of rows with scores (r, m), the best class first."""
+    names = np.array([*class_names, None], dtype=object)
+
+    def predicted(values: NDArray[Any]) -> list[Any]:
+        return [row[kept].tolist() for row, kept in zip(values, answers.classes >= 0, strict=True)]
+
+    columns: dict[str, Any] = {
+        "classes": predicted(names[answers.classes]),
+        "scores": predicted(answers.scores),
+        "probabilities": [None] * len(scores),
+    }
+    if answers.probabilities is not None:
+        columns["probabilities"] = predicted(answers.probabilities)
+    if answers.sets is not None:
+        orders = np.argsort(-scores, axis=1, kind="stable").astype(np.int32)
+        columns["set"] = [
+            names[ordered_members(members, order)].tolist()
+            for members, order in zip(answers.sets, orders, strict=True)
+        ]
+    return columns
+
+
+def _as_in_training(stored: StoredModel, X: Any) -> Any:
+    """Return rows X (r, d), dense or CSR, in a layout that the model's transforms and kernel take."""
+    if stored.kernel is not None and issparse(stored.expansion.rows):
+        return csr_matrix(X)
+    sparse = stored.kernel is None and all(step.keeps_sparse for step in stored.transforms.steps)
+    return X.toarray() if isinstance(X, csr_matrix) and not sparse else X
+
+
+def _check(stored: StoredModel, source: FeatureFile) -> None:
+    """Raise `InputError` for features that are not those that the model was trained on."""
+    record = stored.model.record
+    if record.features.get("kind") == "images":
+        raise InputError(
+            f"model {record.id} describes images by a network or formula of its own: give --images, not"
+            " --features"
+        )
+    trained = record.features.get("columns")
+    if trained is not None and source.columns() is not None:
+        check_columns(f"model {record.id}", trained, source.place, source.columns() or ())
+    if stored.input_width != source.d:
+        raise InputError(
+            f"{source.place} has {source.d:,} features per row, and model {record.id} takes"
+            f" {stored.input_width:,}: give the features that it was trained on"
+        )
+
+
+def _labels(source: FeatureFile) -> Sequence[str | None]:
+    """Return the label of each row as text, several with semicolons between; None where there is none."""
+    found = source.labels()
+    if found is None:
+        return [None] * source.n
+    names = source.class_names()
+    lists = label_lists(np.asarray(found), source.place, names)
+    if lists is not None:
+        return [";".join(labels) for labels in lists.rows]
+    known = {} if names is None else {str(code): name for code, name in enumerate(names)}
+    words = [word(value) for value in np.asarray(found).tolist()]
+    return [text if text is None else known.get(text, text) for text in words]
+
+
+def _splits(source: FeatureFile) -> Sequence[str | None]:
+    found = source.splits()
+    return [None] * source.n if found is None else split_words(np.asarray(found), source.place)
+
+
+def _none(_: int, __: Mapping[str, Any]) -> Pixels:
+    raise InputError("a file of features has no pictures")
