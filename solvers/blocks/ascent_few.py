@@ -45,17 +45,15 @@ def spare_classes(form: LossForm) -> int:
     return max(_SPARE, len(form.rho) + 1)
 
 
-def lists_for(
-    rows: Int64Array, y: IntArray, A: FloatArray, delta: FloatArray, spare: int
-) -> FewClasses | None:
-    """Return room for the classes of some rows, None where they are not few."""
-    m = A.shape[1]
-    starts = np.zeros(len(rows) + 1, dtype=np.int64)
-    count_classes(rows, y, A, delta, spare, starts)
-    np.cumsum(starts, out=starts)
+def lists_for(rows: Int64Array, n: int, m: int, counts: Int64Array) -> FewClasses | None:
+    """Return room for the classes of some of n rows, None where they are not few.
+
+    Row rows[t] takes counts[t + 1] of m classes; `counts` becomes where their lists begin.
+    """
+    starts = np.cumsum(counts, out=counts)
     if starts[-1] > _FEW * m * len(rows):
         return None
-    place = np.zeros(len(y), dtype=np.int64)
+    place = np.zeros(n, dtype=np.int64)
     place[rows] = np.arange(len(rows))
     return FewClasses(place, starts, np.empty(starts[-1], dtype=np.int32))
 

@@ -20,6 +20,7 @@ from topline.solvers.blocks.ascent_again import (
 from topline.solvers.blocks.ascent_few import (
     FewClasses,
     choose_classes,
+    count_classes,
     lists_for,
     project_few,
     spare_classes,
@@ -88,7 +89,7 @@ class Work:
     def allowed(self, rows: Int64Array) -> Int64Array:
         """Return as many of some rows as may still be visited."""
         left = self._most - self.visited
-        return rows if len(rows) <= left else rows[: int(left)]
+        return rows if len(rows) <= left else rows[: max(int(left), 0)]
 
     @property
     def _step(self) -> float:
@@ -125,7 +126,7 @@ class Work:
         random = self.random.integers(1, np.iinfo(np.int64).max, size=1)
         order, risen, cost = self.random.permutation(self.allowed(rows)), 0.0, 0.0
         portions = held.drawn(order) if held.whole else held.shuffled(order, self.random)
-        at_once = held.in_place and self._tiles is None and len(rows) <= self._step
+        at_once = held.in_place and (self._tiles is None or self.few is not None) and len(rows) <= self._step
         while True:
             before = self.visited
             swept = self._sweep(portions, sweeps if at_once else 1, most - cost, random)
@@ -170,21 +171,42 @@ class Work:
     def take_few(self, held: RowFeed | HeldRows, rows: Int64Array) -> None:
         """From now on touch a few classes of some rows, in the order of the block, if few are to be had."""
         block, spare = self.block, spare_classes(self.block.problem.form)
-        if not spare or self.sparse or not held.whole or not self.duals.open_whole():
+        if not spare or self.sparse or len(self.allowed(rows)) < len(rows):
             return
-        A, delta = self.duals.A, self.duals.delta
-        self.few = few = lists_for(rows, block.y, A, delta, spare)
+        self.few = few = self._lists(rows, spare)
         if few is None:
             return
         W = self.W.T.astype(block.dtype, copy=False)
-        for X, places, some, _ in held.in_order(rows):
-            scores = X[places] @ W
-            if self.kept_apart:
-                scores += np.outer(block.along[some], self.apart).astype(scores.dtype)
-            first = few.place[some[0]]
-            starts = few.starts[first : first + len(some) + 1]
-            choose_classes(scores, some, block.y, A, delta, starts, few.classes)
+        step = max(_TIMED_ROWS, _LOOKED_AT // max(self._start.size, 1))
+        for X, places, some, slab in held.in_order(rows):
+            A, delta = self.duals.read(slab)
+            for low in range(0, len(some), step):
+                part = slice(low, low + step)
+                scores = X[places[part]] @ W
+                if self.kept_apart:
+                    scores += np.outer(block.along[some[part]], self.apart).astype(scores.dtype)
+                first = few.place[some[low]]
+                starts = few.starts[first : first + len(scores) + 1]
+                choose_classes(
+                    scores, some[part] - slab[0], block.y[slice(*slab)], A, delta, starts, few.classes
+                )
         self.visited += len(rows)
+        self.clock.product()
+
+    def _lists(self, rows: Int64Array, spare: int) -> FewClasses | None:
+        """Return room for the classes of some rows, which rise; None where they are not few."""
+        m, n = self.block.problem.m, len(self.block.y)
+        starts = np.zeros(len(rows) + 1, dtype=np.int64)
+        step = max(min(_SUMMED_ROWS, _SUMMED_NUMBERS // m), 1)
+        for low in range(0, n, step):
+            high = min(low + step, n)
+            first, last = np.searchsorted(rows, (low, high))
+            if first < last:
+                A, delta = self.duals.read((low, high))
+                count_classes(
+                    rows[first:last] - low, self.block.y[low:high], A, delta, spare, starts[first : last + 1]
+                )
+        return lists_for(rows, n, m, starts)
 
     def project(self, Z: Float64Array, rows: Int64Array) -> None:
         """Replace dual rows Z (t, m) by the nearest points of their domains in the classes that sweeps touch.
@@ -230,13 +252,14 @@ class Work:
             block.norms[here], block.along[here], self.u, self.kept_apart, duals.A, duals.delta, self.scale,
             problem.smoothing, problem.smoothing_own,
         )  # fmt: skip
-        if self._tiles is not None:
+        moved = *block.loss, self.W, self.apart, rises
+        if self._tiles is not None and self.few is None:
             self._tiles.sweep(part, block.loss, rises)
             risen = float(np.maximum(rises[part.rows], 0.0).sum())
             return Swept(1, float(len(rows)), risen, risen, 0.0)
-        moved = *block.loss, self.W, self.apart, rises
         if self.few is not None:
-            return Swept(*sweeps_few(sweeps, most, random, self.few, part, *moved))
+            few = self.few._replace(place=self.few.place[here])
+            return Swept(*sweeps_few(sweeps, most, random, few, part, *moved))
         if self.sparse:
             return Swept(*sweeps_csr(sweeps, most, random, X.data, X.indices, X.indptr, part, *moved))
         return Swept(*sweeps_dense(sweeps, most, random, part, *moved))

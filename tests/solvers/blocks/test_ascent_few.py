@@ -7,7 +7,7 @@ import pytest
 
 from topline import MaxHinge, Status, StructuredHinge, TopKHinge, TopKOthersHinge, UsunierHinge, solve
 from topline.solvers.blocks.ascent import BlockAscent
-from topline.solvers.blocks.ascent_few import choose_classes, lists_for, spare_classes
+from topline.solvers.blocks.ascent_few import choose_classes, count_classes, lists_for, spare_classes
 from topline.solvers.blocks.ascent_jit import project_rows
 from topline.solvers.blocks.ascent_rows import DualWindow
 from topline.solvers.blocks.ascent_work import Work
@@ -44,7 +44,9 @@ def test_the_classes_are_the_own_one_those_with_mass_and_the_next_by_score() -> 
     A[0], delta[0] = 1.0, 0.0  # mass everywhere
     A[1], delta[1] = 1.0, -1.0  # a change that takes all of it away
     rows, scores = np.arange(0, N, 2), rng.standard_normal((N, M))
-    few = lists_for(rows, y, A, delta, 3)
+    counts = np.zeros(len(rows) + 1, dtype=np.int64)
+    count_classes(rows, y, A, delta, 3, counts)
+    few = lists_for(rows, N, M, counts)
     assert few is not None
     choose_classes(scores[rows], rows, y, A, delta, few.starts, few.classes)
     for i in rows:
@@ -55,8 +57,8 @@ def test_the_classes_are_the_own_one_those_with_mass_and_the_next_by_score() -> 
 
 
 def test_many_classes_are_not_few() -> None:
-    A = np.ones((4, M))
-    assert lists_for(np.arange(4), np.zeros(4, np.int32), A, np.zeros_like(A), 3) is None
+    counts = np.array([0, M, M, M, M])
+    assert lists_for(np.arange(4), 4, M, counts) is None
 
 
 @pytest.mark.parametrize("loss", [OneVsAll("hinge"), StructuredHinge(1.0 - np.eye(M))])
