@@ -5,13 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topline import MaxHinge, Status, StructuredHinge, TopKHinge, TopKOthersHinge, UsunierHinge, solve
+from tests.benchmarks.datasets import relu_features
+from topline import (
+    MaxHinge,
+    SerialExecutor,
+    Status,
+    StructuredHinge,
+    TopKHinge,
+    TopKOthersHinge,
+    UsunierHinge,
+    solve,
+)
+from topline.solvers.blocks import ascent_work, row_feed, weight_sizes
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.ascent_few import choose_classes, count_classes, lists_for, spare_classes
 from topline.solvers.blocks.ascent_jit import project_rows
 from topline.solvers.blocks.ascent_rows import DualWindow
 from topline.solvers.blocks.ascent_work import Work
-from topline.solvers.core.dual_rows import DenseStore
+from topline.solvers.blocks.weight_sizes import is_tiled
+from topline.solvers.core.dual_rows import ByteBudget, make_store
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest
 from topline.solvers.losses import OneVsAll
@@ -22,13 +34,13 @@ LAM_N = 0.5
 HINGES = [MaxHinge(), TopKHinge(3), TopKOthersHinge(2), UsunierHinge(2)]
 
 
-def swept(loss, smoothing: float = 0.0):
-    """A block after some sweeps over all rows from A = 0."""
+def swept(loss, smoothing: float = 0.0, budget: ByteBudget | None = None):
+    """A block after some sweeps over all rows from A = 0, whose dual rows are packed under a budget."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((N, D)), rng.integers(M, size=N).astype(np.int32)
     problem = Problem(loss, N, D, M, LAM_N / N, smoothing)
     block = BlockAscent(problem, X, y, rng.uniform(0.5, 2.0, N), 0, np.dtype(np.float64))
-    A, delta = (DenseStore(N, M, np.dtype(np.float64)) for _ in range(2))
+    A, delta = (make_store([0, 25, N], M, np.dtype(np.float64), budget) for _ in range(2))
     work = Work(block, AscentRequest(round=0, W=np.zeros((D, M)), seed=3), DualWindow(A, delta))
     feed = block.feed_for(A)
     for _ in range(10):
@@ -68,20 +80,28 @@ def test_losses_that_are_not_those_of_fewer_classes_take_all(loss) -> None:
 
 @pytest.mark.parametrize("loss", HINGES, ids=str)
 @pytest.mark.parametrize("smoothing", [0.0, 0.4])
+@pytest.mark.parametrize("where", ["in arrays", "tiled", "packed"])
 def test_a_sweep_over_few_classes_finds_the_update_of_all_where_the_others_get_no_mass(
-    loss, smoothing
+    loss, smoothing, where, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Row after row; where the update of all goes to classes that are left out, the rows differ."""
-    X, y, problem, block, work, feed = swept(loss, smoothing)
+    if where == "tiled":
+        monkeypatch.setattr(weight_sizes, "_LARGE_W", 0)
+    # Windows of 15 rows, which lie in three pieces that are read.
+    monkeypatch.setattr(row_feed, "_OPENED_BYTES", 2 * 15 * 8 * M)
+    X, y, problem, block, work, feed = swept(
+        loss, smoothing, ByteBudget(1 << 20) if where == "packed" else None
+    )
+    assert (work._tiles is None, feed.whole) == (where != "tiled", where != "packed")
     rows = np.arange(0, N, 3)
-    before, W = work.duals.delta.copy(), work.W.T.copy()
+    before, W = work.duals.read((0, N))[1].copy(), work.W.T.copy()
     work.take_few(feed, rows)
     few = work.few
     assert few is not None
     visited = work.visited
     order = np.concatenate([portion.rows for portion in feed.in_order(rows)])
     work.sweep(feed.in_order(rows))
-    work.duals.open_whole()
+    delta = work.duals.read((0, N))[1]
     sizes = np.diff(few.starts)
     assert work.visited - visited == pytest.approx(sizes.sum() / M)
     exact = 0
@@ -91,7 +111,7 @@ def test_a_sweep_over_few_classes_finds_the_update_of_all_where_the_others_get_n
         alpha = column_updates(problem.form, q[None], y[i : i + 1], c + smoothing)[0]
         listed = few.classes[few.starts[few.place[i]] : few.starts[few.place[i] + 1]]
         others = np.setdiff1d(np.arange(M), listed)
-        found = work.duals.delta[i]
+        found = delta[i]
         assert not found[others].any()
         if not alpha[others].any():
             np.testing.assert_allclose(found, alpha, atol=1e-10)
@@ -135,3 +155,25 @@ def test_rounds_of_many_sweeps_never_lower_the_dual(loss) -> None:
     duals = np.array([record.dual for record in result.history])
     assert (np.diff(duals) >= -1e-12 * duals[1:]).all()
     assert result.status is Status.SOLVED
+
+
+@pytest.mark.parametrize("dual_bytes", [None, 100_000], ids=["arrays", "packed"])
+def test_weights_that_threads_share_are_swept_in_few_classes_as_well(
+    dual_bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, y = relu_features(600, 1_100, 60)
+    assert is_tiled(60, 1_100, X.dtype)
+
+    def solved(threads: int = 1):
+        executor = SerialExecutor(threads=threads, dual_bytes=dual_bytes)
+        return solve(X, y, TopKHinge(3), lam=0.1 / len(y), method="dual_ascent", executor=executor)
+
+    few, shared = solved(), solved(threads=2)
+    assert few.status is Status.SOLVED
+    np.testing.assert_array_equal(few.W, shared.W)
+    monkeypatch.setattr(ascent_work, "spare_classes", lambda _: 0)
+    every = solved()
+    assert every.status is Status.SOLVED
+    assert few.passes < every.passes
+    # Both certificates allow a thousandth.
+    assert few.primal == pytest.approx(every.primal, rel=2e-3)
