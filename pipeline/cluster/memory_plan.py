@@ -39,6 +39,8 @@ FORMED_COPIES = 1
 READING_BYTES = 192 * MIB
 # Labels, weights, norms and permutation of a row, wherever the rows are.
 ROW_BYTES = 96
+# The few classes of a row that sweeps touch, where one block has all dual variables.
+LISTED_BYTES = 64
 # The same of a row of a kernel's blocks, which have neither norms nor a permutation.
 KERNEL_ROW_BYTES = 48
 # Workers are filled up to this share: Dask ends one at 95 %.
@@ -207,7 +209,9 @@ def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:
     sums = _sums(size, workers) * (3 if _merges(workers) else 1)
     arrays = 8 * size.d * size.m * (WORKER_ARRAYS + sums)
     arrays += 8 * size.method.formed * (FORMED_COPIES + sums)
-    rows = -(-(size.n * (size.row_bytes + 4 * size.ranked) + size.held) // workers)
+    row_bytes = size.row_bytes + 4 * size.ranked
+    row_bytes += LISTED_BYTES if size.keeps_duals and size.blocks == 1 else 0
+    rows = -(-(size.n * row_bytes + size.held) // workers)
     reading = min(READING_BYTES, 3 * size.features)
     return (WORKER_BYTES if processes else 0) + arrays + reading + rows
 
