@@ -163,11 +163,14 @@ class DualWindow:
 
     def open(self, slab: tuple[int, int]) -> None:
         """Open the rows slab[0]..slab[1]-1."""
-        if slab not in self._opened:
+        found = self._opened.pop(slab, None)
+        if found is None:
             if len(self._opened) >= self._most:
-                self.close()
-            self._opened[slab] = self._A.read(*slab), self._delta.read(*slab)
-        self.A, self.delta = self._opened[slab]
+                self._keep(next(iter(self._opened)))
+            found = self._A.read(*slab), self._delta.read(*slab)
+        # The one that was in use last stands last.
+        self._opened[slab] = found
+        self.A, self.delta = found
 
     def open_whole(self) -> bool:
         """Open all rows where they lie in memory as one array; return whether they do."""
@@ -186,6 +189,9 @@ class DualWindow:
 
     def close(self) -> None:
         """Keep what was changed."""
-        for slab, (_, delta) in self._opened.items():
-            self._delta.write(*slab, delta)
-        self._opened.clear()
+        for slab in list(self._opened):
+            self._keep(slab)
+
+    def _keep(self, slab: tuple[int, int]) -> None:
+        _, delta = self._opened.pop(slab)
+        self._delta.write(*slab, delta)

@@ -7,9 +7,9 @@ be opened, comes slab by slab.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import islice, zip_longest
 from typing import Any, ClassVar
 
 import numpy as np
@@ -98,9 +98,7 @@ class RowFeed:
             for start, stop, values in together:
                 yield from self._portions((start, stop), values, chosen[start, stop])
             return
-        slabs = read_slabs(self._X, chosen, self._dtype)
-        while group := list(islice(slabs, MIXED)):
-            yield from self._in_turns(group, chosen)
+        yield from self._in_turns(read_slabs(self._X, chosen, self._dtype), chosen)
 
     def in_order(self, rows: Int64Array) -> Iterator[Portion]:
         """Yield the given rows in the order of the block."""
@@ -184,20 +182,34 @@ class RowFeed:
             yield Portion(values, inside - start, inside, window)
 
     def _in_turns(
-        self, group: list[tuple[int, int, Rows]], chosen: Mapping[tuple[int, int], Int64Array]
+        self, slabs: Iterator[tuple[int, int, Rows]], chosen: Mapping[tuple[int, int], Int64Array]
     ) -> Iterator[Portion]:
-        """Yield the chosen rows of some slabs, a part of each after the other; let go of the slabs."""
-        parts = [
-            [
-                portion._replace(places=places, rows=rows)
-                for portion in self._portions((start, stop), values, chosen[start, stop])
-                for places, rows in zip(*_in_parts(portion), strict=True)
-            ]
-            for start, stop, values in group
-        ]
-        group.clear()
-        for turn in zip_longest(*parts):
-            yield from (part for part in turn if part is not None)
+        """Yield the chosen rows of the slabs, of `MIXED` at a time a part of each after the other.
+
+        They begin one after the other, so that the next one is read while parts of the others are visited.
+        """
+        mixed: list[deque[Portion]] = []
+        turns, more = 0, True
+        while mixed or more:
+            while more and turns <= 0 and len(mixed) < MIXED:
+                slab = next(slabs, None)
+                more = slab is not None
+                if slab is not None:
+                    mixed.append(self._parts(slab, chosen[slab[:2]]))
+                    turns = len(mixed[-1]) // MIXED
+                del slab
+            turns -= 1
+            for parts in mixed:
+                yield parts.popleft()
+            mixed = [parts for parts in mixed if parts]
+
+    def _parts(self, slab: tuple[int, int, Rows], rows: Int64Array) -> deque[Portion]:
+        start, stop, values = slab
+        return deque(
+            portion._replace(places=places, rows=part)
+            for portion in self._portions((start, stop), values, rows)
+            for places, part in zip(*_in_parts(portion), strict=True)
+        )
 
     def _ready(self, values: Any) -> bool:
         """Whether compiled functions can work on values as they are."""

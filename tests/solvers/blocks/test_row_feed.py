@@ -22,10 +22,35 @@ def test_slabs_are_visited_in_turns_with_others_in_every_sweep(monkeypatch) -> N
         assert np.array_equal(np.sort(np.concatenate([portion.rows for portion in portions])), np.arange(n))
         assert all(np.array_equal(portion.places + portion.slab[0], portion.rows) for portion in portions)
         assert {len(portion.rows) for portion in portions} == {window // 8}
-        turns = [{portion.slab for portion in portions[i : i + 3]} for i in range(0, len(portions), 3)]
-        assert all(len(turn) == 3 for turn in turns)
+        # A slab that is done is replaced; the first and the last ones have fewer beside them.
+        turns = [{portion.slab for portion in portions[i : i + 5]} for i in range(6, len(portions) - 14)]
+        assert all(len(turn) in (3, 4) for turn in turns)
         together.append({frozenset(turn) for turn in turns})
     assert together[0] != together[1]
+
+
+def test_the_next_slab_is_asked_for_after_parts_of_the_others(monkeypatch) -> None:
+    """So that there is time to read it: three at once would come one after the other."""
+    n, window = 12 * 512, 512
+    monkeypatch.setattr(row_feed, "_PART_ROWS", 64)
+    monkeypatch.setattr(row_feed, "_OPENED_BYTES", 2 * window * 4 * 3)
+    asked: list[int] = []
+    visited = 0
+
+    def told(*given):
+        for slab in read_slabs(*given):
+            asked.append(visited)
+            yield slab
+
+    read_slabs = row_feed.read_slabs
+    monkeypatch.setattr(row_feed, "read_slabs", told)
+    feed = RowFeed(np.ones((n, 8), dtype=np.float32), np.dtype(np.float32), opened=3)
+    for _ in feed.shuffled(np.arange(n), np.random.default_rng(0)):
+        visited += 1
+    assert (len(asked), asked[0], visited) == (12, 0, 12 * 8)
+    assert min(np.diff(asked)) >= 2
+    # Three at a time: the last one is asked for when the parts of nine have been visited.
+    assert asked[-1] >= 9 * 8
 
 
 def test_packed_dual_variables_cost_few_passes_where_rows_share_a_direction(monkeypatch) -> None:
