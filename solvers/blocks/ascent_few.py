@@ -22,8 +22,9 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 
 #: Classes without mass that are taken along, those of the highest scores; with ranks at least one more.
 _SPARE = 3
-#: A row that takes more than this share of the classes on average is faster swept whole.
-_FEW = 0.6
+#: A row that takes more than this share of the classes on average is faster swept whole; the second share
+#: holds where tiles of rows share the loads of W.
+_FEW, _FEW_OF_TILES = 0.6, 0.2
 
 
 class FewClasses(NamedTuple):
@@ -45,13 +46,15 @@ def spare_classes(form: LossForm) -> int:
     return max(_SPARE, len(form.rho) + 1)
 
 
-def lists_for(rows: Int64Array, n: int, m: int, counts: Int64Array) -> FewClasses | None:
+def lists_for(
+    rows: Int64Array, n: int, m: int, counts: Int64Array, *, tiled: bool = False
+) -> FewClasses | None:
     """Return room for the classes of some of n rows, None where they are not few.
 
     Row rows[t] takes counts[t + 1] of m classes; `counts` becomes where their lists begin.
     """
     starts = np.cumsum(counts, out=counts)
-    if starts[-1] > _FEW * m * len(rows):
+    if starts[-1] > (_FEW_OF_TILES if tiled else _FEW) * m * len(rows):
         return None
     place = np.zeros(n, dtype=np.int64)
     place[rows] = np.arange(len(rows))

@@ -206,7 +206,7 @@ class Work:
                 count_classes(
                     rows[first:last] - low, self.block.y[low:high], A, delta, spare, starts[first : last + 1]
                 )
-        return lists_for(rows, n, m, starts)
+        return lists_for(rows, n, m, starts, tiled=self._tiles is not None)
 
     def project(self, Z: Float64Array, rows: Int64Array) -> None:
         """Replace dual rows Z (t, m) by the nearest points of their domains in the classes that sweeps touch.

@@ -16,7 +16,7 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.blocks import ascent_work, row_feed, weight_sizes
+from topline.solvers.blocks import ascent_few, ascent_work, row_feed, weight_sizes
 from topline.solvers.blocks.ascent import BlockAscent
 from topline.solvers.blocks.ascent_few import choose_classes, count_classes, lists_for, spare_classes
 from topline.solvers.blocks.ascent_jit import project_rows
@@ -71,6 +71,9 @@ def test_the_classes_are_the_own_one_those_with_mass_and_the_next_by_score() -> 
 def test_many_classes_are_not_few() -> None:
     counts = np.array([0, M, M, M, M])
     assert lists_for(np.arange(4), 4, M, counts) is None
+    counts = np.array([0, *[M // 4] * 4])
+    assert lists_for(np.arange(4), 4, M, counts.copy()) is not None
+    assert lists_for(np.arange(4), 4, M, counts.copy(), tiled=True) is None
 
 
 @pytest.mark.parametrize("loss", [OneVsAll("hinge"), StructuredHinge(1.0 - np.eye(M))])
@@ -87,6 +90,7 @@ def test_a_sweep_over_few_classes_finds_the_update_of_all_where_the_others_get_n
     """Row after row; where the update of all goes to classes that are left out, the rows differ."""
     if where == "tiled":
         monkeypatch.setattr(weight_sizes, "_LARGE_W", 0)
+        monkeypatch.setattr(ascent_few, "_FEW_OF_TILES", 0.6)
     # Windows of 15 rows, which lie in three pieces that are read.
     monkeypatch.setattr(row_feed, "_OPENED_BYTES", 2 * 15 * 8 * M)
     X, y, problem, block, work, feed = swept(
@@ -161,12 +165,12 @@ def test_rounds_of_many_sweeps_never_lower_the_dual(loss) -> None:
 def test_weights_that_threads_share_are_swept_in_few_classes_as_well(
     dual_bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    X, y = relu_features(600, 1_100, 60)
-    assert is_tiled(60, 1_100, X.dtype)
+    X, y = relu_features(600, 600, 120)
+    assert is_tiled(120, 600, X.dtype)
 
     def solved(threads: int = 1):
         executor = SerialExecutor(threads=threads, dual_bytes=dual_bytes)
-        return solve(X, y, TopKHinge(3), lam=0.1 / len(y), method="dual_ascent", executor=executor)
+        return solve(X, y, TopKHinge(3), lam=0.1 / len(y), method="dual_ascent", executor=executor, m=120)
 
     few, shared = solved(), solved(threads=2)
     assert few.status is Status.SOLVED
