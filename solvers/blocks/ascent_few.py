@@ -8,11 +8,13 @@ first sweep of the next round, which takes all.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from topline.solvers.blocks.ascent_jit import carry_dense
+from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion
 from topline.solvers.blocks.ascent_sweeps import AHEAD, fetch_dense
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
@@ -25,6 +27,9 @@ _SPARE = 3
 #: A row that takes more than this share of the classes on average is faster swept whole; the second share
 #: holds where tiles of rows share the loads of W.
 _FEW, _FEW_OF_TILES = 0.6, 0.2
+#: Numbers of dual rows, or multiplications of scores, that are looked at together; scores of so many rows at
+#: least.
+_LOOKED_AT, _LEAST_LISTED = 1 << 22, 2048
 
 
 class FewClasses(NamedTuple):
@@ -46,19 +51,57 @@ def spare_classes(form: LossForm) -> int:
     return max(_SPARE, len(form.rho) + 1)
 
 
-def lists_for(
-    rows: Int64Array, n: int, m: int, counts: Int64Array, *, tiled: bool = False
+def room_for_few(
+    rows: Int64Array, block: BlockRows, duals: DualWindow, *, tiled: bool = False
 ) -> FewClasses | None:
-    """Return room for the classes of some of n rows, None where they are not few.
+    """Return room for the classes of some rows, which rise, of a block; None where they are not few.
 
-    Row rows[t] takes counts[t + 1] of m classes; `counts` becomes where their lists begin.
+    They are fewer where rows are swept in tiles.
     """
-    starts = np.cumsum(counts, out=counts)
+    spare = spare_classes(block.problem.form)
+    if not spare:
+        return None
+    m, n = block.problem.m, len(block.y)
+    starts = np.zeros(len(rows) + 1, dtype=np.int64)
+    step = max(_LOOKED_AT // m, 1)
+    for low in range(0, n, step):
+        high = min(low + step, n)
+        first, last = np.searchsorted(rows, (low, high))
+        if first < last:
+            A, delta = duals.read((low, high))
+            inside = rows[first:last] - low
+            count_classes(inside, block.y[low:high], A, delta, spare, starts[first : last + 1])
+    np.cumsum(starts, out=starts)
     if starts[-1] > (_FEW_OF_TILES if tiled else _FEW) * m * len(rows):
         return None
     place = np.zeros(n, dtype=np.int64)
     place[rows] = np.arange(len(rows))
     return FewClasses(place, starts, np.empty(starts[-1], dtype=np.int32))
+
+
+def list_few(
+    few: FewClasses,
+    portions: Iterable[Portion],
+    block: BlockRows,
+    duals: DualWindow,
+    W: FloatArray,
+    apart: Float64Array | None,
+) -> None:
+    """Write the classes of the rows in `portions`, which rise, by their scores at W (d, m).
+
+    `apart` (m,) is the part of W along the direction that is kept apart, None without one.
+    """
+    step = max(_LEAST_LISTED, _LOOKED_AT // W.size)
+    for X, places, rows, slab in portions:
+        A, delta = duals.read(slab)
+        for low in range(0, len(rows), step):
+            some = rows[low : low + step]
+            scores = X[places[low : low + step]] @ W
+            if apart is not None:
+                scores += np.outer(block.along[some], apart).astype(scores.dtype)
+            first = few.place[some[0]]
+            starts = few.starts[first : first + len(some) + 1]
+            choose_classes(scores, some - slab[0], block.y[slice(*slab)], A, delta, starts, few.classes)
 
 
 @jit

@@ -19,11 +19,9 @@ from topline.solvers.blocks.ascent_again import (
 )
 from topline.solvers.blocks.ascent_few import (
     FewClasses,
-    choose_classes,
-    count_classes,
-    lists_for,
+    list_few,
     project_few,
-    spare_classes,
+    room_for_few,
 )
 from topline.solvers.blocks.ascent_jit import add_rows_csr, change_sums, project_rows
 from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion, SweptPart
@@ -170,43 +168,16 @@ class Work:
 
     def take_few(self, held: RowFeed | HeldRows, rows: Int64Array) -> None:
         """From now on touch a few classes of some rows, in the order of the block, if few are to be had."""
-        block, spare = self.block, spare_classes(self.block.problem.form)
-        if not spare or self.sparse or len(self.allowed(rows)) < len(rows):
+        if self.sparse or len(self.allowed(rows)) < len(rows):
             return
-        self.few = few = self._lists(rows, spare)
-        if few is None:
+        block, apart = self.block, self.apart if self.kept_apart else None
+        self.few = room_for_few(rows, block, self.duals, tiled=self._tiles is not None)
+        if self.few is None:
             return
         W = self.W.T.astype(block.dtype, copy=False)
-        step = max(_TIMED_ROWS, _LOOKED_AT // max(self._start.size, 1))
-        for X, places, some, slab in held.in_order(rows):
-            A, delta = self.duals.read(slab)
-            for low in range(0, len(some), step):
-                part = slice(low, low + step)
-                scores = X[places[part]] @ W
-                if self.kept_apart:
-                    scores += np.outer(block.along[some[part]], self.apart).astype(scores.dtype)
-                first = few.place[some[low]]
-                starts = few.starts[first : first + len(scores) + 1]
-                choose_classes(
-                    scores, some[part] - slab[0], block.y[slice(*slab)], A, delta, starts, few.classes
-                )
+        list_few(self.few, held.in_order(rows), block, self.duals, W, apart)
         self.visited += len(rows)
         self.clock.product()
-
-    def _lists(self, rows: Int64Array, spare: int) -> FewClasses | None:
-        """Return room for the classes of some rows, which rise; None where they are not few."""
-        m, n = self.block.problem.m, len(self.block.y)
-        starts = np.zeros(len(rows) + 1, dtype=np.int64)
-        step = max(min(_SUMMED_ROWS, _SUMMED_NUMBERS // m), 1)
-        for low in range(0, n, step):
-            high = min(low + step, n)
-            first, last = np.searchsorted(rows, (low, high))
-            if first < last:
-                A, delta = self.duals.read((low, high))
-                count_classes(
-                    rows[first:last] - low, self.block.y[low:high], A, delta, spare, starts[first : last + 1]
-                )
-        return lists_for(rows, n, m, starts, tiled=self._tiles is not None)
 
     def project(self, Z: Float64Array, rows: Int64Array) -> None:
         """Replace dual rows Z (t, m) by the nearest points of their domains in the classes that sweeps touch.

@@ -16,9 +16,9 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.blocks import ascent_few, ascent_work, row_feed, weight_sizes
+from topline.solvers.blocks import ascent_few, row_feed, weight_sizes
 from topline.solvers.blocks.ascent import BlockAscent
-from topline.solvers.blocks.ascent_few import choose_classes, count_classes, lists_for, spare_classes
+from topline.solvers.blocks.ascent_few import choose_classes, count_classes, room_for_few, spare_classes
 from topline.solvers.blocks.ascent_jit import project_rows
 from topline.solvers.blocks.ascent_rows import DualWindow
 from topline.solvers.blocks.ascent_work import Work
@@ -56,24 +56,29 @@ def test_the_classes_are_the_own_one_those_with_mass_and_the_next_by_score() -> 
     A[0], delta[0] = 1.0, 0.0  # mass everywhere
     A[1], delta[1] = 1.0, -1.0  # a change that takes all of it away
     rows, scores = np.arange(0, N, 2), rng.standard_normal((N, M))
-    counts = np.zeros(len(rows) + 1, dtype=np.int64)
-    count_classes(rows, y, A, delta, 3, counts)
-    few = lists_for(rows, N, M, counts)
-    assert few is not None
-    choose_classes(scores[rows], rows, y, A, delta, few.starts, few.classes)
-    for i in rows:
+    starts = np.zeros(len(rows) + 1, dtype=np.int64)
+    count_classes(rows, y, A, delta, 3, starts)
+    np.cumsum(starts, out=starts)
+    classes = np.empty(starts[-1], dtype=np.int32)
+    choose_classes(scores[rows], rows, y, A, delta, starts, classes)
+    for t, i in enumerate(rows):
         held = [j for j in range(M) if j != y[i] and A[i, j] + delta[i, j] != 0.0]
         rest = [j for j in np.argsort(-scores[i]) if j != y[i] and j not in held]
-        low, high = few.starts[few.place[i]], few.starts[few.place[i] + 1]
-        assert few.classes[low:high].tolist() == [y[i], *held, *rest[:3]]
+        assert classes[starts[t] : starts[t + 1]].tolist() == [y[i], *held, *rest[:3]]
 
 
 def test_many_classes_are_not_few() -> None:
-    counts = np.array([0, M, M, M, M])
-    assert lists_for(np.arange(4), 4, M, counts) is None
-    counts = np.array([0, *[M // 4] * 4])
-    assert lists_for(np.arange(4), 4, M, counts.copy()) is not None
-    assert lists_for(np.arange(4), 4, M, counts.copy(), tiled=True) is None
+    """A third of them is few, but not where rows are swept in tiles."""
+    block = swept(MaxHinge())[3]
+
+    def room(with_mass: int, *, tiled: bool = False):
+        A, delta = (make_store([0, N], M, np.dtype(np.float64)) for _ in range(2))
+        A.write(0, N, np.tile(np.arange(M) < with_mass, (N, 1)).astype(np.float64))
+        return room_for_few(np.arange(N), block, DualWindow(A, delta), tiled=tiled)
+
+    assert room(M) is None
+    assert room(M // 3) is not None
+    assert room(M // 3, tiled=True) is None
 
 
 @pytest.mark.parametrize("loss", [OneVsAll("hinge"), StructuredHinge(1.0 - np.eye(M))])
@@ -175,7 +180,7 @@ def test_weights_that_threads_share_are_swept_in_few_classes_as_well(
     few, shared = solved(), solved(threads=2)
     assert few.status is Status.SOLVED
     np.testing.assert_array_equal(few.W, shared.W)
-    monkeypatch.setattr(ascent_work, "spare_classes", lambda _: 0)
+    monkeypatch.setattr(ascent_few, "spare_classes", lambda _: 0)
     every = solved()
     assert every.status is Status.SOLVED
     assert few.passes < every.passes
