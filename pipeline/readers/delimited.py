@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ from topline.pipeline.readers.damage import cause
 
 #: Bytes of text that are parsed at once; what is a number in the first of them is one in all.
 _BLOCK_BYTES = 1 << 23
+#: Lines behind the first that say whether numbers have commas.
+_LOOKED_AT = 100
 #: A number with a comma for its point, as spreadsheets write it where semicolons part the columns.
 _COMMA = re.compile(r"[+-]?\d+,\d+")
 
@@ -42,25 +46,28 @@ class CsvFeatures(StreamedFeatures):
     def __init__(self, path: Path, labels_name: str | None) -> None:
         super().__init__(path)
         with self._parsing(), path.open(encoding="utf-8-sig", newline="") as file:
-            first, second = file.readline(), file.readline()
+            first, *lines = islice(file, 1 + _LOOKED_AT)
         mark = _mark(path, first, {str(labels_name), "split", *LABEL_NAMES, *ID_NAMES})
         self._parse = pacsv.ParseOptions(delimiter=mark, newlines_in_values=True)
-        values = [value.strip() for value in second.split(mark)]
+        values = (value.strip() for line in lines for value in line.split(mark))
         commas = mark != "," and any(map(_COMMA.fullmatch, values))
         self._decimal = "," if commas else "."
         words = [word.strip().strip('"').replace(self._decimal, ".") for word in first.split(mark)]
         count = len(words) if all(map(is_number, words)) else 0
         self._read = pacsv.ReadOptions(
-            block_size=max(_BLOCK_BYTES, 4 * len(first), 4 * len(second)),
+            block_size=max(_BLOCK_BYTES, 4 * max(map(len, (first, *lines)))),
             column_names=[f"column {place + 1}" for place in range(count)] or None,
         )
         schema = self._first_block()
-        self._names = schema.names
+        #: The columns by their names, and as the file writes them.
+        self._raw = {name.strip(): name for name in schema.names}
+        self._names = list(self._raw)
         self._label = pick(self.place, "column", labels_name, LABEL_NAMES, self._names)
         self._label = self._label if labels_name or self._label in LABEL_NAMES else None
         # The index of a DataFrame has no name.
         others = {self._label, "split", "", *ID_NAMES}
-        self._columns = [one.name for one in schema if _is_number(one.type) and one.name not in others]
+        found = {one.name.strip(): one.type for one in schema}
+        self._columns = [name for name, kind in found.items() if _is_number(kind) and name not in others]
         if not self._columns:
             raise InputError(f"{self.place} has no column of numbers: it has {named(self._names)}")
         self.d = len(self._columns)
@@ -117,7 +124,8 @@ class CsvFeatures(StreamedFeatures):
         """Return the columns with the types that the first rows have."""
         with self._parsing(), self._opened(pacsv.ConvertOptions(decimal_point=self._decimal)) as reader:
             schema = reader.schema
-        twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+        counts = Counter(name.strip() for name in schema.names)
+        twice = next((name for name, count in counts.items() if count > 1), None)
         if twice is not None:
             raise InputError(f"{self.place} has two columns {twice!r}: give each a name of its own")
         return schema
@@ -125,8 +133,8 @@ class CsvFeatures(StreamedFeatures):
     def _blocks(self, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         """Yield some columns as these types, block by block."""
         options = pacsv.ConvertOptions(
-            include_columns=list(types),
-            column_types=types,
+            include_columns=[self._raw[name] for name in types],
+            column_types={self._raw[name]: kind for name, kind in types.items()},
             decimal_point=self._decimal,
         )
         with self._parsing(), self._opened(options) as reader:

@@ -125,3 +125,13 @@ def test_what_is_no_text_is_no_table(tmp_path: Path) -> None:
         open_features(tmp_path / "t.csv")
     with pytest.raises(InputError, match="--features-name x names nothing in"):
         open_features(written(tmp_path, "x,label\n1,a\n"), "x")
+
+
+def test_spaces_around_names_and_commas_in_later_numbers_are_read(tmp_path: Path) -> None:
+    source = open_features(written(tmp_path, "w; x; label\n1; 2; a\n3; 4,5; b\n"))
+    assert source.columns() == ["w", "x"]
+    np.testing.assert_array_equal(source.rows(0, 2), [[1.0, 2.0], [3.0, 4.5]])
+    labels = source.labels()
+    assert labels is not None
+    assert labels.tolist() == ["a", "b"]
+    assert open_features(written(tmp_path, " label,x\na,1\n"), None, "label").d == 1
