@@ -175,8 +175,10 @@ class Work:
         if self.few is None:
             return
         W = self.W.T.astype(block.dtype, copy=False)
-        list_few(self.few, held.in_order(rows), block, self.duals, W, apart)
+        list_few(self.few, self._pieces(held.in_order(rows)), block, self.duals, W, apart)
         self.visited += len(rows)
+        if self.over:  # not all rows may have their lists
+            self.few = None
         self.clock.product()
 
     def project(self, Z: Float64Array, rows: Int64Array) -> None:

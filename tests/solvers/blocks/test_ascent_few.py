@@ -131,6 +131,13 @@ def test_a_sweep_over_few_classes_finds_the_update_of_all_where_the_others_get_n
     np.testing.assert_allclose(work.W.T, W, atol=1e-10)
 
 
+def test_lists_that_a_time_limit_cuts_short_are_not_used() -> None:
+    *_, work, feed = swept(MaxHinge())
+    work._until = 0.0
+    work.take_few(feed, np.arange(N))
+    assert (work.over, work.few) == (True, None)
+
+
 @pytest.mark.parametrize("loss", HINGES, ids=str)
 def test_a_projection_in_few_classes_is_that_of_a_problem_with_as_many(loss) -> None:
     """The nearest point of all classes may have mass everywhere, which later sweeps would not see."""
