@@ -25,8 +25,8 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 #: Classes without mass that are taken along, those of the highest scores; with ranks at least one more.
 _SPARE = 3
 #: A row that takes more than this share of the classes on average is faster swept whole; the second share
-#: holds where tiles of rows share the loads of W.
-_FEW, _FEW_OF_TILES = 0.6, 0.2
+#: holds where tiles of rows share the loads of W, and threads the tiles.
+_FEW, _FEW_OF_TILES = 0.6, 0.05
 #: Numbers of dual rows, or multiplications of scores, that are looked at together; scores of so many rows at
 #: least.
 _LOOKED_AT, _LEAST_LISTED = 1 << 22, 2048

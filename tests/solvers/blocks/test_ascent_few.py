@@ -179,6 +179,7 @@ def test_weights_that_threads_share_are_swept_in_few_classes_as_well(
 ) -> None:
     X, y = relu_features(600, 600, 120)
     assert is_tiled(120, 600, X.dtype)
+    monkeypatch.setattr(ascent_few, "_FEW_OF_TILES", 0.2)
 
     def solved(threads: int = 1):
         executor = SerialExecutor(threads=threads, dual_bytes=dual_bytes)
