@@ -118,7 +118,9 @@ def _predict_features(call: Call, url: str, config: PredictConfig) -> Outcome:
     lines += [f"and {more:,} more, {where}"] if more else []
     lines += ["", *facts({"probabilities": found.probabilities, **_written(found.output, found.page)})]
     if config.output is None:
-        told = ("--features", str(config.features), "--output", "predictions.csv")
+        names = {"--features-name": config.features_name, "--labels-name": config.labels_name}
+        inside = [word for flag, name in names.items() if name is not None for word in (flag, name)]
+        told = ("--features", str(config.features), *inside, "--output", "predictions.csv")
         lines += following(("topline", "predict", url, *told))
     return Outcome(found.to_dict(), lines)
 

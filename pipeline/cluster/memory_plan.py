@@ -40,7 +40,7 @@ READING_BYTES = 192 * MIB
 # Labels, weights, norms and permutation of a row, wherever the rows are.
 ROW_BYTES = 96
 # The few classes of a row that sweeps touch, where one block has all dual variables.
-LISTED_BYTES = 64
+LISTED_BYTES = 128
 # The same of a row of a kernel's blocks, which have neither norms nor a permutation.
 KERNEL_ROW_BYTES = 48
 # Workers are filled up to this share: Dask ends one at 95 %.

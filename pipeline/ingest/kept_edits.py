@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from topline.pipeline.ingest.editing import EDITED, Edits, edited_dataset, labels_changed
+from topline.pipeline.readers import row_name
 from topline.solvers.counts import how_many
 from topline.storage.datasets import Dataset, DatasetInfo, list_datasets
 from topline.storage.errors import StorageError
@@ -25,13 +26,20 @@ def warn_of_edits_not_made(dataset: Dataset) -> None:
     Whoever imports features gives their labels, so that nothing is edited again here.
     """
     edited = newest_edited(dataset.store, "imported")
-    recorded = None if edited is None else Dataset(dataset.store, edited).edits()
-    if edited is None or recorded is None:
+    if edited is None or (edited.d, edited.class_names) != (dataset.info.d, dataset.info.class_names):
+        return
+    try:
+        recorded = Dataset(dataset.store, edited).edits()
+    except StorageError as error:
+        logger.warning("what was edited in %s cannot be read: %s", edited.id, error)
+        return
+    if recorded is None:
         return
     table = dataset.manifest()
     labels = dict(zip(table["sample_id"].to_pylist(), table["class_name"].to_pylist(), strict=True))
     wrong = sum(labels.get(name) == then for name, (then, _) in recorded.labels.items())
-    there = sum(map(recorded.leave_out, labels))
+    # Rows that are numbered take the names of those that are left out of the files.
+    there = 0 if row_name(0) in labels else sum(map(recorded.leave_out, labels))
     said = [f"{how_many(wrong, 'labels')} corrected"] * bool(wrong)
     said += [f"{how_many(there, 'rows')} left out"] * bool(there)
     if said:

@@ -23,6 +23,7 @@ from topline.pipeline.prediction.table import table_schema
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import (
     FeatureFile,
+    LibsvmFeatures,
     check_columns,
     checked_rows,
     label_lists,
@@ -175,6 +176,11 @@ def _check(stored: StoredModel, source: FeatureFile) -> None:
         raise InputError(
             f"model {record.id} describes images by a network or formula of its own: give --images, not"
             " --features"
+        )
+    if isinstance(source, LibsvmFeatures):
+        raise InputError(
+            f"{source.place} is LIBSVM text, which does not say where columns begin and end: save the rows as"
+            " .npz with scipy.sparse.save_npz, or as .npy"
         )
     trained = record.features.get("columns")
     if trained is not None and source.columns() is not None:

@@ -122,7 +122,8 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     """
     if config.images is None:
         raise ConfigError(
-            "--images is missing: name a folder of images, or the rows of a store with --dataset latest"
+            "--images is missing: name a folder of images, a file of features with --features, or the rows of"
+            " a store with --dataset latest"
         )
     stored = StoredModel.open(model_url)
     backbone = _backbone(stored)

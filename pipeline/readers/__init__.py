@@ -26,12 +26,14 @@ from topline.pipeline.readers.labels import (
     read_labels,
     split_words,
 )
-from topline.pipeline.readers.values import checked_rows, names_of_rows
+from topline.pipeline.readers.libsvm import LibsvmFeatures
+from topline.pipeline.readers.values import checked_rows, names_of_rows, row_name
 
 __all__ = [
     "ConcatenatedFeatures",
     "FeatureFile",
     "LabelLists",
+    "LibsvmFeatures",
     "Rows",
     "check_columns",
     "checked_rows",
@@ -48,6 +50,7 @@ __all__ = [
     "read_labels",
     "reading",
     "require_single_labels",
+    "row_name",
     "split_labels",
     "split_words",
 ]

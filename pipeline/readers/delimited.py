@@ -32,8 +32,10 @@ from topline.pipeline.readers.damage import cause
 _BLOCK_BYTES = 1 << 23
 #: Lines behind the first that say whether numbers have commas.
 _LOOKED_AT = 100
-#: A number with a comma for its point, as spreadsheets write it where semicolons part the columns.
-_COMMA = re.compile(r"[+-]?\d+,\d+")
+#: Numbers with a comma for their point, as spreadsheets write them where semicolons part the columns, and
+#: with a point.
+_COMMA = re.compile(r"[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?")
+_POINT = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class CsvFeatures(StreamedFeatures):
@@ -49,11 +51,12 @@ class CsvFeatures(StreamedFeatures):
             first, *lines = islice(file, 1 + _LOOKED_AT)
         mark = _mark(path, first, {str(labels_name), "split", *LABEL_NAMES, *ID_NAMES})
         self._parse = pacsv.ParseOptions(delimiter=mark, newlines_in_values=True)
-        values = (value.strip() for line in lines for value in line.split(mark))
-        commas = mark != "," and any(map(_COMMA.fullmatch, values))
-        self._decimal = "," if commas else "."
-        words = [word.strip().strip('"').replace(self._decimal, ".") for word in first.split(mark)]
-        count = len(words) if all(map(is_number, words)) else 0
+        values = [value for line in (first, *lines) for value in _words(line, mark)]
+        commas = any(map(_COMMA.fullmatch, values)) and not any(map(_POINT.fullmatch, values))
+        self._decimal = "," if mark != "," and commas else "."
+        count = _unnamed(path, [word.replace(self._decimal, ".") for word in _words(first, mark)])
+        #: Whether the names are ours, which say nothing of the features.
+        self._made_up = count > 0
         self._read = pacsv.ReadOptions(
             block_size=max(_BLOCK_BYTES, 4 * max(map(len, (first, *lines)))),
             column_names=[f"column {place + 1}" for place in range(count)] or None,
@@ -99,9 +102,9 @@ class CsvFeatures(StreamedFeatures):
             )
         return texts
 
-    def columns(self) -> Sequence[str]:
-        """Return the names of the features."""
-        return self._columns
+    def columns(self) -> Sequence[str] | None:
+        """Return the names of the features, None where the file gives them none."""
+        return None if self._made_up else self._columns
 
     def left_out(self) -> Sequence[str]:
         """Return the columns that are neither numbers, labels, splits nor names of rows."""
@@ -159,6 +162,27 @@ def _mark(path: Path, first: str, known: AbstractSet[str]) -> str:
             return mark
     # Between semicolons or tabs, commas may be those of numbers.
     return next((mark for mark in (*marks[1:], marks[0]) if mark in first), marks[0])
+
+
+def _words(line: str, mark: str) -> list[str]:
+    return [word.strip().strip('"') for word in line.split(mark)]
+
+
+def _unnamed(path: Path, words: Sequence[str]) -> int:
+    """Return how many columns have no names, as their first line is numbers; 0 where it names them.
+
+    A DataFrame without names counts its columns from 0.  A line of names and of fractions is refused: its
+    row would be lost.
+    """
+    if words == list(map(str, range(len(words)))) and len(words) > 1:
+        return 0
+    if all(map(is_number, words)):
+        return len(words)
+    if any(map(_POINT.fullmatch, words)):
+        raise InputError(
+            f"{path} has numbers in its first line, which names the columns: put names above them"
+        )
+    return 0
 
 
 def _is_number(kind: pa.DataType) -> bool:

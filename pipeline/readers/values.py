@@ -17,7 +17,7 @@ def names_of_rows(source: FeatureFile) -> Sequence[str]:
     """Return a name for each row; `InputError` where two rows have the same, by which edits find them."""
     ids = source.ids()
     if ids is None:
-        return [f"row{row:09d}" for row in range(source.n)]
+        return [row_name(row) for row in range(source.n)]
     if len(set(ids)) < len(ids):
         twice = next(name for name, count in Counter(ids).items() if count > 1)
         rows = [row for row, name in enumerate(ids) if name == twice]
@@ -26,6 +26,11 @@ def names_of_rows(source: FeatureFile) -> Sequence[str]:
             " or leave the column of names out"
         )
     return ids
+
+
+def row_name(row: int) -> str:
+    """Return the name of a row that the file gives none."""
+    return f"row{row:09d}"
 
 
 def checked_rows(source: FeatureFile, X: Rows, start: int, dtype: str) -> Rows:

@@ -194,7 +194,7 @@ class RowFeed:
             while more and turns <= 0 and len(mixed) < MIXED:
                 slab = next(slabs, None)
                 more = slab is not None
-                if slab is not None:
+                if slab is not None and len(chosen[slab[:2]]):
                     mixed.append(self._parts(slab, chosen[slab[:2]]))
                     turns = len(mixed[-1]) // MIXED
                 del slab

@@ -538,29 +538,25 @@ def test_edits_that_newer_files_do_not_have_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     X, y = data()
-    np.save(tmp_path / "X.npy", X)
-    np.save(tmp_path / "y.npy", y)
-    first = opened(tmp_path, run(tmp_path, tmp_path / "X.npy", labels=tmp_path / "y.npy"))
-    ids, words = first.sample_ids(), first.class_names
-    corrected = {ids[row]: words[(y[row] + 1) % M] for row in (3, 4, 5)}
-    edited_dataset(first, Edits(frozenset({ids[9]}), corrected))
-    more, labels = np.concatenate([X, X[:2]]), np.concatenate([y, y[:2]])
-    labels[4] = (y[4] + 1) % M  # corrected in the files too
-    np.save(tmp_path / "more.npy", more)
-    np.save(tmp_path / "labels.npy", labels)
 
-    caplog.clear()
-    newer = run(tmp_path, tmp_path / "more.npy", labels=tmp_path / "labels.npy")
+    def imported(rows: int, labels: Array) -> ImportResult:
+        table = pd.DataFrame(X[:rows]).rename(columns=str).assign(label=labels[:rows])
+        table.assign(sample_id=[f"r{row}" for row in range(rows)]).to_parquet(tmp_path / f"{rows}.parquet")
+        caplog.clear()
+        return run(tmp_path, tmp_path / f"{rows}.parquet")
+
+    first = opened(tmp_path, imported(N, y))
+    corrected = {f"r{row}": first.class_names[(y[row] + 1) % M] for row in (3, 4, 5)}
+    edited_dataset(first, Edits(frozenset({"r9"}), corrected))
+    labels = y.copy()
+    labels[4] = (y[4] + 1) % M  # corrected in the files too
+
+    newer = imported(N - 1, labels)
     assert f"{newer.dataset} has the labels of its files, without the edits of d0002-" in caplog.text
     assert "(2 labels corrected, 1 row left out)" in caplog.text
     assert opened(tmp_path, newer).labels()[3] == y[3]
-
-    caplog.clear()
-    assert run(tmp_path, tmp_path / "more.npy", labels=tmp_path / "labels.npy").reused
     labels[[3, 5]] = (y[[3, 5]] + 1) % M
-    np.save(tmp_path / "few.npy", X[:9])
-    np.save(tmp_path / "corrected.npy", labels[:9])
-    run(tmp_path, tmp_path / "few.npy", labels=tmp_path / "corrected.npy")
+    imported(9, labels)
     assert "without the edits" not in caplog.text
 
 

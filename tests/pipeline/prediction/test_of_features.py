@@ -164,3 +164,6 @@ def test_features_that_the_model_was_not_trained_on_are_refused(model: str, tmp_
         predict_features(model, PredictConfig(features=str(tmp_path / "wide.npy")))
     with pytest.raises(ConfigError, match="--features is missing"):
         predict_features(model, PredictConfig())
+    (tmp_path / "new.svm").write_text("0 1:1 8:2\n", encoding="utf-8")
+    with pytest.raises(InputError, match="is LIBSVM text, which does not say where columns begin"):
+        predict_features(model, PredictConfig(features=str(tmp_path / "new.svm")))

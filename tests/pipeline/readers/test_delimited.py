@@ -34,6 +34,7 @@ def frame() -> pd.DataFrame:
         {"sep": ";", "decimal": ","},
         {"sep": "\t", "index": False},
         {"sep": "\t", "decimal": ","},
+        {"sep": ";", "decimal": ",", "quoting": 1, "index": False},
         {"index": False, "encoding": "utf-8-sig"},
         {"index": False, "quoting": 1},
         {"index": False, "lineterminator": "\r\n"},
@@ -54,7 +55,7 @@ def test_a_data_frame_comes_back(tmp_path: Path, options: dict[str, object]) -> 
 def test_a_table_without_names_has_numbered_columns(tmp_path: Path, name: str, mark: str) -> None:
     np.savetxt(tmp_path / name, X, delimiter=mark)
     source = open_features(tmp_path / name)
-    assert source.columns() == ["column 1", "column 2", "column 3"]
+    assert (source.d, source.columns()) == (3, None)
     np.testing.assert_array_equal(source.rows(0, 3), X)
     assert source.labels() is None
     chosen = open_features(tmp_path / name, None, "column 2")
@@ -100,6 +101,7 @@ def test_names_of_rows_splits_and_other_columns(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("x,label\n1,a\n2,b,3\n", "cannot be read as CSV: .*[Ee]xpected 2 columns, got 3"),
+        ("5.1,3.5,setosa\n4.9,3.0,setosa\n", "has numbers in its first line, which names"),
         ("x,x,label\n1,2,a\n", "has two columns 'x': give each a name of its own"),
         ("x,label\n", "has no column of numbers: it has x, label"),
         ("name,label\nu,a\nv,b\n", "has no column of numbers: it has name, label"),
@@ -135,3 +137,19 @@ def test_spaces_around_names_and_commas_in_later_numbers_are_read(tmp_path: Path
     assert labels is not None
     assert labels.tolist() == ["a", "b"]
     assert open_features(written(tmp_path, " label,x\na,1\n"), None, "label").d == 1
+
+
+def test_columns_that_a_data_frame_counts_are_names(tmp_path: Path) -> None:
+    pd.DataFrame(X).to_csv(tmp_path / "t.csv", index=False)
+    source = open_features(tmp_path / "t.csv")
+    assert (source.n, source.columns()) == (3, ["0", "1", "2"])
+
+
+def test_a_first_row_with_commas_for_points_is_a_row(tmp_path: Path) -> None:
+    source = open_features(written(tmp_path, "1,5;2\n3;4\n"))
+    np.testing.assert_array_equal(source.rows(0, 2), [[1.5, 2.0], [3.0, 4.0]])
+
+
+def test_points_are_not_taken_for_thousands_where_a_text_has_a_comma(tmp_path: Path) -> None:
+    source = open_features(written(tmp_path, "a;labels\n1.5;0,3\n2.5;1,2\n"))
+    np.testing.assert_array_equal(source.rows(0, 2), [[1.5], [2.5]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.benchmarks.scale.gap_curve import features
-from topline import SerialExecutor, TopKHinge, solve
+from topline import SerialExecutor, Status, TopKHinge, solve
 from topline.solvers.blocks import row_feed
 from topline.solvers.blocks.row_feed import RowFeed
 from topline.solvers.core import rows
@@ -51,6 +51,21 @@ def test_the_next_slab_is_asked_for_after_parts_of_the_others(monkeypatch) -> No
     assert min(np.diff(asked)) >= 2
     # Three at a time: the last one is asked for when the parts of nine have been visited.
     assert asked[-1] >= 9 * 8
+
+
+def test_no_rows_are_no_portions() -> None:
+    feed = RowFeed(np.ones((5, 8), dtype=np.float32), np.dtype(np.float32), opened=3)
+    assert not list(feed.shuffled(np.arange(0), np.random.default_rng(0)))
+
+
+def test_blocks_without_rows_that_count_are_swept() -> None:
+    X, y = features(60, 128, 20)
+    weights = np.repeat([1.0, 0.0], 30)
+    with SerialExecutor(blocks=2, dual_bytes=100) as executor:
+        packed = solve(X, y, TopKHinge(3), 0.1, executor=executor, sample_weight=weights, m=20)
+    whole = solve(X, y, TopKHinge(3), 0.1, sample_weight=weights, m=20)
+    assert packed.status is whole.status is Status.SOLVED
+    assert abs(packed.primal - whole.primal) <= 2e-3 * whole.primal
 
 
 def test_packed_dual_variables_cost_few_passes_where_rows_share_a_direction(monkeypatch) -> None:
