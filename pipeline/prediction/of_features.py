@@ -61,7 +61,7 @@ class FeaturesResult:
 def predict_features(
     model_url: str, config: PredictConfig, progress: Progress | None = None
 ) -> FeaturesResult:
-    """Predict the best classes of the rows in `config.features`, a file in any format that is imported.
+    """Predict the best classes of the rows in `config.features`, a file as it is imported, but not LIBSVM's.
 
     Labels and splits in the file are noted and change nothing.  The table goes to `config.output` and the
     page to `config.page`, if given.  Raises `InputError` for features that the model does not take, and
