@@ -35,6 +35,7 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
         for one in found.suspects
     ]
     settled = " (--max-passes settles them one at a time, in some tens of passes each)" if found.open else ""
+    ranked = ", by a softmax that starts at the model's weights" if found.second_opinion else ""
     head = ("row", "label", "suggested", "suspicion", "margin", "proven")
     least, most = found.loo_error
     shown = {
@@ -44,7 +45,7 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
         "held-out rows": f"{found.others:,}: judged by the model itself, which has not seen them",
         "leave-one-out error": f"about {found.loo_estimate:.1%}, proven to be between {least:.1%} and"
         f" {most:.1%}",
-        "labels in dispute": f"{found.disputed:,} of {found.rows + found.others:,}",
+        "labels in dispute": f"{found.disputed:,} of {found.rows + found.others:,}{ranked}",
         **_duplicates(found),
         **({"table": found.output} if found.output else {}),
         **({"page": found.page} if found.page else {}),

@@ -63,6 +63,7 @@ class Shown:
     duplicates: Sequence[Duplicate] | None
     boundary: Mapping[str, Sequence[str]]
     compare: CompareRows | None
+    second_opinion: bool
 
 
 def write_page(path: Path, shown: Shown) -> None:
@@ -74,6 +75,7 @@ def write_page(path: Path, shown: Shown) -> None:
         dataset=shown.dataset.info.id,
         total=shown.total,
         disputed=shown.disputed,
+        second_opinion=shown.second_opinion,
         cards=_cards(shown),
         csv=csv_url([field.name for field in fields(Suspect)], [astuple(one) for one in shown.suspects]),
         duplicates=_duplicates(shown.duplicates),

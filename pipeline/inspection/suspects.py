@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from topline.pipeline.inspection.duplicates import CompareRows, Duplicate
 from topline.pipeline.inspection.page import SHOWN, Shown, write_page
 from topline.pipeline.inspection.stored_point import stored_point
@@ -15,7 +17,16 @@ from topline.pipeline.options import InspectConfig
 from topline.pipeline.prediction.table import table_writer
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel
-from topline.solvers.inspection import DualPoint, LeaveOneOut, boundary_rows, judged_rows, leave_out_each
+from topline.solvers.inspection import (
+    DualPoint,
+    LeaveOneOut,
+    boundary_rows,
+    judged_rows,
+    leave_out_each,
+    softmax_point,
+)
+from topline.solvers.losses import Softmax
+from topline.solvers.typing import Float64Array
 from topline.storage.schema import SPLITS
 
 #: Rows named for each class that carry its boundary.
@@ -26,10 +37,12 @@ CARRIERS = 5
 class Inspection:
     """What was found; `right`, `wrong` and `open` count training rows, `others` the rows of other splits.
 
-    `loo_error` bounds the leave-one-out error of the model from below and above, `loo_estimate` is what the
-    margins say of it, the open ones included.  `boundary` names for each
-    class the training rows with the largest dual variables, `duplicates` rows that lie almost on each other
-    and have two labels or lie in two splits; None where the rows are too many to be compared.
+    `second_opinion` says whether a softmax ranked the rows in place of the model, and `disputed` counts those
+    that have a better class than their label by who ranked them.  `loo_error` bounds the leave-one-out error
+    of the model from below and above, `loo_estimate` is what the margins say of it, the open ones included.
+    `boundary` names for each class the training rows with the largest dual variables, `duplicates` rows that
+    lie almost on each other and have two labels or lie in two splits; None where the rows are too many to be
+    compared.
     """
 
     model: str
@@ -40,6 +53,7 @@ class Inspection:
     open: int
     others: int
     disputed: int
+    second_opinion: bool
     loo_error: tuple[float, float]
     loo_estimate: float
     passes: int
@@ -71,6 +85,12 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
     found = leave_out_each(point, config.top_k, budget, None if progress is None else progress.advance)
     dataset = stored.dataset()
     judged = _all_rows(stored, point, found)
+    asks = config.second_opinion and not isinstance(point.problem.loss, Softmax)
+    if asks:
+        begin(progress, "second opinion")
+        softmax = softmax_point(point.problem, point.X, point.y, point.W, point.weights)
+        judged = judged.ranked_by(_all_rows(stored, softmax, leave_out_each(softmax, config.top_k, 0)))
+    judged = judged.worst_first()
     ids = dataset.sample_ids()
     if config.output is not None:
         with table_writer(config.output, SCHEMA) as write:
@@ -79,11 +99,10 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
     boundary = _boundary(stored, point, ids)
     compare = CompareRows.of(dataset, ids)
     duplicates = None if compare is None else compare.conflicts(config.duplicate_cosine)
-    disputed = int((judged.margins < 0.0).sum())
     suspects = most_disputed(judged, ids, dataset, max(config.shown, SHOWN))
     if config.page is not None:
         rows, total = judged.rows[: len(suspects)].tolist(), len(judged.rows)
-        shown = (dataset, total, disputed, rows, suspects, duplicates, boundary, compare)
+        shown = (dataset, total, judged.disputed, rows, suspects, duplicates, boundary, compare, asks)
         write_page(config.page, Shown(stored.model.url, *shown))
     return Inspection(
         model=stored.model.url,
@@ -93,7 +112,8 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
         wrong=int(found.wrong.sum()),
         open=int(found.open.sum()),
         others=len(judged.rows) - record.n,
-        disputed=disputed,
+        disputed=judged.disputed,
+        second_opinion=asks,
         loo_error=found.error_bounds(),
         loo_estimate=float((found.margins < 0.0).mean()),
         passes=found.passes,
@@ -107,11 +127,11 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
 
 
 def _all_rows(stored: StoredModel, point: DualPoint, found: LeaveOneOut) -> JudgedRows:
-    """Return the training rows with what was found and all others as the model judges them, worst first."""
+    """Return the training rows with what was found, and all others as the weights of the point judge them."""
     judged = JudgedRows.of(stored.rows("train").indices, point.y, found, found.scale)
-    for rows in _unseen(stored, found.k, found.scale):
+    for rows in _unseen(stored, point.W, found.k, found.scale):
         judged = judged.joined(rows)
-    return judged.worst_first()
+    return judged
 
 
 def _boundary(stored: StoredModel, point: DualPoint, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -121,13 +141,13 @@ def _boundary(stored: StoredModel, point: DualPoint, ids: Sequence[str]) -> dict
     return {names[code]: tuple(ids[train[row]] for row in rows.tolist()) for code, rows in found.items()}
 
 
-def _unseen(stored: StoredModel, k: int, scale: float) -> Iterator[JudgedRows]:
-    """Yield the rows of the other splits, which the model judges as it is."""
+def _unseen(stored: StoredModel, W: Float64Array, k: int, scale: float) -> Iterator[JudgedRows]:
+    """Yield the rows of the other splits, which weights judge that have not seen them."""
     for split in SPLITS:
         if split in ("train", "rejected"):
             continue
         rows = stored.rows(split)
         for start, stop, X in rows.tiles():
             labels = rows.labels()[start:stop]
-            found = judged_rows(stored.scores(X), labels, k)
+            found = judged_rows(np.asarray(X @ W, dtype=np.float64), labels, k)
             yield JudgedRows.of(rows.indices[start:stop], labels, found, scale)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,12 +41,17 @@ class Suspect:
 
 @dataclass(frozen=True, eq=False)
 class JudgedRows:
-    """Rows of a dataset by their places, with the verdicts on their labels."""
+    """Rows of a dataset by their places, with the verdicts on their labels.
+
+    `standing` is the margin by which rows are ranked, of the model itself or of a second opinion; `suggested`
+    and `suspicion` follow from it.  `margins` and `decided` are the model's.
+    """
 
     rows: NDArray[np.int64]
     labels: NDArray[np.int32]
     suggested: NDArray[np.int64]
     suspicion: NDArray[np.float64]
+    standing: NDArray[np.float64]
     margins: NDArray[np.float64]
     decided: NDArray[Any]
 
@@ -56,12 +61,21 @@ class JudgedRows:
     ) -> JudgedRows:
         """Return the verdicts of `found` on some rows."""
         suspicion = found.suspicion(scale)
-        return cls(rows, labels, found.suggested, suspicion, found.margins, found.decided)
+        return cls(rows, labels, found.suggested, suspicion, found.margins, found.margins, found.decided)
+
+    @property
+    def disputed(self) -> int:
+        """How many rows have a better class than their label."""
+        return int((self.standing < 0.0).sum())
 
     def worst_first(self) -> JudgedRows:
         """Return the same rows, the most disputed first."""
-        order = np.argsort(self.margins, kind="stable")
+        order = np.argsort(self.standing, kind="stable")
         return JudgedRows(*(values[order] for values in vars(self).values()))
+
+    def ranked_by(self, other: JudgedRows) -> JudgedRows:
+        """Return the same rows, ranked as `other` ranks them."""
+        return replace(self, suggested=other.suggested, suspicion=other.suspicion, standing=other.standing)
 
     def joined(self, other: JudgedRows) -> JudgedRows:
         """Return the rows of both."""
@@ -87,6 +101,5 @@ def verdict_tables(judged: JudgedRows, ids: list[str], dataset: Dataset) -> Iter
 
 def most_disputed(judged: JudgedRows, ids: list[str], dataset: Dataset, most: int) -> tuple[Suspect, ...]:
     """Return the most disputed rows: those that have a better class than their label."""
-    disputed = int((judged.margins < 0.0).sum())
-    first = next(iter(verdict_tables(judged, ids, dataset))).slice(0, min(most, disputed))
+    first = next(iter(verdict_tables(judged, ids, dataset))).slice(0, min(most, judged.disputed))
     return tuple(Suspect(**row) for row in first.to_pylist())

@@ -245,6 +245,11 @@ class InspectConfig(Options):
         description="Most passes over the rows for proofs, 0 for bounds alone (default: as many as training"
         " took; the proof of one row takes some tens)",
     )
+    second_opinion: bool = Field(
+        default=True,
+        description="Rank the labels of a hinge by a softmax that starts at its weights, which finds more"
+        " wrong ones",
+    )
     page: Path | None = Field(
         default=None, description="HTML page to write, with pictures and their nearest neighbours"
     )

@@ -1,7 +1,8 @@
 """What dual variables say about the training rows: what each would be called by a model that never saw it.
 
-`leave_one_out` gives every row a margin with a proven interval, and ranks the rows by it.  `boundary_rows`
-names those that carry a class, and `near_duplicates` finds rows that lie almost on each other.
+`leave_one_out` gives every row a margin with a proven interval, and ranks the rows by it.  `second_opinion`
+asks a softmax about the labels of a hinge.  `boundary_rows` names those that carry a class, and
+`near_duplicates` finds rows that lie almost on each other.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from topline.solvers.inspection.leave_one_out import (
     trained_point,
 )
 from topline.solvers.inspection.neighbours import Pairs, near_duplicates, nearest_neighbours, unit_rows
+from topline.solvers.inspection.second_opinion import second_opinion, softmax_point
 
 __all__ = [
     "DualPoint",
@@ -27,6 +29,8 @@ __all__ = [
     "leave_out_each",
     "near_duplicates",
     "nearest_neighbours",
+    "second_opinion",
+    "softmax_point",
     "trained_point",
     "unit_rows",
 ]

@@ -137,7 +137,7 @@ def leave_one_out(
     >>> found.decided[:3].tolist(), found.suggested[0].item()
     (['wrong', 'right', 'right'], 0)
     """
-    rows, labels, weights = _checked(X, y, result, sample_weight)
+    rows, labels, weights = checked_examples(X, y, result, sample_weight)
     with one_blas_thread():
         point = trained_point(result.problem, rows, labels, result.W, result.A, weights)
     return leave_out_each(point, k, result.passes if max_passes is None else max_passes, watch)
@@ -190,9 +190,13 @@ def leave_out_each(point: DualPoint, k: int, max_passes: int, watch: Watch | Non
         return _stepped(point, found, k, passes, max_passes, watch)
 
 
-def _checked(
+def checked_examples(
     X: Any, y: Any, result: SolveResult, sample_weight: Any
 ) -> tuple[RowSource, Int32Array, Float64Array]:
+    """Return the rows, labels (n,) and weights (n,) of a result whose rows can be left out.
+
+    Raises what `leave_one_out` raises for others.
+    """
     problem = result.problem
     if isinstance(result, KernelResult):
         raise UnsupportedCombinationError(

@@ -17,7 +17,7 @@ from topline.pipeline.inspection import inspect_model
 from topline.pipeline.options import ClusterConfig, InspectConfig, TrainConfig
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.training import settings_of_model, train
-from topline.solvers.inspection import leave_one_out
+from topline.solvers.inspection import leave_one_out, second_opinion
 from topline.storage.models import load_model
 from topline.storage.stores import open_store
 
@@ -52,7 +52,7 @@ def test_the_table_has_every_label_and_the_disputed_ones_first(
     store: Path, tmp_path: Path, suffix: str
 ) -> None:
     url, output = trained(store), tmp_path / f"suspects.{suffix}"
-    found = inspect_model(url, InspectConfig(output=output, max_passes=5000))
+    found = inspect_model(url, InspectConfig(output=output, max_passes=5000, second_opinion=False))
     table = (csv.read_csv if suffix == "csv" else pq.read_table)(output).to_pylist()
     assert list(table[0]) == ["sample_id", "label", "suggested", "suspicion", "loo_margin", "decided"]
     assert len({row["sample_id"] for row in table}) == len(table) == N - 1
@@ -64,6 +64,33 @@ def test_the_table_has_every_label_and_the_disputed_ones_first(
     assert found.right + found.wrong + found.open == found.rows
     assert (found.open, found.rows + found.others) == (0, N - 1)
     assert [one.sample_id for one in found.suspects] == [row["sample_id"] for row in table[: found.disputed]]
+
+
+def test_a_softmax_ranks_the_labels_of_a_hinge_and_leaves_its_verdicts(store: Path, tmp_path: Path) -> None:
+    url, ranked, alone = trained(store), tmp_path / "ranked.parquet", tmp_path / "alone.parquet"
+    found = inspect_model(url, InspectConfig(output=ranked, max_passes=5000))
+    without = inspect_model(url, InspectConfig(output=alone, max_passes=5000, second_opinion=False))
+    assert (found.second_opinion, without.second_opinion) == (True, False)
+    assert (found.right, found.wrong, found.open) == (without.right, without.wrong, without.open)
+    table, other = (pq.read_table(path).to_pylist() for path in (ranked, alone))
+    verdicts = {row["sample_id"]: (row["loo_margin"], row["decided"]) for row in other}
+    assert {row["sample_id"]: (row["loo_margin"], row["decided"]) for row in table} == verdicts
+    suspicion = {row["sample_id"]: row["suspicion"] for row in table}
+    assert list(suspicion.values()) == sorted(suspicion.values(), reverse=True)
+    assert found.disputed == sum(value > 0.5 for value in suspicion.values())
+    stored = StoredModel.open(url)
+    rows, ids = stored.rows("train"), stored.dataset().sample_ids()
+    X = np.asarray(rows[0 : len(rows)]).copy()
+    hinge = solve(X, rows.labels(), MaxHinge(), stored.model.record.lam)
+    opinion = second_opinion(X, rows.labels(), hinge)
+    mine = np.array([suspicion[ids[row]] for row in rows.indices.tolist()])
+    # Both softmaxes end at a gap of a tenth, from two solutions of the same hinge.
+    np.testing.assert_allclose(mine, opinion.suspicion(), atol=0.05)
+
+
+def test_a_softmax_needs_no_second_opinion(store: Path) -> None:
+    found = inspect_model(trained(store, loss="softmax", k=None), InspectConfig(max_passes=0))
+    assert not found.second_opinion
 
 
 def test_training_rows_are_judged_as_the_solvers_judge_them(store: Path, tmp_path: Path) -> None:

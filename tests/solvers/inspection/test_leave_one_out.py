@@ -27,7 +27,7 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.inspection import leave_one_out, span
+from topline.solvers.inspection import leave_one_out, second_opinion, span
 
 #: The largest error of a margin that brute force at this relative gap can have here, from sqrt(2) |x| sqrt(2
 #: gap / lam) with |x| <= 2, C <= 3 and P <= 1 for n = 178.
@@ -186,6 +186,31 @@ def test_suspicion_finds_flipped_labels() -> None:
     assert (np.diff(found.suspicion()[found.suspects]) <= 0.0).all()
     assert found.suspicion().min() >= 0.0
     assert found.suspicion()[found.margins < 0].min() > 0.5
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_second_opinion_on_a_hinge_bounds_what_brute_force_finds_for_a_softmax(weighted: bool) -> None:
+    X, y = three_sets()["made"]
+    weights = np.random.default_rng(1).uniform(0.5, 2.0, len(y)) if weighted else None
+    problem: dict[str, Any] = {"lam": 1.0 / len(y)}
+    hinge = solve(X, y, TopKHinge(2), sample_weight=weights, **problem)
+    found = second_opinion(X, y, replace(hinge, A=None), sample_weight=weights)
+    exact = brute_force(X, y, weights=weights, loss=Softmax(), **problem)
+    agrees(found, exact)
+    # The softmax ends at a gap of a tenth, so its margins only lie near a line with the exact ones.
+    assert np.corrcoef(found.margins, exact)[0, 1] > 0.9
+
+
+def test_what_has_no_second_opinion_is_refused_by_name() -> None:
+    X, y = three_sets()["made"]
+    n = len(y)
+    hinge = solve(X, y, MaxHinge(), 1.0 / n)
+    with pytest.raises(InvalidProblemError, match="are not those of the result"):
+        second_opinion(X[:-1], y[:-1], hinge)
+    with pytest.raises(InvalidProblemError, match="k is 6"):
+        second_opinion(X, y, hinge, k=6)
+    with pytest.raises(UnsupportedCombinationError, match="kernel"):
+        second_opinion(X, y, solve(X, y, MaxHinge(), 1.0 / n, kernel=RBFKernel(0.5)))
 
 
 def test_what_cannot_be_bounded_is_refused_by_name() -> None:
