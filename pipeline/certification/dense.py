@@ -181,7 +181,8 @@ class TopKEntropy:
         over s is log(1 + e^G_u); the u that counts is the least whose rest keeps below the cap.
         """
         count = min(self.k, a.shape[1])
-        top = np.argpartition(a, -count, axis=1)[:, -count:]
+        # A softmax needs the highest class alone, for which nothing needs to be partitioned.
+        top = np.argpartition(a, -count, axis=1)[:, -count:] if count > 1 else a.argmax(axis=1)[:, None]
         top = np.take_along_axis(top, np.argsort(-np.take_along_axis(a, top, axis=1), axis=1), axis=1)
         ranked, others = np.take_along_axis(a, top, axis=1), a.copy()
         np.put_along_axis(others, top, -np.inf, axis=1)

@@ -81,10 +81,13 @@ def envelope(loss: CertifiedLoss, scores: Array, y: Labels, gamma: float, gamma_
 
 @dataclass(frozen=True)
 class RankedLoss:
-    """A hinge for m classes: rank weights `rho` (m,), `margins` (m, m), where it cuts, and what it sorts."""
+    """A hinge for m classes: rank weights `rho` (m,), `margins` (m, m), where it cuts, and what it sorts.
+
+    Margins of None are 1 for every other class.
+    """
 
     rho: Array
-    margins: Array
+    margins: Array | None
     hinge_per_rank: bool
     own_in_sort: bool = True
 
@@ -100,9 +103,7 @@ class RankedLoss:
             rho[: int(loss["k"])] = 1.0 / int(loss["k"])
         else:
             rho[0] = 1.0
-        margins = 1.0 - np.eye(m)
-        if "margins" in loss:
-            margins = np.asarray(loss["margins"], dtype=np.float64)
+        margins = np.asarray(loss["margins"], dtype=np.float64) if "margins" in loss else None
         return cls(rho, margins, HINGE_PER_RANK[name], name != "topk_others_hinge")
 
     @property
@@ -113,7 +114,12 @@ class RankedLoss:
     def shifted(self, scores: Array, y: Labels) -> Array:
         """Return a = delta_y + s - s_y 1 for each row of `scores` (r, m)."""
         own = np.take_along_axis(scores, y[:, None].astype(np.int64), axis=1)
-        return self.margins[y] + scores - own
+        a = scores - own
+        if self.margins is not None:
+            return np.asarray(self.margins[y] + a)
+        a += 1.0
+        np.put_along_axis(a, y[:, None].astype(np.int64), 0.0, axis=1)
+        return a
 
     def values(self, scores: Array, y: Labels) -> Array:
         """Phi(s; y) of each row of `scores` (r, m)."""
@@ -125,7 +131,10 @@ class RankedLoss:
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
         """-Phi*(-alpha) = -<delta_y, alpha> of each row of `alpha` (r, m), inside the domain."""
-        return np.asarray(-np.einsum("ij,ij->i", self.margins[y], alpha), dtype=np.float64)
+        if self.margins is None:
+            own = np.take_along_axis(alpha, y[:, None].astype(np.int64), axis=1)[:, 0]
+            return np.asarray(own - alpha.sum(axis=1))
+        return np.asarray(-np.einsum("ij,ij->i", self.margins[y], alpha))
 
     def violations(self, alpha: Array, y: Labels) -> Array:
         """Amount by which each row of `alpha` (r, m) leaves the domain, as a share of sum rho; 0 for none."""
@@ -173,7 +182,7 @@ class RankedLoss:
         a = self.shifted(scores, y)
         if not self.own_in_sort:
             a[np.arange(len(y)), y] = -np.inf
-        order = np.argsort(-a, axis=1, kind="stable")
+        order = np.argsort(-a, axis=1)
         ranked = np.take_along_axis(a, order, axis=1)
         kept = ranked > 0.0 if self.hinge_per_rank else (self.values(scores, y) > 0.0)[:, None]
         beta = np.empty_like(a)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,9 @@ from topline.pipeline.certification.formulas import CertifiedLoss, envelope, pen
 
 # Dual rows are convex combinations of vertices, kept up in the precision of their array.
 FEASIBLE = {8: 1e-9, 4: 2e-5}
+# Bytes of scores that a loss has at once.  Its formulas make many arrays of that size, and large ones are new
+# memory each time, which the system clears page by page: that took most of the time at 10,000 classes.
+_SCORE_BYTES = 1 << 18
 
 
 @dataclass
@@ -42,22 +46,42 @@ class CertificateSums:
 
     def add(self, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[np.float64]) -> None:
         """Add rows X (r, d) with labels y (r,) and, where they are kept, dual variables A (r, m)."""
-        scores, weights = np.asarray(X @ W), self.class_weights[y]
+        scores = np.asarray(X @ W)
         self.rows += len(y)
-        losses = envelope(self.loss, scores, y, self.gamma, self.gamma_own)
-        self.loss_sum += float(weights @ losses)
         if self.product is None:
+            for few in _few_at_a_time(scores):
+                self._add_losses(scores[few], y[few])
             return
+        elsewhere = self.point is not None and A is None
+        points = np.asarray(X @ self.point) if elsewhere else scores
+        alpha = np.empty_like(scores)
+        for few in _few_at_a_time(scores):
+            self._add_losses(scores[few], y[few])
+            kept = None if A is None else A[few]
+            alpha[few] = self._add_duals(scores[few], points[few], y[few], kept)
+        self.product += np.asarray(X.T @ alpha)
+
+    def _add_losses(self, scores: NDArray[np.float64], y: NDArray[Any]) -> None:
+        losses = envelope(self.loss, scores, y, self.gamma, self.gamma_own)
+        self.loss_sum += float(self.class_weights[y] @ losses)
+
+    def _add_duals(
+        self,
+        scores: NDArray[np.float64],
+        point: NDArray[np.float64],
+        y: NDArray[Any],
+        A: NDArray[Any] | None,
+    ) -> NDArray[np.float64]:
+        """Add dual variables, A or minus the gradients at the scores of `point`, and return them weighted."""
+        weights = self.class_weights[y]
         if A is None:
-            at = scores if self.point is None else np.asarray(X @ self.point)
-            beta, counted = self.loss.gradient(at, y, self.gamma, self.gamma_own), self.share * weights
-            alpha = beta * counted[:, None]
+            beta, counted = self.loss.gradient(point, y, self.gamma, self.gamma_own), self.share * weights
+            alpha: NDArray[np.float64] = beta * counted[:, None]
         else:
             counted = weights
             alpha = A.astype(np.float64)
             beta = alpha / np.where(weights > 0.0, weights, np.inf)[:, None]
             self._check(alpha, beta, y, weights, FEASIBLE[A.dtype.itemsize])
-        self.product += np.asarray(X.T @ alpha)
         self.conjugate += float(counted @ self.loss.conjugate(beta, y))
         self.penalty += float(counted @ penalties(beta, y, self.gamma, self.gamma_own))
         if self.gamma > 0:
@@ -65,6 +89,7 @@ class CertificateSums:
             if self.gamma_own != self.gamma:
                 lift[np.arange(len(y)), y] *= self.gamma_own / self.gamma
             self.shifted_sum += float(weights @ self.loss.values(scores + lift, y))
+        return alpha
 
     def _check(
         self,
@@ -89,3 +114,10 @@ class CertificateSums:
         Where C is large all rows are tiny, and what is little beside the domain is much for them.
         """
         return max(self.infeasibility, self.outside / self.mass if self.mass > 0.0 else 0.0)
+
+
+def _few_at_a_time(scores: NDArray[np.float64]) -> Iterator[slice]:
+    """Yield parts of the rows of scores (r, m), of a few rows where m is large."""
+    step = max(1, _SCORE_BYTES // scores[:1].nbytes) if scores.size else 1
+    for start in range(0, len(scores), step):
+        yield slice(start, start + step)

@@ -53,7 +53,9 @@ def test_the_rules_of_losses_are_those_of_the_solvers(name: str) -> None:
         if isinstance(found, RankedLoss):
             assert found.own_in_sort == (not LOSS_RULES[name].of_others)
             np.testing.assert_allclose(found.rho[found.rho > 0], form.rho)
-            np.testing.assert_allclose(found.margins, 1 - np.eye(M) if form.margins is None else form.margins)
+            ones, y = 1 - np.eye(M), np.arange(M)
+            margins_of_labels = found.shifted(np.zeros((M, M)), y)
+            np.testing.assert_allclose(margins_of_labels, ones if form.margins is None else form.margins)
         elif parameter == "k":
             assert found.k == k
 
