@@ -69,19 +69,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 @dataclass
 class _Ending:
-    """Ends the process of a command where ONNX Runtime is loaded, once Python has cleaned up.
+    """Ends the process of a command once Python has cleaned up, without the destructors of libraries.
 
-    From its import on ONNX Runtime has a C++ thread of its own (of its telemetry, switched off or not), and
-    now and then its static destructors find that thread at work and abort a process that has done all its
-    work and printed the result ("terminate called without an active exception").  Python's threads have been
-    joined by then, and nothing of a command depends on those destructors.
+    Arrow and ONNX Runtime have C++ threads of their own, and now and then their static destructors find one
+    at work and abort a process that has done all its work and printed the result ("terminate called without
+    an active exception"; one of twenty extractions on busy cores).  Python's threads have been joined by
+    then, its files are closed, and nothing of a command depends on those destructors.
     """
 
     code: int | None = None
 
     def __call__(self) -> None:
         """Leave with the command's exit code; called last of all."""
-        if self.code is not None and "onnxruntime" in sys.modules:
+        if self.code is not None:
             with contextlib.suppress(OSError, ValueError):  # a reader that is gone
                 sys.stdout.flush()
                 sys.stderr.flush()
