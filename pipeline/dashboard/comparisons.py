@@ -82,10 +82,10 @@ def recorded_table(found: Paired) -> Table:
 def _recorded(record: ModelRecord) -> dict[str, str]:
     evaluation, certificate = record.evaluation or {}, record.certificate or {}
     shown = {metric.label: metric.text(value, 2) for metric, value in measured(evaluation)}
-    rows = f"{count(evaluation.get('rows'))} {evaluation.get('split', '')} rows"
+    rows = f"{count(evaluation.get('rows'))} {evaluation.get('split')} rows of {record.dataset}"
     return {
         **shown,
-        "measured on": f"{rows} of {record.dataset}",
+        "measured on": rows if evaluation else "not evaluated yet",
         "relative gap": gap(certificate.get("relative_gap")),
         "certified": "yes" if certificate.get("certified") else "no",
         "training rows": count(record.n),
@@ -98,13 +98,15 @@ def class_gains(found: Paired) -> Table:
     """Return the top-1 accuracy of each class under both models, the largest loss of the first one first."""
     first, second = found.ids
     shares = [_by_class(seen.record) for seen in (found.first, found.second)]
+    waiting = [seen.record.id for seen in (found.first, found.second) if seen.record.evaluation is None]
+    empty = f"Not evaluated yet: {' and '.join(waiting)}." if waiting else "No class is in both."
     common = [name for name in shares[0] if name in shares[1]]
     rows = [(name, shares[0][name], shares[1][name], shares[0][name] - shares[1][name]) for name in common]
     columns = (
         Column("class"), Column(first, "n", percent), Column(second, "n", percent),
         Column(f"gain of {first}", "n", "{:+.1%}".format),
     )  # fmt: skip
-    return Table.of("classes", columns, sorted(rows, key=lambda row: row[3]), empty="No class is in both.")
+    return Table.of("classes", columns, sorted(rows, key=lambda row: row[3]), empty=empty)
 
 
 def _by_class(record: ModelRecord) -> dict[str, float]:

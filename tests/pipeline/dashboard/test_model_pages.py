@@ -73,6 +73,16 @@ def test_two_models_are_compared_on_the_same_rows(tmp_path: Path) -> None:
     assert "<svg" in page
 
 
+def test_a_comparison_says_which_model_was_not_evaluated(tmp_path: Path) -> None:
+    small_dataset(tmp_path / "store", n=300, m=4)
+    config = TrainConfig(store=str(tmp_path / "store"), k=2, tol=0.01)
+    evaluate(train(config, ClusterConfig(workers=0)).model)
+    train(config, ClusterConfig(workers=0))
+    said = shown(answer(open_store(tmp_path / "store"), "/models/m0002/compare/m0001").text)
+    assert re.search(r"measured on\s+not evaluated yet\s+\d+ test rows of d0001", said)
+    assert "Not evaluated yet: m0002." in said
+
+
 def test_two_runs_are_compared(full: Store) -> None:
     page = answer(full, "/runs/r0001/compare/r0002").text
     assert page.count("<svg") == 3
