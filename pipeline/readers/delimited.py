@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +37,8 @@ _LOOKED_AT = 100
 #: with a point.
 _COMMA = re.compile(r"[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?")
 _POINT = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?")
+#: What Arrow says of a word in a column of numbers: which column, and the word.
+_NO_NUMBER = re.compile(r"CSV column #(\d+): .*invalid value '(.*)'", re.DOTALL)
 
 
 class CsvFeatures(StreamedFeatures):
@@ -47,7 +50,7 @@ class CsvFeatures(StreamedFeatures):
 
     def __init__(self, path: Path, labels_name: str | None) -> None:
         super().__init__(path)
-        with self._parsing(), path.open(encoding="utf-8-sig", newline="") as file:
+        with self._parsing(), _opened_text(path) as file:
             first, *lines = islice(file, 1 + _LOOKED_AT)
         mark = _mark(path, first, {str(labels_name), "split", *LABEL_NAMES, *ID_NAMES})
         self._parse = pacsv.ParseOptions(delimiter=mark, newlines_in_values=True)
@@ -71,6 +74,7 @@ class CsvFeatures(StreamedFeatures):
         others = {self._label, "split", "", *ID_NAMES}
         found = {one.name.strip(): one.type for one in schema}
         self._columns = [name for name, kind in found.items() if _is_number(kind) and name not in others]
+        self._refuse_late([name for name, kind in found.items() if pa.types.is_null(kind)])
         if not self._columns:
             raise InputError(f"{self.place} has no column of numbers: it has {named(self._names)}")
         self.d = len(self._columns)
@@ -112,11 +116,42 @@ class CsvFeatures(StreamedFeatures):
         return [name for name in self._names if name not in taken]
 
     def _arrays(self) -> Iterator[NDArray[Any]]:
-        start = 0
-        for block in self._blocks(dict.fromkeys(self._columns, pa.float64())):
-            # A missing value becomes NaN, which is then refused with its row.
-            columns = [column.to_numpy(zero_copy_only=False) for column in block.columns]
-            yield np.stack(columns, axis=1)
+        try:
+            for block in self._blocks(dict.fromkeys(self._columns, pa.float64())):
+                # A missing value becomes NaN, which is then refused with its row.
+                columns = [column.to_numpy(zero_copy_only=False) for column in block.columns]
+                yield np.stack(columns, axis=1)
+        except InputError as error:
+            self._refuse_word(str(error.__cause__))
+            raise
+
+    def _refuse_late(self, empty: Sequence[str]) -> None:
+        """Refuse columns that are empty in the first block, and not in another: they would be left out."""
+        for name in empty:
+            start = 0
+            for block in self._blocks({name: pa.string()}):
+                row = next((row for row, text in enumerate(block.column(0).to_pylist()) if text), None)
+                if row is not None:
+                    raise InputError(
+                        f"{self.place} has nothing in the column {name} before row {start + row}: fill it for"
+                        " every row, or leave the column out"
+                    )
+                start += len(block)
+
+    def _refuse_word(self, said: str) -> None:
+        """Name the row of a word among numbers, where that is what Arrow says."""
+        found = _NO_NUMBER.search(said)
+        if found is None:
+            return
+        name, start = list(self._raw)[int(found[1])], 0
+        for block in self._blocks({name: pa.string()}):
+            texts = block.column(0).to_pylist()
+            if found[2] in texts:
+                row = start + texts.index(found[2])
+                raise InputError(
+                    f"{self.place} has {found[2]!r} in row {row} of the column {name}, and numbers above it:"
+                    " write a number there, or leave the column out"
+                )
             start += len(block)
 
     def _texts(self, name: str) -> list[str]:
@@ -156,12 +191,22 @@ class CsvFeatures(StreamedFeatures):
 
 def _mark(path: Path, first: str, known: AbstractSet[str]) -> str:
     """Return what parts the columns: what leaves a known name in the first line, or else what is in it."""
-    marks = DELIMITERS[path.suffix.lower()]
+    marks = DELIMITERS[path.with_suffix("").suffix.lower() if _is_packed(path) else path.suffix.lower()]
     for mark in marks:
         if not known.isdisjoint(word.strip().strip('"') for word in first.split(mark)):
             return mark
     # Between semicolons or tabs, commas may be those of numbers.
     return next((mark for mark in (*marks[1:], marks[0]) if mark in first), marks[0])
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def _opened_text(path: Path) -> IO[str]:
+    if _is_packed(path):
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
 
 
 def _words(line: str, mark: str) -> list[str]:

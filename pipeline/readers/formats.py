@@ -56,7 +56,7 @@ READERS: Mapping[str, Callable[[Path, ArrayNames], FeatureFile]] = {
         (".h5", ".hdf5", ".hdf", ".mat"), lambda path, names: HdfFeatures(path, names.features, names.labels)
     ),
     **dict.fromkeys((".arff", ".arff.gz"), _arff),
-    **dict.fromkeys((".csv", ".tsv"), _csv),
+    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), _csv),
 }
 #: Suffixes of tables and archives that hold no features that could be read.
 OTHER_SUFFIXES = (".xlsx", ".feather", ".pkl", ".pickle", ".pt")
@@ -70,9 +70,9 @@ def open_features(
 ) -> FeatureFile:
     """Return the features at `path`, opened by the suffix; `InputError` where they cannot be read.
 
-    .npy, .npz (dense, or CSR as SciPy saves it), .parquet, .csv and .tsv, .h5 and .hdf5, .arff (also
-    .arff.gz), anything else as LIBSVM text (also .gz); a folder in the layout of clip-retrieval
-    (img_emb/*.npy, metadata/*.parquet).  `label_attributes` are those of an ARFF file that are labels.
+    .npy, .npz (dense, or CSR as SciPy saves it), .parquet, .h5 and .hdf5, .csv, .tsv and .arff (also .gz),
+    anything else as LIBSVM text (also .gz); a folder in the layout of clip-retrieval (img_emb/*.npy,
+    metadata/*.parquet).  `label_attributes` are those of an ARFF file that are labels.
     """
     if not path.exists():
         raise InputError(f"there are no features at {path}: check --features")

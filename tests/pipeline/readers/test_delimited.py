@@ -117,8 +117,31 @@ def test_a_word_in_a_later_block_of_numbers_is_named(tmp_path: Path, monkeypatch
     monkeypatch.setattr(delimited, "_BLOCK_BYTES", 64)
     path = written(tmp_path, "x,label\n" + "1.5,a\n" * 100 + "many,a\n")
     source = open_features(path)
-    with pytest.raises(InputError, match=r"t\.csv cannot be read as CSV: .*column.*invalid value 'many'"):
+    with pytest.raises(InputError, match=r"t\.csv has 'many' in row 100 of the column x, and numbers above"):
         source.rows(0, source.n)
+
+
+def test_a_column_that_begins_late_is_refused_and_an_empty_one_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delimited, "_BLOCK_BYTES", 64)
+    lines = ["1.5,,a\n"] * 100
+    source = open_features(written(tmp_path, "".join(["x,z,label\n", *lines])))
+    assert (source.columns(), list(source.left_out())) == (["x"], ["z"])
+    with pytest.raises(InputError, match="has nothing in the column z before row 100: fill it for every row"):
+        open_features(written(tmp_path, "".join(["x,z,label\n", *lines, "1.5,2,a\n"])))
+
+
+@pytest.mark.parametrize(("name", "mark"), [("t.csv.gz", ","), ("t.csv.gz", ";"), ("t.tsv.gz", "\t")])
+def test_packed_tables_are_read_and_cut_ones_refused(tmp_path: Path, name: str, mark: str) -> None:
+    frame().to_csv(tmp_path / name, index=False, sep=mark)
+    source = open_features(tmp_path / name)
+    assert (source.n, source.columns()) == (3, ["w", "h", "z"])
+    np.testing.assert_array_equal(source.rows(0, 3), X)
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="cannot be read"):
+        open_features(tmp_path / name)
 
 
 def test_what_is_no_text_is_no_table(tmp_path: Path) -> None:
