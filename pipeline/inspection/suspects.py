@@ -25,7 +25,6 @@ from topline.solvers.inspection import (
     leave_out_each,
     softmax_point,
 )
-from topline.solvers.losses import Softmax
 from topline.solvers.typing import Float64Array
 from topline.storage.schema import SPLITS
 
@@ -85,7 +84,7 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
     found = leave_out_each(point, config.top_k, budget, None if progress is None else progress.advance)
     dataset = stored.dataset()
     judged = _all_rows(stored, point, found)
-    asks = config.second_opinion and not isinstance(point.problem.loss, Softmax)
+    asks = config.second_opinion and not point.problem.form.smooth
     if asks:
         begin(progress, "second opinion")
         softmax = softmax_point(point.problem, point.X, point.y, point.W, point.weights)

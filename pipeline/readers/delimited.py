@@ -74,7 +74,9 @@ class CsvFeatures(StreamedFeatures):
         others = {self._label, "split", "", *ID_NAMES}
         found = {one.name.strip(): one.type for one in schema}
         self._columns = [name for name, kind in found.items() if _is_number(kind) and name not in others]
-        self._refuse_late([name for name, kind in found.items() if pa.types.is_null(kind)])
+        self._refuse_late(
+            [name for name, kind in found.items() if pa.types.is_null(kind) and name not in others]
+        )
         if not self._columns:
             raise InputError(f"{self.place} has no column of numbers: it has {named(self._names)}")
         self.d = len(self._columns)
@@ -126,17 +128,17 @@ class CsvFeatures(StreamedFeatures):
             raise
 
     def _refuse_late(self, empty: Sequence[str]) -> None:
-        """Refuse columns that are empty in the first block, and not in another: they would be left out."""
+        """Refuse a column that is empty in the first block, and of numbers in another: it would be left out."""
         for name in empty:
-            start = 0
-            for block in self._blocks({name: pa.string()}):
-                row = next((row for row, text in enumerate(block.column(0).to_pylist()) if text), None)
-                if row is not None:
-                    raise InputError(
-                        f"{self.place} has nothing in the column {name} before row {start + row}: fill it for"
-                        " every row, or leave the column out"
-                    )
-                start += len(block)
+            texts = (
+                text for block in self._blocks({name: pa.string()}) for text in block.column(0).to_pylist()
+            )
+            row, text = next(((row, text) for row, text in enumerate(texts) if text), (0, ""))
+            if is_number(text.strip().replace(self._decimal, ".")):
+                raise InputError(
+                    f"{self.place} has nothing in the column {name} before row {row}, and {text!r} there: fill it"
+                    " for every row, or leave the column out"
+                )
 
     def _refuse_word(self, said: str) -> None:
         """Name the row of a word among numbers, where that is what Arrow says."""

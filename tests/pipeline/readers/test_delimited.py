@@ -128,8 +128,14 @@ def test_a_column_that_begins_late_is_refused_and_an_empty_one_left_out(
     lines = ["1.5,,a\n"] * 100
     source = open_features(written(tmp_path, "".join(["x,z,label\n", *lines])))
     assert (source.columns(), list(source.left_out())) == (["x"], ["z"])
-    with pytest.raises(InputError, match="has nothing in the column z before row 100: fill it for every row"):
-        open_features(written(tmp_path, "".join(["x,z,label\n", *lines, "1.5,2,a\n"])))
+    late = written(tmp_path, "".join(["x,z,label\n", *lines, "1.5,2,a\n"]))
+    with pytest.raises(
+        InputError, match="nothing in the column z before row 100, and '2' there: fill it for"
+    ):
+        open_features(late)
+    # A late text is no feature, as an early one.
+    noted = open_features(written(tmp_path, "".join(["x,z,label\n", *lines, "1.5,a note,a\n"])))
+    assert (noted.n, noted.columns(), list(noted.left_out())) == (101, ["x"], ["z"])
 
 
 @pytest.mark.parametrize(("name", "mark"), [("t.csv.gz", ","), ("t.csv.gz", ";"), ("t.tsv.gz", "\t")])
