@@ -82,9 +82,10 @@ class _Ending:
     def __call__(self) -> None:
         """Leave with the command's exit code; called last of all."""
         if self.code is not None:
-            with contextlib.suppress(OSError, ValueError):  # a reader that is gone
-                sys.stdout.flush()
-                sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                # None where it was closed before the command began.
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    stream.flush()
             os._exit(self.code)
 
 

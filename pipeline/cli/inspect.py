@@ -42,7 +42,7 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
         "model": found.model,
         "training rows": f"{found.rows:,}: {found.right:,} proven right when left out, {found.wrong:,}"
         f" wrong, {found.open:,} open{settled}",
-        "held-out rows": f"{found.others:,}: judged by the model itself, which has not seen them",
+        "held-out rows": f"{found.others:,}, which the model has not seen: their margins are its own",
         "leave-one-out error": f"about {found.loo_estimate:.1%}, proven to be between {least:.1%} and"
         f" {most:.1%}",
         "labels in dispute": f"{found.disputed:,} of {found.rows + found.others:,}{ranked}",

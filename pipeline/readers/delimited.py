@@ -51,17 +51,20 @@ class CsvFeatures(StreamedFeatures):
     def __init__(self, path: Path, labels_name: str | None) -> None:
         super().__init__(path)
         with self._parsing(), _opened_text(path) as file:
-            first, *lines = islice(file, 1 + _LOOKED_AT)
+            lines = list(islice(file, 1 + _LOOKED_AT))
+        if not lines:
+            raise InputError(f"{path} has no rows")
+        first = lines[0]
         mark = _mark(path, first, {str(labels_name), "split", *LABEL_NAMES, *ID_NAMES})
         self._parse = pacsv.ParseOptions(delimiter=mark, newlines_in_values=True)
-        values = [value for line in (first, *lines) for value in _words(line, mark)]
+        values = [value for line in lines for value in _words(line, mark)]
         commas = any(map(_COMMA.fullmatch, values)) and not any(map(_POINT.fullmatch, values))
         self._decimal = "," if mark != "," and commas else "."
         count = _unnamed(path, [word.replace(self._decimal, ".") for word in _words(first, mark)])
         #: Whether the names are ours, which say nothing of the features.
         self._made_up = count > 0
         self._read = pacsv.ReadOptions(
-            block_size=max(_BLOCK_BYTES, 4 * max(map(len, (first, *lines)))),
+            block_size=max(_BLOCK_BYTES, 4 * max(map(len, lines))),
             column_names=[f"column {place + 1}" for place in range(count)] or None,
         )
         schema = self._first_block()
@@ -128,17 +131,20 @@ class CsvFeatures(StreamedFeatures):
             raise
 
     def _refuse_late(self, empty: Sequence[str]) -> None:
-        """Refuse a column that is empty in the first block, and of numbers in another: it would be left out."""
-        for name in empty:
-            texts = (
-                text for block in self._blocks({name: pa.string()}) for text in block.column(0).to_pylist()
-            )
-            row, text = next(((row, text) for row, text in enumerate(texts) if text), (0, ""))
-            if is_number(text.strip().replace(self._decimal, ".")):
-                raise InputError(
-                    f"{self.place} has nothing in the column {name} before row {row}, and {text!r} there: fill it"
-                    " for every row, or leave the column out"
-                )
+        """Refuse a column that is empty in the first block, and of numbers later: it would be left out."""
+        waiting, start = dict.fromkeys(empty, pa.string()), 0
+        for block in self._blocks(waiting, missing=True) if empty else ():
+            for name, column in zip(empty, block.columns, strict=True):
+                texts = ((text or "").strip() for text in column.to_pylist() if name in waiting)
+                row, text = next(((row, text) for row, text in enumerate(texts) if text), (0, ""))
+                if is_number(text.replace(self._decimal, ".")):
+                    raise InputError(
+                        f"{self.place} has nothing in the column {name!r} before row {start + row}, and"
+                        f" {text!r} there: fill it for every row, or leave the column out"
+                    )
+                if text:
+                    del waiting[name]  # a column of words
+            start += len(block)
 
     def _refuse_word(self, said: str) -> None:
         """Name the row of a word among numbers, where that is what Arrow says."""
@@ -147,12 +153,13 @@ class CsvFeatures(StreamedFeatures):
             return
         name, start = list(self._raw)[int(found[1])], 0
         for block in self._blocks({name: pa.string()}):
-            texts = block.column(0).to_pylist()
-            if found[2] in texts:
-                row = start + texts.index(found[2])
+            texts = [text.strip() for text in block.column(0).to_pylist()]
+            if found[2].strip() in texts:
+                row = start + texts.index(found[2].strip())
+                form = " with a decimal comma" if self._decimal == "," else ""
                 raise InputError(
-                    f"{self.place} has {found[2]!r} in row {row} of the column {name}, and numbers above it:"
-                    " write a number there, or leave the column out"
+                    f"{self.place} has {found[2]!r} in row {row} of the column {name.strip()!r}, and numbers"
+                    f" above it: write a number{form} there, or leave the column out"
                 )
             start += len(block)
 
@@ -170,23 +177,28 @@ class CsvFeatures(StreamedFeatures):
             raise InputError(f"{self.place} has two columns {twice!r}: give each a name of its own")
         return schema
 
-    def _blocks(self, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        """Yield some columns as these types, block by block."""
+    def _blocks(self, types: Mapping[str, pa.DataType], *, missing: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield some columns as these types, block by block; with `missing`, NA and its like are no texts."""
         options = pacsv.ConvertOptions(
             include_columns=[self._raw[name] for name in types],
             column_types={self._raw[name]: kind for name, kind in types.items()},
             decimal_point=self._decimal,
+            strings_can_be_null=missing,
         )
         with self._parsing(), self._opened(options) as reader:
             yield from reader
 
     def _opened(self, options: pacsv.ConvertOptions) -> pacsv.CSVStreamingReader:
-        return pacsv.open_csv(self.path, self._read, self._parse, options)
+        packed = "gzip" if _is_packed(self.path) else None
+        source = pa.input_stream(str(self.path), compression=packed)
+        return pacsv.open_csv(source, self._read, self._parse, options)
 
     @contextmanager
     def _parsing(self) -> Iterator[None]:
         try:
             yield
+        except gzip.BadGzipFile as error:
+            raise InputError(f"{self.place} is not gzipped, as its name says: name it without .gz") from error
         except (UnicodeDecodeError, pa.ArrowException) as error:
             raise InputError(f"{self.place} cannot be read as CSV: {cause(error)}") from error
 

@@ -94,6 +94,8 @@ def read_column(
             if values.ndim != 1:
                 raise InputError(f"{path} has shape {values.shape}: give one value a row")
             return values
+        if path.suffix.lower() == ".gz":
+            raise InputError(f"{path} is gzipped, which only features may be: unpack it")
         with path.open(encoding="utf-8-sig", newline="") as file:
             if path.suffix.lower() in DELIMITERS:
                 lines = _lines(path, file, usual, separator, rows)

@@ -1,17 +1,21 @@
 """A second opinion on the labels of a hinge: a softmax that starts at its weights.
 
-A hinge gives a row beyond its margin no weight at all, so its margins say little of how sure a label is.  The
-softmax of the same problem weighs every row, and has more of the wrong labels among its first suspects.
+A hinge gives a row beyond its margin no weight at all, so its margins say little of how sure a label is.  A
+softmax weighs every row, and has more of the wrong labels among its first suspects.  With a large C it learns
+them by heart, and with a small one it tells few classes apart, so its C stays within bounds that follow from
+the size of the rows.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.rows import RowSource
+from topline.solvers.core.rows import RowSource, squared_norms
 from topline.solvers.core.state import SolveResult, SolverState
-from topline.solvers.inspection.dual_point import DualPoint
+from topline.solvers.inspection.dual_point import DualPoint, read_rows
 from topline.solvers.inspection.leave_one_out import (
     LeaveOneOut,
     checked_examples,
@@ -24,6 +28,8 @@ from topline.solvers.typing import Float64Array, Int32Array
 
 #: Relative gap at which the softmax ends: a smaller one ranks the rows no better.
 _GAP = 0.1
+#: Least and largest C of the softmax, times the mean |x|^2: 1 and 3 for rows of unit norm with a constant.
+_LEAST_C, _LARGEST_C = 2.0, 6.0
 
 
 def second_opinion(
@@ -31,8 +37,9 @@ def second_opinion(
 ) -> LeaveOneOut:
     """Return what a softmax that starts at the weights of `result` says of every row, without that row.
 
-    The softmax has the lam of the result and ends at a relative gap of 0.1.  Bounds prove its margins as far
-    as they go, without dual steps.  Its `suspects` find more wrong labels than those of a hinge.
+    The softmax has the C of the result, as far as that lies between 2 and 6 over the mean |x|^2, and ends at
+    a relative gap of 0.1.  Bounds prove its margins as far as they go, without dual steps.  Its `suspects`
+    find more wrong labels than those of a hinge.
 
     Parameters
     ----------
@@ -63,12 +70,15 @@ def second_opinion(
 def softmax_point(
     problem: Problem, X: RowSource, y: Int32Array, W: Float64Array, weights: Float64Array
 ) -> DualPoint:
-    """Return the dual point of a softmax with the lam of `problem` that was trained from W (d, m)."""
+    """Return the dual point of a softmax that was trained from W (d, m), with a C near that of `problem`."""
+    squares = sum(float(squared_norms(rows).sum()) for *_, rows in read_rows(X, np.dtype(np.float64)))
+    mean = squares / problem.n or 1.0
+    C = min(max(1.0 / (problem.n * problem.lam), _LEAST_C / mean), _LARGEST_C / mean)
     softmax = solve(
         X,
         y,
         Softmax(),
-        problem.lam,
+        1.0 / (problem.n * C),
         sample_weight=weights,
         tol=_GAP,
         m=problem.m,

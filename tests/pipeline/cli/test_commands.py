@@ -135,7 +135,7 @@ def test_what_comes_next_runs_as_printed_where_a_path_has_spaces(
     assert words[1] == str(tmp_path / "my store/models/champion")
     ran = topline("inspect", str(tmp_path / "my store/models/m0001"), "--max-passes", "0")
     assert re.search(r" [1-9]\d* open \(--max-passes settles them one at a time", ran.out)
-    assert re.search(r"held-out rows +[1-9]\d*: judged by the model itself", ran.out)
+    assert re.search(r"held-out rows +[1-9]\d*, which the model has not seen", ran.out)
 
 
 def test_an_export_says_how_it_is_loaded_and_the_line_runs(topline: Any, tmp_path: Path) -> None:

@@ -86,6 +86,10 @@ def test_a_softmax_ranks_the_labels_of_a_hinge_and_leaves_its_verdicts(store: Pa
     mine = np.array([suspicion[ids[row]] for row in rows.indices.tolist()])
     # Both softmaxes end at a gap of a tenth, from two solutions of the same hinge.
     np.testing.assert_allclose(mine, opinion.suspicion(), atol=0.05)
+    held_out = {row["sample_id"] for row in table} - {ids[row] for row in rows.indices.tolist()}
+    alone_suspicion = {row["sample_id"]: row["suspicion"] for row in other}
+    assert held_out
+    assert not any(suspicion[name] == alone_suspicion[name] for name in held_out)
 
 
 def test_a_softmax_needs_no_second_opinion(store: Path) -> None:

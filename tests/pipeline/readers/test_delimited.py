@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers import delimited, open_features
+from topline.pipeline.readers import delimited, open_features, read_labels
 
 X = np.array([[1.5, -2.0, 3e-3], [4.0, 5.25, 6.0], [7.0, 8.0, 9.5]])
 WORDS = ["a", "b", "a"]
@@ -115,22 +116,25 @@ def test_tables_that_cannot_be_meant_are_refused(tmp_path: Path, text: str, sent
 
 def test_a_word_in_a_later_block_of_numbers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delimited, "_BLOCK_BYTES", 64)
-    path = written(tmp_path, "x,label\n" + "1.5,a\n" * 100 + "many,a\n")
+    path = written(tmp_path, "x,label\n" + "1.5,a\n" * 100 + " many ,a\n")
     source = open_features(path)
-    with pytest.raises(InputError, match=r"t\.csv has 'many' in row 100 of the column x, and numbers above"):
+    with pytest.raises(
+        InputError, match=r"t\.csv has 'many' in row 100 of the column 'x', and numbers above"
+    ):
         source.rows(0, source.n)
 
 
+@pytest.mark.parametrize("gap", ["", "NA", "NaN"])
 def test_a_column_that_begins_late_is_refused_and_an_empty_one_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gap: str
 ) -> None:
     monkeypatch.setattr(delimited, "_BLOCK_BYTES", 64)
-    lines = ["1.5,,a\n"] * 100
+    lines = [f"1.5,{gap},a\n"] * 100
     source = open_features(written(tmp_path, "".join(["x,z,label\n", *lines])))
     assert (source.columns(), list(source.left_out())) == (["x"], ["z"])
     late = written(tmp_path, "".join(["x,z,label\n", *lines, "1.5,2,a\n"]))
     with pytest.raises(
-        InputError, match="nothing in the column z before row 100, and '2' there: fill it for"
+        InputError, match="nothing in the column 'z' before row 100, and '2' there: fill it for"
     ):
         open_features(late)
     # A late text is no feature, as an early one.
@@ -138,16 +142,25 @@ def test_a_column_that_begins_late_is_refused_and_an_empty_one_left_out(
     assert (noted.n, noted.columns(), list(noted.left_out())) == (101, ["x"], ["z"])
 
 
-@pytest.mark.parametrize(("name", "mark"), [("t.csv.gz", ","), ("t.csv.gz", ";"), ("t.tsv.gz", "\t")])
+@pytest.mark.parametrize(
+    ("name", "mark"), [("t.csv.gz", ","), ("t.csv.gz", ";"), ("t.tsv.gz", "\t"), ("T.CSV.GZ", ",")]
+)
 def test_packed_tables_are_read_and_cut_ones_refused(tmp_path: Path, name: str, mark: str) -> None:
-    frame().to_csv(tmp_path / name, index=False, sep=mark)
+    frame().to_csv(tmp_path / name, index=False, sep=mark, compression="gzip")
     source = open_features(tmp_path / name)
     assert (source.n, source.columns()) == (3, ["w", "h", "z"])
     np.testing.assert_array_equal(source.rows(0, 3), X)
     whole = (tmp_path / name).read_bytes()
-    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match="cannot be read"):
-        open_features(tmp_path / name)
+    damaged = {
+        whole[: len(whole) // 2]: "cannot be read", gzip.compress(b""): "has no rows",
+        b"x,label\n1,a\n": "is not gzipped, as its name says",
+    }  # fmt: skip
+    for content, sentence in damaged.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=sentence):
+            open_features(tmp_path / name)
+    with pytest.raises(InputError, match="is gzipped, which only features may be: unpack it"):
+        read_labels(tmp_path / name)
 
 
 def test_what_is_no_text_is_no_table(tmp_path: Path) -> None:

@@ -188,14 +188,18 @@ def test_suspicion_finds_flipped_labels() -> None:
     assert found.suspicion()[found.margins < 0].min() > 0.5
 
 
+@pytest.mark.parametrize(("C", "near"), [(0.01, 3.0), (5.0, 5.0), (1e4, 9.0)])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_second_opinion_on_a_hinge_bounds_what_brute_force_finds_for_a_softmax(weighted: bool) -> None:
+def test_a_second_opinion_on_a_hinge_bounds_what_brute_force_finds_for_a_softmax(
+    weighted: bool, C: float, near: float
+) -> None:
+    """Its rows have a mean |x|^2 of 2/3, so a C of 3 to 9 is the hinge's own."""
     X, y = three_sets()["made"]
-    weights = np.random.default_rng(1).uniform(0.5, 2.0, len(y)) if weighted else None
-    problem: dict[str, Any] = {"lam": 1.0 / len(y)}
-    hinge = solve(X, y, TopKHinge(2), sample_weight=weights, **problem)
+    assert np.isclose(np.einsum("ij,ij->i", X, X).mean(), 2.0 / 3.0)
+    weights = np.random.default_rng(1).uniform(0.1, 10.0, len(y)) if weighted else None
+    hinge = solve(X, y, TopKHinge(2), 1.0 / (len(y) * C), sample_weight=weights)
     found = second_opinion(X, y, replace(hinge, A=None), sample_weight=weights)
-    exact = brute_force(X, y, weights=weights, loss=Softmax(), **problem)
+    exact = brute_force(X, y, weights=weights, loss=Softmax(), lam=1.0 / (len(y) * near))
     agrees(found, exact)
     # The softmax ends at a gap of a tenth, so its margins only lie near a line with the exact ones.
     assert np.corrcoef(found.margins, exact)[0, 1] > 0.9
