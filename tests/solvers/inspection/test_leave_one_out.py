@@ -27,6 +27,7 @@ from topline import (
     UsunierHinge,
     solve,
 )
+from topline.solvers.core.state import SolverState
 from topline.solvers.inspection import leave_one_out, second_opinion, span
 
 #: The largest error of a margin that brute force at this relative gap can have here, from sqrt(2) |x| sqrt(2
@@ -201,6 +202,10 @@ def test_a_second_opinion_on_a_hinge_bounds_what_brute_force_finds_for_a_softmax
     found = second_opinion(X, y, replace(hinge, A=None), sample_weight=weights)
     exact = brute_force(X, y, weights=weights, loss=Softmax(), lam=1.0 / (len(y) * near))
     agrees(found, exact)
+    start, lam = SolverState(round=0, W=hinge.W), 1.0 / (len(y) * near)
+    softmax = solve(X, y, Softmax(), lam, sample_weight=weights, tol=0.1, state=start)
+    same = leave_one_out(X, y, softmax, sample_weight=weights, max_passes=0)
+    np.testing.assert_allclose(found.margins, same.margins, rtol=1e-6, atol=1e-9)
     # The softmax ends at a gap of a tenth, so its margins only lie near a line with the exact ones.
     assert np.corrcoef(found.margins, exact)[0, 1] > 0.9
 
