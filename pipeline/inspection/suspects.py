@@ -21,6 +21,7 @@ from topline.solvers.inspection import (
     DualPoint,
     LeaveOneOut,
     boundary_rows,
+    has_second_opinion,
     judged_rows,
     leave_out_each,
     softmax_point,
@@ -84,7 +85,7 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
     found = leave_out_each(point, config.top_k, budget, None if progress is None else progress.advance)
     dataset = stored.dataset()
     judged = _all_rows(stored, point, found)
-    asks = config.second_opinion and not point.problem.form.smooth
+    asks = config.second_opinion and has_second_opinion(point)
     if asks:
         begin(progress, "second opinion")
         softmax = softmax_point(point.problem, point.X, point.y, point.W, point.weights)

@@ -247,8 +247,8 @@ class InspectConfig(Options):
     )
     second_opinion: bool = Field(
         default=True,
-        description="Rank the labels of a hinge by a softmax that starts at its weights, which finds more"
-        " wrong ones",
+        description="Rank the labels of a hinge, or of a softmax with a very large or small C, by a softmax"
+        " that starts at its weights and finds more wrong ones",
     )
     page: Path | None = Field(
         default=None, description="HTML page to write, with pictures and their nearest neighbours"

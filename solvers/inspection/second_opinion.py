@@ -8,6 +8,7 @@ the size of the rows.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -67,21 +68,34 @@ def second_opinion(
     return leave_out_each(softmax_point(result.problem, rows, labels, result.W, weights), k, 0)
 
 
+def has_second_opinion(point: DualPoint) -> bool:
+    """Return whether there is another opinion: on a hinge, and on a softmax with a C out of bounds."""
+    problem = point.problem
+    if isinstance(problem.loss, Softmax):
+        return not math.isclose(_lam(problem, float(point.norms.mean())), problem.lam, rel_tol=0.01)
+    return not problem.form.smooth
+
+
 def softmax_point(
     problem: Problem, X: RowSource, y: Int32Array, W: Float64Array, weights: Float64Array
 ) -> DualPoint:
     """Return the dual point of a softmax that was trained from W (d, m), with a C near that of `problem`."""
     squares = sum(float(squared_norms(rows).sum()) for *_, rows in read_rows(X, np.dtype(np.float64)))
-    mean = squares / problem.n or 1.0
-    C = min(max(1.0 / (problem.n * problem.lam), _LEAST_C / mean), _LARGEST_C / mean)
     softmax = solve(
         X,
         y,
         Softmax(),
-        1.0 / (problem.n * C),
+        _lam(problem, squares / problem.n),
         sample_weight=weights,
         tol=_GAP,
         m=problem.m,
         state=SolverState(round=0, W=W),
     )
     return trained_point(softmax.problem, X, y, softmax.W, None, weights)
+
+
+def _lam(problem: Problem, mean_square: float) -> float:
+    """Return the lam of the softmax, for rows of that mean |x|^2."""
+    mean_square = mean_square or 1.0
+    C = min(max(1.0 / (problem.n * problem.lam), _LEAST_C / mean_square), _LARGEST_C / mean_square)
+    return 1.0 / (problem.n * C)

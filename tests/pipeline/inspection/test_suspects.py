@@ -93,9 +93,18 @@ def test_a_softmax_ranks_the_labels_of_a_hinge_and_leaves_its_verdicts(store: Pa
     assert np.ptp(scales) > 0.1 * np.abs(scales).mean()
 
 
-def test_a_softmax_needs_no_second_opinion(store: Path) -> None:
-    found = inspect_model(trained(store, loss="softmax", k=None), InspectConfig(max_passes=0))
-    assert not found.second_opinion
+@pytest.mark.parametrize(("options", "asks"), [
+    ({"loss": "softmax", "C": 1.0}, False), ({"loss": "softmax", "C": 3.0}, False),
+    ({"loss": "softmax", "C": 0.01}, True), ({"loss": "softmax", "C": 1000.0}, True),
+    ({"loss": "one_vs_all_logistic"}, False), ({"smoothing": 0.5}, True),
+])  # fmt: skip
+def test_hinges_and_a_softmax_whose_C_is_far_off_have_a_second_opinion(
+    store: Path, options: dict[str, Any], asks: bool
+) -> None:
+    """Rows have unit norm and a constant feature: these bounds of C are 1 and 3."""
+    url = trained(store, k=None, tol=0.01, **options)
+    assert inspect_model(url, InspectConfig(max_passes=0)).second_opinion == asks
+    assert not inspect_model(url, InspectConfig(max_passes=0, second_opinion=False)).second_opinion
 
 
 def test_training_rows_are_judged_as_the_solvers_judge_them(store: Path, tmp_path: Path) -> None:
