@@ -73,8 +73,8 @@ class _Ending:
 
     Arrow and ONNX Runtime have C++ threads of their own, and now and then their static destructors find one
     at work and abort a process that has done all its work and printed the result ("terminate called without
-    an active exception"; one of twenty extractions on busy cores).  Python's threads have been joined by
-    then, and nothing of a command depends on those destructors.
+    an active exception").  Python's threads have been joined by then, and nothing of a command depends on
+    those destructors.
     """
 
     code: int | None = None

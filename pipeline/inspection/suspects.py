@@ -88,7 +88,7 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
     asks = config.second_opinion and has_second_opinion(point)
     if asks:
         begin(progress, "second opinion")
-        softmax = softmax_point(point.problem, point.X, point.y, point.W, point.weights)
+        softmax = softmax_point(point)
         judged = judged.ranked_by(_all_rows(stored, softmax, leave_out_each(softmax, config.top_k, 0)))
     judged = judged.worst_first()
     ids = dataset.sample_ids()

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ from topline.pipeline.readers.base import (
     pick,
 )
 from topline.pipeline.readers.damage import cause
+from topline.pipeline.readers.text import is_packed, opened
 
 #: Bytes of text that are parsed at once; what is a number in the first of them is one in all.
 _BLOCK_BYTES = 1 << 23
@@ -50,7 +52,7 @@ class CsvFeatures(StreamedFeatures):
 
     def __init__(self, path: Path, labels_name: str | None) -> None:
         super().__init__(path)
-        with self._parsing(), _opened_text(path) as file:
+        with self._parsing(), TextIOWrapper(opened(path), encoding="utf-8-sig", newline="") as file:
             lines = list(islice(file, 1 + _LOOKED_AT))
         if not lines:
             raise InputError(f"{path} has no rows")
@@ -189,7 +191,7 @@ class CsvFeatures(StreamedFeatures):
             yield from reader
 
     def _opened(self, options: pacsv.ConvertOptions) -> pacsv.CSVStreamingReader:
-        packed = "gzip" if _is_packed(self.path) else None
+        packed = "gzip" if is_packed(self.path) else None
         source = pa.input_stream(str(self.path), compression=packed)
         return pacsv.open_csv(source, self._read, self._parse, options)
 
@@ -205,22 +207,12 @@ class CsvFeatures(StreamedFeatures):
 
 def _mark(path: Path, first: str, known: AbstractSet[str]) -> str:
     """Return what parts the columns: what leaves a known name in the first line, or else what is in it."""
-    marks = DELIMITERS[path.with_suffix("").suffix.lower() if _is_packed(path) else path.suffix.lower()]
+    marks = DELIMITERS[path.with_suffix("").suffix.lower() if is_packed(path) else path.suffix.lower()]
     for mark in marks:
         if not known.isdisjoint(word.strip().strip('"') for word in first.split(mark)):
             return mark
     # Between semicolons or tabs, commas may be those of numbers.
     return next((mark for mark in (*marks[1:], marks[0]) if mark in first), marks[0])
-
-
-def _is_packed(path: Path) -> bool:
-    return path.suffix.lower() == ".gz"
-
-
-def _opened_text(path: Path) -> IO[str]:
-    if _is_packed(path):
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
 
 
 def _words(line: str, mark: str) -> list[str]:

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, TypeVar, cast
 
 import numpy as np
 from scipy.sparse import csr_matrix
@@ -54,7 +54,7 @@ def line_blocks(path: Path, skipped: int = 0) -> Iterator[tuple[int, list[bytes]
     """
     number = 0
     try:
-        with _open(path) as file:
+        with opened(path) as file:
             number += len(list(islice(file, skipped)))
             while lines := list(islice(file, BLOCK_LINES)):
                 if number == 0:
@@ -86,8 +86,14 @@ def parsed_blocks(
             raise
 
 
-def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
-    return gzip.GzipFile(path) if path.suffix == ".gz" else path.open("rb")
+def is_packed(path: Path) -> bool:
+    """Return whether a file is gzipped, by its name."""
+    return path.suffix.lower() == ".gz"
+
+
+def opened(path: Path) -> IO[bytes]:
+    """Return the bytes of a text file, unpacked."""
+    return cast("IO[bytes]", gzip.GzipFile(path)) if is_packed(path) else path.open("rb")
 
 
 def _stacked(parts: list[csr_matrix], d: int) -> csr_matrix:

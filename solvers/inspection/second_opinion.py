@@ -44,9 +44,8 @@ def second_opinion(
 
     Parameters
     ----------
-    X, y, sample_weight : what `solve` was given.
-    result : what it returned, of a convex loss of single labels; A is not needed.
-    k : a row is right while its class is among the k best.
+    X, y, sample_weight, k : as for `leave_one_out`.
+    result : what `solve` returned, of a convex loss of single labels; A is not needed.
 
     Raises
     ------
@@ -65,7 +64,9 @@ def second_opinion(
     0
     """
     rows, labels, weights = checked_examples(X, y, result, sample_weight)
-    return leave_out_each(softmax_point(result.problem, rows, labels, result.W, weights), k, 0)
+    squares = sum(float(squared_norms(some).sum()) for *_, some in read_rows(rows, np.dtype(np.float64)))
+    lam = _lam(result.problem, squares / result.problem.n)
+    return leave_out_each(_trained(rows, labels, weights, result.W, lam), k, 0)
 
 
 def has_second_opinion(point: DualPoint) -> bool:
@@ -76,21 +77,16 @@ def has_second_opinion(point: DualPoint) -> bool:
     return not problem.form.smooth
 
 
-def softmax_point(
-    problem: Problem, X: RowSource, y: Int32Array, W: Float64Array, weights: Float64Array
-) -> DualPoint:
-    """Return the dual point of a softmax that was trained from W (d, m), with a C near that of `problem`."""
-    squares = sum(float(squared_norms(rows).sum()) for *_, rows in read_rows(X, np.dtype(np.float64)))
-    softmax = solve(
-        X,
-        y,
-        Softmax(),
-        _lam(problem, squares / problem.n),
-        sample_weight=weights,
-        tol=_GAP,
-        m=problem.m,
-        state=SolverState(round=0, W=W),
-    )
+def softmax_point(point: DualPoint) -> DualPoint:
+    """Return the dual point of the softmax that gives a second opinion on the labels of `point`."""
+    lam = _lam(point.problem, float(point.norms.mean()))
+    return _trained(point.X, point.y, point.weights, point.W, lam)
+
+
+def _trained(X: RowSource, y: Int32Array, weights: Float64Array, W: Float64Array, lam: float) -> DualPoint:
+    """Return the dual point of a softmax that was trained from W (d, m)."""
+    start = SolverState(round=0, W=W)
+    softmax = solve(X, y, Softmax(), lam, sample_weight=weights, tol=_GAP, m=W.shape[1], state=start)
     return trained_point(softmax.problem, X, y, softmax.W, None, weights)
 
 

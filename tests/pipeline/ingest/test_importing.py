@@ -108,6 +108,7 @@ WRITERS: Mapping[str, Callable[[Path, Array, Array], None]] = {
     "a.h5": write_hdf5,
     "a.svm": write_libsvm,
     "a.txt.gz": write_gzipped,
+    "A.TXT.GZ": write_gzipped,
     "a.csv": write_csv,
 }
 
