@@ -18,7 +18,7 @@ from tests.import_graph import circles_of, import_graph, modules_of, relative_im
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("solvers", "storage", "pipeline", "flows")
 MODULES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
-LONGEST_MODULE = 330
+LONGEST_MODULE = 700
 LONGEST_FUNCTION = 60
 MOST_MODULES = 25
 
