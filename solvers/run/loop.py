@@ -78,6 +78,7 @@ def iterate(
     of_duals: bool = False,
     measured: Measurement | None = None,
     certified: bool = True,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Run:
     """Run rounds until `ending` or a callback ends them, then measure the best and last in float64.
 
@@ -85,12 +86,12 @@ def iterate(
     `certified`, a run that is solved takes the values of its last round for final ones, which are sums in
     float64 of products in float32: enough for a gap that is large beside their rounding.
 
-    The executor is bound to the problem.  `state` continues an earlier run (default: A = 0), which measured
-    it already where it left `measured`.  Where the executor says that it had to put other dual variables in
-    the place of lost ones, the run continues from those.
+    The executor is bound to the problem; `clock` gives seconds.  `state` continues an earlier run (default:
+    A = 0), which measured it already where it left `measured`.  Where the executor says that it had to put
+    other dual variables in the place of lost ones, the run continues from those.
     """
     state = SolverState.start(problem) if state is None else state
-    rounds = _Rounds(problem, executor, method, criteria, state, callbacks, duals_kept, of_duals)
+    rounds = _Rounds(problem, executor, method, criteria, state, callbacks, duals_kept, of_duals, clock)
     rounds.known, rounds.certified = measured, certified
     while True:
         try:
@@ -115,11 +116,12 @@ class _Rounds:
         callbacks: Sequence[Callback],
         duals_kept: bool,
         of_duals: bool,
+        clock: Callable[[], float],
     ) -> None:
         self._problem, self._executor, self._method = problem, executor, method
         self._criteria, self._callbacks, self._duals_kept = criteria, callbacks, duals_kept
         self._state, self._of_duals = state, of_duals
-        self._began, self._seconds_before = time.perf_counter(), state.seconds
+        self._clock, self._began, self._seconds_before = clock, clock(), state.seconds
         self._target, self._refuted = criteria, False
         self._left_behind = math.inf  # P of a start that is not to be the answer
         self._follows_duals = duals_kept and method.follows_duals
@@ -156,14 +158,14 @@ class _Rounds:
         final = self._values_of_claim(measured, advance) if advance.claims else None
         if final is not None:
             primal, dual = min(final.primal, primal), max(final.dual, dual)
-        here = time.perf_counter() - self._began
+        here = self._clock() - self._began
         record = _record(
             problem, measured, (primal, dual), advance, timer, self._traffic_timer.read(),
             self._seconds_before + here,
         )  # fmt: skip
         self._history.add(record)
         if final is not None:
-            return self._after_claim(measured, advance, record, final)
+            return self._after_claim(measured, advance, record, final, here)
         status = self._ending(record, advance, seconds=here, moved=advance.moved, solved=solved)
         # An iterate that ends the run by its own merit is kept as it was measured; else the step counts.
         after = measured.before if status in ENDS_AT_ITERATE else with_best_of(advance.after, measured.before)
@@ -189,7 +191,12 @@ class _Rounds:
         return final if final.finite else None
 
     def _after_claim(
-        self, measured: Measurement, advance: Advance, record: IterationRecord, final: FinalValues
+        self,
+        measured: Measurement,
+        advance: Advance,
+        record: IterationRecord,
+        final: FinalValues,
+        seconds: float,
     ) -> Run | None:
         """End with the next state if it is good enough, or go on from there, a pass later."""
         solved = final.primal < self._left_behind and is_solved(final.primal, final.dual, self._criteria)
@@ -203,7 +210,7 @@ class _Rounds:
         goes_on = _go_on(self._callbacks, record, self._state)
         if solved:
             return Run(self._state, Status.SOLVED, final, self._history.records(), True, None)
-        status = self._ending(record, advance, seconds=record.seconds, moved=True, solved=False)
+        status = self._ending(record, advance, seconds=seconds, moved=True, solved=False)
         status = status or (None if goes_on else Status.INTERRUPTED)
         return None if status is None else self._ended(status, status)
 
@@ -219,7 +226,7 @@ class _Rounds:
     def _left(self, passes: int) -> Left:
         """Return what the budgets leave after so many passes."""
         limit = self._criteria.time_limit
-        seconds = None if limit is None else limit - (time.perf_counter() - self._began)
+        seconds = None if limit is None else limit - (self._clock() - self._began)
         return Left(self._criteria.max_passes - passes, seconds)
 
     def _ended(self, status: Status, spent: Status | None) -> Run | None:
@@ -236,7 +243,7 @@ class _Rounds:
             )
         confirmed = confirmed_status(status, final, self._criteria) or spent
         if confirmed is not None:
-            seconds = self._seconds_before + time.perf_counter() - self._began
+            seconds = self._seconds_before + self._clock() - self._began
             state = replace(self._state, seconds=seconds)
             return Run(state, confirmed, final, self._history.records(), certified, self.known)
         # The rounds' own numbers were too good by rounding: ask more of them and continue.

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.solvers.problems import M, examples
 from topline import InvalidProblemError, SerialExecutor, Softmax, Status, TopKHinge, solve
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.state import SolverState
+from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.methods import METHODS
+from topline.solvers.methods.dual_ascent import DualAscent
+from topline.solvers.run import iterate
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "lbfgs"])
@@ -51,6 +58,27 @@ def test_a_time_limit_ends_sweeps_before_all_rows_were_visited() -> None:
     result = solve(X, y, TopKHinge(2), 1e-5, tol=1e-12, time_limit=limit, m=M)
     assert result.status is Status.TIME_LIMIT
     assert result.passes == 1
+
+
+class Hopeful(DualAscent):
+    """Takes every round for the last, which the certificate then denies."""
+
+    def advance(self, *arguments):
+        return replace(super().advance(*arguments), claims=True)
+
+
+def test_a_time_limit_does_not_count_the_seconds_of_earlier_runs() -> None:
+    """No second of this run has passed when a round turns out not to have been the last."""
+    X, y = examples(n=200)
+    problem = Problem(TopKHinge(2), *X.shape, M, 1e-3)
+    earlier = replace(SolverState.start(problem), seconds=1000.0)
+    with SerialExecutor() as executor:
+        executor.bind(problem, X, y, keep_duals=True)
+        criteria = StoppingCriteria(tol=1e-3, time_limit=100.0)
+        run = iterate(problem, executor, Hopeful(), criteria, earlier, duals_kept=True, clock=lambda: 0.0)
+    assert run.status is Status.SOLVED
+    assert len(run.history) > 1
+    assert run.state.seconds == 1000.0
 
 
 def test_labels_that_leave_classes_out_are_asked_about() -> None:
