@@ -93,8 +93,8 @@ def serve_retraining(
 
 
 def _alone(store: Store) -> AbstractContextManager[Lease]:
-    """Serve a store as the only one; after a kill the lease in a bucket is free within `wait`."""
-    wait = 0.0 if store.local_path is not None else DEFAULT_TERMS.beat + DEFAULT_TERMS.expiry
+    """Serve a store as the only one; after a kill a lease without locks is free within `wait`."""
+    wait = 0.0 if store.locks else DEFAULT_TERMS.beat + DEFAULT_TERMS.expiry
     return held_lease(store, "serve", "topline serve", wait=wait)
 
 

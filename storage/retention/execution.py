@@ -1,8 +1,8 @@
 """Letting go what a plan names: each thing only where nobody holds it, and in an order that leaves no gap.
 
-Every step appears whole and is finished by the next pruning if it is cut off.  On a local disk the kernel's
-locks say who reads.  An object store has none: there datasets and models are first put out of sight, which is
-a record, and their bytes go `GRACE` later, when whoever had opened them is done.
+Every step appears whole and is finished by the next pruning if it is cut off.  On a disk the kernel's locks
+say who reads.  An object store has none, nor have some file systems: there datasets and models are first put
+out of sight, which is a record, and their bytes go `GRACE` later, when whoever had opened them is done.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class _Pruning:
         return any(info.folder == item.path for info in read_catalog(self.store).datasets)
 
     def _may_be_read(self, item: Going) -> bool:
-        """Put a dataset or model of an object store out of sight; return whether it was seen until lately."""
-        if self.store.local_path is not None or item.kind not in ("dataset", "model"):
+        """Put a dataset or model of a store without locks out of sight; return whether it was seen lately."""
+        if self.store.locks or item.kind not in ("dataset", "model"):
             return False
         if item.kind == "dataset":
             self._remove_dataset(item)

@@ -157,8 +157,8 @@ class _Plan:
     def _staging(self) -> Iterator[Going]:
         known = {info.folder for info in self.catalog.datasets}
         known |= {removal.folder for removal in self.catalog.removed.values()}
-        # Nothing says whether somebody writes to an object store.
-        least = 0.0 if self.store.local_path is not None else 1.0
+        # Nothing says whether somebody writes to a store without locks.
+        least = 0.0 if self.store.locks else 1.0
         oldest = self.now - timedelta(days=max(self.policy.days, least))
         for name in self.store.list("datasets"):
             folder = join("datasets", name)
@@ -169,12 +169,12 @@ class _Plan:
                 yield self._folder("staging", name, folder, f"it was begun {begun} and never committed")
 
     def _may_be_committed(self, folder: str) -> bool:
-        """Return whether the record of a folder may be on its way to an object store, however old it is.
+        """Return whether the record of a folder may be on its way to a store without locks, however old.
 
-        A writer that lists its files commits next.  One that lives holds the folder on a local disk; the
-        record of a key that is committed comes too late.
+        A writer that lists its files commits next.  With locks one that lives holds the folder; the record of
+        a key that is committed comes too late.
         """
-        if self.store.local_path is not None or not self.store.exists(join(folder, FILES_LIST)):
+        if self.store.locks or not self.store.exists(join(folder, FILES_LIST)):
             return False
         committed = {writers_folder(info.folder) for info in self.catalog.datasets}
         return writers_folder(folder) not in committed

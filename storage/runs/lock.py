@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from topline.storage.errors import AccessError
 from topline.storage.records import now
 from topline.storage.runs.records import run_folder
 from topline.storage.stores import DEFAULT_TERMS, Lease, LeaseHeldError, LeaseTerms, Store, held_lease, tenant
+from topline.storage.stores.holds import kernel_lock
 
 _LOCK = "lock"
 
@@ -36,11 +36,11 @@ class RunLock:
 def run_lock(store: Store, run_id: str, *, terms: LeaseTerms = DEFAULT_TERMS) -> Iterator[RunLock]:
     """Hold `run_id` while a process works on it; `LeaseHeldError` says who else does.
 
-    On a local disk the lock is the kernel's, on runs/<run>/lock: a killed process leaves the file, no lock.
+    Where files have locks it is the kernel's, on runs/<run>/lock: a killed process leaves the file, no lock.
     Elsewhere it is a lease that a thread renews, and that of a killed process ends some time after its last
     renewal: a candidate that finds it old waits for `terms.expiry` seconds to be sure.
     """
-    if store.local_path is None:
+    if store.local_path is None or not store.locks:
         with _lease(store, run_id, terms) as lease:
             yield RunLock(lease)
         return
@@ -67,15 +67,9 @@ def _lease(store: Store, run_id: str, terms: LeaseTerms) -> Iterator[Lease]:
 
 def _locked(path: Path, run_id: str) -> int:
     """Return the descriptor of the file that is now locked."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise AccessError(f"{path} cannot be written: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise LeaseHeldError(_held(run_id, _holder(path))) from error
+    descriptor = kernel_lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB, create=True)
+    if descriptor is None:
+        raise LeaseHeldError(_held(run_id, _holder(path)))
     _sign(descriptor)
     return descriptor
 

@@ -28,6 +28,11 @@ class Store(ABC):
         """Folder of a store on this machine's disk, None for all others."""
         return None
 
+    @property
+    def locks(self) -> bool:
+        """Whether the kernel's locks on the store's files say who reads and writes them; else leases do."""
+        return False
+
     @abstractmethod
     def exists(self, path: str) -> bool:
         """Return whether a file (not a folder) is stored at `path`."""

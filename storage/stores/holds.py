@@ -1,8 +1,8 @@
 """Holds: who reads something keeps it from being removed, by the kernel's shared lock on a file of it.
 
 The lock is on a file that is there anyway and is opened for reading, so that readers need no right to write.
-A killed process lets go at once.  Object stores have no such locks: there what is to be removed is first put
-out of sight, and its bytes go later.
+A killed process lets go at once.  Object stores have no such locks, nor do some file systems: there what is
+to be removed is first put out of sight, and its bytes go later.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from topline.storage.errors import AccessError
 from topline.storage.stores.base import Store
 
 
@@ -29,7 +31,7 @@ def hold_while(owner: object, store: Store, path: str) -> None:
 @contextmanager
 def alone_with(store: Store, path: str) -> Iterator[bool]:
     """Yield whether nobody holds the file at `path`; if so, nobody can until the block ends."""
-    if store.local_path is None or not store.exists(path):
+    if not store.locks or not store.exists(path):
         yield True
         return
     descriptor = _locked(store, path, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -40,18 +42,31 @@ def alone_with(store: Store, path: str) -> Iterator[bool]:
             os.close(descriptor)
 
 
-def _locked(store: Store, path: str, kind: int) -> int | None:
-    """Return the descriptor of a lock, None where there is no disk or no file, or somebody else has it."""
-    root = store.local_path
-    if root is None:
-        return None
+def kernel_lock(path: Path, kind: int, *, create: bool = False) -> int | None:
+    """Return the descriptor of a file with a lock of a kind of `fcntl`; None where somebody else has it.
+
+    None as well where there is no such file, unless it is to be made.  `AccessError` where it cannot be used.
+    """
+    flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY  # to read, for who looks may not write there
     try:
-        descriptor = os.open(root / path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if not create:
+            return None
+        raise AccessError(f"{path} cannot be written: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, kind)
-    except OSError:
+    except OSError as error:
         os.close(descriptor)
-        return None
+        if isinstance(error, BlockingIOError):
+            return None
+        raise AccessError(f"{path} cannot be locked: {error.strerror}") from error
     return descriptor
+
+
+def _locked(store: Store, path: str, kind: int) -> int | None:
+    """Return the descriptor of a lock, None where there are none or no file, or somebody else has it."""
+    root = store.local_path
+    return None if root is None or not store.locks else kernel_lock(root / path, kind)

@@ -1,9 +1,9 @@
 """A lease on a store: one holder at a time, on any kind of store, and none that is dead keeps it.
 
 Tenures are numbered.  leases/<name>/00000001.json is put only if nobody else has that number, and says who
-holds it; 00000001.beat is renewed while the holder lives; 00000001.done ends it.  On a local disk the holder
-also has the kernel's lock on 00000001.lock: a killed process frees the lease at once.  Elsewhere, and where a
-process hangs, the lease is free once no beat has come for `expiry` seconds.
+holds it; 00000001.beat is renewed while the holder lives; 00000001.done ends it.  Where files have locks the
+holder also has the kernel's on 00000001.lock: a killed process frees the lease at once.  Elsewhere, and where
+a process hangs, the lease is free once no beat has come for `expiry` seconds.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from topline.storage.errors import AccessError, ConflictError, NotFoundError, StorageError
+from topline.storage.errors import ConflictError, NotFoundError, StorageError
 from topline.storage.records import now
 from topline.storage.stores.base import Store
+from topline.storage.stores.holds import kernel_lock
 from topline.storage.stores.lease_terms import DEFAULT_TERMS, Clock, LeaseTerms, Tenant
 from topline.storage.stores.sealed import put_own, unsealed
 from topline.storage.stores.urls import join
@@ -88,7 +89,7 @@ def held_lease(
         if number == 0 or _is_free(store, name, number, watched):
             lock = _locked(store, _path(name, number + 1, "lock"))
             # Where another candidate has the lock, the number is as good as taken.
-            alone = lock is not None or store.local_path is None
+            alone = lock is not None or not store.locks
             mine = _signature(by)
             if alone and put_own(store, _path(name, number + 1, "json"), mine):
                 # Records of earlier tenures are gone: who was slow may have got the number of one of them.
@@ -132,7 +133,7 @@ def holder(store: Store, name: str, clock: Clock = DEFAULT_TERMS.clock) -> str |
 def tenant(store: Store, name: str) -> Tenant | None:
     """Return who holds the lease, None where its last tenure has ended.
 
-    A dead holder counts as none on a local disk, where the kernel's lock tells; elsewhere it falls silent.
+    A dead holder counts as none where the kernel's lock tells; elsewhere it falls silent.
     """
     number = _newest(store, name)
     if number == 0 or store.exists(_path(name, number, "done")):
@@ -242,41 +243,22 @@ def _tidy(store: Store, name: str, number: int) -> None:
 
 
 def _locked(store: Store, path: str) -> int | None:
-    """Return the kernel's lock on a file of a local store; None elsewhere, and where somebody else has it."""
+    """Return the kernel's lock on a file of a store; None where there is none or somebody else has it."""
     root = store.local_path
-    if root is None:
+    if root is None or not store.locks:
         return None
-    try:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(root / path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise AccessError(f"{root / path} cannot be written: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    return kernel_lock(root / path, fcntl.LOCK_EX | fcntl.LOCK_NB, create=True)
 
 
 def _lock_is_free(store: Store, path: str) -> bool:
-    """Return whether nobody alive has the lock; where there is no such file nothing is known."""
+    """Return whether nobody alive has the lock; without locks, or such a file, nothing is known."""
     root = store.local_path
-    if root is None:
+    if root is None or not store.locks:
         return False
-    try:
-        # To read, for whoever looks may not write here.
-        descriptor = os.open(root / path, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        # Shared, so that those who look do not take one another for the holder.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+    # Shared, so that those who look do not take one another for the holder.
+    descriptor = kernel_lock(root / path, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    _unlock(descriptor)
+    return descriptor is not None
 
 
 def _unlock(descriptor: int | None) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 
 from topline.storage.errors import (
@@ -24,6 +27,11 @@ from topline.storage.stores.urls import clean_path
 
 PARTIAL = ".partial"
 """Ending of files in the making; a process that finds one later may delete it."""
+
+#: What a file system answers to a call that it does not have: FAT, SMB, many that live in user space.
+_NOT_HAD = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
+#: Flags of `renameat2`: paths from the working folder, and no target that is there already.
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 
 _ATTEMPTS = 8
 """Writes of a file whose folder others remove meanwhile: once is rare."""
@@ -52,6 +60,21 @@ class LocalStore(Store):
     def local_path(self) -> Path:
         """The folder."""
         return self._root
+
+    @cached_property
+    def locks(self) -> bool:
+        """Whether the file system of the folder has locks: NFS without a lock daemon has none."""
+        with self._translated(""):
+            descriptor = os.open(self._root, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            finally:
+                os.close(descriptor)
+            return True
 
     def exists(self, path: str) -> bool:
         """Return whether a file is stored at `path`."""
@@ -194,11 +217,34 @@ def _renamed(partial: Path, target: Path) -> bool:
 
 
 def _linked(partial: Path, target: Path) -> bool:
+    """Name a finished file `target` unless that is taken, by a rename where there are no hard links."""
     try:
         os.link(partial, target)
     except FileExistsError:
         return False
+    except OSError as error:
+        if error.errno not in _NOT_HAD:
+            raise
+        return _renamed_if_absent(partial, target)
     return True
+
+
+def _renamed_if_absent(partial: Path, target: Path) -> bool:
+    """Rename a file unless its target is there; `AccessError` where the file system cannot do that either."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    names = os.fsencode(partial), os.fsencode(target)
+    if rename is not None and rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE) == 0:
+        return True
+    number = ctypes.get_errno() if rename is not None else errno.ENOSYS
+    if number == errno.EEXIST:
+        return False
+    if number in _NOT_HAD:
+        raise AccessError(
+            f"{target.parent} cannot hold a store: its file system neither links files nor renames them only "
+            "where a name is free, so that two writers could replace each other's records; use a local disk "
+            "or a bucket"
+        )
+    raise OSError(number, os.strerror(number), str(target))
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -225,9 +271,12 @@ def _make_folders(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the folder's new entry survive a power cut."""
+    """Make the folder's new entry survive a power cut, where the file system can sync a folder."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_HAD:
+            raise
     finally:
         os.close(descriptor)

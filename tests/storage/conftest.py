@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import itertools
 import os
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,27 @@ def local_store() -> Iterator[Store]:
     ram = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=ram if ram.is_dir() and os.access(ram, os.W_OK) else None) as folder:
         yield open_store(Path(folder).resolve() / "store", create=True)
+
+
+@pytest.fixture
+def bare_store(local_store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A folder of a file system without locks, hard links and folders that can be synced."""
+
+    def refuse(number: int) -> Callable[..., None]:
+        def refused(*_: object, **__: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return refused
+
+    fsync = os.fsync
+
+    def synced(descriptor: int) -> None:
+        (refuse(errno.EINVAL) if stat.S_ISDIR(os.fstat(descriptor).st_mode) else fsync)(descriptor)
+
+    monkeypatch.setattr(fcntl, "flock", refuse(errno.ENOLCK))
+    monkeypatch.setattr(os, "link", refuse(errno.EPERM))
+    monkeypatch.setattr(os, "fsync", synced)
+    return local_store
 
 
 @pytest.fixture
@@ -44,7 +68,7 @@ def s3_store(s3_bucket: str) -> Store:
     return open_store(f"s3://{s3_bucket}/test-{next(_numbers)}")
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture(params=["local", "bare", "memory", "s3"])
 def any_store(request: pytest.FixtureRequest) -> Store:
     store: Store = request.getfixturevalue(f"{request.param}_store")
     return store

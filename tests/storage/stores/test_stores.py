@@ -1,8 +1,11 @@
-"""Stores: the contract on three kinds, and what is particular to each."""
+"""Stores: the contract on every kind, and what is particular to each."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import errno
+import fcntl
 import multiprocessing
 import os
 import pwd
@@ -13,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fsspec.asyn import AsyncFileSystem
@@ -26,7 +30,7 @@ from topline.storage.errors import (
     UnsafePathError,
     UnsupportedURLError,
 )
-from topline.storage.stores import Store, masked, open_store, split_url
+from topline.storage.stores import Store, held_lease, masked, open_store, split_url
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.objects import ObjectStore
 from topline.storage.stores.urls import parse_url
@@ -36,6 +40,12 @@ class TestLocalStore(StoreContract):
     @pytest.fixture
     def store(self, local_store: Store) -> Store:
         return local_store
+
+
+class TestStoreWithoutLocksAndLinks(StoreContract):
+    @pytest.fixture
+    def store(self, bare_store: Store) -> Store:
+        return bare_store
 
 
 class TestMemoryStore(StoreContract):
@@ -135,6 +145,34 @@ def test_no_file_in_the_making_stays_behind(local_store: Store, monkeypatch: pyt
         local_store.write_bytes("a/b", b"x" * 100)
     assert not any(path.endswith(PARTIAL) for path in local_store.walk())
     assert not local_store.exists("a/b")
+
+
+@pytest.mark.parametrize("refused", [errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_links_or_exclusive_renames_is_named(
+    bare_store: Store, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    def rename(*_: object) -> int:
+        ctypes.set_errno(refused)
+        return -1
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(renameat2=rename))
+    with pytest.raises(AccessError, match=r"/a cannot hold a store: .*; use a local disk or a bucket$"):
+        bare_store.put_if_absent("a/b", b"data")
+    assert bare_store.walk() == []
+
+
+@pytest.mark.parametrize("call", ["link", "fsync", "flock"])
+def test_a_call_that_fails_is_not_taken_for_one_that_is_missing(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    assert local_store.locks
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl if call == "flock" else os, call, broken)
+    with pytest.raises(AccessError, match="Input/output error"), held_lease(local_store, "name", "a test"):
+        pass
 
 
 def test_a_write_is_on_the_disk_before_it_is_seen(
