@@ -1,15 +1,14 @@
 """What a worker does with its rows: vertices, sweeps, active sets, and the dual rows that it keeps.
 
 A `Block` answers the requests of the coordinator with sums over its examples, the same ones whoever asks and
-however often.  Loops over rows are compiled: `jit`, `ascent_jit`, `ascent_sweeps`, `ascent_tiles` and
-`active_sets`.
+however often.  Loops over rows are compiled, as in `jit`, `active_sets` and the room of dual `ascent`.
 """
 
 from __future__ import annotations
 
+from topline.solvers.blocks.ascent.extrapolation import extrapolation_bytes
+from topline.solvers.blocks.ascent.row_feed import swept_bytes
 from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.extrapolation import extrapolation_bytes
-from topline.solvers.blocks.row_feed import swept_bytes
 from topline.solvers.blocks.second_order import most_kept
 from topline.solvers.blocks.shared.heads import HeadBlocks, make_block
 from topline.solvers.blocks.shared.open_duals import most_open

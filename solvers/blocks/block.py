@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.blocks.ascent import BlockAscent
-from topline.solvers.blocks.ascent_rows import RowNorms
+from topline.solvers.blocks.ascent.rounds import BlockAscent
+from topline.solvers.blocks.ascent.rows import RowNorms
+from topline.solvers.blocks.ascent.thread_choice import Helpers
 from topline.solvers.blocks.column_atoms import BlockColumnAtoms
 from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.blocks.kernel.block import BlockKernel
 from topline.solvers.blocks.oracles import LargestLossesOracle, duals_from_primal
 from topline.solvers.blocks.second_order import BlockNewton, second_moments
 from topline.solvers.blocks.shared.tile_work import Evaluate, FindVertex, Rebuild, TileWork, work_through
-from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.dual_rows import ByteBudget, row_runs
 from topline.solvers.core.kernel_rows import Mark

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.blocks import active_sets, jit
-from topline.solvers.blocks.ascent_jit import change_sums
+from topline.solvers.blocks.ascent.dual_changes import change_sums
 from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock

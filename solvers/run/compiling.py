@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse as scipy_sparse
 
+from topline.solvers.blocks.ascent.weight_sizes import weights_alike
 from topline.solvers.blocks.stretch import can_vanish, least_stretch
-from topline.solvers.blocks.weight_sizes import weights_alike
 from topline.solvers.core.half_floats import widened
 from topline.solvers.core.problem import Problem, SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_sweeps import update_row
+from topline.solvers.blocks.ascent.sweeps import update_row
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.projections.ordering import column_workspace, room

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_jit import change_sums
-from topline.solvers.blocks.extrapolation import REMEMBERED, WORTH, best_mixture, best_step
+from topline.solvers.blocks.ascent.dual_changes import change_sums
+from topline.solvers.blocks.ascent.extrapolation import REMEMBERED, WORTH, best_mixture, best_step
 from topline.solvers.core.kernel_rows import PickedRows
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses.batches import nearest_rows

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_rows import RowNorms
+from topline.solvers.blocks.ascent.rows import RowNorms
+from topline.solvers.blocks.ascent.thread_choice import Helpers
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.shared.open_duals import OpenDuals
 from topline.solvers.blocks.shared.tile_work import TileWork, work_through
-from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.heads import (

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
+from topline.solvers.blocks.ascent.extrapolation import extrapolation_bytes
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.duals import array_bytes
-from topline.solvers.blocks.extrapolation import extrapolation_bytes
 from topline.solvers.core.dual_rows import ByteBudget
 
 #: The part of a budget that packed dual variables have.

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from topline import MaxHinge
-from topline.solvers.blocks.ascent_jit import carry_dense
-from topline.solvers.blocks.ascent_sweeps import dense_scores, update_row
+from topline.solvers.blocks.ascent.dual_changes import carry_dense
+from topline.solvers.blocks.ascent.sweeps import dense_scores, update_row
 from topline.solvers.core.problem import Problem
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep

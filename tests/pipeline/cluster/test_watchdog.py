@@ -30,8 +30,8 @@ from topline.pipeline.cluster.watchdog import Watchdog, WorkerWatch, ask_schedul
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.blocks import Block
+from topline.solvers.blocks.ascent.thread_choice import Helpers
 from topline.solvers.blocks.shared.heads import _on_threads
-from topline.solvers.blocks.thread_choice import Helpers
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import TopKHinge
 from topline.solvers.run import solve

@@ -9,10 +9,10 @@ from scipy import sparse
 from tests.reference import losses as reference
 from tests.solvers.problems import M, examples
 from topline import TopKHinge
-from topline.solvers.blocks.ascent import BlockAscent
-from topline.solvers.blocks.ascent_again import STILL, draw_moving
-from topline.solvers.blocks.ascent_rows import DualWindow
-from topline.solvers.blocks.ascent_work import Work
+from topline.solvers.blocks.ascent.passes import Work
+from topline.solvers.blocks.ascent.repeated_sweeps import STILL, draw_moving
+from topline.solvers.blocks.ascent.rounds import BlockAscent
+from topline.solvers.blocks.ascent.rows import DualWindow
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest

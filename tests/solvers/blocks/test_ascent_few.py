@@ -16,13 +16,18 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.blocks import ascent_few, row_feed, weight_sizes
-from topline.solvers.blocks.ascent import BlockAscent
-from topline.solvers.blocks.ascent_few import choose_classes, count_classes, room_for_few, spare_classes
-from topline.solvers.blocks.ascent_jit import project_rows
-from topline.solvers.blocks.ascent_rows import DualWindow
-from topline.solvers.blocks.ascent_work import Work
-from topline.solvers.blocks.weight_sizes import is_tiled
+from topline.solvers.blocks.ascent import class_subset, row_feed, weight_sizes
+from topline.solvers.blocks.ascent.class_subset import (
+    choose_classes,
+    count_classes,
+    room_for_few,
+    spare_classes,
+)
+from topline.solvers.blocks.ascent.dual_changes import project_rows
+from topline.solvers.blocks.ascent.passes import Work
+from topline.solvers.blocks.ascent.rounds import BlockAscent
+from topline.solvers.blocks.ascent.rows import DualWindow
+from topline.solvers.blocks.ascent.weight_sizes import is_tiled
 from topline.solvers.core.dual_rows import ByteBudget, make_store
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest
@@ -95,7 +100,7 @@ def test_a_sweep_over_few_classes_finds_the_update_of_all_where_the_others_get_n
     """Row after row; where the update of all goes to classes that are left out, the rows differ."""
     if where == "tiled":
         monkeypatch.setattr(weight_sizes, "_LARGE_W", 0)
-        monkeypatch.setattr(ascent_few, "_FEW_OF_TILES", 0.6)
+        monkeypatch.setattr(class_subset, "_FEW_OF_TILES", 0.6)
     # Windows of 15 rows, which lie in three pieces that are read.
     monkeypatch.setattr(row_feed, "_OPENED_BYTES", 2 * 15 * 8 * M)
     X, y, problem, block, work, feed = swept(
@@ -179,7 +184,7 @@ def test_weights_that_threads_share_are_swept_in_few_classes_as_well(
 ) -> None:
     X, y = relu_features(600, 600, 120)
     assert is_tiled(120, 600, X.dtype)
-    monkeypatch.setattr(ascent_few, "_FEW_OF_TILES", 0.2)
+    monkeypatch.setattr(class_subset, "_FEW_OF_TILES", 0.2)
 
     def solved(threads: int = 1):
         executor = SerialExecutor(threads=threads, dual_bytes=dual_bytes)
@@ -188,7 +193,7 @@ def test_weights_that_threads_share_are_swept_in_few_classes_as_well(
     few, shared = solved(), solved(threads=2)
     assert few.status is Status.SOLVED
     np.testing.assert_array_equal(few.W, shared.W)
-    monkeypatch.setattr(ascent_few, "spare_classes", lambda _: 0)
+    monkeypatch.setattr(class_subset, "spare_classes", lambda _: 0)
     every = solved()
     assert every.status is Status.SOLVED
     assert few.passes < every.passes

@@ -8,9 +8,9 @@ from scipy import sparse
 
 from tests.solvers.problems import examples
 from topline import MaxHinge, OneVsAll, SerialExecutor, Softmax, TopKHinge
-from topline.solvers.blocks.ascent import BlockAscent
-from topline.solvers.blocks.ascent_rows import DualWindow
-from topline.solvers.blocks.ascent_work import Work
+from topline.solvers.blocks.ascent.passes import Work
+from topline.solvers.blocks.ascent.rounds import BlockAscent
+from topline.solvers.blocks.ascent.rows import DualWindow
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest, EvaluateRequest, RebuildRequest

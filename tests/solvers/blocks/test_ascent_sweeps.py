@@ -9,11 +9,11 @@ from scipy import sparse
 from tests.reference import losses as reference
 from tests.solvers.problems import M, examples
 from topline import MaxHinge, TopKHinge, UsunierHinge
-from topline.solvers.blocks.ascent import BlockAscent
-from topline.solvers.blocks.ascent_jit import project_rows
-from topline.solvers.blocks.ascent_rows import DualWindow
-from topline.solvers.blocks.ascent_work import Work
-from topline.solvers.blocks.extrapolation import Extrapolation
+from topline.solvers.blocks.ascent.dual_changes import project_rows
+from topline.solvers.blocks.ascent.extrapolation import Extrapolation
+from topline.solvers.blocks.ascent.passes import Work
+from topline.solvers.blocks.ascent.rounds import BlockAscent
+from topline.solvers.blocks.ascent.rows import DualWindow
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem

@@ -11,9 +11,9 @@ from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
 from topline import SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge, solve
-from topline.solvers.blocks import ascent_tiles, weight_sizes
-from topline.solvers.blocks.ascent import BlockAscent
-from topline.solvers.blocks.thread_choice import Helpers
+from topline.solvers.blocks.ascent import shared_tiles, weight_sizes
+from topline.solvers.blocks.ascent.rounds import BlockAscent
+from topline.solvers.blocks.ascent.thread_choice import Helpers
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
@@ -23,8 +23,8 @@ from topline.solvers.core.requests import AscentRequest
 def change(problem, X, y, weights, request, start, monkeypatch, *, by_tiles, threads=1):
     """Give what one order brings from dual rows `start`, in tiles of 8 rows or row by row."""
     monkeypatch.setattr(weight_sizes, "_LARGE_W", 0 if by_tiles else 1 << 40)
-    monkeypatch.setattr(ascent_tiles, "_TILE_ROWS", (8, 8))
-    monkeypatch.setattr(ascent_tiles, "_SHARED", 0)
+    monkeypatch.setattr(shared_tiles, "_TILE_ROWS", (8, 8))
+    monkeypatch.setattr(shared_tiles, "_SHARED", 0)
     A, delta = (DenseStore(len(y), problem.m, np.dtype(np.float64)) for _ in range(2))
     A.dense[:] = start
     block = BlockAscent(problem, X, y.astype(np.int32), weights, 0, np.dtype(np.float64))
@@ -104,7 +104,7 @@ def test_whole_runs_end_at_the_optimum(loss, blocks, dtype, monkeypatch) -> None
 def test_threads_finish_every_chunk_once(monkeypatch) -> None:
     """Many more threads than cores, on tiles of a few rows, over and over: no number differs."""
     monkeypatch.setattr(weight_sizes, "_LARGE_W", 0)
-    monkeypatch.setattr(ascent_tiles, "_SHARED", 0)
+    monkeypatch.setattr(shared_tiles, "_SHARED", 0)
     X, y = examples(n=300, d=40)
     X = X.astype(np.float32)
     problem = Problem(TopKHinge(2), n=300, d=40, m=M, lam=0.01)
@@ -120,7 +120,7 @@ def test_threads_finish_every_chunk_once(monkeypatch) -> None:
 def test_no_helper_waits_for_a_sweep_that_was_interrupted(monkeypatch) -> None:
     """Between the first helper and the sweep itself, where Ctrl-C may come as well."""
     monkeypatch.setattr(weight_sizes, "_LARGE_W", 0)
-    monkeypatch.setattr(ascent_tiles, "_SHARED", 0)
+    monkeypatch.setattr(shared_tiles, "_SHARED", 0)
     X, y = examples(n=300, d=40)
     problem = Problem(TopKHinge(2), n=300, d=40, m=M, lam=0.01)
     A, delta = (DenseStore(300, M, np.dtype(np.float64)) for _ in range(2))

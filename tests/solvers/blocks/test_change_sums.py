@@ -7,8 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from topline.solvers.blocks import change_sums
-from topline.solvers.blocks.change_sums import add_changes
+from topline.solvers.blocks.ascent import change_sums
+from topline.solvers.blocks.ascent.change_sums import add_changes
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -6,8 +6,8 @@ import numpy as np
 
 from tests.benchmarks.scale.gap_curve import features
 from topline import SerialExecutor, Status, TopKHinge, solve
-from topline.solvers.blocks import row_feed
-from topline.solvers.blocks.row_feed import RowFeed
+from topline.solvers.blocks.ascent import row_feed
+from topline.solvers.blocks.ascent.row_feed import RowFeed
 from topline.solvers.core import rows
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from topline import TopKHinge
-from topline.solvers.blocks import ascent_tiles, extrapolation_bytes, most_open
+from topline.solvers.blocks import extrapolation_bytes, most_open
+from topline.solvers.blocks.ascent import shared_tiles
 from topline.solvers.blocks.duals import array_bytes
 from topline.solvers.blocks.shared.heads import HeadBlocks
 from topline.solvers.core.heads import (
@@ -32,7 +33,7 @@ def first_helpers():
 
 
 def test_heads_share_one_pool_of_threads(monkeypatch) -> None:
-    monkeypatch.setattr(ascent_tiles, "_SHARED", 1)
+    monkeypatch.setattr(shared_tiles, "_SHARED", 1)
     random = np.random.default_rng(0)
     X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
     problem, before, sums = Problem(TopKHinge(3), N, D, M, 1.0 / N), first_helpers(), {}

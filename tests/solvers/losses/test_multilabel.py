@@ -25,7 +25,7 @@ from topline import (
     regularisation_path,
     solve,
 )
-from topline.solvers.blocks.ascent_sweeps import sweep_dense
+from topline.solvers.blocks.ascent.sweeps import sweep_dense
 from topline.solvers.core.problem import Problem
 from topline.solvers.run import compile_jit_functions
 

@@ -12,7 +12,8 @@ from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
 from topline import MaxHinge, SerialExecutor, Status, ThreadExecutor, TopKHinge, UsunierHinge, solve
-from topline.solvers.blocks import Block, row_feed
+from topline.solvers.blocks import Block
+from topline.solvers.blocks.ascent import row_feed
 from topline.solvers.core import rows
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest

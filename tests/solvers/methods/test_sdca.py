@@ -19,7 +19,7 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.blocks.ascent import BlockAscent
+from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest

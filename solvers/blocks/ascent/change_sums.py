@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from topline.solvers.blocks.thread_choice import Helpers
+from topline.solvers.blocks.ascent.thread_choice import Helpers
 from topline.solvers.blocks.tile_products import GROUP
 from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array

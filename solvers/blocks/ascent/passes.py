@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_again import (
+from topline.solvers.blocks.ascent.change_sums import add_changes
+from topline.solvers.blocks.ascent.class_subset import (
+    FewClasses,
+    list_few,
+    project_few,
+    room_for_few,
+)
+from topline.solvers.blocks.ascent.dual_changes import add_rows_csr, change_sums, project_rows
+from topline.solvers.blocks.ascent.repeated_sweeps import (
     STILL,
     Swept,
     moving,
@@ -17,20 +25,12 @@ from topline.solvers.blocks.ascent_again import (
     sweeps_dense,
     sweeps_few,
 )
-from topline.solvers.blocks.ascent_few import (
-    FewClasses,
-    list_few,
-    project_few,
-    room_for_few,
-)
-from topline.solvers.blocks.ascent_jit import add_rows_csr, change_sums, project_rows
-from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion, SweptPart
-from topline.solvers.blocks.ascent_tiles import TiledWeights
-from topline.solvers.blocks.change_sums import add_changes
+from topline.solvers.blocks.ascent.row_feed import HeldRows, RowFeed
+from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, Portion, SweptPart
+from topline.solvers.blocks.ascent.shared_tiles import TiledWeights
+from topline.solvers.blocks.ascent.weight_sizes import SMALL_W, is_tiled
 from topline.solvers.blocks.jit import sum_of_squares
-from topline.solvers.blocks.row_feed import HeldRows, RowFeed
 from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.blocks.weight_sizes import SMALL_W, is_tiled
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.requests import AscentRequest

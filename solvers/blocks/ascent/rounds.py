@@ -11,13 +11,13 @@ looked for: D is quadratic there, a system of a few equations.  That point may l
 projection, row by row, does not, and the best point of the segment to it is exact again.
 
 Rows that look alike and have different labels are moved together as well, where a request says so, before
-the stages and after each (`topline.solvers.blocks.alike.ascent`).
+the stages and after each (`topline.solvers.blocks.ascent.alike_moves`).
 
 Stages end as well by the gap of the rows that they visit, where a request says how much of it is little
 enough.  From dual variables that are nearly right the first sweep may leave out the rows with alpha_i = 0.
 
 Weights that are not small are swept tile by tile, on several threads
-(`topline.solvers.blocks.ascent_tiles`), and dual rows that are not one array are opened slab by slab.
+(`topline.solvers.blocks.ascent.shared_tiles`), and dual rows that are not one array are opened slab by slab.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from topline.solvers.blocks.alike.ascent import ascend_csr, ascend_dense
-from topline.solvers.blocks.alike.rows import Groups, find_groups
-from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, rows_with_mass
-from topline.solvers.blocks.ascent_work import Work
-from topline.solvers.blocks.extrapolation import Extrapolation
-from topline.solvers.blocks.row_feed import MIXED, HeldRows, RowFeed
+from topline.solvers.blocks.ascent.alike_moves import ascend_csr, ascend_dense
+from topline.solvers.blocks.ascent.alike_rows import Groups, find_groups
+from topline.solvers.blocks.ascent.extrapolation import Extrapolation
+from topline.solvers.blocks.ascent.passes import Work
+from topline.solvers.blocks.ascent.row_feed import MIXED, HeldRows, RowFeed
+from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, rows_with_mass
 from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.core.requests import AscentRequest

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from topline.solvers.blocks.row_feed import RowFeed
+from topline.solvers.blocks.ascent.row_feed import RowFeed
 from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray

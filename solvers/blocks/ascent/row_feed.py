@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_rows import Portion
+from topline.solvers.blocks.ascent.rows import Portion
 from topline.solvers.core.read_ahead import read_slabs
 from topline.solvers.core.rows import (
     Rows,

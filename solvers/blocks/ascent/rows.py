@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.solvers.blocks.thread_choice import Helpers, ThreadChoice
+from topline.solvers.blocks.ascent.thread_choice import Helpers, ThreadChoice
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import AscentRequest

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_jit import change_sums
-from topline.solvers.blocks.ascent_work import Work
-from topline.solvers.blocks.row_feed import HeldRows, RowFeed
+from topline.solvers.blocks.ascent.dual_changes import change_sums
+from topline.solvers.blocks.ascent.passes import Work
+from topline.solvers.blocks.ascent.row_feed import HeldRows, RowFeed
 from topline.solvers.typing import Float64Array, Int64Array
 
 #: Changes that are remembered.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_jit import carry_csr, carry_dense
+from topline.solvers.blocks.ascent.dual_changes import carry_csr, carry_dense
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.jit_prefetch import fetch

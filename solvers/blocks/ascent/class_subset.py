@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_jit import carry_dense
-from topline.solvers.blocks.ascent_rows import BlockRows, DualWindow, Portion
-from topline.solvers.blocks.ascent_sweeps import AHEAD, fetch_dense
+from topline.solvers.blocks.ascent.dual_changes import carry_dense
+from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, Portion
+from topline.solvers.blocks.ascent.sweeps import AHEAD, fetch_dense
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.losses import LossForm

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_rows import SweptPart, borrowed_part
-from topline.solvers.blocks.ascent_sweeps import AHEAD, update_row
-from topline.solvers.blocks.atomics import add_and_get_old, wait_until
-from topline.solvers.blocks.thread_choice import Helpers, ThreadChoice
+from topline.solvers.blocks.ascent.atomics import add_and_get_old, wait_until
+from topline.solvers.blocks.ascent.rows import SweptPart, borrowed_part
+from topline.solvers.blocks.ascent.sweeps import AHEAD, update_row
+from topline.solvers.blocks.ascent.thread_choice import Helpers, ThreadChoice
 from topline.solvers.blocks.tile_products import GROUP, carry_tile, carry_whole_tile, dots, keep_steps
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep

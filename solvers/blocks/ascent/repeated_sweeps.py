@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topline.solvers.blocks.ascent_few import FewClasses, sweep_few
-from topline.solvers.blocks.ascent_rows import SweptPart
-from topline.solvers.blocks.ascent_sweeps import sweep_csr, sweep_dense
+from topline.solvers.blocks.ascent.class_subset import FewClasses, sweep_few
+from topline.solvers.blocks.ascent.rows import SweptPart
+from topline.solvers.blocks.ascent.sweeps import sweep_csr, sweep_dense
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray

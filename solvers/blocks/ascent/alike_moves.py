@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.blocks.alike.steps import ascend
-from topline.solvers.blocks.ascent_jit import carry_csr, carry_dense
-from topline.solvers.blocks.ascent_sweeps import dense_scores, sparse_scores
+from topline.solvers.blocks.ascent.alike_steps import ascend
+from topline.solvers.blocks.ascent.dual_changes import carry_csr, carry_dense
+from topline.solvers.blocks.ascent.sweeps import dense_scores, sparse_scores
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
