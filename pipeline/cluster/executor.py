@@ -33,15 +33,15 @@ from topline.pipeline.cluster.tree_sums import joined, with_merges
 from topline.pipeline.cluster.tree_weights import requested
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.rows import TrainingRows
-from topline.solvers.core.block_stats import BlockStats, tree_total
+from topline.solvers.core.answers import tree_total
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import row_runs
-from topline.solvers.core.heads import HeadsProblem
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowSource, compute_dtype
 from topline.solvers.core.traffic import Traffic, resident_bytes
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, StoredDuals, T, block_bounds
+from topline.solvers.operations import HeadsProblem
 from topline.solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class DaskExecutor:
         self._scheduler.begin()
         self._renewal = LeaseRenewal(self._calls, self._scheduler.placement, self._lease)
 
-    def run(self, request: Request) -> BlockStats:
+    def run(self, request: Any) -> Any:
         """Run a request on every block and give the sum.
 
         Raises `DualsReplacedError` where dual variables went with a worker and others took their place,

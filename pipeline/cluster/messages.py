@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.solvers.core.block_stats import BlockStats, Node
-from topline.solvers.core.heads import HeadsProblem
+from topline.solvers.core.answers import Answer, Node
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.rows import RowSource, held_in_memory, is_sparse
+from topline.solvers.operations import HeadsProblem
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Placement:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class WorkerAnswer:
     """What a worker answers to a request: the sums of its blocks, merged as far as they reach, and its cost.
 
     `bytes_read` of features counts since the blocks were placed.
     """
 
-    parts: list[tuple[Node, BlockStats]]
+    parts: list[tuple[Node, Answer]]
     seconds: float
     memory_bytes: int
     bytes_read: int
@@ -69,8 +69,8 @@ class Answer:
 class Sums:
     """Sums over blocks of several workers, and what each of them answered besides, by address."""
 
-    parts: list[tuple[Node, BlockStats]]
-    answers: dict[str, Answer]
+    parts: list[tuple[Node, Answer]]
+    answers: dict[str, WorkerAnswer]
 
 
 class ShippedRows:

@@ -21,12 +21,12 @@ from topline.pipeline.cluster.assignment import Assignment
 from topline.pipeline.cluster.calls import AnswerOf, Call, WorkerCalls
 from topline.pipeline.cluster.messages import Placement, ShippedRows, Span
 from topline.pipeline.rows import TrainingRows
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import row_runs
-from topline.solvers.core.heads import HeadsProblem
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.rows import RowSource
 from topline.solvers.executors import StoredDuals, budget_share
+from topline.solvers.operations import HeadsProblem
 from topline.solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from topline.pipeline.cluster import worker_blocks
 from topline.pipeline.cluster.assignment import Assignment, assign, better_assignment, reassign_after_loss
 from topline.pipeline.cluster.calls import WorkerCalls, WorkersLost
-from topline.pipeline.cluster.messages import Answer, Span
+from topline.pipeline.cluster.messages import Span, WorkerAnswer
 from topline.pipeline.cluster.placement import BlockPlacement, Bound, Moved
 from topline.pipeline.errors import ClusterError
-from topline.solvers.core.requests import PendingStep
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.traffic import WorkerActivity
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import StoredDuals
@@ -53,7 +53,7 @@ class WorkerLog:
         """Forget how fast anyone was with other blocks."""
         self._row_seconds, self._read = {}, {}
 
-    def add(self, worker: str, rows: int, answer: Answer) -> None:
+    def add(self, worker: str, rows: int, answer: WorkerAnswer) -> None:
         """Count a request that a worker has done on its rows."""
         self._busy[worker] = self._busy.get(worker, 0.0) + answer.seconds
         self._memory[worker] = answer.memory_bytes
@@ -126,7 +126,7 @@ class BlockScheduler:
                 continue
             return
 
-    def done(self, answers: Mapping[str, Answer]) -> None:
+    def done(self, answers: Mapping[str, WorkerAnswer]) -> None:
         """Note that a request was run."""
         self._losses = 0
         for worker, answer in answers.items():

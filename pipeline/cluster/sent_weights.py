@@ -15,17 +15,16 @@ import numpy as np
 from topline.solvers.core.requests import (
     AscentRequest,
     CurvatureRequest,
-    EvaluateRequest,
-    OracleRequest,
     ProximalRequest,
     Request,
     SlopeRequest,
 )
 from topline.solvers.errors import StateLostError
+from topline.solvers.operations import Evaluate, FindVertices
 from topline.solvers.typing import Float64Array, FloatArray
 
 #: Requests whose weights blocks take in the type of their products.
-_Weighted: TypeAlias = AscentRequest | EvaluateRequest | OracleRequest | ProximalRequest
+_Weighted: TypeAlias = AscentRequest | Evaluate | FindVertices | ProximalRequest
 #: Weights of fewer numbers go in float64: sweeps move small ones in that.
 _NARROWED = 1 << 13
 _NONE = np.empty((0, 0))

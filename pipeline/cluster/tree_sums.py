@@ -1,6 +1,6 @@
 """The sums of a round merged between the workers, where these are many.
 
-Merging goes along the tree of `topline.solvers.core.block_stats`, whose nodes say what is added to what: the
+Merging goes along the tree of `topline.solvers.core.answers`, whose nodes say what is added to what: the
 total is bitwise the one that the coordinator would make of everything.  A worker adds two sums, or a few, and
 passes one on; the coordinator gets no more than `MOST_SUMS` of them, whatever the number of workers.
 """
@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from topline.pipeline.cluster.assignment import Assignment
 from topline.pipeline.cluster.calls import AnswerOf, Call
-from topline.pipeline.cluster.messages import Answer, Sums
-from topline.solvers.core.block_stats import BlockStats, Node, TreeMerger
+from topline.pipeline.cluster.messages import Sums, WorkerAnswer
+from topline.solvers.core.answers import Answer, Node, TreeMerger
 
 #: Up to so many workers send their sums to the coordinator themselves.
 MOST_SUMS = 16
@@ -100,20 +100,20 @@ def with_merges(
     return calls, [calls[number] for number in plan.wanted]
 
 
-def joined(names: Sequence[str], sources: Iterable[Answer | Sums]) -> Sums:
+def joined(names: Sequence[str], sources: Iterable[WorkerAnswer | Sums]) -> Sums:
     """Put answers of the workers `names`, or sums of such, beside each other."""
-    parts: list[tuple[Node, BlockStats]] = []
-    answers: dict[str, Answer] = {}
+    parts: list[tuple[Node, Answer]] = []
+    answers: dict[str, WorkerAnswer] = {}
     for name, source in zip(names, sources, strict=True):
         parts.extend(source.parts)
-        answers |= {name: replace(source, parts=[])} if isinstance(source, Answer) else source.answers
+        answers |= {name: replace(source, parts=[])} if isinstance(source, WorkerAnswer) else source.answers
     return Sums(parts, answers)
 
 
-def merged(blocks: int, first: int, stop: int, names: Sequence[str], *sources: Answer | Sums) -> Sums:
+def merged(blocks: int, first: int, stop: int, names: Sequence[str], *sources: WorkerAnswer | Sums) -> Sums:
     """Merge the sums over the blocks first..stop-1 among those of `sources`, which came from `names`."""
     everything = joined(names, sources)
-    merger = TreeMerger(blocks)
+    merger: TreeMerger[Answer] = TreeMerger(blocks)
     for node, stats in everything.parts:
         if first <= node.place << node.level < stop:
             merger.add(node, stats)

@@ -19,17 +19,18 @@ from typing import Any
 from distributed import get_worker
 from numpy.typing import NDArray
 
-from topline.pipeline.cluster.messages import Answer, Placement
+from topline.pipeline.cluster.messages import Placement, WorkerAnswer
 from topline.pipeline.cluster.sent_weights import SentRequest, WeightsReceiver
 from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.solvers.blas_threads import one_blas_thread
-from topline.solvers.blocks import Block, make_block
-from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
-from topline.solvers.core.requests import PendingStep, Request
+from topline.solvers.blocks import Block
+from topline.solvers.core.answers import TreeMerger, leaf
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.rows import RowRange, RowSource
 from topline.solvers.core.traffic import resident_bytes
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, StoredDuals, T, budget_share, map_duals_on_threads
+from topline.solvers.operations import answer_of, make_block
 
 logger = logging.getLogger(__name__)
 
@@ -201,12 +202,12 @@ def seal(run: str, epoch: int, pending_step: PendingStep | None) -> None:
             block.finish_step(pending_step)
 
 
-def run_request(run: str, epoch: int, message: SentRequest) -> Answer:
+def run_request(run: str, epoch: int, message: SentRequest) -> WorkerAnswer:
     """Run a request on the blocks of this worker and return their sums."""
     with using(run, epoch) as held, one_blas_thread():
         began = time.perf_counter()
         request = held.weights.received(message)
-        merger = TreeMerger(held.placement.blocks)
+        merger: TreeMerger[Any] = TreeMerger(held.placement.blocks)
         blocks = [held.blocks[span.index] for span in held.placement.spans]
         for block, stats in zip(blocks, _on_threads(blocks, request), strict=True):
             merger.add(leaf(block.index), stats)
@@ -214,7 +215,7 @@ def run_request(run: str, epoch: int, message: SentRequest) -> Answer:
         read = int(getattr(held.rows, "bytes_read", 0))
         # A worker within the coordinator's process has no memory of its own.
         memory = 0 if _here().startswith("inproc://") else resident_bytes()
-        return Answer(merger.parts(), seconds, memory, read)
+        return WorkerAnswer(merger.parts(), seconds, memory, read)
 
 
 def read_duals(
@@ -222,7 +223,7 @@ def read_duals(
 ) -> NDArray[Any]:
     """Return rows start..stop-1 of A, all within one block, with the pending step applied."""
     with using(run, epoch) as held:
-        return held.blocks[block].duals(pending_step, start, stop)
+        return held.blocks[block].dual_rows(pending_step, start, stop)
 
 
 def write_duals(run: str, epoch: int, block: int, start: int, rows: NDArray[Any]) -> None:
@@ -277,15 +278,15 @@ def using(run: str, epoch: int) -> AbstractContextManager[Held]:
     return registry.using(_here(), run, epoch)
 
 
-def _on_threads(blocks: list[Block], request: Request) -> Iterator[BlockStats]:
+def _on_threads(blocks: list[Block], request: Any) -> Iterator[Any]:
     """Results in block order; the threads of a worker work on as many blocks, or several of them on each."""
     threads = int(get_worker().state.nthreads)
     at_once = min(threads, len(blocks))
     if at_once <= 1:
-        yield from (block.run(request, threads) for block in blocks)
+        yield from (answer_of(block, request, threads) for block in blocks)
         return
     with ThreadPoolExecutor(at_once, thread_name_prefix="topline-block") as pool:
-        yield from pool.map(lambda block: block.run(request, threads // at_once), blocks)
+        yield from pool.map(lambda block: answer_of(block, request, threads // at_once), blocks)
 
 
 def _cached(placement: Placement, before: Held | None) -> RowSource:

@@ -29,16 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.options import TrainConfig
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.dual_points import best_share
 from topline.solvers.core.held_out import HitCount, ball_radius
 from topline.solvers.core.problem import Problem, squared_norm
-from topline.solvers.core.requests import Request
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.core.traffic import Traffic
-from topline.solvers.executors import RequestRunner
 from topline.solvers.methods import Measurement, method_named
+from topline.solvers.operations import OperationRunner
 from topline.solvers.run import Callback, Run, iterate
 
 #: The hits of a cell are counted where its gap was last so many times the one that it reaches, too.
@@ -124,7 +123,7 @@ class Reached:
         return problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
 
 
-class RowBlocks(RequestRunner, Protocol):
+class RowBlocks(OperationRunner, Protocol):
     """What rows lie under: an executor, or one head of several."""
 
     @property
@@ -146,7 +145,7 @@ class CellRows(ABC):
         """Number of blocks of the rows."""
         return self._blocks.blocks
 
-    def run(self, request: Request) -> BlockStats:
+    def run(self, request: Any) -> Any:
         """Run a request on the rows that are trained on."""
         return self._blocks.run(request)
 

@@ -35,7 +35,6 @@ from topline.pipeline.sweep.paths import PathTask
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.sweep.workers import Answer
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES
-from topline.solvers.core.heads import CopyDualsRequest, CountHitsRequest, HeadsProblem
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
@@ -43,6 +42,7 @@ from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.methods import Measurement
 from topline.solvers.methods.certificate import rebuild
+from topline.solvers.operations import CopyDuals, CountHits, HeadsProblem
 from topline.solvers.run.shared import HeadExecutor, HeadRun, SharedPasses
 from topline.solvers.run.warm_start import state_of_best_multiple
 from topline.solvers.run.zero_weights import risk_at_zero
@@ -137,7 +137,7 @@ class SharedRunner:
         before: _Head | None, executor: HeadExecutor,
     ) -> tuple[_Head, Outcome]:  # fmt: skip
         """Solve a cell from where it was, or from the dual variables of the smaller C, or from zero."""
-        problem, count = run.problem, partial(CountHitsRequest, k=task.topk, class_weights=task.class_weights)
+        problem, count = run.problem, partial(CountHits, k=task.topk, class_weights=task.class_weights)
         rows = _HeadRows(self._passes, executor, count, known, before)
         zero = risk_at_zero(problem, self._labels, self._weights[:, run.column])
         ended, outcome = advance_cell(
@@ -162,7 +162,7 @@ class _HeadRows(CellRows):
     """The rows under one head; dual variables that were lost meanwhile are made good where it goes on."""
 
     def __init__(
-        self, passes: SharedPasses, executor: HeadExecutor, request: Callable[..., CountHitsRequest],
+        self, passes: SharedPasses, executor: HeadExecutor, request: Callable[..., CountHits],
         known: _Head | None, before: _Head | None,
     ) -> None:  # fmt: skip
         super().__init__(executor)
@@ -178,7 +178,7 @@ class _HeadRows(CellRows):
         lost = self._before is None or self._before.replaced != self._passes.replaced
 
         def copy(times: float) -> None:
-            self._executor.copy_duals(CopyDualsRequest(source, times, pending))
+            self._executor.copy_duals(CopyDuals(source, times, pending))
 
         try:
             if not lost:

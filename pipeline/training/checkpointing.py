@@ -16,7 +16,7 @@ from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry import Forecast, HistoryRecorder, TimeLeft
 from topline.pipeline.training.held_out import Watch
 from topline.pipeline.training.saved_state import RunPlace, find_checkpoint, save_state
-from topline.solvers.core.requests import PendingStep
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.methods import Choice, change_of_method

@@ -22,11 +22,11 @@ from topline.pipeline.training.plan import (
 )
 from topline.pipeline.training.result import TrainResult
 from topline.pipeline.training.saved_state import RunPlace
-from topline.solvers.core.requests import InsideRequest
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.executors import Executor
 from topline.solvers.methods.atoms import Atoms
+from topline.solvers.operations import PutInside
 from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset
 from topline.storage.models import ModelRecord, list_models, save_model
@@ -143,7 +143,7 @@ def store_model(run: Run, executor: Executor, result: SolveResult) -> str:
     duals = None
     if plan.stores_duals:
         pending_step = result.state.pending_step
-        executor.run(InsideRequest(pending_step))
+        executor.run(PutInside(pending_step))
         duals = written_where_held(executor, pending_step, result.dual_share)
     return save_model(plan.store, record, arrays, duals)
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 from topline.solvers.blocks.ascent.extrapolation import extrapolation_bytes
 from topline.solvers.blocks.ascent.row_feed import swept_bytes
 from topline.solvers.blocks.block import Block
+from topline.solvers.blocks.open_duals import most_open
 from topline.solvers.blocks.second_order import most_kept
-from topline.solvers.blocks.shared.heads import HeadBlocks, make_block
-from topline.solvers.blocks.shared.open_duals import most_open
 
 __all__ = [
     "Block",
-    "HeadBlocks",
     "extrapolation_bytes",
-    "make_block",
     "most_kept",
     "most_open",
     "swept_bytes",

@@ -19,10 +19,11 @@ import numpy as np
 from topline.solvers.blocks import active_sets, jit
 from topline.solvers.blocks.ascent.dual_changes import change_sums
 from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.clock import Clock
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import ColumnRequest, PendingStep
+from topline.solvers.core.requests import ColumnRequest
 from topline.solvers.core.rows import is_sparse, squared_norms
 from topline.solvers.core.tiles import Scratch, TileReader
 from topline.solvers.errors import StateLostError

@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 
 from topline.solvers.blocks.jit import commit_rows, lift_scores, sum_of_squares
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import ByteBudget, DualStore, make_store
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import PendingStep
 from topline.solvers.errors import StateLostError, UnsupportedCombinationError
 from topline.solvers.losses.batches import nearest_rows
 from topline.solvers.losses.rows import conjugate_sum

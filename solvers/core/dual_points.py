@@ -31,6 +31,19 @@ class Summed:
     linear: float
 
 
+@dataclass(frozen=True)
+class PendingStep:
+    """The step that the coordinator took in `round`: A <- shrink * ((1 - step) A + step U).
+
+    U is what the block found in that round: a vertex, or A + dA for a change.  A block applies it at
+    the start of a later operation, once: the round number tells it whether it has already done so.
+    """
+
+    round: int
+    step: float
+    shrink: float = 1.0
+
+
 #: A dual point whose rows no block keeps.
 DualPoint: TypeAlias = FoundAt | Summed
 

@@ -10,22 +10,9 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from topline.solvers.core.deflation import DeflatedDirection
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.kernel_rows import KernelRequest
-from topline.solvers.core.risks import SelectedRows
 from topline.solvers.typing import Float64Array
-
-
-@dataclass(frozen=True)
-class PendingStep:
-    """The step that the coordinator took in `round`: A <- shrink * ((1 - step) A + step U).
-
-    U is what the block found in that round: a vertex, or A + dA for an AscentRequest.  A block applies it at
-    the start of a later request, once: the round number tells it whether it has already done so.
-    """
-
-    round: int
-    step: float
-    shrink: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,26 +22,6 @@ class _RoundRequest:
     round: int
     W: Float64Array
     pending_step: PendingStep | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class OracleRequest(_RoundRequest):
-    """Find the Frank-Wolfe vertex U at W (d, m), after applying `pending_step`.
-
-    Attributes
-    ----------
-    round, W, pending_step : as for the other requests.
-    envelope : U = -grad Phi_gamma at the scores of W itself, not at the shifted ones: no A is needed, none is
-        changed, and conjugate_u = sum -Phi*(-u_i) - (gamma/2) |u_i|^2.  The answer has the openness of
-        the classes.
-    exact : products in float64, not in the precision of the features.
-    least_openness : (m,) where with an envelope x_i x_i^T is to be summed for every class j, times the
-        o_ij that are above it; the openness is then of all rows.  None for no such sums.
-    """
-
-    envelope: bool = False
-    exact: bool = False
-    least_openness: Float64Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,105 +128,13 @@ class SlopeRequest(ProximalRequest):
     step: float = field(kw_only=True)
 
 
-@dataclass(frozen=True, eq=False)
-class EvaluateRequest:
-    """Sum the losses at W (d, m), after applying `pending_step`; U and A stay as they are.
-
-    Products are in float64 where `exact`, else in the precision of the features.  Where `total`, the product
-    of the answer is sum x_i (d, 1) and its u_sq sum |x_i|^2, unless the features are sparse.  The answer has
-    the stretch of a hinge where that is to be `stretched`.
-    """
-
-    W: Float64Array
-    pending_step: PendingStep | None = None
-    exact: bool = True
-    total: bool = False
-    stretched: bool = False
-
-
-@dataclass(frozen=True)
-class RebuildRequest:
-    """Sum x_i alpha_i^T, b(alpha_i) and |alpha_i|^2 from the stored A with float64 products.
-
-    Where `exact`, A is in float64 from then on, with every row inside its domain to that precision.  Where
-    `inside`, every row is put at the nearest point of its domain first: A may come from anywhere.  Where
-    `feasible`, rows that float32 has rounded are so for the sums alone, which are those of `share` times
-    these rows, and A stays as it is.
-    """
-
-    pending_step: PendingStep | None = None
-    exact: bool = False
-    inside: bool = False
-    feasible: bool = False
-    share: float = 1.0
-
-
-@dataclass(frozen=True)
-class InsideRequest:
-    """Keep A in float64 from now on, every row that float32 had rounded inside its domain; sum nothing.
-
-    Where `anyway`, rows in float64 are put inside as well, for changes in float32 have been added to them.
-    """
-
-    pending_step: PendingStep | None = None
-    anyway: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class DualsFromPrimalRequest:
-    """Set A to `share` times -grad Phi_gamma at the scores of W (d, m), in float64, and sum it.
-
-    The sums are those of a RebuildRequest, and the losses Phi_gamma at W.  Only for a problem that is smooth.
-    """
-
-    W: Float64Array
-    share: float = 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class LossesRequest:
-    """Find the `most` largest losses Phi_gamma at W (d, m), and their rows; `exact` as for other requests."""
-
-    W: Float64Array
-    most: int
-    exact: bool = True
-
-
-@dataclass(frozen=True)
-class MomentsRequest:
-    """Sum w_i x_i x_i^T (d, d) over one row of the problem in `stride`, and count those rows."""
-
-    stride: int = 1
-
-
-@dataclass(frozen=True, eq=False)
-class SelectedRowsRequest:
-    """Find -grad Phi_gamma, or a vertex, at W (d, m) for some rows alone, each of which counts by a weight.
-
-    The weights take the place of those that the problem was bound with; A is not looked at.  The answer is
-    that of an OracleRequest with `envelope`, whose `rows` are those that were selected.
-    """
-
-    W: Float64Array
-    rows: SelectedRows
-    exact: bool = False
-
-
 #: Everything that `Block.run` understands.
 Request: TypeAlias = (
-    OracleRequest
-    | AscentRequest
+    AscentRequest
     | ColumnRequest
     | ProximalRequest
     | CurvatureRequest
     | GramRequest
     | SlopeRequest
-    | EvaluateRequest
-    | RebuildRequest
-    | InsideRequest
-    | DualsFromPrimalRequest
-    | LossesRequest
-    | MomentsRequest
-    | SelectedRowsRequest
     | KernelRequest
 )

@@ -9,9 +9,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from topline.solvers.core.dual_points import FoundAt
+from topline.solvers.core.dual_points import FoundAt, PendingStep
 from topline.solvers.core.problem import HasGap, Problem
-from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.stopping import Status
 from topline.solvers.core.traffic import WorkerActivity

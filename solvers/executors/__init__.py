@@ -1,13 +1,13 @@
 """Where blocks of examples are computed: an executor holds them and answers the requests of a method.
 
-`SerialExecutor` and `ThreadExecutor` are those of this process, `TopLossExecutor` turns the mean of the
+`SerialExecutor` and `ThreadExecutor` are those of this process, `TopLossBlocks` turns the mean of the
 losses into that of the largest ones.  `topline.pipeline.cluster` has the one whose blocks are on other
 machines.
 """
 
 from __future__ import annotations
 
-from topline.solvers.executors.base import DualRows, Executor, RequestRunner, StoredDuals, T
+from topline.solvers.executors.base import DualRows, Executor, StoredDuals, T
 from topline.solvers.executors.local import (
     SerialExecutor,
     ThreadExecutor,
@@ -15,19 +15,17 @@ from topline.solvers.executors.local import (
     budget_share,
     map_duals_on_threads,
 )
-from topline.solvers.executors.mapped import MappedExecutor
-from topline.solvers.executors.risk import TopLossExecutor
+from topline.solvers.executors.wrapped import MappedBlocks, TopLossBlocks
 
 __all__ = [
     "DualRows",
     "Executor",
-    "MappedExecutor",
-    "RequestRunner",
+    "MappedBlocks",
     "SerialExecutor",
     "StoredDuals",
     "T",
     "ThreadExecutor",
-    "TopLossExecutor",
+    "TopLossBlocks",
     "block_bounds",
     "budget_share",
     "map_duals_on_threads",

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.heads import HeadsProblem
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowSource
-from topline.solvers.core.traffic import Traffic
+from topline.solvers.operations import HeadsProblem, OperationRunner
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 T = TypeVar("T")
@@ -32,28 +30,11 @@ class StoredDuals(Protocol):
         ...
 
 
-class RequestRunner(Protocol):
-    """Runs a request on all examples of a bound problem: all that a run needs once it has begun."""
-
-    @property
-    def workers(self) -> int:
-        """How many blocks run at the same time."""
-        ...
-
-    def run(self, request: Request) -> BlockStats:
-        """Run a request on every block and return the sum."""
-        ...
-
-    def traffic(self) -> Traffic:
-        """Return what was moved and who worked since `bind`; it asks nobody and costs next to nothing."""
-        ...
-
-
 @runtime_checkable
-class Executor(RequestRunner, Protocol):
+class Executor(OperationRunner, Protocol):
     """Holds the examples in blocks and runs a request on all of them.
 
-    Whatever the workers, `run` adds the blocks along the tree of `topline.solvers.core.block_stats`, so two
+    Whatever the workers, `run` adds the blocks along the tree of `topline.solvers.core.answers`, so two
     executors with the same bounds agree bitwise.
     """
 

@@ -12,16 +12,16 @@ from typing import Any, Self
 import numpy as np
 
 from topline.solvers.blas_threads import one_blas_thread, threads_here
-from topline.solvers.blocks import Block, make_block
-from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
+from topline.solvers.blocks import Block
+from topline.solvers.core.answers import TreeMerger, leaf
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import row_runs
-from topline.solvers.core.heads import HeadsProblem
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import PendingStep, Request
 from topline.solvers.core.rows import RowRange, RowSource
 from topline.solvers.core.traffic import MemoryGauge, ThreadActivity, Traffic, counted
 from topline.solvers.errors import InvalidProblemError, StateLostError
 from topline.solvers.executors.base import DualRows, T
+from topline.solvers.operations import HeadsProblem, answer_of, make_block
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -115,15 +115,15 @@ class SerialExecutor:
         threads = threads_here() if self._asked_threads is None else self._asked_threads
         self._threads = max(1, threads // min(self.workers, len(self._blocks)))
 
-    def run(self, request: Request) -> BlockStats:
-        """Run a request on every block and return the sum.
+    def run(self, operation: Any) -> Any:
+        """Run an operation on every block and return the sum.
 
         BLAS keeps to one thread, so that sums do not depend on the machine and workers do not fight.
         """
-        merger = TreeMerger(len(self._blocks))
+        merger: TreeMerger[Any] = TreeMerger(len(self._blocks))
         self._activity.begin_request()
         with one_blas_thread():
-            for block, stats in zip(self._blocks, self._results(request), strict=True):
+            for block, stats in zip(self._blocks, self._results(operation), strict=True):
                 merger.add(leaf(block.index), stats)
         return merger.total()
 
@@ -166,12 +166,12 @@ class SerialExecutor:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _results(self, request: Request) -> Iterator[BlockStats]:
-        return (self._run_block(block, request) for block in self._blocks)
+    def _results(self, operation: Any) -> Iterator[Any]:
+        return (self._run_block(block, operation) for block in self._blocks)
 
-    def _run_block(self, block: Block, request: Request) -> BlockStats:
+    def _run_block(self, block: Block, operation: Any) -> Any:
         began = time.perf_counter()
-        stats = block.run(request, self._threads)
+        stats = answer_of(block, operation, self._threads)
         self._activity.worked(block.stop - block.start, began)
         return stats
 
@@ -231,15 +231,15 @@ class ThreadExecutor(SerialExecutor):
         super().close()
         self._pool.shutdown()
 
-    def _results(self, request: Request) -> Iterator[BlockStats]:
-        return _results_of([self._pool.submit(self._run_block, block, request) for block in self._blocks])
+    def _results(self, operation: Any) -> Iterator[Any]:
+        return _results_of([self._pool.submit(self._run_block, block, operation) for block in self._blocks])
 
 
 def dual_rows(blocks: Iterable[Block], pending_step: PendingStep | None) -> Iterator[DualRows]:
     """Yield A of some blocks, after applying `pending_step` where that has not been done."""
     for block in blocks:
         for start, stop in row_runs(block.start, block.stop, block.problem.m):
-            yield start, stop, block.duals(pending_step, start, stop)
+            yield start, stop, block.dual_rows(pending_step, start, stop)
 
 
 def map_duals_on_threads(

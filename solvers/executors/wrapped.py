@@ -1,74 +1,77 @@
-"""What executors have in common that answer with the blocks of another one."""
+"""Blocks that are asked at weights of a feature map, or for another risk than the mean of the losses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
-from topline.solvers.core.heads import HeadsProblem
-from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import PendingStep
-from topline.solvers.core.rows import RowSource
+from topline.solvers.core.answers import BlockStats
+from topline.solvers.core.feature_maps import FeatureMap
+from topline.solvers.core.requests import (
+    AscentRequest,
+    ColumnRequest,
+    CurvatureRequest,
+    GramRequest,
+    SlopeRequest,
+)
+from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.traffic import Traffic
-from topline.solvers.executors.base import DualRows, Executor, T
-from topline.solvers.typing import Float64Array, IntArray
+from topline.solvers.operations import MapView, Operation, OperationRunner
 
 
-class WrappedExecutor:
-    """Everything but `run`, as the other executor does it."""
+class _Wrapped:
+    """Everything but `run`, as the other blocks do it."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-
-    @property
-    def in_process(self) -> bool:
-        """As the executor says."""
-        return self._executor.in_process
-
-    @property
-    def dual_bytes(self) -> int | None:
-        """As the executor says."""
-        return self._executor.dual_bytes
+    def __init__(self, blocks: OperationRunner) -> None:
+        self._blocks = blocks
 
     @property
     def workers(self) -> int:
-        """As the executor says."""
-        return self._executor.workers
-
-    @property
-    def blocks(self) -> int:
-        """As the executor says."""
-        return self._executor.blocks
-
-    def bind(
-        self,
-        problem: Problem | HeadsProblem,
-        X: RowSource,
-        y: IntArray,
-        *,
-        keep_duals: bool,
-        weights: Float64Array | None = None,
-    ) -> None:
-        """Bind the executor."""
-        self._executor.bind(problem, X, y, keep_duals=keep_duals, weights=weights)
-
-    def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
-        """As the executor."""
-        return self._executor.duals(pending_step)
-
-    def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
-    ) -> list[T]:
-        """As the executor."""
-        return self._executor.map_duals(visit, pending_step)
-
-    def load_duals(self, duals: Iterable[DualRows]) -> None:
-        """As the executor."""
-        self._executor.load_duals(duals)
+        """How many blocks run at the same time."""
+        return self._blocks.workers
 
     def traffic(self) -> Traffic:
-        """As the executor says."""
-        return self._executor.traffic()
+        """Return what was moved and who worked since the blocks were bound."""
+        return self._blocks.traffic()
 
-    def close(self) -> None:
-        """Close the executor."""
-        self._executor.close()
+
+class MappedBlocks(_Wrapped):
+    """Blocks that answer at weights V of a feature map for rows of d features."""
+
+    def __init__(self, blocks: OperationRunner, feature_map: FeatureMap, d: int) -> None:
+        super().__init__(blocks)
+        self._view = MapView(feature_map, d)
+
+    def run(self, operation: Any) -> Any:
+        """Answer at V what the blocks answer at the weights of the classes."""
+        match operation:
+            case AscentRequest():
+                operation = replace(operation, safety_factor=operation.safety_factor * self._view.norm)
+            case ColumnRequest():
+                operation = replace(operation, length=operation.length / self._view.norm)
+            case CurvatureRequest() | SlopeRequest():
+                operation = replace(operation, V=self._view.class_weights(operation.V))
+            case GramRequest() if not self._view.forms_hessians:
+                return BlockStats()
+        if isinstance(operation, Operation):
+            return operation.through(self._blocks.run, self._view)
+        operation = replace(operation, W=self._view.class_weights(operation.W))
+        stats = self._blocks.run(operation)
+        if stats.product is None or isinstance(operation, SlopeRequest):
+            return stats
+        summed = self._view.hessian if isinstance(operation, GramRequest) else self._view.summed
+        return replace(stats, product=summed(stats.product))
+
+
+class TopLossBlocks(_Wrapped):
+    """Blocks of n rows that answer for the mean of the k largest losses."""
+
+    def __init__(self, blocks: OperationRunner, n: int, risk: AverageTopK) -> None:
+        super().__init__(blocks)
+        self._n, self._risk = n, risk
+
+    def run(self, operation: Any) -> Any:
+        """Answer for the risk what the blocks answer for the mean of all losses."""
+        if isinstance(operation, Operation):
+            return operation.on_largest(self._blocks.run, self._risk, self._n)
+        return self._blocks.run(operation)

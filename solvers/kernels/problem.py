@@ -17,16 +17,16 @@ import numpy as np
 
 from topline.solvers.blocks.duals import inside
 from topline.solvers.core.problem import Problem, checked_dual, inner
-from topline.solvers.core.requests import EvaluateRequest, RebuildRequest
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.rows import RowSource, is_sparse
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError, StateLostError
-from topline.solvers.executors import Executor, SerialExecutor, TopLossExecutor
+from topline.solvers.executors import Executor, SerialExecutor, TopLossBlocks
 from topline.solvers.kernels.functions import Kernel
 from topline.solvers.kernels.low_rank import KernelFeatures, is_precomputed
 from topline.solvers.losses import LossForm
+from topline.solvers.operations import Evaluate, Rebuild
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 ResultT = TypeVar("ResultT", bound=SolveResult)
@@ -190,8 +190,8 @@ def _certified(
         wide = replace(problem, d=len(C))
         executor.bind(wide, columns, labels, keep_duals=False, weights=weights)
         risk = problem.risk
-        run = TopLossExecutor(executor, wide, risk).run if isinstance(risk, AverageTopK) else executor.run
-        loss = run(EvaluateRequest(C)).loss / problem.n
+        run = TopLossBlocks(executor, wide.n, risk).run if isinstance(risk, AverageTopK) else executor.run
+        loss = run(Evaluate(C)).loss / problem.n
     primal = 0.5 * problem.lam * inner(C, columns[features.pivots] @ C) + loss
     dual = result.dual - _loss_of_dual(features, problem, weights)
     return {"expansion": expansion, **_values(primal, dual, primal - dual, result.conjugate_mean)}
@@ -206,8 +206,8 @@ def values_on_matrix(
     with SerialExecutor() as executor:
         executor.bind(replace(problem, d=n), K, labels, keep_duals=True, weights=weights)
         executor.load_duals([(0, n, kept)])
-        stats = executor.run(EvaluateRequest(problem.scale * kept))
-        sums = executor.run(RebuildRequest())
+        stats = executor.run(Evaluate(problem.scale * kept))
+        sums = executor.run(Rebuild())
     if sums.product is None:
         raise StateLostError("the kernel matrix gave no product with A; run it again")
     norm = problem.scale**2 * inner(kept, np.asarray(sums.product, dtype=np.float64))

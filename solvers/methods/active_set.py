@@ -18,22 +18,12 @@ from typing import ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors import RequestRunner
 from topline.solvers.methods.atoms import Atoms
-from topline.solvers.methods.base import (
-    Advance,
-    Measurement,
-    Method,
-    Runner,
-    measured_at,
-    product_of,
-    rises,
-    towards,
-)
+from topline.solvers.methods.base import Advance, Measurement, Method, measured_at, product_of, rises, towards
 from topline.solvers.methods.certificate import DualSide, FinalValues, with_best_primal
 from topline.solvers.methods.simplex_qp import maximise_on_simplex, rise_between
+from topline.solvers.operations import FindVertices, OperationRunner, Runner
 from topline.solvers.typing import Float64Array
 
 #: Share of the gap by which float32 losses may disagree with the slope, which is the same number.
@@ -149,7 +139,7 @@ class AtomFrankWolfe(Method):
         """Measure W, and find the vertex on the way."""
         ranked = problem.form.sparse_vertices and problem.smoothing == 0 and problem.mean_risk
         state = state if ranked else replace(state, exact=True)
-        stats = run(OracleRequest(round=state.round, W=state.W, envelope=True, exact=state.exact))
+        stats = run(FindVertices(round=state.round, W=state.W, envelope=True, exact=state.exact))
         primal = problem.primal(state.W, stats.loss / problem.n)
         dual = problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
         return measured_at(problem, state, stats, primal, dual)
@@ -195,7 +185,7 @@ class AtomFrankWolfe(Method):
     def final(
         self,
         problem: Problem,
-        executor: RequestRunner,
+        executor: OperationRunner,
         state: SolverState,
         *,
         duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free

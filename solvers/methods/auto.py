@@ -18,11 +18,12 @@ import numpy as np
 from topline.solvers.core.problem import Problem, relative_gap, squared_norm
 from topline.solvers.core.rows import Rows, RowSource, as_rows, compute_dtype, gives_sparse, squared_norms
 from topline.solvers.core.state import SolverState
-from topline.solvers.methods.base import Advance, Measurement, Method, Runner
+from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.dual_ascent import DualAscent, unmeasured_rounds
 from topline.solvers.methods.newton import ProximalNewton, warm_start
 from topline.solvers.methods.newton_steps import CONTROL, factors_hessian
 from topline.solvers.methods.quasi_newton import LEFT
+from topline.solvers.operations import Runner
 from topline.solvers.typing import Float64Array
 
 logger = logging.getLogger(__name__)

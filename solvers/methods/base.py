@@ -6,26 +6,20 @@ The two are apart because a run ends at an iterate that is good enough, before t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from topline.solvers.blocks.stretch import can_vanish
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import LossAnswer, VectorSums
 from topline.solvers.core.dual_points import DualPoint
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import Request
 from topline.solvers.core.state import GapKind, SolverState
-from topline.solvers.errors import StateLostError
-from topline.solvers.executors import RequestRunner
 from topline.solvers.methods.certificate import FinalValues, final_values, rebuild
 from topline.solvers.methods.step_rules import Direction
+from topline.solvers.operations import OperationRunner, Runner
 from topline.solvers.typing import Float64Array
-
-#: Runs a request on every block and returns the sum.
-Runner: TypeAlias = Callable[[Request], BlockStats]
 
 #: A P below this share of P(0) may be that of classes that can be told apart.
 _SEPARATED = 0.1
@@ -44,7 +38,7 @@ class Measurement:
     point : the dual point whose D is `dual`; None for the state's own, which is A where blocks keep it and
         the method follows it, else W and b.
     before : the state that was measured, with the values learned on the way.
-    stats : the blocks' answer.
+    stats : the blocks' answer, of the kind that the method asks for.
     passes : passes over the examples that this took.
     passes_left, tol : how many more the run may take, and the relative gap that ends it, as the loop adds.
     stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex and there is no dual value, else
@@ -55,7 +49,7 @@ class Measurement:
     dual: float
     gap_kind: GapKind
     before: SolverState
-    stats: BlockStats
+    stats: Any
     passes: int
     stationarity: float | None = None
     W: Float64Array | None = None
@@ -127,14 +121,14 @@ class Method(Protocol):
         """Return a state with W(A), b and |A|^2 / n rebuilt from A."""
         return replace(state, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
 
-    def rebuilt(self, problem: Problem, executor: RequestRunner, state: SolverState) -> SolverState:
+    def rebuilt(self, problem: Problem, executor: OperationRunner, state: SolverState) -> SolverState:
         """Return a state whose W(A), b and |A|^2 / n were computed anew from A."""
         return self.taken_up(state, *rebuild(problem, executor, state))
 
     def final(
         self,
         problem: Problem,
-        executor: RequestRunner,
+        executor: OperationRunner,
         state: SolverState,
         *,
         duals_kept: bool,
@@ -149,7 +143,7 @@ class Method(Protocol):
 def measured_at(
     problem: Problem,
     state: SolverState,
-    stats: BlockStats,
+    stats: LossAnswer,
     primal: float,
     dual: float,
     gap_kind: GapKind = "true",
@@ -169,21 +163,19 @@ def measured_at(
     )
 
 
-def with_loss_at_zero(problem: Problem, state: SolverState, stats: BlockStats) -> SolverState:
+def with_loss_at_zero(problem: Problem, state: SolverState, stats: LossAnswer) -> SolverState:
     """Note the mean loss of an answer at W = 0, if that is where the state is and nobody knows it yet."""
     if state.loss_at_zero is not None or state.round > 0 or state.W.any():
         return state
     return replace(state, loss_at_zero=stats.loss / problem.n)
 
 
-def product_of(stats: BlockStats) -> Float64Array:
-    """Return the (d, m) product of an answer, in float64; StateLostError where it has none."""
-    if stats.product is None:
-        raise StateLostError("the blocks returned no product for this round; run the round again")
+def product_of(stats: VectorSums) -> Float64Array:
+    """Return the (d, m) product of an answer, in float64."""
     return np.asarray(stats.product, dtype=np.float64)
 
 
-def change_of(problem: Problem, W: Float64Array, stats: BlockStats) -> Direction:
+def change_of(problem: Problem, W: Float64Array, stats: VectorSums) -> Direction:
     """Return the direction dA whose sums the blocks returned, at weights W (d, m)."""
     return Direction.of(
         problem,

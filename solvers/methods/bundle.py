@@ -22,22 +22,12 @@ import numpy as np
 from topline.solvers.core.best import best_weights
 from topline.solvers.core.dual_points import Summed
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors import RequestRunner
 from topline.solvers.methods.atoms import Atoms
-from topline.solvers.methods.base import (
-    Advance,
-    Measurement,
-    Method,
-    Runner,
-    measured_at,
-    product_of,
-    rises,
-    towards,
-)
+from topline.solvers.methods.base import Advance, Measurement, Method, measured_at, product_of, rises, towards
 from topline.solvers.methods.certificate import DualSide, FinalValues, with_best_primal
 from topline.solvers.methods.simplex_qp import maximise_on_simplex, rise_between
+from topline.solvers.operations import FindVertices, OperationRunner, Runner
 
 #: Atoms of weight 0 that are kept, for they may come back.
 _IDLE = 30
@@ -58,7 +48,7 @@ class Bundle(Method):
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Evaluate P and the vertex at W; D is that of the mixture."""
         state = replace(state, exact=True)
-        stats = run(OracleRequest(round=state.round, W=state.W, envelope=True, exact=True))
+        stats = run(FindVertices(round=state.round, W=state.W, envelope=True, exact=True))
         primal = problem.primal(state.W, stats.loss / problem.n)
         mixture = state.memory.get(_MIXTURE, state.W)
         dual = problem.dual(mixture, state.conjugate_mean, state.mean_sq_dual)
@@ -103,7 +93,7 @@ class Bundle(Method):
     def final(
         self,
         problem: Problem,
-        executor: RequestRunner,
+        executor: OperationRunner,
         state: SolverState,
         *,
         duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free

@@ -14,15 +14,9 @@ import numpy as np
 from topline.solvers.core.best import best_dual_point, best_weights
 from topline.solvers.core.dual_points import FoundAt, best_share
 from topline.solvers.core.problem import HasGap, Problem, checked_dual, squared_norm
-from topline.solvers.core.requests import (
-    DualsFromPrimalRequest,
-    EvaluateRequest,
-    OracleRequest,
-    RebuildRequest,
-)
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import RequestRunner
+from topline.solvers.operations import Evaluate, FindVertices, OperationRunner, Rebuild, TakeGradients
 from topline.solvers.typing import Float64Array
 
 #: A gap below minus this share of the terms that it is the difference of is a mistake, not rounding.
@@ -94,7 +88,7 @@ class _PrimalSide:
 
 def rebuild(
     problem: Problem,
-    executor: RequestRunner,
+    executor: OperationRunner,
     state: SolverState,
     *,
     inside: bool = False,
@@ -107,17 +101,17 @@ def rebuild(
     `share` times the rows.
     """
     stats = executor.run(
-        RebuildRequest(state.pending_step, exact=state.exact, inside=inside, feasible=feasible, share=share)
+        Rebuild(state.pending_step, exact=state.exact, inside=inside, feasible=feasible, share=share)
     )
-    if stats.product is None or stats.rows != problem.n:
+    if stats.rows != problem.n:
         raise StateLostError(f"the rebuilt sum covers {stats.rows} of {problem.n} rows; run it again")
     W = problem.scale * np.asarray(stats.product, dtype=np.float64)
-    return W, stats.conjugate_u / problem.n, stats.alpha_sq / problem.n
+    return W, stats.conjugate / problem.n, stats.alpha_sq / problem.n
 
 
 def final_values(
     problem: Problem,
-    executor: RequestRunner,
+    executor: OperationRunner,
     state: SolverState,
     *,
     duals_kept: bool,
@@ -159,13 +153,13 @@ def as_measured(state: SolverState, primal: float, dual: float) -> FinalValues:
     )
 
 
-def of_rows(problem: Problem, executor: RequestRunner, state: SolverState, share: float = 1.0) -> DualSide:
+def of_rows(problem: Problem, executor: OperationRunner, state: SolverState, share: float = 1.0) -> DualSide:
     """Return the sums of a share of the A that blocks keep, each row inside its domain."""
     W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state, feasible=True, share=share)
     return DualSide(W, conjugate_mean, mean_sq_dual, share=share)
 
 
-def of_best_share(problem: Problem, executor: RequestRunner, state: SolverState) -> DualSide:
+def of_best_share(problem: Problem, executor: OperationRunner, state: SolverState) -> DualSide:
     """Return the multiple of the A that blocks keep that raises D most."""
     whole = of_rows(problem, executor, state)
     square = problem.lam * squared_norm(whole.W) + problem.smoothing * whole.mean_sq_dual
@@ -175,7 +169,7 @@ def of_best_share(problem: Problem, executor: RequestRunner, state: SolverState)
 
 def with_best_primal(
     problem: Problem,
-    executor: RequestRunner,
+    executor: OperationRunner,
     state: SolverState,
     dual: DualSide,
     loss_at_point: float | None = None,
@@ -197,7 +191,7 @@ def with_best_primal(
     bound = 0.5 * problem.smoothing * dual.mean_sq_dual
 
     def measured(W: Float64Array) -> _PrimalSide:
-        stats = executor.run(EvaluateRequest(W, state.pending_step))
+        stats = executor.run(Evaluate(W, state.pending_step))
         shifted = problem.primal(W, stats.shifted_loss / problem.n) + bound if duals_kept else math.inf
         return _PrimalSide(W, problem.primal(W, stats.loss / problem.n), shifted)
 
@@ -241,24 +235,16 @@ def _of_sums(problem: Problem, state: SolverState) -> DualSide:
 
 
 def _of_gradients(
-    problem: Problem, executor: RequestRunner, point: FoundAt, *, duals_kept: bool
+    problem: Problem, executor: OperationRunner, point: FoundAt, *, duals_kept: bool
 ) -> tuple[DualSide, float]:
     """Find a point again where it was found, and make it the A of the blocks where they keep one.
 
     Returns its sums and the mean loss at the weights.
     """
     if duals_kept:
-        stats = executor.run(DualsFromPrimalRequest(point.W, point.share))
-    else:
-        stats = executor.run(OracleRequest(0, point.W, envelope=True, exact=True))
-    if stats.product is None:
-        raise StateLostError("the blocks returned no product for the dual point; run it again")
-    dual = DualSide(
-        problem.scale * np.asarray(stats.product, dtype=np.float64),
-        stats.conjugate_u / problem.n,
-        stats.alpha_sq / problem.n,
-        point,
-    )
-    if duals_kept or point.share == 1.0:
-        return dual, stats.loss / problem.n
-    return dual.times(point.share), stats.loss / problem.n
+        kept = executor.run(TakeGradients(point.W, point.share))
+        sums = kept.conjugate / problem.n, kept.alpha_sq / problem.n
+        return DualSide(problem.scale * kept.product, *sums, point), kept.loss / problem.n
+    found = executor.run(FindVertices(0, point.W, envelope=True, exact=True))
+    dual = DualSide(np.asarray(problem.scale * found.product), found.conjugate_u / problem.n, found_at=point)
+    return dual.times(point.share), found.loss / problem.n

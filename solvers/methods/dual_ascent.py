@@ -27,16 +27,16 @@ from typing import ClassVar
 import numpy as np
 
 from topline.solvers.core import deflation
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.deflation import DeflatedDirection
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest, EvaluateRequest, PendingStep
+from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import (
     Advance,
     Measurement,
     Method,
-    Runner,
     change_of,
     may_be_separated,
     measured_at,
@@ -45,6 +45,7 @@ from topline.solvers.methods.base import (
     with_stretched,
 )
 from topline.solvers.methods.step_rules import Direction, ExactStep
+from topline.solvers.operations import Evaluate, Runner
 from topline.solvers.typing import Float64Array
 
 #: Sweeps of the first rounds, for easy problems are solved by then, and of a stage in all later ones.
@@ -101,7 +102,7 @@ class DualAscent(Method):
         looks = self.deflates and self.blocks > 1 and not deflation.looked_for(state.memory)
         stretched = may_be_separated(problem, state)
         stats = run(
-            EvaluateRequest(state.W, state.pending_step, exact=state.exact, total=looks, stretched=stretched)
+            Evaluate(state.W, state.pending_step, exact=state.exact, total=looks, stretched=stretched)
         )
         mean_sq_dual = stats.alpha_sq / problem.n
         # Where it is no linear function the line search knew only a bound of it.
@@ -112,7 +113,7 @@ class DualAscent(Method):
         dual = problem.dual(state.W, conjugate_mean, mean_sq_dual)
         memory = state.memory
         if looks:
-            memory = deflation.found(problem, stats.product, stats.u_sq, self.blocks)
+            memory = deflation.found(problem, stats.row_sum, stats.row_sq, self.blocks)
         measured = measured_at(
             problem, state, stats, primal, dual,
             conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual, memory=memory,

@@ -5,25 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.dual_points import Summed, best_multiple
+from topline.solvers.core.dual_points import PendingStep, Summed, best_multiple
 from topline.solvers.core.problem import Problem, squared_norm
-from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.core.state import GapKind, SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import RequestRunner
-from topline.solvers.methods.base import (
-    Advance,
-    Measurement,
-    Method,
-    Runner,
-    measured_at,
-    product_of,
-    rises,
-    stepped,
-)
+from topline.solvers.methods.base import Advance, Measurement, Method, measured_at, product_of, rises, stepped
 from topline.solvers.methods.certificate import FinalValues, of_best_share, with_best_primal
 from topline.solvers.methods.step_rules import Direction, StepRule
+from topline.solvers.operations import FindVertices, OperationRunner, Runner, VertexSums
 
 #: A relative gap from which on products and A are in float64.
 _SINGLE = 1e-5
@@ -44,7 +33,7 @@ class FrankWolfe(Method):
             # Rounded to float32 a dense vertex lies outside its domain, and so would W and b, for ever.
             state = replace(state, exact=True)
         stats = run(
-            OracleRequest(round=state.round, W=state.W, pending_step=state.pending_step, exact=state.exact)
+            FindVertices(round=state.round, W=state.W, pending_step=state.pending_step, exact=state.exact)
         )
         # The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
         mean_sq_dual = stats.alpha_sq / problem.n
@@ -80,7 +69,7 @@ class FrankWolfe(Method):
     def final(
         self,
         problem: Problem,
-        executor: RequestRunner,
+        executor: OperationRunner,
         state: SolverState,
         *,
         duals_kept: bool,
@@ -91,7 +80,7 @@ class FrankWolfe(Method):
         dual = of_best_share(problem, executor, state)
         return with_best_primal(problem, executor, state, dual, duals_kept=True)
 
-    def _direction(self, problem: Problem, state: SolverState, stats: BlockStats) -> Direction:
+    def _direction(self, problem: Problem, state: SolverState, stats: VertexSums) -> Direction:
         alpha_u = stats.alpha_u / problem.n
         weights = problem.scale * product_of(stats) - state.W
         direction = Direction.of(

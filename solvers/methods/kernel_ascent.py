@@ -29,7 +29,7 @@ from topline.solvers.core.kernel_rows import (
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.methods.base import Advance, Measurement, Runner
+from topline.solvers.methods.base import Advance, Measurement
 from topline.solvers.methods.kernel_scores import (
     KernelMethod,
     mark_of,
@@ -37,6 +37,7 @@ from topline.solvers.methods.kernel_scores import (
     values_of_rows,
     with_round,
 )
+from topline.solvers.operations import Runner
 from topline.solvers.typing import Float64Array
 
 #: Name in `SolverState.memory`: the sum of the roots of the rows' shares of the gap, and the gap, when they

@@ -17,10 +17,11 @@ import numpy as np
 from topline.solvers.core.kernel_rows import AtomRequest, ReweighRequest
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods.active_set import AtomRule
-from topline.solvers.methods.base import Advance, Measurement, Runner
+from topline.solvers.methods.base import Advance, Measurement
 from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe, with_vertices
 from topline.solvers.methods.kernel_scores import mark_of, refuse_stale
 from topline.solvers.methods.simplex_qp import rise_between
+from topline.solvers.operations import Runner
 from topline.solvers.typing import Float64Array
 
 #: Bytes that the atoms of all blocks may take together, and how many there may be.

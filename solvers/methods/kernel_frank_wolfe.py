@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.kernel_rows import (
     Change,
     CollectRequest,
@@ -25,7 +25,7 @@ from topline.solvers.core.kernel_rows import (
 )
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
-from topline.solvers.methods.base import Advance, Measurement, Runner, rises
+from topline.solvers.methods.base import Advance, Measurement, rises
 from topline.solvers.methods.kernel_scores import (
     COLLECTED,
     KernelMethod,
@@ -36,6 +36,7 @@ from topline.solvers.methods.kernel_scores import (
     with_round,
 )
 from topline.solvers.methods.step_rules import Direction, ExactStep
+from topline.solvers.operations import Runner
 
 #: Name in `SolverState.memory`: rebuild and round of the vertices whose scores the blocks hold.
 _VERTICES = "kernel.vertices"

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.kernel_rows import (
     Change,
     CollectRequest,
@@ -24,12 +24,11 @@ from topline.solvers.core.kernel_rows import (
     SpreadRequest,
 )
 from topline.solvers.core.problem import Problem, checked_dual
-from topline.solvers.core.requests import InsideRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import RequestRunner
-from topline.solvers.methods.base import Method, Runner
+from topline.solvers.methods.base import Method
 from topline.solvers.methods.certificate import FinalValues
+from topline.solvers.operations import OperationRunner, PutInside, Runner
 
 #: Names in `SolverState.memory`: how often the scores were rebuilt, and columns of K that were computed.
 _BUILT, _COLUMNS = "kernel.built", "kernel.columns"
@@ -48,17 +47,17 @@ class KernelMethod(Method):
     kernel: PairValues
     advances_by_passes: ClassVar[bool] = True
 
-    def rebuilt(self, problem: Problem, executor: RequestRunner, state: SolverState) -> SolverState:
+    def rebuilt(self, problem: Problem, executor: OperationRunner, state: SolverState) -> SolverState:
         """Compute the scores of every row anew from A."""
         return self.with_scores(problem, executor.run, state)
 
     def final(
-        self, problem: Problem, executor: RequestRunner, state: SolverState, *, duals_kept: bool
+        self, problem: Problem, executor: OperationRunner, state: SolverState, *, duals_kept: bool
     ) -> FinalValues:
         """Return P and D of A in float64, from scores computed anew."""
         if not duals_kept:
             raise StateLostError("a model with a kernel is its dual variables; bind with keep_duals=True")
-        executor.run(InsideRequest(state.pending_step, anyway=True))
+        executor.run(PutInside(state.pending_step, anyway=True))
         state = self.with_scores(problem, executor.run, replace(state, exact=True))
         stats = executor.run(PickRequest(kernel=self.kernel, mark=mark_of(state), exact=True))
         refuse_stale(stats)

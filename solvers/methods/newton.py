@@ -26,14 +26,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem, squared_norm
-from topline.solvers.core.requests import PendingStep
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import (
     Advance,
     Measurement,
     Method,
-    Runner,
     may_be_separated,
     measured_at,
     product_of,
@@ -50,6 +49,7 @@ from topline.solvers.methods.newton_steps import (
 )
 from topline.solvers.methods.quasi_newton import at_gradient, gradient_of
 from topline.solvers.methods.step_rules import Direction, ExactStep
+from topline.solvers.operations import Runner
 from topline.solvers.typing import Float64Array
 
 #: Name of W(A) in `SolverState.memory`.

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.problem import Problem, inner
 from topline.solvers.core.requests import CurvatureRequest, GramRequest, ProximalRequest, SlopeRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import NonFiniteError
-from topline.solvers.methods.base import Runner, product_of
+from topline.solvers.methods.base import product_of
 from topline.solvers.methods.line_search import least_slope
+from topline.solvers.operations import Runner
 from topline.solvers.typing import Float64Array
 
 #: Name in `SolverState.memory` of sigma, the gap after the last proximal step, the share at which F is
@@ -91,7 +92,7 @@ class CountedRun:
         product = self._counted(GramRequest(**vars(self.point), stride=stride)).product
         if product is None:
             return None
-        return product.reshape(-1, product.shape[1], product.shape[1]) / self.problem.n
+        return np.asarray(product.reshape(-1, product.shape[1], product.shape[1]) / self.problem.n)
 
     def factor(self) -> Float64Array | None:
         """Return Cholesky's factor (m d, m d) of the Hessian of F.

@@ -14,20 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import ColumnRequest, PendingStep
+from topline.solvers.core.requests import ColumnRequest
 from topline.solvers.core.state import SolverState
-from topline.solvers.methods.base import (
-    Advance,
-    Measurement,
-    Method,
-    Runner,
-    change_of,
-    measured_at,
-    rises,
-    stepped,
-)
+from topline.solvers.methods.base import Advance, Measurement, Method, change_of, measured_at, rises, stepped
 from topline.solvers.methods.step_rules import Direction, ExactStep
+from topline.solvers.operations import Runner
 
 #: Where the relative gap, or the rise of the dual as a share of the gap, is below these, float32 scores are
 #: too coarse to say which vertices are best.

@@ -18,14 +18,13 @@ import numpy as np
 
 from topline.solvers.core.dual_points import FoundAt
 from topline.solvers.core.problem import Problem, inner, squared_norm
-from topline.solvers.core.requests import SelectedRowsRequest
 from topline.solvers.core.risks import SelectedRows
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors import RequestRunner
-from topline.solvers.methods.base import Advance, Measurement, Method, Runner, product_of
+from topline.solvers.methods.base import Advance, Measurement, Method, product_of
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.newton import Newton
 from topline.solvers.methods.quasi_newton import gradient_of
+from topline.solvers.operations import FindSelectedVertices, OperationRunner, Runner
 from topline.solvers.typing import Float64Array
 
 #: One row in so many is taken, first and where that does not do; but so many rows at least.  A gap of more
@@ -84,7 +83,7 @@ class SampledStep(Method):
         return Advance(1.0, True, after, measured.stats.active, spent, claims=point is not None, point=point)
 
     def final(
-        self, problem: Problem, executor: RequestRunner, state: SolverState, *, duals_kept: bool
+        self, problem: Problem, executor: OperationRunner, state: SolverState, *, duals_kept: bool
     ) -> FinalValues:
         """Certify as the method does."""
         return self.then.final(problem, executor, state, duals_kept=duals_kept)
@@ -146,7 +145,7 @@ class _Step:
     def _product_at(self, W: Float64Array, rows: SelectedRows) -> Float64Array:
         """Return the sum of x_i u_i^T, u_i = -grad Phi at W, over some rows times their weights."""
         self.visited += len(rows)
-        return product_of(self._run(SelectedRowsRequest(W, rows, exact=True)))
+        return product_of(self._run(FindSelectedVertices(W, rows, exact=True)))
 
 
 class _SampleHessian:

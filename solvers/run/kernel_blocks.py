@@ -12,7 +12,6 @@ import numpy as np
 from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.core.kernel_rows import PickRequest
 from topline.solvers.core.problem import Problem, problem_key
-from topline.solvers.core.requests import InsideRequest
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
@@ -33,6 +32,7 @@ from topline.solvers.methods.kernel_ascent import PICKED_ROWS, KernelAscent
 from topline.solvers.methods.kernel_atoms import KernelAtomFrankWolfe
 from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe
 from topline.solvers.methods.kernel_scores import KernelMethod, mark_of, values_of_rows
+from topline.solvers.operations import PutInside
 from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.run.task import Task, result_of
 from topline.solvers.run.warm_start import checked_duals
@@ -104,7 +104,7 @@ def _of_best_multiple(problem: Problem, executor: Executor, method: KernelMethod
 
     See `topline.solvers.run.warm_start`; lam |W(A)|^2 is the mean of <alpha_i, s_i>.
     """
-    executor.run(InsideRequest(anyway=True))
+    executor.run(PutInside(anyway=True))
     state = method.with_scores(problem, executor.run, SolverState.start(problem))
     primal, dual, conjugate_mean, _ = values_of_rows(
         problem, executor.run(PickRequest(kernel=method.kernel, mark=mark_of(state), exact=False))
@@ -147,7 +147,7 @@ def solve_in_process(kernel: Kernel, task: Task, executor: Executor) -> KernelRe
 def _duals_of(executor: Executor, run: Run) -> FloatArray | None:
     """Return A, None where it lies elsewhere."""
     if run.status is Status.SOLVED:
-        executor.run(InsideRequest())
+        executor.run(PutInside())
     if not executor.in_process:
         return None
     return np.concatenate([rows for _, _, rows in executor.duals()])

@@ -18,10 +18,10 @@ from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.core.stopping import ENDS_AT_ITERATE, FINEST_TOL, Status, StoppingCriteria, is_solved
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import DualsReplacedError
-from topline.solvers.executors import RequestRunner
 from topline.solvers.methods import Advance, FinalValues, Measurement, Method
 from topline.solvers.methods.base import stay
 from topline.solvers.methods.certificate import as_measured
+from topline.solvers.operations import OperationRunner
 from topline.solvers.run.endings import confirmed_status, ending
 from topline.solvers.run.timers import Left, RoundTimer, TrafficTimer
 
@@ -68,7 +68,7 @@ class Run:
 
 def iterate(
     problem: Problem,
-    executor: RequestRunner,
+    executor: OperationRunner,
     method: Method,
     criteria: StoppingCriteria,
     state: SolverState | None = None,
@@ -109,7 +109,7 @@ class _Rounds:
     def __init__(
         self,
         problem: Problem,
-        executor: RequestRunner,
+        executor: OperationRunner,
         method: Method,
         criteria: StoppingCriteria,
         state: SolverState,

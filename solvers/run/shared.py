@@ -2,7 +2,7 @@
 
 A run is what it is alone: the loop of `topline.solvers.run.loop` with its method, line search, gap and
 stopping.  Each has a thread, in which it works out what to ask next; once every run waits, their requests go
-to the blocks together (`topline.solvers.blocks.shared.heads`), which read the rows once for all of them.  So
+to the blocks together (`topline.solvers.operations.heads`), which read the rows once for all of them.  So
 a run comes to the same numbers whatever other runs there are, as long as rows lie in memory; where they are
 read, the order in which sweeps visit them is a common one.
 """
@@ -14,22 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.heads import (
-    CopyDualsRequest,
-    CountHitsRequest,
-    HeadCall,
-    HeadRequests,
-    HeadsProblem,
-    HeadStats,
-)
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import Request
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import DualsReplacedError, SolverError
 from topline.solvers.executors import Executor
+from topline.solvers.operations import CopyDuals, CountHits, HeadCall, HeadRequests, HeadsProblem, HeadStats
 from topline.solvers.typing import Float64Array, IntArray
 
 T = TypeVar("T")
@@ -62,21 +53,18 @@ class HeadExecutor:
         """Number of blocks of the rows."""
         return self._passes.blocks
 
-    def run(self, request: Request) -> BlockStats:
+    def run(self, request: Any) -> Any:
         """Run a request on every block and return the sum."""
         if self._replaced is not None:
             replaced, self._replaced = self._replaced, None
             raise replaced
-        answer = self._ask(request)
-        if not isinstance(answer, BlockStats):
-            raise TypeError("the blocks have counted hits where sums were asked for")
-        return answer
+        return self._ask(request)
 
-    def copy_duals(self, request: CopyDualsRequest) -> None:
+    def copy_duals(self, request: CopyDuals) -> None:
         """Start from the dual variables of another head, which stands still meanwhile."""
         self._ask(request)
 
-    def count_hits(self, request: CountHitsRequest) -> HitCount:
+    def count_hits(self, request: CountHits) -> HitCount:
         """Return the hits among the rows that the head holds out.
 
         They do not depend on dual variables: where some were lost meanwhile, the next `run` says so.
@@ -87,15 +75,14 @@ class HeadExecutor:
                 break
             except DualsReplacedError as error:
                 self._replaced = error
-        if not isinstance(answer, HitCount):
-            raise TypeError("the blocks have summed where hits were asked for")
-        return answer
+        count: HitCount = answer.count
+        return count
 
     def traffic(self) -> Traffic:
         """Return nothing: what is moved is moved for all runs."""
         return Traffic()
 
-    def _ask(self, request: Request | CopyDualsRequest | CountHitsRequest) -> Any:
+    def _ask(self, request: Any) -> Any:
         run = self._run
         return self._passes.answer(HeadCall(run.head, run.problem, run.column, request))
 
@@ -209,7 +196,7 @@ class SharedPasses:
         gone, self._gone = tuple(self._gone), []
         answers: dict[int, Any]
         try:
-            stats: Any = self._executor.run(HeadRequests(calls, gone))  # type: ignore[arg-type]
+            stats: Any = self._executor.run(HeadRequests(calls, gone))  # type: ignore[call-overload]
             answers = dict(stats.parts) if isinstance(stats, HeadStats) else {}
         except DualsReplacedError as error:
             self.replaced += 1

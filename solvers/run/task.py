@@ -12,7 +12,6 @@ from topline.solvers.blas_threads import available_cores, one_blas_thread
 from topline.solvers.blocks.duals import inside
 from topline.solvers.core.feature_maps import FeatureMap
 from topline.solvers.core.problem import Problem, problem_key, relative_gap
-from topline.solvers.core.requests import InsideRequest
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.rows import RowSource, kept_in_memory
 from topline.solvers.core.state import SolveResult, SolverState
@@ -21,12 +20,13 @@ from topline.solvers.errors import InvalidProblemError, StateLostError, Unsuppor
 from topline.solvers.executors import (
     DualRows,
     Executor,
-    MappedExecutor,
+    MappedBlocks,
     SerialExecutor,
     ThreadExecutor,
-    TopLossExecutor,
+    TopLossBlocks,
 )
 from topline.solvers.methods import Choice, Lbfgs, MethodSpec, Newton, SampledStep, change_of_method
+from topline.solvers.operations import OperationRunner, PutInside
 from topline.solvers.run.loop import Callback, Run, is_left_behind, iterate
 from topline.solvers.run.warm_start import started
 from topline.solvers.run.zero_weights import risk_at_zero
@@ -102,15 +102,16 @@ def _rounds(task: Task, executor: Executor, key: str) -> Run:
         state = replace(state, W=np.zeros(task.feature_map.shape(problem.d)))
     of_duals = task.of_duals and task.duals_kept
     state = _with_zero(task, replace(state, problem_key=key), of_duals=of_duals)
-    method, blocks = task.spec.method_for(problem, executor.blocks, task.seed), executor
+    method = task.spec.method_for(problem, executor.blocks, task.seed)
+    blocks: OperationRunner = executor
     at_will = kept_in_memory(task.rows, 0, problem.n)
     if is_left_behind(state) and problem.form.convex and isinstance(method, Lbfgs | Newton) and at_will:
         rows = np.ones(problem.n) if task.weights is None else task.weights
         method = SampledStep(method, task.criteria.tol, rows)
     if isinstance(risk, AverageTopK):
-        blocks = TopLossExecutor(executor, problem, risk)
+        blocks = TopLossBlocks(executor, problem.n, risk)
     if task.feature_map is not None:
-        blocks = MappedExecutor(executor, task.feature_map, problem.d)
+        blocks = MappedBlocks(executor, task.feature_map, problem.d)
     return iterate(
         problem, blocks, method, task.criteria, state, task.callbacks, duals_kept=task.duals_kept,
         of_duals=of_duals,
@@ -144,7 +145,7 @@ def final_duals(
     Where the executor `goes_on` its blocks come to hold what was certified.
     """
     if goes_on and run.status is Status.SOLVED:
-        executor.run(InsideRequest(run.state.pending_step))
+        executor.run(PutInside(run.state.pending_step))
     if not executor.in_process:
         return None
     found = executor.duals(run.state.pending_step)

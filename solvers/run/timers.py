@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.requests import AscentRequest, Request
+from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.traffic import Traffic
-from topline.solvers.executors import RequestRunner
+from topline.solvers.operations import OperationRunner
 
 
 class Left(NamedTuple):
@@ -31,7 +30,7 @@ class RoundTimer:
     `passes` is where the run stands.
     """
 
-    def __init__(self, executor: RequestRunner, left: Callable[[int], Left]) -> None:
+    def __init__(self, executor: OperationRunner, left: Callable[[int], Left]) -> None:
         self._executor, self._left = executor, left
         self.passes = 0
         self.products = self.per_row = self.waiting = 0.0
@@ -41,7 +40,7 @@ class RoundTimer:
         """How many blocks run at the same time."""
         return self._executor.workers
 
-    def run(self, request: Request) -> BlockStats:
+    def run(self, request: Any) -> Any:
         """Run a request; what is not products or per-row work of a busy worker is waiting."""
         began = time.perf_counter()
         if isinstance(request, AscentRequest):
@@ -58,7 +57,7 @@ class RoundTimer:
 class TrafficTimer:
     """Reads what the executor counted from one record to the next."""
 
-    def __init__(self, executor: RequestRunner) -> None:
+    def __init__(self, executor: OperationRunner) -> None:
         self._executor = executor
         self._before = executor.traffic()
 

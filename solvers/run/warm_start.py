@@ -10,9 +10,10 @@ import numpy as np
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.executors import DualRows, Executor, RequestRunner
+from topline.solvers.executors import DualRows, Executor
 from topline.solvers.methods.certificate import rebuild
 from topline.solvers.methods.dual_ascent import warm_memory
+from topline.solvers.operations import OperationRunner
 from topline.solvers.typing import FloatArray
 
 
@@ -70,7 +71,7 @@ def _state_of_duals(
 
 
 def state_of_best_multiple(
-    problem: Problem, executor: RequestRunner, shrink: Callable[[float], None]
+    problem: Problem, executor: OperationRunner, shrink: Callable[[float], None]
 ) -> SolverState:
     """Return the state of the best multiple of the A that the blocks hold; `shrink` makes A that one."""
     W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, SolverState.start(problem), inside=True)

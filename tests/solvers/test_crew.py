@@ -13,16 +13,9 @@ from topline import MaxHinge, Softmax, TopKHinge
 from topline.solvers import crew as crew_module
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import (
-    CurvatureRequest,
-    DualsFromPrimalRequest,
-    EvaluateRequest,
-    OracleRequest,
-    ProximalRequest,
-    RebuildRequest,
-    SlopeRequest,
-)
+from topline.solvers.core.requests import CurvatureRequest, ProximalRequest, SlopeRequest
 from topline.solvers.crew import ALONE, Crew, columns_of, rows_of
+from topline.solvers.operations import Evaluate, FindVertices, Rebuild, TakeGradients
 
 ROWS, COLUMNS, CLASSES = 700, 600, 120
 
@@ -118,14 +111,14 @@ def test_a_block_gives_the_same_sums_on_any_number_of_threads(loss, smoothing) -
     W = 1e-2 * W.astype(np.float64)
     point = {"round": 0, "W": W, "sigma": 0.0 if problem.form.smooth else 1.0}
     requests = [
-        EvaluateRequest(W),
-        OracleRequest(0, W),
+        Evaluate(W),
+        FindVertices(0, W),
         ProximalRequest(**point),
         CurvatureRequest(**point, V=V),
         SlopeRequest(**point, V=V, step=0.5),
     ]
     if problem.form.smooth or smoothing > 0:
-        requests += [OracleRequest(0, W, envelope=True), DualsFromPrimalRequest(W), RebuildRequest()]
+        requests += [FindVertices(0, W, envelope=True), TakeGradients(W), Rebuild()]
     found = []
     for threads in (1, 2, 4):
         block = Block(0, 0, ROWS, X, y, problem, keep_duals=True)

@@ -31,7 +31,7 @@ from topline.solvers.blocks.ascent.shared_tiles import TiledWeights
 from topline.solvers.blocks.ascent.weight_sizes import SMALL_W, is_tiled
 from topline.solvers.blocks.jit import sum_of_squares
 from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.rows import is_sparse

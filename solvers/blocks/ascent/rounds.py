@@ -33,7 +33,7 @@ from topline.solvers.blocks.ascent.extrapolation import Extrapolation
 from topline.solvers.blocks.ascent.passes import Work
 from topline.solvers.blocks.ascent.row_feed import MIXED, HeldRows, RowFeed
 from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, rows_with_mass
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.core.requests import AscentRequest
 from topline.solvers.typing import Int64Array

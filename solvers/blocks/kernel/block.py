@@ -19,7 +19,7 @@ from topline.solvers.blocks.kernel.products import add_products, holds_values, v
 from topline.solvers.blocks.kernel.tile_update import updated
 from topline.solvers.blocks.kernel.vertices import BlockVertices
 from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.kernel_rows import (
     AtomRequest,

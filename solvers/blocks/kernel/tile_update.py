@@ -7,7 +7,7 @@ import numpy as np
 from topline.solvers.blocks.kernel import jit
 from topline.solvers.blocks.kernel.products import values_of
 from topline.solvers.blocks.kernel.tile_extrapolation import TileExtrapolation
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.kernel_rows import Change, TileRequest
 from topline.solvers.core.problem import Problem

@@ -12,7 +12,7 @@ import numpy as np
 
 from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.kernel_rows import Mark, MixRequest, VertexRequest
 from topline.solvers.core.problem import Problem

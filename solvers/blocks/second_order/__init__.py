@@ -7,7 +7,6 @@ the requests of a round have in common.  `block` answers these requests.
 from __future__ import annotations
 
 from topline.solvers.blocks.second_order.block import BlockNewton
-from topline.solvers.blocks.second_order.hessians import second_moments
 from topline.solvers.blocks.second_order.kept import most_kept
 
-__all__ = ["BlockNewton", "most_kept", "second_moments"]
+__all__ = ["BlockNewton", "most_kept"]

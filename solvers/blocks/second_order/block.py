@@ -20,7 +20,7 @@ from topline.solvers.blocks.second_order.hessians import diagonal_blocks, hessia
 from topline.solvers.blocks.second_order.kept import Found, KeptTiles
 from topline.solvers.blocks.stretch import least_stretch, slack_of
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.requests import CurvatureRequest, GramRequest, ProximalRequest, SlopeRequest

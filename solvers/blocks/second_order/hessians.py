@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
-from topline.solvers.blocks.duals import is_uniform
 from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
-from topline.solvers.blocks.tile_products import add_weighted_grams, weighted_gram
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.blocks.tile_products import add_weighted_grams
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.rows import Rows, is_sparse, stacked
-from topline.solvers.core.tiles import TileReader
-from topline.solvers.typing import Float64Array, FloatArray
+from topline.solvers.core.rows import Rows
+from topline.solvers.typing import Float64Array
 
 
 def diagonal_blocks(
@@ -60,35 +57,6 @@ def hessian(
         visited += len(curved.rows)
         clock.product()
     return BlockStats(rows=rows, product=_laid_out(total, m), visited=visited, **clock.seconds())
-
-
-def second_moments(tiles: TileReader, first_row: int, stride: int, dtype: np.dtype[Any]) -> BlockStats:
-    """Sum w_i x_i x_i^T over the rows whose number in the problem `stride` divides, and count them.
-
-    `first_row` is the number of the first row of the tiles.
-    """
-    clock, rows = Clock(), 0
-    total: Float64Array | None = None
-    waiting: list[tuple[Rows, Float64Array]] = []
-    for tile in tiles.read(dtype):
-        taken = slice(-(first_row + tile.start) % stride, None, stride)
-        waiting.append((tile.X[taken], tile.weights[taken]))
-        rows += len(waiting[-1][1])
-        if sum(len(weights) for _, weights in waiting) >= tiles.rows or tile.stop == tiles.stop:
-            X, weights = stacked([part for part, _ in waiting]), np.concatenate([w for _, w in waiting])
-            gram = _gram(X, weights)
-            total = gram.astype(np.float64) if total is None else total + gram
-            waiting.clear()
-        clock.product()
-    return BlockStats(rows=rows, product=total, **clock.seconds())
-
-
-def _gram(X: Rows, weights: Float64Array) -> FloatArray:
-    """Return sum w_i x_i x_i^T; of one matrix with itself BLAS computes half."""
-    if is_sparse(X):
-        return weighted_gram(X, weights)
-    part = X if is_uniform(weights) else X * np.sqrt(weights)[:, None].astype(X.dtype)
-    return np.asarray(part.T @ part)
 
 
 def _laid_out(pairs: Float64Array, m: int) -> Float64Array:

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import lapack
 
-from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem, relative_gap
 from topline.solvers.methods.base import Measurement
 from topline.solvers.methods.quasi_newton.parts import WHOLE, Parts, quotient
@@ -35,6 +34,7 @@ from topline.solvers.methods.quasi_newton.row_metric import (
     open_rows,
     wants_classes,
 )
+from topline.solvers.operations import VertexSums
 from topline.solvers.typing import Float64Array
 
 #: Names in `SolverState.memory` of the inverses of the H_j; of how open the classes are, with the share of
@@ -170,7 +170,7 @@ def with_classes(
 
 
 def alike_classes(
-    problem: Problem, memory: Mapping[str, Float64Array], stats: BlockStats
+    problem: Problem, memory: Mapping[str, Float64Array], stats: VertexSums
 ) -> dict[str, Float64Array]:
     """Return what to remember where all rows are open, which makes the H_j alike: by C alone."""
     if MOMENTS not in memory or stats.openness is None or not are_open(problem, stats):

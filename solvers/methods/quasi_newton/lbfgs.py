@@ -20,13 +20,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import VectorSums
 from topline.solvers.core.dual_points import FoundAt, best_multiple
 from topline.solvers.core.problem import Problem, squared_norm
-from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
-from topline.solvers.executors import RequestRunner
-from topline.solvers.methods.base import Advance, Measurement, Method, Runner, product_of, with_loss_at_zero
+from topline.solvers.methods.base import Advance, Measurement, Method, product_of, with_loss_at_zero
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.quasi_newton.best_parts import at_best_of_parts, of_these_parts, with_best
 from topline.solvers.methods.quasi_newton.class_metric import (
@@ -53,6 +51,7 @@ from topline.solvers.methods.quasi_newton.row_metric import (
     without_metric,
 )
 from topline.solvers.methods.quasi_newton.searches import Descent, Searches
+from topline.solvers.operations import FindVertices, OperationRunner, Runner
 from topline.solvers.typing import Float64Array
 
 #: Names in `SolverState.memory` of which every round leaves one.
@@ -76,12 +75,12 @@ class Lbfgs(Method):
         memory, passes = of_these_parts(problem, state.memory, parts), 1
         if not problem.form.convex and "first" not in memory:
             zero = np.zeros_like(state.W)
-            at_zero = run(OracleRequest(state.round, zero, envelope=True, exact=state.exact))
+            at_zero = run(FindVertices(state.round, zero, envelope=True, exact=state.exact))
             first = gradient_of(problem, zero, at_zero)
             memory["first"], passes = np.array([math.sqrt(squared_norm(first))]), 2
         least = least_openness(memory)
         stats = run(
-            OracleRequest(state.round, state.W, envelope=True, exact=state.exact, least_openness=least)
+            FindVertices(state.round, state.W, envelope=True, exact=state.exact, least_openness=least)
         )
         gradient = gradient_of(problem, state.W, stats)
         memory |= with_best(
@@ -130,7 +129,7 @@ class Lbfgs(Method):
     def final(
         self,
         problem: Problem,
-        executor: RequestRunner,
+        executor: OperationRunner,
         state: SolverState,
         *,
         duals_kept: bool,
@@ -139,7 +138,7 @@ class Lbfgs(Method):
         if problem.form.convex:
             return super().final(problem, executor, state, duals_kept=duals_kept)
         W = state.memory.get("best", state.W)
-        stats = executor.run(OracleRequest(state.round, W, envelope=True, exact=True))
+        stats = executor.run(FindVertices(state.round, W, envelope=True, exact=True))
         steepness = squared_norm(gradient_of(problem, W, stats))
         return FinalValues(
             W,
@@ -168,7 +167,7 @@ class Lbfgs(Method):
         return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
 
 
-def at_gradient(problem: Problem, state: SolverState, stats: BlockStats) -> Measurement:
+def at_gradient(problem: Problem, state: SolverState, stats: VectorSums) -> Measurement:
     """Return the measurement of W by the loss and -grad Phi_gamma there, which make a dual point."""
     value = problem.primal(state.W, stats.loss / problem.n)
     steepness = squared_norm(gradient_of(problem, state.W, stats))
@@ -271,7 +270,7 @@ def _without_best(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]
     return {name: memory[name] for name in ("first", *CLASSES, TURNS) if name in memory} | of_rows(memory)
 
 
-def gradient_of(problem: Problem, W: Float64Array, stats: BlockStats) -> Float64Array:
+def gradient_of(problem: Problem, W: Float64Array, stats: VectorSums) -> Float64Array:
     """Return grad P(W) = lam (W - W(U))."""
     return np.asarray(problem.lam * (W - problem.scale * product_of(stats)))
 

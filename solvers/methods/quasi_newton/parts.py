@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
-from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem, inner
 from topline.solvers.jit_cache import jit
 from topline.solvers.methods.line_search import Bracket
+from topline.solvers.operations import VertexSums
 from topline.solvers.typing import Float64Array
 
 #: Numbers of a line search, as `Bracket.to_array` gives them.
@@ -45,7 +45,7 @@ class Parts:
         """Return the parts in which P is minimised."""
         return cls(problem.by_class)
 
-    def values(self, problem: Problem, W: Float64Array, stats: BlockStats) -> Float64Array:
+    def values(self, problem: Problem, W: Float64Array, stats: VertexSums) -> Float64Array:
         """Return P of every part at W, from the answer of the blocks."""
         if not self.apart or stats.class_losses is None:
             return np.array([problem.primal(W, stats.loss / problem.n)])

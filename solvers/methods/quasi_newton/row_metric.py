@@ -16,12 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import eigh
 
-from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import MomentsRequest
 from topline.solvers.core.state import SolverState
-from topline.solvers.methods.base import Runner
 from topline.solvers.methods.quasi_newton.parts import WHOLE, Parts, quotient
+from topline.solvers.operations import Runner, SumMoments, VertexSums
 from topline.solvers.typing import Float64Array
 
 #: Names in `SolverState.memory` of the eigenvectors of C, of its eigenvalues, of what says that a step by
@@ -74,7 +72,7 @@ class RowMetric:
     scale: float = 1.0
 
     @classmethod
-    def of(cls, problem: Problem, memory: Mapping[str, Float64Array], stats: BlockStats) -> RowMetric | None:
+    def of(cls, problem: Problem, memory: Mapping[str, Float64Array], stats: VertexSums) -> RowMetric | None:
         """Return the metric at the point of an answer, None where the memory holds no C."""
         if _BASIS not in memory or stats.openness is None or not are_open(problem, stats):
             return None
@@ -114,7 +112,7 @@ class RowMetric:
         return np.asarray(self.basis.T @ np.ascontiguousarray(V))
 
 
-def wants_metric(problem: Problem, state: SolverState, stats: BlockStats) -> bool:
+def wants_metric(problem: Problem, state: SolverState, stats: VertexSums) -> bool:
     """Return whether C is to be made: at the first point of a run, so that no later budget decides on it."""
     known = {_BASIS, _MISLED, MOMENTS} & state.memory.keys()
     if state.round > 0 or known or stats.openness is None:
@@ -133,14 +131,14 @@ def wants_classes(problem: Problem) -> bool:
     )
 
 
-def open_rows(problem: Problem, stats: BlockStats) -> float:
+def open_rows(problem: Problem, stats: VertexSums) -> float:
     """Return (sum_i o_i)^2 / (n sum_i o_i^2) of the openness o_i: the share of the rows that it lies in."""
     if stats.openness is None or not stats.openness_sq > 0.0:
         return 0.0
     return float(stats.openness.sum()) ** 2 / (problem.n * stats.openness_sq)
 
 
-def are_open(problem: Problem, stats: BlockStats) -> bool:
+def are_open(problem: Problem, stats: VertexSums) -> bool:
     """Return whether a loss is open in so many rows that C is theirs."""
     return open_rows(problem, stats) >= _SPREAD
 
@@ -150,10 +148,10 @@ def find_metric(problem: Problem, run: Runner) -> dict[str, Float64Array]:
     n, d, m = problem.n, problem.d, problem.m
     classes = wants_classes(problem)
     rows = max(_ROWS_A_COLUMN * d, (_SHARE_THAT_STANDS if classes else _SHARE) * n * m / d)
-    stats = run(MomentsRequest(max(1, round(n / rows))))
-    if stats.product is None:
+    stats = run(SumMoments(max(1, round(n / rows))))
+    if stats.total is None:
         return {}
-    moments = np.asarray(stats.product, dtype=np.float64) / max(stats.rows, 1)
+    moments = stats.total / max(stats.rows, 1)
     if not np.isfinite(moments).all():
         # Squares of float32 overflow where the features themselves do not.
         return {_MISLED: np.ones(1)}
@@ -164,7 +162,7 @@ def find_metric(problem: Problem, run: Runner) -> dict[str, Float64Array]:
     return found | {_BASIS: np.ascontiguousarray(basis), _SPECTRUM: np.maximum(spectrum, 0.0)}
 
 
-def misled(problem: Problem, stats: BlockStats) -> bool:
+def misled(problem: Problem, stats: VertexSums) -> bool:
     """Return whether a first step by a metric of all rows led to where few are open: it is none for these.
 
     Where the classes come apart such a step goes far along directions that hardly any row has a say in.

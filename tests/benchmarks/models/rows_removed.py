@@ -27,15 +27,10 @@ import numpy as np
 from tests.benchmarks.datasets import DATA_DIR, load
 from tests.benchmarks.models.label_suspects import rows_of
 from topline import MaxHinge, SerialExecutor, Softmax, TopKHinge, solve
-from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.requests import (
-    EvaluateRequest,
-    OracleRequest,
-    RebuildRequest,
-    Request,
-    SelectedRowsRequest,
-)
+from topline.solvers.core.answers import BlockStats
+from topline.solvers.core.requests import Request
 from topline.solvers.core.state import SolveResult, SolverState
+from topline.solvers.operations import Evaluate, FindSelectedVertices, FindVertices, Rebuild
 from topline.solvers.run import left_behind
 
 SETS = ("googlenet", "usps", "letter", "satimage")
@@ -59,9 +54,9 @@ class CountedRows(SerialExecutor):
             self.passes = Counter({name: rows / self._blocks[0].stop for name, rows in self.rows.items()})
         stats = super().run(request)
         match request:
-            case EvaluateRequest() | OracleRequest() | SelectedRowsRequest():
+            case Evaluate() | FindVertices() | FindSelectedVertices():
                 self.rows["checks"] += stats.rows
-            case RebuildRequest():
+            case Rebuild():
                 with_mass = sum(float(A.any(axis=1).sum()) for _, _, A in self.duals(request.pending_step))
                 self.rows["checks" if request.feasible else "start"] += with_mass
             case _:
@@ -71,9 +66,9 @@ class CountedRows(SerialExecutor):
 
 def _certifies(request: Request) -> bool:
     """Return whether a certificate begins with a request: that of kept dual variables, or of gradients."""
-    if isinstance(request, RebuildRequest):
+    if isinstance(request, Rebuild):
         return request.feasible
-    return isinstance(request, OracleRequest) and request.exact and request.round == 0
+    return isinstance(request, FindVertices) and request.exact and request.round == 0
 
 
 def counted(

@@ -30,9 +30,10 @@ from topline.pipeline.cluster import DaskExecutor
 from topline.pipeline.cluster.connection import THREAD_VARIABLES, open_cluster
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.blocks import Block
-from topline.solvers.core.block_stats import BlockStats, leaf, tree_total
+from topline.solvers.core.answers import BlockStats, leaf, tree_total
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import PendingStep, Request
+from topline.solvers.core.requests import Request
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, block_bounds

@@ -23,7 +23,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.datasets import relu_features
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.requests import AscentRequest, Request
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors import SerialExecutor

@@ -34,7 +34,7 @@ from topline.pipeline.cluster.worker_blocks import BlockRegistry
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
-from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf
+from topline.solvers.core.answers import BlockStats, TreeMerger, leaf
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.core.stopping import Status

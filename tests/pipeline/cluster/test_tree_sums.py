@@ -14,7 +14,7 @@ from tests.pipeline.cluster.many_workers import many_workers
 from tests.pipeline.small_data import make_features
 from topline.pipeline.cluster import DaskExecutor
 from topline.pipeline.cluster.calls import AnswerOf, Call
-from topline.pipeline.cluster.messages import Answer, Span
+from topline.pipeline.cluster.messages import Span, WorkerAnswer
 from topline.pipeline.cluster.tree_sums import (
     MOST_SUMS,
     joined,
@@ -23,7 +23,7 @@ from topline.pipeline.cluster.tree_sums import (
     plan_merges,
     with_merges,
 )
-from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf, tree_total
+from topline.solvers.core.answers import Answer, TreeMerger, VectorSums, leaf, tree_total
 from topline.solvers.core.state import SolveResult
 from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.losses import TopKHinge
@@ -58,7 +58,7 @@ def test_parts_begin_where_sums_do() -> None:
         for first, stop in itertools.combinations(range(blocks + 1), 2):
             merger = TreeMerger(blocks)
             for block in range(first, stop):
-                merger.add(leaf(block), BlockStats())
+                merger.add(leaf(block), Answer())
             assert part_starts(first, stop, blocks) == [n.place << n.level for n, _ in merger.parts()]
 
 
@@ -67,14 +67,14 @@ def test_any_deal_gives_the_same_total_from_few_sums(workers: int, blocks: int) 
     """Carried out here, call after call; with a block a worker none adds more than two sums at once."""
     random = np.random.default_rng((workers, blocks))
     owned = assigned(workers, blocks, random)
-    leaves = [BlockStats(rows=1, product=10.0 ** random.uniform(-8, 8, (1, 1))) for _ in range(blocks)]
+    leaves = [VectorSums(rows=1, product=10.0 ** random.uniform(-8, 8, (1, 1))) for _ in range(blocks)]
     expected = tree_total(((leaf(i), stats) for i, stats in enumerate(leaves)), blocks)
     done: dict[Call, Any] = {}
     for worker, spans in owned.items():
         merger = TreeMerger(blocks)
         for span in spans:
             merger.add(leaf(span.index), leaves[span.index])
-        done[Call(worker, int, ())] = Answer(merger.parts(), 1.0, 0, 0)
+        done[Call(worker, int, ())] = WorkerAnswer(merger.parts(), 1.0, 0, 0)
     calls, wanted = with_merges([*done], owned, blocks)
     for call in calls[workers:]:
         arguments = [done[item.call] if isinstance(item, AnswerOf) else item for item in call.arguments]

@@ -31,9 +31,9 @@ from topline.pipeline.errors import ClusterError
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.blocks import Block
 from topline.solvers.blocks.ascent.thread_choice import Helpers
-from topline.solvers.blocks.shared.heads import _on_threads
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import TopKHinge
+from topline.solvers.operations.heads import _on_threads
 from topline.solvers.run import solve
 
 N, D, M = 200, 8, 4

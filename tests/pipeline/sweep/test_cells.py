@@ -10,7 +10,8 @@ from topline.pipeline.options import TrainConfig
 from topline.pipeline.sweep.cells import COARSE, ROUNDED, CellRows, advance_cell, reached
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest, EvaluateRequest, RebuildRequest
+from topline.solvers.core.requests import AscentRequest
+from topline.solvers.operations import Evaluate, Rebuild
 
 N, D, M = 400, 12, 4
 
@@ -48,8 +49,8 @@ def test_float64_is_for_the_tolerance_and_rounding_is_part_of_a_coarser_gap(goal
         executor.bind(problem, X, y, keep_duals=True)
         rows = Rows(executor)
         run, outcome = advance_cell(rows, problem, config, (1.0, goal, 0), None, None, 1.0)
-    exact = [one for one in rows.asked if isinstance(one, RebuildRequest)]
-    exact += [one for one in rows.asked if isinstance(one, EvaluateRequest) and one.exact]
+    exact = [one for one in rows.asked if isinstance(one, Rebuild)]
+    exact += [one for one in rows.asked if isinstance(one, Evaluate) and one.exact]
     assert bool(exact) is certified
     share = 0.0 if certified else ROUNDED
     assert COARSE <= outcome.relative_gap <= goal

@@ -15,10 +15,11 @@ from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.training.checkpointing import SAVING_SHARE, Pace, written_where_held
 from topline.pipeline.training.saved_state import RunPlace, find_checkpoint, save_state
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.core.state import SolverState
 from topline.solvers.executors import Executor
+from topline.solvers.operations import FindVertices
 from topline.storage.arrays import duals
 from topline.storage.errors import DiskFullError
 from topline.storage.runs import Checkpoint, create_run
@@ -80,7 +81,7 @@ def test_every_executor_stores_and_loads_the_same_rows(workers: Client, place: R
     """Each saves in its own cut, with the step that waits applied; each goes on from what another saved."""
     pending_step = PendingStep(0, 0.5)
     with SerialExecutor(blocks=1) as serial:
-        bound(serial).run(OracleRequest(0, W))
+        bound(serial).run(FindVertices(0, W))
         (_, _, A), *_ = list(serial.duals(pending_step))
         assert 0 < np.count_nonzero(A) < A.size
     executors: list[Executor] = [
@@ -89,7 +90,7 @@ def test_every_executor_stores_and_loads_the_same_rows(workers: Client, place: R
         DaskExecutor(workers, blocks=7),
     ]
     for number, executor in enumerate(executors):
-        bound(executor).run(OracleRequest(0, W))
+        bound(executor).run(FindVertices(0, W))
         found = saved(place, executor, number + 1, pending_step)
         np.testing.assert_array_equal(found.dual_blocks().rows(0, N), A)
         assert len(list(found.dual_blocks())) >= 6

@@ -13,7 +13,8 @@ from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.ascent.rows import DualWindow
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest, EvaluateRequest, RebuildRequest
+from topline.solvers.core.requests import AscentRequest
+from topline.solvers.operations import Evaluate, Rebuild
 
 N, D, M = 60, 8, 5
 X, Y = examples(n=N, d=D, spread=1.5)
@@ -44,10 +45,10 @@ def test_the_gaps_of_all_rows_sum_to_n_times_the_gap(loss, smoothing, layout) ->
     executor = SerialExecutor()
     executor.bind(problem, layout(X), Y, keep_duals=True, weights=WEIGHTS)
     executor.load_duals([(0, N, WEIGHTS[:, None] * delta.read(0, N))])
-    sums = executor.run(RebuildRequest())
+    sums = executor.run(Rebuild())
     W = problem.scale * sums.product
-    loss_sum = executor.run(EvaluateRequest(W, exact=True)).loss
-    gap = problem.primal(W, loss_sum / N) - problem.dual(W, sums.conjugate_u / N, sums.alpha_sq / N)
+    loss_sum = executor.run(Evaluate(W, exact=True)).loss
+    gap = problem.primal(W, loss_sum / N) - problem.dual(W, sums.conjugate / N, sums.alpha_sq / N)
     feed = block.feed_for(work.duals._A)
     assert work.gap(feed, np.arange(N)) == pytest.approx(N * gap, rel=1e-9)
     parts = [work.gap(feed, np.arange(low, N, 3)) for low in range(3)]

@@ -23,8 +23,9 @@ from topline import (
 )
 from topline.solvers.blocks import column_atoms
 from topline.solvers.blocks.column_atoms import BlockColumnAtoms
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import ColumnRequest, PendingStep
+from topline.solvers.core.requests import ColumnRequest
 from topline.solvers.core.tiles import TileReader
 from topline.solvers.errors import StateLostError
 from topline.solvers.run import loop as iteration

@@ -9,13 +9,13 @@ import pytest
 
 from topline import SerialExecutor, Softmax
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import EvaluateRequest, OracleRequest
 from topline.solvers.core.tiles import Scratch
+from topline.solvers.operations import Evaluate, FindVertices
 
 N, D, M = 300, 20, 7
 
 
-@pytest.mark.parametrize("kind", [OracleRequest, EvaluateRequest])
+@pytest.mark.parametrize("kind", [FindVertices, Evaluate])
 def test_no_product_is_taken_at_zero(kind, monkeypatch) -> None:
     random = np.random.default_rng(0)
     problem, X, y = Problem(Softmax(), N, D, M, 0.1), random.normal(size=(N, D)), np.arange(N) % M
@@ -25,10 +25,10 @@ def test_no_product_is_taken_at_zero(kind, monkeypatch) -> None:
     with SerialExecutor(blocks=2) as executor:
         executor.bind(problem, X, y, keep_duals=False)
         for W in (np.zeros((D, M)), np.full((D, M), 1e-9)):
-            request = kind(0, W, envelope=True) if kind is OracleRequest else kind(W)
+            request = kind(0, W, envelope=True) if kind is FindVertices else kind(W)
             stats = executor.run(request)
             assert stats.loss == pytest.approx(N * math.log(M))
             assert bool(taken) is bool(W.any())
-            if kind is OracleRequest:
+            if kind is FindVertices:
                 gradient = X.T @ (np.eye(M)[y] - 1.0 / M)
                 np.testing.assert_allclose(stats.product, gradient, rtol=1e-6, atol=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,14 +34,13 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import LossesRequest, OracleRequest, SelectedRowsRequest
 from topline.solvers.core.risks import LargestLosses, MeanRisk
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import TopLossExecutor
+from topline.solvers.executors import TopLossBlocks
 from topline.solvers.methods import METHODS, atoms
 from topline.solvers.methods.atoms import Atoms
+from topline.solvers.operations import FindLargestLosses, FindSelectedVertices, FindVertices
 
 CONVEX = [loss for loss in EVERY_LOSS if loss.form(M).convex]
 HINGES = [loss for loss in CONVEX if not loss.form(M).smooth]
@@ -111,7 +111,7 @@ def test_every_row_has_its_own_loss(loss, smoothing, dtype) -> None:
     with SerialExecutor(blocks=3) as executor:
         problem = Problem(loss, *X.shape, M, 0.1, smoothing)
         executor.bind(problem, X, y.astype(np.int32), keep_duals=False)
-        found = executor.run(LossesRequest(W, 12, exact=dtype == np.float64)).largest
+        found = executor.run(FindLargestLosses(W, 12, exact=dtype == np.float64)).largest
     expected = losses_at(X, y, loss, smoothing, W.astype(np.float64))
     np.testing.assert_array_equal(found.rows, np.arange(12))
     np.testing.assert_allclose(found.losses, expected, atol=1e-11 if dtype == np.float64 else 1e-4)
@@ -228,8 +228,8 @@ def test_the_answer_does_not_depend_on_the_blocks(loss, kind) -> None:
     for blocks in (1, 2, 7):
         with SerialExecutor(blocks=blocks) as executor:
             results.append(run(X, y, loss, k, tol=1e-4, executor=executor))
-            at_top = TopLossExecutor(executor, results[0].problem, AverageTopK(k))
-            answers.append(at_top.run(OracleRequest(0, W, exact=True)))
+            at_top = TopLossBlocks(executor, len(y), AverageTopK(k))
+            answers.append(at_top.run(FindVertices(0, W, exact=True)))
     for result, answer in zip(results[1:], answers[1:], strict=True):
         assert result.status is Status.SOLVED
         assert result.primal == pytest.approx(results[0].primal, rel=1e-4)  # both are that near the optimum
@@ -330,18 +330,20 @@ class TestLostRows:
     def test_a_vertex_that_lacks_rows_is_refused(self) -> None:
         class Careless(SerialExecutor):
             def run(self, request):
-                if isinstance(request, SelectedRowsRequest):
-                    request = SelectedRowsRequest(request.W, request.rows.between(0, 5), request.exact)
+                if isinstance(request, FindSelectedVertices):
+                    request = FindSelectedVertices(request.W, request.rows.between(0, 5), request.exact)
                 return super().run(request)
 
         X, y = clouds()
         with pytest.raises(StateLostError, match="of the 7 rows"):
             run(X, y, MaxHinge(), 7.0, executor=Careless())
 
-    def test_an_answer_without_losses_is_refused(self) -> None:
+    def test_an_answer_that_lacks_losses_is_refused(self) -> None:
         class Careless(SerialExecutor):
             def run(self, request):
-                return BlockStats(rows=super().run(request).rows)
+                answer = super().run(request)
+                fewer = LargestLosses.of(3, answer.largest.rows, answer.largest.losses)
+                return replace(answer, largest=fewer)
 
         with pytest.raises(StateLostError, match="cover 30 of 30 rows"):
             run(*clouds(), MaxHinge(), 7.0, executor=Careless())

@@ -21,11 +21,12 @@ from topline import (
     solve,
 )
 from topline.solvers.blocks import Block
-from topline.solvers.core.block_stats import BlockStats, TreeMerger, leaf, tree_total
+from topline.solvers.core.answers import TreeMerger, VectorSums, leaf, tree_total
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import OracleRequest, PendingStep
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import Executor, block_bounds
+from topline.solvers.operations import FindVertices, answer_of
 
 
 def tree_merge(parts, blocks):
@@ -86,7 +87,7 @@ def test_after_an_error_no_thread_goes_on() -> None:
     with ThreadExecutor(2, blocks=64) as executor:
         executor.bind(Problem(MaxHinge(), *X.shape, M, 0.1), X, y, keep_duals=True)
         with pytest.raises(NonFiniteError):
-            executor.run(OracleRequest(0, np.zeros((X.shape[1], M))))
+            executor.run(FindVertices(0, np.zeros((X.shape[1], M))))
         executor.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("topline-block")]
 
@@ -105,10 +106,10 @@ def test_rows_are_cut_as_asked() -> None:
 
 
 def numbers(blocks):
-    """Stats whose floating-point sum depends on the order of addition."""
+    """Sums whose floating-point sum depends on the order of addition."""
     draw = np.random.default_rng(blocks)
     return [
-        BlockStats(rows=1, loss=float(10.0 ** draw.integers(-12, 12)), product=draw.standard_normal((2, 3)))
+        VectorSums(rows=1, loss=float(10.0 ** draw.integers(-12, 12)), product=draw.standard_normal((2, 3)))
         for _ in range(blocks)
     ]
 
@@ -149,25 +150,18 @@ def test_a_run_in_order_holds_few_parts() -> None:
     assert most <= 7
 
 
-def test_zero_is_neutral() -> None:
-    part = numbers(1)[0]
-    for total in (part.merge(BlockStats.zero()), BlockStats.zero().merge(part)):
-        assert total.loss == part.loss
-        np.testing.assert_array_equal(total.product, part.product)
-
-
 def test_a_block_names_the_rows_of_the_whole_problem() -> None:
     X, y = examples(n=40)
     X[[7, 23], 1] = np.inf
     block = Block(2, 100, 140, X, y, Problem(MaxHinge(), 500, 4, M, 0.1), keep_duals=False)
     with pytest.raises(NonFiniteError, match="rows 107, 123 hold NaN or infinity"):
-        block.run(OracleRequest(0, np.zeros((4, M))))
+        answer_of(block, FindVertices(0, np.zeros((4, M))), 1)
 
 
 def test_a_block_without_duals_says_so() -> None:
     X, y = examples(n=40)
     block = Block(0, 0, 40, X, y, Problem(MaxHinge(), 40, 4, M, 0.1), keep_duals=False)
     with pytest.raises(StateLostError, match="keeps no dual variables"):
-        block.duals(PendingStep(0, 1.0))
+        block.dual_rows(PendingStep(0, 1.0))
     with pytest.raises(StateLostError, match="keeps no dual variables"):
         block.load_duals(0, np.zeros((40, M)))

@@ -8,10 +8,10 @@ import pytest
 from tests.contracts.executor_contract import BOUNDS, ExecutorContract
 from tests.solvers.problems import M, examples
 from topline import SerialExecutor, TopKHinge, solve
-from topline.solvers.core.block_stats import BlockStats
-from topline.solvers.core.requests import OracleRequest, PendingStep, Request
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import DualsReplacedError
+from topline.solvers.operations import FindVertices, answer_of
 
 
 class Forgetful(SerialExecutor):
@@ -21,11 +21,11 @@ class Forgetful(SerialExecutor):
         super().__init__(blocks=4)
         self.at_request, self.requests = at_request, 0
 
-    def run(self, request: Request) -> BlockStats:
+    def run(self, request):
         self.requests += 1
         if self.requests != self.at_request:
             return super().run(request)
-        self._blocks[0].run(request)
+        answer_of(self._blocks[0], request, 1)
         for block in self._blocks:
             block.finish_step(getattr(request, "pending_step", None))
         last = self._blocks[-1]
@@ -62,9 +62,9 @@ def test_settled_blocks_have_the_step_however_far_they_had_come() -> None:
     contract, pending_step = ExecutorContract(), PendingStep(0, 0.5)
     with SerialExecutor(bounds=BOUNDS) as plain, SerialExecutor(bounds=BOUNDS) as settled:
         for executor in (contract.bound(plain), contract.bound(settled)):
-            executor.run(OracleRequest(0, contract.weights(0)))
-        request = OracleRequest(1, contract.weights(1), pending_step)
-        settled._blocks[2].run(request)
+            executor.run(FindVertices(0, contract.weights(0)))
+        request = FindVertices(1, contract.weights(1), pending_step)
+        answer_of(settled._blocks[2], request, 1)
         for block in settled._blocks:
             block.finish_step(pending_step)
             block.finish_step(pending_step)

@@ -10,9 +10,8 @@ from sklearn.datasets import load_digits
 
 from tests.solvers.problems import M, examples
 from topline import OneVsAll, SerialExecutor, Status, solve
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.losses.label_sets import LabelSets
 from topline.solvers.methods.base import Measurement
@@ -23,6 +22,7 @@ from topline.solvers.methods.quasi_newton.class_turns import TURNS, with_asked, 
 from topline.solvers.methods.quasi_newton.pairs import Pairs
 from topline.solvers.methods.quasi_newton.parts import Lines, Parts
 from topline.solvers.methods.quasi_newton.row_metric import MOMENTS
+from topline.solvers.operations import FindVertices
 
 LOSS, APART = OneVsAll("logistic"), Parts(apart=True)
 
@@ -48,7 +48,7 @@ def test_every_class_has_its_loss(blocks, sets) -> None:
     own = problem.form.own_rows(y)
     executor = SerialExecutor(blocks=blocks)
     executor.bind(problem, X, y, keep_duals=False, weights=weights)
-    stats = executor.run(OracleRequest(0, W, envelope=True))
+    stats = executor.run(FindVertices(0, W, envelope=True))
     expected = weights @ np.logaddexp(0.0, np.where(own, -1.0, 1.0) * (X @ W))
     np.testing.assert_allclose(stats.class_losses, expected, rtol=1e-12)
     assert stats.loss == pytest.approx(expected.sum(), rel=1e-12)
@@ -61,7 +61,7 @@ def test_a_row_of_no_numbers_leaves_no_class_a_loss() -> None:
     W[0, 0] = np.inf
     executor = SerialExecutor()
     executor.bind(Problem(LOSS, 20, X.shape[1], M, 1e-2), X, y, keep_duals=False)
-    assert np.isnan(executor.run(OracleRequest(0, W, envelope=True)).class_losses).all()
+    assert np.isnan(executor.run(FindVertices(0, W, envelope=True)).class_losses).all()
 
 
 # ---------------------------------------------------------------- the parts
@@ -154,7 +154,7 @@ def test_a_class_that_tries_another_step_waits_for_its_own() -> None:
     problem, executor = Problem(LOSS, 80, d, M, 1e-2), SerialExecutor()
     executor.bind(problem, X, y, keep_duals=False)
     W, least = np.random.default_rng(3).standard_normal((d, M)), np.full(M, 1e-9)
-    stats = executor.run(OracleRequest(9, W, envelope=True, least_openness=least))
+    stats = executor.run(FindVertices(9, W, envelope=True, least_openness=least))
     old = np.stack([np.eye(d)] * M)
     memory = {
         MOMENTS: X.T @ X / 80, TURNS: np.ones((2, M)), VALUES: np.ones((3, M)),

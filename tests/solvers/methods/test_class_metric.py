@@ -13,7 +13,6 @@ from sklearn.datasets import load_digits, load_iris
 from topline import MaxHinge, OneVsAll, SerialExecutor, Softmax, Status, TopKEntropy, solve
 from topline.solvers.blocks.vertices import open_sizes
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import OracleRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.losses import TruncatedTopKEntropy
 from topline.solvers.losses.ranking import N_SUMS
@@ -31,6 +30,7 @@ from topline.solvers.methods.quasi_newton.class_metric import (
 )
 from topline.solvers.methods.quasi_newton.pairs import Pairs
 from topline.solvers.methods.quasi_newton.row_metric import MOMENTS, find_metric
+from topline.solvers.operations import FindVertices
 
 N, D, M = 60, 5, 4
 
@@ -66,11 +66,11 @@ def test_moments_are_those_of_the_rows_that_are_open_enough(make, blocks) -> Non
     counted = np.where(sizes > least, sizes, 0.0)
     assert 0 < (counted > 0).sum() < sizes.size
     executor = bound(make(X), y, blocks, weights)
-    stats = executor.run(OracleRequest(0, W, envelope=True, least_openness=least))
+    stats = executor.run(FindVertices(0, W, envelope=True, least_openness=least))
     expected = np.einsum("i,ij,ik,il->jkl", weights, counted, X, X)
     np.testing.assert_allclose(stats.moments, expected, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(stats.openness, weights @ sizes, rtol=1e-10)
-    plain = executor.run(OracleRequest(0, W, envelope=True))
+    plain = executor.run(FindVertices(0, W, envelope=True))
     assert plain.moments is None
     np.testing.assert_array_equal(plain.product, stats.product)
 
@@ -107,12 +107,12 @@ def measured(problem, stats, W, memory, passes, gap=0.5):
 
 def metric_of(W, executor, problem):
     """Return the metric at W of all rows that are open enough, what is remembered, and what was asked for."""
-    first = executor.run(OracleRequest(0, W, envelope=True))
+    first = executor.run(FindVertices(0, W, envelope=True))
     begun = with_openness(problem, measured(problem, first, W, find_metric(problem, executor.run), 1))
     later = measured(problem, first, W, begun.before.memory, 99, gap=0.2)
     memory = with_least_openness(problem, begun.before.memory, later)
     least = least_openness(memory)
-    stats = executor.run(OracleRequest(9, W, envelope=True, least_openness=least))
+    stats = executor.run(FindVertices(9, W, envelope=True, least_openness=least))
     seen = with_openness(problem, measured(problem, stats, W, memory, 99, gap=0.2))
     assert least_openness(seen.before.memory) is not None, "asked for until a point is stepped to"
     memory = with_classes(problem, seen.before.memory, seen)
@@ -180,7 +180,7 @@ def test_it_is_found_anew_after_twice_as_many_passes_and_what_it_costs() -> None
     X, y = rows()
     problem, executor = Problem(Softmax(), N, D, M, 0.03), bound(X, y)
     W = np.zeros((D, M))
-    stats = executor.run(OracleRequest(0, W, envelope=True))
+    stats = executor.run(FindVertices(0, W, envelope=True))
     _, memory, _ = metric_of(W, executor, problem)
     *_, share, found, gap_then = memory[CLASSES[1]]
     assert (share, found, gap_then) == (pytest.approx(1.0), 99, pytest.approx(0.2))
@@ -212,7 +212,7 @@ def test_rounding_that_leaves_no_metric_keeps_the_one_before() -> None:
     problem, executor = Problem(Softmax(), N, D, M, 0.03), bound(X, y)
     W = np.zeros((D, M))
     _, memory, least = metric_of(W, executor, problem)
-    stats = executor.run(OracleRequest(9, W, envelope=True, least_openness=least))
+    stats = executor.run(FindVertices(9, W, envelope=True, least_openness=least))
     broken = replace(stats, moments=-stats.moments)
     after = with_classes(problem, memory, measured(problem, broken, W, memory, 300))
     assert after[CLASSES[0]] is memory[CLASSES[0]]

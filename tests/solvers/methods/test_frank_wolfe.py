@@ -21,8 +21,8 @@ from topline import (
     solve,
 )
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import OracleRequest
 from topline.solvers.methods import METHODS
+from topline.solvers.operations import FindVertices
 
 LAM_N = [0.1, 1.0, 100.0]
 SMOOTHING = [0.0, 0.5]
@@ -245,14 +245,14 @@ def test_keyboard_interrupt_is_not_swallowed() -> None:
 
 
 def test_a_block_sums_what_its_rows_are_worth() -> None:
-    """One OracleRequest, every field of BlockStats against the reference."""
+    """One FindVertices, every field of BlockStats against the reference."""
     X, y = examples()
     loss, lam = TopKHinge(2), 0.05
     problem = Problem(loss, *X.shape, M, lam)
     W = np.random.default_rng(3).standard_normal((X.shape[1], M))
     with SerialExecutor(blocks=4) as executor:
         executor.bind(problem, X, y.astype(np.int32), keep_duals=False)
-        stats = executor.run(OracleRequest(round=0, W=W))
+        stats = executor.run(FindVertices(round=0, W=W))
     U = np.array([reference.vertex(loss, s, label) for s, label in zip(X @ W, y, strict=True)])
     np.testing.assert_allclose(stats.product, X.T @ U, atol=1e-12)
     assert stats.rows == len(y)

@@ -24,14 +24,9 @@ from topline import (
     solve,
 )
 from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem, inner
-from topline.solvers.core.requests import (
-    CurvatureRequest,
-    GramRequest,
-    PendingStep,
-    ProximalRequest,
-    SlopeRequest,
-)
+from topline.solvers.core.requests import CurvatureRequest, GramRequest, ProximalRequest, SlopeRequest
 from topline.solvers.methods.auto import AscentThenNewton
 
 N, D, M = 240, 9, 5

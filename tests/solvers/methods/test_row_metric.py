@@ -11,11 +11,10 @@ from sklearn.datasets import load_digits
 from sklearn.preprocessing import scale
 
 from topline import SerialExecutor, Softmax, Status, regularisation_path, solve
-from topline.solvers.core.block_stats import BlockStats
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import MomentsRequest, OracleRequest
 from topline.solvers.methods.quasi_newton import row_metric
 from topline.solvers.methods.quasi_newton.row_metric import METRIC, RowMetric, arrays_of_metric, open_rows
+from topline.solvers.operations import FindVertices, SumMoments, VertexSums
 
 N, D, M = 60, 5, 4
 
@@ -42,9 +41,9 @@ def test_moments_are_those_of_the_same_rows_whatever_the_blocks(make, stride) ->
     taken = slice(None, None, stride)
     expected = (X[taken] * weights[taken, None]).T @ X[taken]
     for blocks in (1, 3, 7):
-        stats = bound(make(X), y, blocks, weights).run(MomentsRequest(stride))
+        stats = bound(make(X), y, blocks, weights).run(SumMoments(stride))
         assert stats.rows == len(X[taken])
-        np.testing.assert_allclose(stats.product, expected, rtol=1e-12)
+        np.testing.assert_allclose(stats.total, expected, rtol=1e-12)
 
 
 def test_openness_of_the_softmax_is_the_variance_of_its_classes() -> None:
@@ -53,13 +52,13 @@ def test_openness_of_the_softmax_is_the_variance_of_its_classes() -> None:
     W = np.random.default_rng(2).standard_normal((D, M))
     P = np.exp(X @ W)
     P /= P.sum(axis=1, keepdims=True)
-    stats = bound(X, y).run(OracleRequest(0, W, envelope=True))
+    stats = bound(X, y).run(FindVertices(0, W, envelope=True))
     np.testing.assert_allclose(stats.openness, (P * (1.0 - P)).sum(axis=0), rtol=1e-12)
     of_rows = (P * (1.0 - P)).sum(axis=1)
     assert stats.openness_sq == pytest.approx(float(of_rows @ of_rows))
     problem = Problem(Softmax(), N, D, M, 1e-2)
     assert open_rows(problem, stats) == pytest.approx(of_rows.sum() ** 2 / (N * (of_rows @ of_rows)))
-    assert open_rows(problem, BlockStats()) == 0.0
+    assert open_rows(problem, VertexSums(product=np.zeros((D, M)))) == 0.0
 
 
 # ---------------------------------------------------------------- the metric
@@ -99,7 +98,7 @@ def test_the_first_step_of_the_softmax_is_that_of_newton(monkeypatch) -> None:
     monkeypatch.setattr(row_metric, "_ROWS_A_COLUMN", 300)
     problem = Problem(Softmax(), 300, D, M, lam)
     executor = bound(X, y)
-    stats = executor.run(OracleRequest(0, np.zeros((D, M)), envelope=True))
+    stats = executor.run(FindVertices(0, np.zeros((D, M)), envelope=True))
     metric = RowMetric.of(problem, row_metric.find_metric(problem, executor.run), stats)
     gradient = -stats.product / 300
     H = np.kron(X.T @ X / 300, (np.eye(M) - 1.0 / M) / M) + lam * np.eye(D * M)

@@ -9,9 +9,9 @@ from sklearn.preprocessing import normalize
 
 from tests.solvers.problems import Requests
 from topline import Softmax, solve
-from topline.solvers.core.requests import OracleRequest, SelectedRowsRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.core.stopping import Status
+from topline.solvers.operations import FindSelectedVertices, FindVertices
 from topline.solvers.run import left_behind
 
 N, D, M = 4800, 12, 4
@@ -59,10 +59,10 @@ def test_rows_leave_after_one_measurement_and_a_certificate_for_the_optimum_of_t
     # One round: of all rows it asks for the gradient at the start, and the certificate for that in the end.
     assert len(result.history) == 1
     assert result.history[0].relative_gap <= TOL
-    samples = [request for request in seen if isinstance(request, SelectedRowsRequest)]
+    samples = [request for request in seen if isinstance(request, FindSelectedVertices)]
     assert len(samples) >= 2
     assert all(len(request.rows) <= KEPT.sum() // 4 + 1 for request in samples)
-    assert sum(isinstance(request, OracleRequest) for request in seen) <= 2
+    assert sum(isinstance(request, FindVertices) for request in seen) <= 2
 
 
 def test_no_sample_is_taken_of_rows_that_have_to_be_read() -> None:
@@ -70,7 +70,7 @@ def test_no_sample_is_taken_of_rows_that_have_to_be_read() -> None:
     before = solve(X, Y, Softmax(), LAM, method="lbfgs", tol=1e-5)
     result, seen = without_rows("lbfgs", TOL, before.W, rows=StoredRows())
     assert result.status is Status.SOLVED
-    assert not any(isinstance(request, SelectedRowsRequest) for request in seen)
+    assert not any(isinstance(request, FindSelectedVertices) for request in seen)
 
 
 def test_weights_of_examples_count_in_the_sample() -> None:
@@ -87,7 +87,7 @@ def test_weights_that_are_far_from_the_optimum_are_left_to_the_method() -> None:
     far = solve(X, Y, Softmax(), LAM, method="lbfgs", tol=0.2).W
     result, seen = without_rows("lbfgs", 1e-4, 0.3 * far)
     assert result.status is Status.SOLVED
-    assert not any(isinstance(request, SelectedRowsRequest) for request in seen)
+    assert not any(isinstance(request, FindSelectedVertices) for request in seen)
 
 
 def test_a_step_that_the_certificate_refutes_is_gone_on_from() -> None:
@@ -109,5 +109,5 @@ def test_a_step_that_the_certificate_refutes_is_gone_on_from() -> None:
 def test_no_pass_beyond_the_budget_is_begun() -> None:
     before = solve(X, Y, Softmax(), LAM, method="lbfgs", tol=1e-5)
     result, seen = without_rows("lbfgs", TOL, before.W, max_passes=1)
-    assert not any(isinstance(request, SelectedRowsRequest) for request in seen)
+    assert not any(isinstance(request, FindSelectedVertices) for request in seen)
     assert result.passes <= 1

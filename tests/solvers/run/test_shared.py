@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from topline import SerialExecutor, TopKHinge, solve
-from topline.solvers.core.heads import CopyDualsRequest, CountHitsRequest, HeadsProblem
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import EvaluateRequest, RebuildRequest
 from topline.solvers.core.shared_scan import SharedScan
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.methods import method_named
+from topline.solvers.operations import CopyDuals, CountHits, Evaluate, HeadsProblem, Rebuild
 from topline.solvers.run import iterate
 from topline.solvers.run.shared import HeadRun, SharedPasses
 
@@ -106,10 +105,10 @@ def test_hits_that_are_counted_while_duals_are_lost_are_right_and_the_run_is_tol
     run, W = run_of(0, 1.0), np.eye(D, M)
 
     def count(executor):
-        counted = executor.count_hits(CountHitsRequest(W, 1, 0.0))
+        counted = executor.count_hits(CountHits(W, 1, 0.0))
         with pytest.raises(DualsReplacedError, match="begins at 0"):
-            executor.run(RebuildRequest(None))
-        executor.run(RebuildRequest(None))
+            executor.run(Rebuild(None))
+        executor.run(Rebuild(None))
         return counted
 
     with Forgetful(1) as executor:
@@ -164,16 +163,16 @@ def test_duals_are_copied_and_hits_counted_among_the_rows_held_out(data) -> None
         W = passes.run_all({first: trained(first)})[0].final.W
 
         def copied(executor):
-            executor.copy_duals(CopyDualsRequest(source=0, share=0.5))
-            return executor.run(RebuildRequest())
+            executor.copy_duals(CopyDuals(source=0, share=0.5))
+            return executor.run(Rebuild())
 
         def original(executor):
-            sums = executor.run(RebuildRequest())
-            return sums, executor.count_hits(CountHitsRequest(W, k=2, radius=0.0))
+            sums = executor.run(Rebuild())
+            return sums, executor.count_hits(CountHits(W, k=2, radius=0.0))
 
         passes.run_all({second: copied})
         whole, hits = passes.run_all({first: original})[0]
-        half = passes.run_all({second: lambda executor: executor.run(RebuildRequest())})[3]
+        half = passes.run_all({second: lambda executor: executor.run(Rebuild())})[3]
     assert half.product == pytest.approx(0.5 * whole.product)
     out = weights[:, 0] == 0.0
     scores = X[out].astype(float) @ W
@@ -188,7 +187,7 @@ def test_what_one_run_raises_ends_all_of_them(data) -> None:
     first, second = run_of(0, 1.0), run_of(1, 1.0)
 
     def fails(executor):
-        executor.run(EvaluateRequest(np.zeros((D, M))))
+        executor.run(Evaluate(np.zeros((D, M))))
         raise ValueError("no more")
 
     with SerialExecutor() as executor:

@@ -24,8 +24,8 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.core.requests import InsideRequest, RebuildRequest
 from topline.solvers.core.state import SolverState
+from topline.solvers.operations import PutInside, Rebuild
 from topline.solvers.run import left_behind
 
 N, LAM = 60, 0.05
@@ -195,4 +195,4 @@ def test_plain_passes_of_a_near_start_are_certified_once() -> None:
         duals=[(0, 396, before.A[kept])], duals_near=True, executor=executor,
     )  # fmt: skip
     assert result.status is Status.SOLVED
-    assert sum(isinstance(each, InsideRequest | RebuildRequest) for each in executor.seen) < 10
+    assert sum(isinstance(each, PutInside | Rebuild) for each in executor.seen) < 10

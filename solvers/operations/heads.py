@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -18,36 +19,116 @@ import numpy as np
 from topline.solvers.blocks.ascent.rows import RowNorms
 from topline.solvers.blocks.ascent.thread_choice import Helpers
 from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.shared.open_duals import OpenDuals
-from topline.solvers.blocks.shared.tile_work import TileWork, work_through
-from topline.solvers.core.block_stats import BlockStats
+from topline.solvers.blocks.open_duals import OpenDuals
+from topline.solvers.blocks.tile_work import TileWork, work_through
+from topline.solvers.core.answers import Answer
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import row_runs
-from topline.solvers.core.heads import (
-    CopyDualsRequest,
-    CountHitsRequest,
-    HeadCall,
-    HeadRequests,
-    HeadsProblem,
-    HeadStats,
-    PendingHeadSteps,
-    Sums,
-)
 from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import (
-    EvaluateRequest,
-    InsideRequest,
-    OracleRequest,
-    RebuildRequest,
-    Request,
-)
+from topline.solvers.core.requests import Request
 from topline.solvers.core.rows import RowSource, compute_dtype, kept_in_memory
 from topline.solvers.core.shared_scan import SharedScan
 from topline.solvers.core.tiles import Tile, TileReader
 from topline.solvers.crew import ALONE, Crew
+from topline.solvers.operations.base import Operation, TileOperation, answer_of
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class HeadsProblem:
+    """What all heads have in common: n rows of d features in m classes, and how many heads there are at most.
+
+    The memory for dual variables is shared out among so many.
+    """
+
+    n: int
+    d: int
+    m: int
+    most: int = 1
+
+
+@dataclass(frozen=True)
+class CopyDuals:
+    """Start from `share` times the dual variables of another head, after its `pending_step`.
+
+    Rows may then lie outside the head's domains; those that it holds out are 0.
+    """
+
+    source: int
+    share: float = 1.0
+    pending_step: PendingStep | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class CountHits:
+    """Count the rows of weight 0 that have their class among the first k under W (d, m), with bounds.
+
+    `radius` is how far the exact solution may lie from W; a row of class c counts `class_weights[c]` times.
+    """
+
+    W: Float64Array
+    k: int
+    radius: float
+    class_weights: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Hits(Answer):
+    """Hits among rows that are held out."""
+
+    count: HitCount
+
+
+@dataclass(frozen=True, eq=False)
+class HeadCall:
+    """One request of one head, and what it is: its problem, and which column of the weights is its own."""
+
+    head: int
+    problem: Problem
+    column: int
+    request: Request | Operation[Answer] | CopyDuals | CountHits
+
+
+@dataclass(frozen=True, eq=False)
+class HeadRequests:
+    """The calls of all heads that are waiting, to be answered in one reading, and the heads that are done."""
+
+    calls: tuple[HeadCall, ...]
+    ended: tuple[int, ...] = ()
+
+    @property
+    def pending_step(self) -> PendingHeadSteps:
+        """The steps that the heads have not yet applied, by head."""
+        steps = {call.head: getattr(call.request, "pending_step", None) for call in self.calls}
+        return PendingHeadSteps({head: step for head, step in steps.items() if step is not None})
+
+
+@dataclass(frozen=True)
+class PendingHeadSteps:
+    """The pending step of each head that has one."""
+
+    steps: Mapping[int, PendingStep] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadStats:
+    """The sums of each head over the rows of one or more blocks; `merge` adds them head by head."""
+
+    parts: Mapping[int, Answer]
+    seconds_products: float = 0.0
+    seconds_kernels: float = 0.0
+
+    def merge(self, other: HeadStats) -> HeadStats:
+        """Return the sums over the rows of both, which have answered the same calls."""
+        return HeadStats(
+            {head: sums.merge(other.parts[head]) for head, sums in self.parts.items()},
+            self.seconds_products + other.seconds_products,
+            self.seconds_kernels + other.seconds_kernels,
+        )
+
 
 #: Rows of A of every head, with the head's problem and its column of the weights.
 HeadRows: TypeAlias = Mapping[int, tuple[Problem, int, FloatArray]]
@@ -57,7 +138,7 @@ class HeadBlocks:
     """A contiguous run of examples, with the dual variables of every head.
 
     The parameters are those of `Block`, but that `weights` (stop - start, columns) has a column for each
-    group of heads, and `dual_bytes` is for all of them (`topline.solvers.blocks.shared.open_duals`).
+    group of heads, and `dual_bytes` is for all of them (`topline.solvers.blocks.open_duals`).
     """
 
     def __init__(
@@ -92,13 +173,13 @@ class HeadBlocks:
         """
         for head in request.ended:
             self._forget(head)
-        answers: dict[int, Sums] = {}
-        works: dict[int, TileWork] = {}
+        answers: dict[int, Answer] = {}
+        works: dict[int, TileWork[Answer]] = {}
         sweeps: list[HeadCall] = []
         hits: dict[int, _Hits] = {}
         # Copies come first: what they are taken from does not move meanwhile.
         for call in request.calls:
-            if isinstance(call.request, CopyDualsRequest):
+            if isinstance(call.request, CopyDuals):
                 answers[call.head] = self._copy_duals(call, call.request)
             elif self._open is not None and _widens(call.request):
                 self._open.widen(call.head)
@@ -106,19 +187,19 @@ class HeadBlocks:
         with np.errstate(over="ignore", invalid="ignore"):
             for call in request.calls:
                 match call.request:
-                    case OracleRequest() | EvaluateRequest() | RebuildRequest():
+                    case TileOperation():
                         block = self._of(call.head, call.problem, call.column)
-                        works[call.head] = block.work_of(call.request, crew)
-                    case CountHitsRequest():
+                        works[call.head] = call.request.work(block, crew)
+                    case CountHits():
                         hits[call.head] = _Hits(self._weights[call.column], call.request, self.start)
-                    case CopyDualsRequest():
+                    case CopyDuals():
                         pass
                     case _:
                         sweeps.append(call)
             answers |= self._answered(sweeps, list(works.values()), list(hits.values()), threads)
-        answers |= {head: work.stats() for head, work in works.items()}
-        answers |= {head: one.count for head, one in hits.items()}
-        sums = [one for one in answers.values() if isinstance(one, BlockStats)]
+        answers |= {head: work.answer() for head, work in works.items()}
+        answers |= {head: Hits(count=one.count) for head, one in hits.items()}
+        sums = [one for one in answers.values() if isinstance(one, Answer)]
         return HeadStats(
             answers, sum(one.seconds_products for one in sums), sum(one.seconds_kernels for one in sums)
         )
@@ -143,7 +224,7 @@ class HeadBlocks:
         """Return the rows [start, stop) of A of every head, by their numbers in the problem."""
         steps = {} if pending is None else pending.steps
         return {
-            head: (*self._known[head], block.duals(steps.get(head), start, stop))
+            head: (*self._known[head], block.dual_rows(steps.get(head), start, stop))
             for head, block in self._heads.items()
         }
 
@@ -183,7 +264,7 @@ class HeadBlocks:
         if block is not None and self._open is not None:
             self._open.forget(head, block)
 
-    def _copy_duals(self, call: HeadCall, request: CopyDualsRequest) -> BlockStats:
+    def _copy_duals(self, call: HeadCall, request: CopyDuals) -> Answer:
         """Give a head the dual variables of another one; of rows that were lost with it, none."""
         block, source = self._new(call.head, call.problem, call.column), self._heads.get(request.source)
         if source is not None and self._known[request.source][1] == call.column:
@@ -195,9 +276,9 @@ class HeadBlocks:
                 block.copy_duals(source, request.share, request.pending_step)
         elif source is not None:
             for start, stop in row_runs(self.start, self.stop, self.problem.m):
-                rows = source.duals(request.pending_step, start, stop)
+                rows = source.dual_rows(request.pending_step, start, stop)
                 block.load_duals(start, np.asarray(rows * rows.dtype.type(request.share)))
-        return BlockStats(rows=self.stop - self.start)
+        return Answer()
 
     def _count(self, hits: Sequence[_Hits]) -> None:
         for tile in self._tiles.read(self._dtype):
@@ -205,8 +286,12 @@ class HeadBlocks:
                 one.take(tile)
 
     def _answered(
-        self, sweeps: Sequence[HeadCall], works: Sequence[TileWork], hits: Sequence[_Hits], threads: int
-    ) -> dict[int, Sums]:
+        self,
+        sweeps: Sequence[HeadCall],
+        works: Sequence[TileWork[Answer]],
+        hits: Sequence[_Hits],
+        threads: int,
+    ) -> dict[int, Answer]:
         """Answer requests that visit rows one by one, and do what goes through the tiles.
 
         Where rows lie in memory all of it goes on at the same time, on `threads`, in parts of their number.
@@ -223,7 +308,7 @@ class HeadBlocks:
         blocks = {call.head: self._of(call.head, call.problem, call.column) for call in sweeps}
         wide = [call.head for call in sweeps if _widens(call.request)]
         groups = [list(blocks)] if self._open is None else self._open.groups(blocks, wide, threads)
-        answers: dict[int, Sums] = {}
+        answers: dict[int, Answer] = {}
         for group in groups if blocks else ():
             calls = [call for call in sweeps if call.head in group]
             answers |= self._swept(calls, beside, threads, kept=kept)
@@ -232,7 +317,7 @@ class HeadBlocks:
 
     def _swept(
         self, calls: Sequence[HeadCall], beside: Sequence[Callable[[], Any]], threads: int, *, kept: bool
-    ) -> dict[int, Sums]:
+    ) -> dict[int, Answer]:
         """Sweep several heads at the same time, and do what is there to do `beside` them."""
         together = len(calls) > 1 and not kept
         at_once = len(calls) if together else min(threads, len(calls) + len(beside))
@@ -243,9 +328,9 @@ class HeadBlocks:
         if together:
             self._X.begin(len(calls))
 
-        def answer(call: HeadCall) -> BlockStats:
+        def answer(call: HeadCall) -> Any:
             try:
-                return self._heads[call.head].run(_plain(call), each)
+                return answer_of(self._heads[call.head], _plain(call), each)
             finally:
                 if together:
                     self._X.leave()
@@ -258,7 +343,7 @@ class HeadBlocks:
 class _Hits:
     """Hits of one head among the rows that it holds out."""
 
-    def __init__(self, weights: Float64Array, request: CountHitsRequest, first_row: int) -> None:
+    def __init__(self, weights: Float64Array, request: CountHits, first_row: int) -> None:
         self._weights, self._request, self._first_row = weights, request, first_row
         self.count = HitCount(0, 0, 0, 0)
 
@@ -292,15 +377,15 @@ def _dealt(items: Sequence[T], parts: int) -> list[Sequence[T]]:
     return [items[part::parts] for part in range(min(parts, len(items)))]
 
 
-def _widens(request: Request | CopyDualsRequest | CountHitsRequest) -> bool:
+def _widens(request: Any) -> bool:
     """Return whether a request has the dual variables in float64 from then on."""
-    if isinstance(request, EvaluateRequest):
-        return False
-    return isinstance(request, InsideRequest) or bool(getattr(request, "exact", False))
+    if isinstance(request, Operation):
+        return request.widens
+    return bool(getattr(request, "exact", False))
 
 
-def _plain(call: HeadCall) -> Request:
-    if isinstance(call.request, CopyDualsRequest | CountHitsRequest):
+def _plain(call: HeadCall) -> Any:
+    if isinstance(call.request, CopyDuals | CountHits):
         raise TypeError(f"{type(call.request).__name__} is no request of a block alone")
     return call.request
 

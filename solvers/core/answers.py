@@ -1,4 +1,8 @@
-"""The small reduction of a round: what a block returns, and how blocks are summed.
+"""What blocks answer, and how the answers of blocks are added up.
+
+An answer is a small frozen dataclass whose fields say how they merge: numbers and arrays add, and a field
+that does not add names its rule (`merged_by`).  The products are carried whole: the curvature of a step is
+the squared norm of a *sum* of products, so nothing may be squared before all blocks are in.
 
 The sum runs over a fixed binary tree of block indices.  Node (level, place) stands for the blocks
 [place * 2^level, (place + 1) * 2^level) below the number of blocks; a node whose sibling lies wholly beyond
@@ -8,35 +12,89 @@ does not depend on who computed what, or in which order.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from topline.solvers.core.kernel_rows import Change, PickedRows
-from topline.solvers.core.risks import LargestLosses
 from topline.solvers.errors import StateLostError
-from topline.solvers.typing import Float64Array, FloatArray
+from topline.solvers.typing import FloatArray
 
-T = TypeVar("T")
+A = TypeVar("A", bound="Answer")
 
-#: What blocks give that is no sum of numbers.
-_JOINED = {
-    "product",
-    "class_losses",
-    "openness",
-    "moments",
-    "stretch",
-    "largest",
-    "picked",
-    "change",
-    "values",
-}
+_RULE = "merge"
 
 
-@dataclass(frozen=True, eq=False)
-class BlockStats:
+def merged_by(rule: Callable[[Any, Any], Any], default: Any = None) -> Any:
+    """Return the field of an answer that merges by a rule of its own, such as `max`."""
+    return field(default=default, metadata={_RULE: rule})
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Answer:
+    """What some blocks answer to an operation; None in a field stands for nothing to add.
+
+    Attributes
+    ----------
+    seconds_products : time in products with X and in reading it, summed over blocks.
+    seconds_kernels : time in everything per row, summed over blocks.
+    """
+
+    seconds_products: float = 0.0
+    seconds_kernels: float = 0.0
+
+    def merge(self, other: Self) -> Self:
+        """Return the answer of the blocks of both; those of `other` come after these."""
+        merged: dict[str, Any] = {}
+        for part in fields(self):
+            left, right = getattr(self, part.name), getattr(other, part.name)
+            if left is None or right is None:
+                merged[part.name] = right if left is None else left
+            else:
+                merged[part.name] = part.metadata.get(_RULE, operator.add)(left, right)
+        return type(self)(**merged)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LossAnswer(Answer):
+    """Sums over the rows of some blocks, each row times its weight.
+
+    Attributes
+    ----------
+    rows : examples summed over.
+    loss : sum Phi_gamma at the scores that the operation says.
+    active : rows that take part: those with a loss, or whose u_i is not 0.
+    """
+
+    rows: int = 0
+    loss: float = 0.0
+    active: int = 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VectorSums(LossAnswer):
+    """Sums over vectors u_i (m,) of the rows, such as vertices or changes of alpha_i.
+
+    Attributes
+    ----------
+    product : (d, m) sum x_i u_i^T, in float64 unless an operation says otherwise.
+    conjugate_u : sum b(u_i), b(u) = -Phi*(-u), which is -<delta_i, u_i> for the hinges; of a change of A what
+        sum b(alpha_i) changes by.
+    alpha_u : sum <alpha_i, u_i>; 0 where no A is kept.
+    u_sq : sum |u_i|^2.
+    """
+
+    product: FloatArray
+    conjugate_u: float = 0.0
+    alpha_u: float = 0.0
+    u_sq: float = 0.0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BlockStats(VectorSums):
     """Sums over the rows of one or more blocks, each row times its weight; `merge` adds them.
 
     The product is carried whole: the curvature of a step is the squared norm of a *sum* of products, so
@@ -82,57 +140,19 @@ class BlockStats:
         of several blocks lie one below the other.
     """
 
-    rows: int = 0
-    product: FloatArray | None = None
-    class_losses: Float64Array | None = None
-    openness: Float64Array | None = None
-    openness_sq: float = 0.0
-    moments: Float64Array | None = None
-    largest: LargestLosses | None = None
-    conjugate_u: float = 0.0
-    alpha_u: float = 0.0
-    u_sq: float = 0.0
+    product: Any = None
     alpha_sq: float = 0.0
     conjugate_alpha: float = 0.0
-    loss: float = 0.0
     shifted_loss: float = 0.0
-    stretch: float = 0.0
-    active: int = 0
+    stretch: float = merged_by(max, 0.0)
     visited: int = 0
     left: float = 0.0
-    seconds_products: float = 0.0
-    seconds_kernels: float = 0.0
     stale: int = 0
     rise: float = 0.0
     roots: float = 0.0
-    picked: PickedRows | None = None
-    change: Change | None = None
-    values: FloatArray | None = None
-
-    @classmethod
-    def zero(cls) -> BlockStats:
-        """Return the neutral element of `merge`."""
-        return cls()
-
-    def merge(self, other: BlockStats) -> BlockStats:
-        """Return the sums over the rows of both."""
-        values = {
-            field.name: getattr(self, field.name) + getattr(other, field.name)
-            for field in fields(self)
-            if field.name not in _JOINED
-        }
-        return BlockStats(
-            product=_joined(self.product, other.product, _sum),
-            class_losses=_joined(self.class_losses, other.class_losses, _sum),
-            openness=_joined(self.openness, other.openness, _sum),
-            moments=_joined(self.moments, other.moments, _sum),
-            stretch=max(self.stretch, other.stretch),
-            largest=_joined(self.largest, other.largest, LargestLosses.merge),
-            picked=_joined(self.picked, other.picked, PickedRows.merge),
-            change=_joined(self.change, other.change, Change.merge),
-            values=_joined(self.values, other.values, lambda above, below: np.concatenate([above, below])),
-            **values,
-        )
+    picked: PickedRows | None = merged_by(PickedRows.merge)  # noqa: RUF009
+    change: Change | None = merged_by(Change.merge)  # noqa: RUF009
+    values: FloatArray | None = merged_by(lambda above, below: np.concatenate([above, below]))  # noqa: RUF009
 
 
 class Node(NamedTuple):
@@ -142,8 +162,8 @@ class Node(NamedTuple):
     place: int
 
 
-class TreeMerger:
-    """Adds up BlockStats along the fixed tree, in whatever order they come.
+class TreeMerger(Generic[A]):
+    """Adds up answers along the fixed tree, in whatever order they come.
 
     It merges as soon as both children of a node are there, so a run in block order holds about log2(blocks)
     parts.
@@ -151,9 +171,9 @@ class TreeMerger:
 
     def __init__(self, blocks: int) -> None:
         self._blocks = blocks
-        self._parts: dict[Node, BlockStats] = {}
+        self._parts: dict[Node, A] = {}
 
-    def add(self, node: Node, stats: BlockStats) -> None:
+    def add(self, node: Node, answer: A) -> None:
         """Take the sum over the blocks of one node."""
         while not self._is_root(node):
             sibling = Node(node.level, node.place ^ 1)
@@ -161,16 +181,16 @@ class TreeMerger:
                 other = self._parts.pop(sibling, None)
                 if other is None:
                     break
-                left, right = (stats, other) if node.place < sibling.place else (other, stats)
-                stats = left.merge(right)
+                left, right = (answer, other) if node.place < sibling.place else (other, answer)
+                answer = left.merge(right)
             node = Node(node.level + 1, node.place >> 1)
-        self._parts[node] = stats
+        self._parts[node] = answer
 
-    def parts(self) -> list[tuple[Node, BlockStats]]:
+    def parts(self) -> list[tuple[Node, A]]:
         """Return what could not be merged further, in block order."""
         return sorted(self._parts.items(), key=lambda part: part[0].place << part[0].level)
 
-    def total(self) -> BlockStats:
+    def total(self) -> A:
         """Return the sum over all blocks; StateLostError where some are missing."""
         parts = self.parts()
         if len(parts) != 1 or not self._is_root(parts[0][0]):
@@ -186,19 +206,9 @@ def leaf(block: int) -> Node:
     return Node(0, block)
 
 
-def tree_total(parts: Iterable[tuple[Node, BlockStats]], blocks: int) -> BlockStats:
+def tree_total(parts: Iterable[tuple[Node, A]], blocks: int) -> A:
     """Merge parts that together cover all blocks; StateLostError where some are missing."""
-    merger = TreeMerger(blocks)
-    for node, stats in parts:
-        merger.add(node, stats)
+    merger: TreeMerger[A] = TreeMerger(blocks)
+    for node, answer in parts:
+        merger.add(node, answer)
     return merger.total()
-
-
-def _joined(left: T | None, right: T | None, join: Callable[[T, T], T]) -> T | None:
-    if left is None or right is None:
-        return right if left is None else left
-    return join(left, right)
-
-
-def _sum(left: FloatArray, right: FloatArray) -> Any:
-    return left + right

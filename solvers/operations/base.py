@@ -1,0 +1,117 @@
+"""What an operation is: a question that the coordinator asks of every block, whose answers add up.
+
+An operation is a value: it can be sent to another machine, sent again, and compared.  One file holds all of
+it: what it asks, what a block does with it, the answer, whose fields say how they merge, and how it is asked
+where weights are those of a feature map, or where the risk is not the mean of the losses.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+import numpy as np
+
+from topline.solvers.blocks.block import Block
+from topline.solvers.blocks.tile_work import TileWork, work_through
+from topline.solvers.core.answers import Answer, BlockStats
+from topline.solvers.core.dual_points import PendingStep
+from topline.solvers.core.requests import Request
+from topline.solvers.core.risks import AverageTopK
+from topline.solvers.core.traffic import Traffic
+from topline.solvers.crew import Crew
+from topline.solvers.operations.map_view import MapView
+
+A = TypeVar("A", bound=Answer)
+A_co = TypeVar("A_co", bound=Answer, covariant=True)
+
+
+class Operation(ABC, Generic[A_co]):
+    """What is asked of every block; to inherit as a frozen dataclass.
+
+    A block answers the same operation with the same sums however often it comes, and changes nothing more.
+
+    Attributes
+    ----------
+    pending_step : the step that a block applies to A first, where it has not done so.
+    """
+
+    pending_step: PendingStep | None = None
+
+    @property
+    def widens(self) -> bool:
+        """Whether dual variables are in float64 from then on."""
+        return False
+
+    @abstractmethod
+    def answer(self, block: Block, crew: Crew) -> A_co:
+        """Return the answer of one block, on the threads of a crew; it does not depend on how many.
+
+        Raises NonFiniteError naming the rows where features are NaN or infinite, StateLostError where a
+        step refers to a round that this block has not seen.
+        """
+
+    def through(self, run: Runner, view: MapView) -> A_co:
+        """Return the answer at weights V of a feature map, of blocks that know W = L V alone."""
+        del view
+        return run(self)
+
+    def on_largest(self, run: Runner, risk: AverageTopK, n: int) -> A_co:
+        """Return the answer for the mean of the k largest of n losses, from the blocks' own."""
+        del risk, n
+        return run(self)
+
+
+class TileOperation(Operation[A]):
+    """An operation that takes the tiles one by one: many of these go through one reading of the rows."""
+
+    @abstractmethod
+    def work(self, block: Block, crew: Crew) -> TileWork[A]:
+        """Return what is done with each tile; a crew works on it."""
+
+    def answer(self, block: Block, crew: Crew) -> A:
+        """Return the answer of one block."""
+        work = self.work(block, crew)
+        work_through(block.tiles, [work], crew)
+        return work.answer()
+
+
+class Runner(Protocol):
+    """Runs an operation on every block and returns the sum of the answers."""
+
+    @overload
+    def __call__(self, operation: Operation[A], /) -> A: ...
+
+    @overload
+    def __call__(self, operation: Request, /) -> BlockStats: ...
+
+    def __call__(self, operation: Any, /) -> Any:
+        """Return the answer of all blocks."""
+        ...
+
+
+class OperationRunner(Protocol):
+    """Runs operations on all examples of a bound problem: all that a run needs once it has begun."""
+
+    @property
+    def workers(self) -> int:
+        """How many blocks run at the same time."""
+        ...
+
+    @property
+    def run(self) -> Runner:
+        """Run an operation on every block and return the sum."""
+        ...
+
+    def traffic(self) -> Traffic:
+        """Return what was moved and who worked since `bind`; it asks nobody and costs next to nothing."""
+        ...
+
+
+def answer_of(block: Any, operation: Any, threads: int) -> Any:
+    """Return the answer of one block on so many threads."""
+    # Overflow shows in the sums, which the coordinator checks.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if isinstance(block, Block) and isinstance(operation, Operation):
+            return operation.answer(block, block.crew(threads))
+        return block.run(operation, threads)

@@ -1,0 +1,148 @@
+"""The losses at weights, and what D of the kept A is made of besides W."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from topline.solvers.blocks.block import Block
+from topline.solvers.blocks.stretch import least_stretch, slack_of
+from topline.solvers.blocks.tile_work import FLOAT64, TileWork
+from topline.solvers.blocks.vertices import vertices_of
+from topline.solvers.core.answers import LossAnswer, merged_by
+from topline.solvers.core.clock import Clock
+from topline.solvers.core.dual_points import PendingStep
+from topline.solvers.core.risks import AverageTopK
+from topline.solvers.core.rows import is_sparse
+from topline.solvers.core.tiles import Scratch, Tile
+from topline.solvers.crew import Crew
+from topline.solvers.losses import ranking
+from topline.solvers.operations.base import Runner, TileOperation
+from topline.solvers.operations.largest import find_largest, risk_of
+from topline.solvers.operations.map_view import MapView
+from topline.solvers.typing import Float64Array, FloatArray
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Evaluation(LossAnswer):
+    """The losses; `loss` is the true one, Phi_gamma where smoothing > 0.
+
+    Attributes
+    ----------
+    shifted_loss : sum Phi(W^T x_i + gamma alpha_i); equal to `loss` where smoothing is 0.
+    alpha_sq : sum |alpha_i|^2; 0 where no A is kept.
+    conjugate_alpha : sum -Phi*(-alpha_i) of the kept A, where that is not linear.
+    stretch : the least c at which no row has a loss at c W; inf where there is none, 0 where it was not asked
+        for.
+    row_sum : (d, 1) sum x_i, where the `total` was asked for.
+    row_sq : sum |x_i|^2, likewise.
+    """
+
+    shifted_loss: float
+    alpha_sq: float = 0.0
+    conjugate_alpha: float = 0.0
+    stretch: float = merged_by(max, 0.0)
+    row_sum: Float64Array | None = None
+    row_sq: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluate(TileOperation[Evaluation]):
+    """Sum the losses at W (d, m), after applying `pending_step`; U and A stay as they are.
+
+    Attributes
+    ----------
+    exact : products in float64, not in the precision of the features.
+    total : whether the answer has the sum of the rows, unless the features are sparse.
+    stretched : whether it has the stretch of W at which a hinge vanishes.
+    """
+
+    W: Float64Array
+    pending_step: PendingStep | None = None
+    exact: bool = True
+    total: bool = False
+    stretched: bool = False
+
+    def work(self, block: Block, crew: Crew) -> TileWork[Evaluation]:
+        """Return what is done with each tile."""
+        return _Evaluate(self, block, crew)
+
+    def through(self, run: Runner, view: MapView) -> Evaluation:
+        """Return the losses at weights V of a feature map; only W has a direction that rows share."""
+        return run(replace(self, W=view.class_weights(self.W), total=False))
+
+    def on_largest(self, run: Runner, risk: AverageTopK, n: int) -> Evaluation:
+        """Return n times the risk in the place of the sum of the losses."""
+        found = find_largest(run, self.W, risk, n, exact=self.exact)
+        loss = risk_of(found.largest, risk, n)
+        return Evaluation(
+            rows=found.rows,
+            loss=loss,
+            shifted_loss=loss,
+            active=found.active,
+            seconds_products=found.seconds_products,
+            seconds_kernels=found.seconds_kernels,
+        )
+
+
+class _Evaluate:
+    """The losses of tile after tile."""
+
+    def __init__(self, operation: Evaluate, block: Block, crew: Crew) -> None:
+        problem, rows = block.problem, block.tiles.rows
+        self.clock, self.dtype = Clock(), FLOAT64 if operation.exact else block.dtype
+        self.W = np.ascontiguousarray(operation.W, dtype=self.dtype)
+        self._problem, self._tiles, self._operation = problem, block.tiles, operation
+        self._duals = block.duals_if_kept()
+        self._smoothed = problem.smoothing > 0
+        self._plain = vertices_of(problem, rows, smoothed=True, crew=crew)
+        self._shifted = (
+            vertices_of(problem, rows, smoothed=False, crew=crew) if self._smoothed else self._plain
+        )
+        self._scratch = Scratch(rows, problem.m, self.dtype) if self._smoothed else None
+        self._sums, self._shifted_sums = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
+        self._row_sum: Float64Array | None = None
+        self._rows = 0
+        self._alpha_sq = self._conjugate_alpha = self._row_sq = 0.0
+        self._stretch = 0.0
+
+    def take(self, tile: Tile, scores: FloatArray) -> None:
+        """Add the losses of a tile."""
+        y, weights = self._tiles.labels_and_weights(tile.rows)
+        duals, operation = self._duals, self._operation
+        if operation.stretched and self._stretch < np.inf:
+            slack = slack_of(tile.X, self.W)
+            self._stretch = least_stretch(self._problem.form, scores, y, weights, slack, self._stretch)
+        if operation.total and not is_sparse(tile.X):
+            own = Tile(tile.number, tile.start, tile.stop, tile.X, y, weights)
+            self._row_sum, self._row_sq = own.added_to(self._row_sum, self._row_sq)
+            self.clock.product()
+        if duals is not None:
+            A = duals.rows_after(tile.number, tile.start, tile.stop, operation.pending_step)
+            self._alpha_sq += duals.squares(A, tile.rows)
+            if not self._problem.form.linear_conjugate:
+                self._conjugate_alpha += duals.conjugates(A, tile.rows)
+            if self._scratch is not None:
+                raised = self._scratch.copy_of(scores)
+                duals.lift(raised, A, tile.rows)
+                self._shifted.find(raised, y, weights, self._shifted_sums)
+        self._plain.find(scores, y, weights, self._sums)
+        self._rows += tile.stop - tile.start
+        self.clock.row_work()
+
+    def answer(self) -> Evaluation:
+        """Return the sums over all tiles that were taken."""
+        loss = float(self._sums[ranking.LOSS])
+        return Evaluation(
+            rows=self._rows,
+            loss=loss,
+            shifted_loss=float(self._shifted_sums[ranking.LOSS]) if self._smoothed else loss,
+            alpha_sq=self._alpha_sq,
+            conjugate_alpha=self._conjugate_alpha,
+            stretch=self._stretch,
+            row_sum=self._row_sum,
+            row_sq=self._row_sq,
+            active=int(self._sums[ranking.ACTIVE]),
+            **self.clock.seconds(),
+        )

@@ -1,0 +1,176 @@
+"""The dual variables as a whole: summed as they are kept, put inside their domains, or set from weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from topline.solvers.blocks.block import Block
+from topline.solvers.blocks.tile_work import FLOAT64, TileWork
+from topline.solvers.blocks.vertices import DenseVertices, accumulate_rows
+from topline.solvers.core.answers import Answer, LossAnswer
+from topline.solvers.core.clock import Clock
+from topline.solvers.core.dual_points import PendingStep
+from topline.solvers.core.tiles import Scratch, Tile
+from topline.solvers.crew import Crew
+from topline.solvers.losses import ranking
+from topline.solvers.operations.base import Operation, Runner, TileOperation
+from topline.solvers.operations.map_view import MapView
+from topline.solvers.typing import Float64Array, FloatArray
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DualSums(LossAnswer):
+    """What W(A) and D are made of: `product` (d, m) sum x_i alpha_i^T, sum b(alpha_i), sum |alpha_i|^2.
+
+    `loss` and `active` are those at the weights that A was set from, else 0.
+    """
+
+    product: Float64Array
+    conjugate: float
+    alpha_sq: float
+
+
+@dataclass(frozen=True)
+class Rebuild(TileOperation[DualSums]):
+    """Sum x_i alpha_i^T, b(alpha_i) and |alpha_i|^2 from the stored A with float64 products.
+
+    Attributes
+    ----------
+    exact : A is in float64 from then on, with every row inside its domain to that precision.
+    inside : every row is put at the nearest point of its domain first: A may come from anywhere.
+    feasible : rows that float32 has rounded are so for the sums alone, which are those of `share` times these
+        rows, and A stays as it is.
+    """
+
+    pending_step: PendingStep | None = None
+    exact: bool = False
+    inside: bool = False
+    feasible: bool = False
+    share: float = 1.0
+
+    @property
+    def widens(self) -> bool:
+        """Whether dual variables are in float64 from then on."""
+        return self.exact
+
+    def work(self, block: Block, crew: Crew) -> TileWork[DualSums]:
+        """Return what is done with each tile."""
+        if self.exact:
+            block.duals_after(self.pending_step).widen()
+        if self.inside:
+            block.duals_after(self.pending_step).put_inside()
+        return _Rebuild(self, block, crew)
+
+    def through(self, run: Runner, view: MapView) -> DualSums:
+        """Return the sums at weights V of a feature map."""
+        answer = run(self)
+        return replace(answer, product=view.summed(answer.product))
+
+
+class _Rebuild:
+    """What W and D of eq. 2 and 3 are made of, tile after tile."""
+
+    W: FloatArray | None = None
+
+    def __init__(self, operation: Rebuild, block: Block, crew: Crew) -> None:
+        self.clock, self.dtype = Clock(), FLOAT64
+        self._tiles, self._duals, self._operation, self._crew = block.tiles, block.duals, operation, crew
+        self._product = np.zeros((block.problem.m, block.problem.d))
+        self._rows = 0
+        self._b = self._alpha_sq = 0.0
+
+    def take(self, tile: Tile, scores: FloatArray) -> None:
+        """Add the dual rows of a tile."""
+        duals, operation = self._duals, self._operation
+        A = duals.rows_after(tile.number, tile.start, tile.stop, operation.pending_step)
+        A = duals.feasible(A, tile.rows) if operation.feasible else A.astype(np.float64)
+        A = A if operation.share == 1.0 else operation.share * A
+        self._b += duals.conjugates(A, tile.rows)
+        self._alpha_sq += duals.squares(A, tile.rows)
+        self.clock.row_work()
+        weights = self._tiles.labels_and_weights(tile.rows)[1]
+        accumulate_rows(tile.X, A, weights, self._product, self._crew)
+        self._rows += tile.stop - tile.start
+        self.clock.product()
+
+    def answer(self) -> DualSums:
+        """Return the sums over all tiles that were taken."""
+        return DualSums(
+            rows=self._rows,
+            product=np.ascontiguousarray(self._product.T),
+            conjugate=self._b,
+            alpha_sq=self._alpha_sq,
+            **self.clock.seconds(),
+        )
+
+
+@dataclass(frozen=True)
+class PutInside(Operation[Answer]):
+    """Keep A in float64 from now on, every row that float32 had rounded inside its domain; sum nothing.
+
+    Where `anyway`, rows in float64 are put inside as well, for changes in float32 have been added to them.
+    """
+
+    pending_step: PendingStep | None = None
+    anyway: bool = False
+
+    @property
+    def widens(self) -> bool:
+        """Whether dual variables are in float64 from then on."""
+        return True
+
+    def answer(self, block: Block, crew: Crew) -> Answer:
+        """Put the rows of a block inside."""
+        duals = block.duals_after(self.pending_step)
+        duals.widen()
+        if self.anyway:
+            duals.put_inside()
+        return Answer()
+
+
+@dataclass(frozen=True, eq=False)
+class TakeGradients(Operation[DualSums]):
+    """Set A to `share` times -grad Phi_gamma at the scores of W (d, m), in float64, and sum it.
+
+    Only for a problem that is smooth.  The losses of the answer are Phi_gamma at W.
+    """
+
+    W: Float64Array
+    share: float = 1.0
+
+    def answer(self, block: Block, crew: Crew) -> DualSums:
+        """Set the dual rows of a block, and sum what W and D are made of."""
+        clock, problem, tiles, duals = Clock(), block.problem, block.tiles, block.duals
+        scratch = Scratch(tiles.rows, problem.m, FLOAT64, crew)
+        gradients = DenseVertices(problem, smoothed=True, crew=crew)
+        product = np.zeros((problem.m, problem.d))
+        sums = np.zeros(ranking.N_SUMS)
+        b = alpha_sq = 0.0
+        for tile in tiles.read(FLOAT64):
+            U = scratch.scores_of(tile.X, self.W)
+            clock.product()
+            gradients.find(U, tile.y, tile.weights, sums)
+            if self.share != 1.0:
+                U *= self.share
+            duals.load(tile.start, U)
+            b += duals.conjugates(U, tile.rows)
+            alpha_sq += duals.squares(U, tile.rows)
+            clock.row_work()
+            gradients.accumulate(tile.X, product)
+            clock.product()
+        return DualSums(
+            rows=block.stop - block.start,
+            product=np.ascontiguousarray(product.T),
+            conjugate=b,
+            alpha_sq=alpha_sq,
+            loss=float(sums[ranking.LOSS]),
+            active=int(sums[ranking.ACTIVE]),
+            **clock.seconds(),
+        )
+
+    def through(self, run: Runner, view: MapView) -> DualSums:
+        """Return the sums at weights V of a feature map."""
+        answer = run(replace(self, W=view.class_weights(self.W)))
+        return replace(answer, product=view.summed(answer.product))
