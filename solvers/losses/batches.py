@@ -31,7 +31,7 @@ def update_rows(
     work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
     q, rho, margins, alpha = borrowed(q), borrowed(rho), borrowed(margins), borrowed(alpha)
     for i in range(q.shape[0]):
-        column(q[i], y[i], c[i], c_own[i], rho, margins, alpha[i], work, index_work, -1.0)
+        column(q[i], y[i], c[i], c_own[i], rho, margins, alpha[i], work, index_work, False)
     keep(owners)
 
 

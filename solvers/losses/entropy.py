@@ -25,13 +25,10 @@ _AT_CAP = 1e-4
 
 @column_function
 def _column(
-    q: Any, y: Any, c: Any, _c: Any, rho: Any, _m: Any, out: Any, work: Any, _i: Any, guess: Any
+    q: Any, y: Any, c: Any, _c: Any, rho: Any, _m: Any, out: Any, work: Any, _i: Any, single: Any
 ) -> Any:
-    b = work[5][: q.shape[0]]
-    for j in range(q.shape[0]):
-        b[j] = q[j] - q[y]
-    t, _ = entropic_column(b, y, c, len(rho), out, work, np.nan if guess == -1.0 else guess)
-    return t, q.shape[0] - 1, False
+    entropic_column(q, y, c, len(rho), out, work, single)
+    return 0.0, q.shape[0] - 1, False
 
 
 @conjugate_function

@@ -21,7 +21,7 @@ _TABLE = types.Array(types.float64, 2, "C", readonly=True)
 _number, _whole = types.float64, types.int64
 
 _COLUMN = types.Tuple((_number, _whole, types.boolean))(  # type: ignore[no-untyped-call]
-    _ROW, _whole, _number, _number, _ROW, _TABLE, _ROW, _ROWS, _PLACES, _number
+    _ROW, _whole, _number, _number, _ROW, _TABLE, _ROW, _ROWS, _PLACES, types.boolean
 )
 _CONJUGATE = _number(_ROW, _whole, _TABLE)
 _TWO = types.UniTuple(_number, 2)  # type: ignore[no-untyped-call]
@@ -29,7 +29,7 @@ _GRADIENT = _TWO(_ROW, _whole, _ROW, _TABLE, _ROW, _ROWS)
 
 
 def column_function(function: Callable[..., tuple[float, int, bool]]) -> JitFunction:
-    """Declare a function (q, y, c, c_own, rho, margins, out, work, index_work, guess): the column update.
+    """Declare a function (q, y, c, c_own, rho, margins, out, work, index_work, single): the column update.
 
     It writes the alpha that maximises -Phi*(-alpha) - <q, alpha> - (c/2) |alpha|^2, with c_own in the place
     of c for alpha_y, to `out`.  With the other columns fixed, q = W^T x_i - (K_ii / (lambda n)) alpha_i and
@@ -44,12 +44,12 @@ def column_function(function: Callable[..., tuple[float, int, bool]]) -> JitFunc
     c, c_own : curvatures, 0 <= c_own <= c; 0 gives a maximising vertex of a hinge.
     out : receives alpha; it is no part of the buffers.
     work, index_work : from `column_workspace(m)`; `work[5]` is free, the projections use the other rows.
-    guess : first value that an earlier call for this example returned, or -1.
+    single : whether alpha is to be kept in float32, so that the digits of that are enough.
 
     Returns of the function
     -----------------------
-    (value to pass as `guess` next time, number of classes other than y with mass, whether alpha is a vertex
-    of the domain).  A column that stays at one vertex is a candidate for shrinking.
+    (the scale or level that was found, number of classes other than y with mass, whether alpha is a vertex of
+    the domain).  A column that stays at one vertex is a candidate for shrinking.
     """
     return JitFunction(function, _COLUMN)
 

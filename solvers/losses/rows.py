@@ -105,7 +105,7 @@ def _envelope_rows(
         loss, value = np.nan, 0.0
         if _copy_row(scores, i, row, u):
             own = y[i]
-            column(row, own, gamma, gamma_own, rho, margins, u, work, index_work, -1.0)
+            column(row, own, gamma, gamma_own, rho, margins, u, work, index_work, scores.itemsize == 4)
             value = conjugate(u, own, margins)
             if single:
                 loss, value = _loss_of_class(row, own, gamma, gamma_own, u, value)

@@ -16,11 +16,11 @@ from topline.solvers.projections.weighted_topk_two_curvatures import wtopk_two_c
 
 @column_function
 def _column_alike(
-    q: Any, y: Any, c: Any, _: Any, rho: Any, margins: Any, out: Any, work: Any, index_work: Any, guess: Any
+    q: Any, y: Any, c: Any, _: Any, rho: Any, margins: Any, out: Any, work: Any, index_work: Any, _s: Any
 ) -> Any:
     b = work[5][: q.shape[0]]
     violations(q, y, margins, b)
-    return wtopk_column(b, y, c, rho, out, work, index_work, guess)
+    return wtopk_column(b, y, c, rho, out, work, index_work)
 
 
 @column_function
@@ -34,13 +34,13 @@ def _column(
     out: Any,
     work: Any,
     index_work: Any,
-    guess: Any,
+    _s: Any,
 ) -> Any:
     b = work[5][: q.shape[0]]
     violations(q, y, margins, b)
     if c_own == c:
-        return wtopk_column(b, y, c, rho, out, work, index_work, guess)
-    return wtopk_two_curvatures_column(b, y, c, c_own, rho, out, work, index_work, guess)
+        return wtopk_column(b, y, c, rho, out, work, index_work)
+    return wtopk_two_curvatures_column(b, y, c, c_own, rho, out, work, index_work)
 
 
 SUM_THEN_HINGE = Family(

@@ -24,11 +24,11 @@ def _column(
     out: Any,
     work: Any,
     index_work: Any,
-    guess: Any,
+    _s: Any,
 ) -> Any:
     b = work[5][: q.shape[0]]
     violations(q, y, margins, b)
-    return wtopk_others_column(b, y, c, c_own, rho, out, work, index_work, guess)
+    return wtopk_others_column(b, y, c, c_own, rho, out, work, index_work)
 
 
 OTHERS_SUM_THEN_HINGE = Family(

@@ -1,4 +1,4 @@
-"""Exact column update of softmax and of the top-k entropy loss.
+"""Exact column updates of the entropies: softmax, the top-k entropy, and the softmax of label sets.
 
     min over x of (c/2)(|x|^2 + s^2) - <b, x> + <x, log x> + (1 - s) log(1 - s),
     s = sum x <= 1,  0 <= x_j <= s / k       (Lapin's thesis, prop. 6.3, 6.4 and 6.15 to 6.18).
@@ -11,6 +11,9 @@ k = 1 is softmax.  Let X(u) solve c x + log x = u (Lambert's W) and p = 1 - s.  
 where s = s(t) is the positive root of s = sum_j min(s / k, X(b_j - t)): with u capped classes, which are the
 u largest, s = k / (k - u) times the sum of X over the others.  Both s and p fall as t rises, so t is the root
 of s + p = 1 in one dimension.  The thesis searches over the k possible u; here u follows from t in O(k).
+
+So the own class is one more class, with b_y = c, and no cap.  All is done for a whole row at once, in loops
+that become vector instructions, in float64 or in float32.
 """
 
 from __future__ import annotations
@@ -20,157 +23,218 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.projections.exponentials import entropic_weight, entropic_weights
+from topline.solvers.projections.exponentials import (
+    entropic_start,
+    entropic_step,
+    entropic_weight,
+    exp_of_row,
+)
 from topline.solvers.projections.ordering import largest_values
-from topline.solvers.typing import Float64Array
+from topline.solvers.typing import Float64Array, FloatArray
 
-_EPS = float(np.finfo(np.float64).eps)
+_EPS, _EPS_32 = (float(np.finfo(dtype).eps) for dtype in (np.float64, np.float32))
 _MAX_STEPS = 200
+#: Curvatures above it take float64: float32 resolves c x to c times its rounding.
+_MOST_SINGLE = 256.0
+#: s + p of float32 is farther from 1 where scores are beyond its digits.
+_RIGHT = 1e-3
+#: Beyond such a change of t the weights are no start for those that follow.
+_NEAR = 0.5
 
 
 @jit
 def entropic_column(
-    b: Float64Array,
-    y: int,
-    c: float,
-    k: int,
-    out: Float64Array,
-    work: Float64Array,
-    t_guess: float,
-) -> tuple[float, float]:
+    q: Float64Array, y: int, c: float, k: int, out: Float64Array, work: Float64Array, single: bool
+) -> float:
     """Write the optimal dual row alpha of one example to `out`.
 
     Parameters
     ----------
-    b : (m,) q_j - q_y; b[y] is ignored.
+    q : (m,) scores without the example's own contribution.
     y : own class.
     c : curvature K_ii / (lambda n) + gamma >= 0; 0 gives -gradient of the loss at q.
     k : 1 for softmax; at most m - 1.
     out : (m,) receives alpha_j = -x_j and alpha_y = s.
-    work : the float buffer of `column_workspace`; `b` may not lie in it.
-    t_guess : t of an earlier call for this example, or NaN.
+    work : the float buffer of `column_workspace`; `q` may not lie in it.
+    single : whether the digits of float32 are enough.
 
     Returns
     -------
-    (t less the largest b_j, p = 1 - s to full relative precision).
+    p = 1 - s to full relative precision.
     """
-    m = b.shape[0]
-    weights = work[0]
-    top = work[1]
-    largest_values(b, m, k, y, top)
-    ties = _find_top(b, y, k, top, work[6])
-    log_c = math.log(c) if c > 0.0 else 0.0
-    # t counts from the largest b: scores of 1e9 cost no digits.  At `low` the k-th class alone has s >= 1; at
-    # `high` no weight exceeds 1 / m.
-    low = (top[k - 1] - top[0]) - c / k + math.log(k)
-    high = max(0.0, c - top[0]) - c / m + math.log(m)
-    t = t_guess if low < t_guess < high else high
-    s = p = step = 0.0
-    for _ in range(_MAX_STEPS):
-        s, p, slope = _masses(b, m, y, c, log_c, k, t, weights, top, ties, work)
-        total = s + p
-        if abs(total - 1.0) <= 4.0 * _EPS * (1.0 + abs(t * slope)):
-            break
-        if total > 1.0:
-            low = t
-        else:
-            high = t
-        newton = t - math.log(total) * total / slope if 0.0 < total < np.inf and slope < 0.0 else np.nan
-        # Where s takes over from p the steps could go to and fro for ever.
-        if not low < newton < high or (newton - t) * step < -0.5 * step * step:
-            newton = 0.5 * (low + high)
-            if not low < newton < high:
-                break
-        step = newton - t
-        t = newton
-    # Dividing by s + p = 1 + rounding keeps the row inside its set.
-    total = s + p
-    mass = 0.0
-    for j in range(m):
-        if j != y:
-            x = min(s / k, weights[j]) / total
-            out[j] = -x
-            mass += x
-    out[y] = mass
-    return t, p / total
+    if single and c <= _MOST_SINGLE:
+        total, p = _row(q, y, c, k, out, work.view(np.float32))
+        if abs(total - 1.0) <= _RIGHT:
+            return p / total
+    total, p = _row(q, y, c, k, out, work)
+    return p / total
 
 
 @jit
-def _find_top(b: Float64Array, y: int, k: int, top: Float64Array, places: Float64Array) -> int:
-    """Write where the k largest b_j lie, and return how many more equal the last of them."""
+def _row(
+    q: Float64Array, y: int, c: float, k: int, out: Float64Array, work: FloatArray
+) -> tuple[float, float]:
+    """Do it in the precision of `work`; return s + p before the row was divided by it, and p."""
+    m = q.shape[0]
+    u, x = work[5][:m], work[0][:m]
+    # They count from the largest: scores of 1e9 cost no digits.
+    highest = c
+    for j in range(m):
+        highest = max(highest, q[j] - q[y])
+    for j in range(m):
+        u[j] = (q[j] - q[y]) - highest
+    u[y] = c - highest
+    cap, p = entropic_level(u, y, c, k, work)
+    x[y] = 0.0
+    total = p
+    for j in range(m):
+        total += min(cap, np.float64(x[j]))
+    # Dividing by s + p = 1 + rounding keeps the row inside its set.
+    mass = 0.0
+    for j in range(m):
+        share = min(cap, np.float64(x[j])) / total
+        out[j] = -share
+        mass += share
+    out[y] = mass
+    return total, p
+
+
+@jit
+def entropic_level(u: FloatArray, y: int, c: float, k: int, work: FloatArray) -> tuple[float, float]:
+    """Find the t at which s + p = 1 for u = b less its largest, and return (s / k, p).
+
+    Leaves X(u_j - t) in work[0]; with k = 1, where no class is capped, y only says which of them is p.  `u`
+    may lie in the fifth row of `work` or beyond.  The search begins where the root lies to the right, and
+    takes the step that would be exact if all classes with mass were equals.
+    """
+    m = len(u)
+    x, logs, powers = work[0][:m], work[1][:m], work[2][:m]
+    eps = _EPS if work.itemsize == 8 else _EPS_32
+    settled = eps ** (2.0 / 3.0)
+    log_c = math.log(c) if c > 0.0 else -np.inf
+    # At `low` the k-th class alone has s >= 1; at `high` no weight exceeds 1 / m.
+    low, high, ties = -c, math.log(m) - c / m, 0
+    t = low
+    if k > 1:
+        largest_values(u, m, k, y, work[3])
+        ties = _find_top(u, y, k, work[3], work[4])
+        low = np.float64(work[3, k - 1]) - c / k + math.log(k)
+        t = min(max(low, np.float64(u[y]) - c), high)
+    low, high = low - 1.0, high + 1.0
+    entropic_start(u, t, log_c, logs)
+    cap, p = np.inf, 0.0
+    for _ in range(_MAX_STEPS):
+        exp_of_row(logs, x, powers)
+        total, slope, change = entropic_step(u, t, c, x, logs)
+        p = np.float64(x[y])
+        if k > 1:
+            cap, p, slope = _capped(u, y, c, log_c, k, t, ties, work)
+            total = k * cap + p
+        if change <= settled and abs(total - 1.0) <= 4.0 * eps * (1.0 + abs(t * slope)):
+            break
+        # What Halley's step leaves is of third order in it: so much may be on the wrong side.
+        if abs(total - 1.0) > change**1.5:
+            low, high = (t, high) if total > 1.0 else (low, t)
+        following = np.nan
+        if 0.0 < total < np.inf and slope < 0.0:
+            # c x + log x is linear in t for each class, and so it is for n of them, with c total / n.
+            alike = -total / slope - 1.0
+            following = t + math.log(total) + alike * (total - 1.0) / total
+        if not low < following < high:
+            following = 0.5 * (low + high)
+            if not low < following < high:
+                break
+        step = following - t
+        t = following
+        if abs(step) > _NEAR:
+            entropic_start(u, t, log_c, logs)
+            continue
+        if k == 1 and change <= settled and step * step <= eps:
+            _move(x, c, step)
+            return cap, np.float64(x[y])
+        _follow(x, c, step, logs)
+    return cap, p
+
+
+@jit(fastmath={"reassoc", "contract"})
+def _move(x: FloatArray, c: float, step: float) -> None:
+    """Take weights along with a small step of t."""
+    one, curvature, change = x.dtype.type(1.0), x.dtype.type(c), x.dtype.type(step)
+    for j in range(len(x)):
+        x[j] *= one - change / (one + curvature * x[j])
+
+
+@jit(fastmath={"reassoc", "contract"})
+def _follow(x: FloatArray, c: float, step: float, logs: FloatArray) -> None:
+    """Take the logarithms of weights x along with a step of t."""
+    one, curvature, change = x.dtype.type(1.0), x.dtype.type(c), x.dtype.type(step)
+    for j in range(len(x)):
+        logs[j] -= change / (one + curvature * x[j])
+
+
+@jit
+def _find_top(u: FloatArray, y: int, k: int, top: FloatArray, places: FloatArray) -> int:
+    """Write where the k largest u_j lie, and return how many more equal the last of them."""
     found = 0
     for i in range(k):
         places[i] = y
-    for j in range(b.shape[0]):
-        if b[j] >= top[k - 1] and j != y:
+    for j in range(u.shape[0]):
+        if u[j] >= top[k - 1] and j != y:
             found += 1
             for i in range(k):
-                if top[i] == b[j]:
+                if top[i] == u[j]:
                     places[i] = j
     return found - k
 
 
-@jit(fastmath={"reassoc", "contract"})
-def _tail(b: Float64Array, last: float, c: float, weights: Float64Array) -> tuple[float, float]:
-    """Return the sum of the weights of what lies below `last`, and its slope."""
-    tail = slope = 0.0
-    for j in range(b.shape[0]):
-        x = weights[j] if b[j] < last else 0.0
-        tail += x
-        slope -= x / (1.0 + c * x)
-    return tail, slope
-
-
 @jit
-def _masses(
-    b: Float64Array,
-    m: int,
-    y: int,
-    c: float,
-    log_c: float,
-    k: int,
-    t: float,
-    weights: Float64Array,
-    top: Float64Array,
-    ties: int,
-    work: Float64Array,
+def _capped(
+    u: FloatArray, y: int, c: float, log_c: float, k: int, t: float, ties: int, work: FloatArray
 ) -> tuple[float, float, float]:
-    """Return s(t), p(t) and the slope of s + p, leaving X(b_j - t) in `weights`.
+    """Return s(t) / k, p(t) and the slope of s + p, for the weights X(u_j - t) in work[0].
 
-    work[6] says where the k largest lie, which `ties` further ones equal.
+    work[3] has the k largest u_j and work[4] says where they lie; `ties` further ones equal the last.
     """
-    top_weights = work[2]
-    entropic_weights(b, top[0], t, c, log_c, weights[:m], work[3][:m], work[4][:m])
-    last = top[k - 1]
-    for i in range(k):
-        top_weights[i] = weights[int(work[6, i])]
-    weights[y] = 0.0
-    tail, tail_slope = _tail(b, last, c, weights)
-    x = top_weights[k - 1]
+    x, top = work[0][: len(u)], work[3]
+    p: float = np.float64(x[y])
+    x[y] = 0.0
+    tail, tail_slope = _tail(u, top[k - 1], c, x)
+    x[y] = p
     # The k-th class is never capped; ties with it that are not among the first k belong to the rest.
-    tail += (1 + ties) * x
-    tail_slope -= (1 + ties) * x / (1.0 + c * x)
+    weight = np.float64(x[int(work[4, k - 1])])
+    tail += (1 + ties) * weight
+    tail_slope -= (1 + ties) * weight / (1.0 + c * weight)
     capped = k - 1
-    while capped > 0 and top_weights[capped - 1] * (k - capped) <= tail:
+    while capped > 0 and x[int(work[4, capped - 1])] * (k - capped) <= tail:
         capped -= 1
-        x = top_weights[capped]
-        tail += x
-        tail_slope -= x / (1.0 + c * x)
-    s = tail * k / (k - capped)
-    if not s < np.inf:
+        weight = np.float64(x[int(work[4, capped])])
+        tail += weight
+        tail_slope -= weight / (1.0 + c * weight)
+    cap = tail / (k - capped)
+    if not cap < np.inf:
         return np.inf, 0.0, np.nan
-    s_slope = tail_slope * k / (k - capped)
+    slope = tail_slope * k / (k - capped)
+    if capped == 0:
+        return cap, p, slope - p / (1.0 + c * p)
+    # Where s underflows p is 1, and the exponent of the k-th class tells where that begins.
+    level = c * cap + math.log(cap) if cap > 0.0 else (top[k - 1] - t) - math.log(k - capped)
     shift = 0.0
-    shift_slope = 1.0
-    if capped > 0:
-        cap = s / k
-        # Where s underflows p is 1, and the exponent of the k-th class tells where that begins.
-        floor = (last - top[0]) - t - math.log(k - capped)
-        level = c * cap + math.log(cap) if cap > 0.0 else floor
-        for i in range(capped):
-            shift += ((top[i] - top[0]) - t) - level
-        shift /= k
-        relative = tail_slope / tail if tail > 0.0 else -1.0
-        shift_slope -= capped / k * (1.0 + c * s_slope / k + relative)
-    p = entropic_weight((c - top[0]) - t - shift, c, log_c)
-    return s, p, s_slope - p / (1.0 + c * p) * shift_slope
+    for i in range(capped):
+        shift += (np.float64(top[i]) - t) - level
+    relative = tail_slope / tail if tail > 0.0 else -1.0
+    shift_slope = 1.0 - capped / k * (1.0 + c * slope / k + relative)
+    p = entropic_weight((np.float64(u[y]) - t) - shift / k, c, log_c)
+    return cap, p, slope - p / (1.0 + c * p) * shift_slope
+
+
+@jit(fastmath={"reassoc", "contract"})
+def _tail(u: FloatArray, last: float, c: float, x: FloatArray) -> tuple[float, float]:
+    """Return the sum of the weights of what lies below `last`, and its slope."""
+    zero, one, curvature = x.dtype.type(0.0), x.dtype.type(1.0), x.dtype.type(c)
+    tail = zero
+    slope = zero
+    for j in range(len(u)):
+        weight = x[j] if u[j] < last else zero
+        tail += weight
+        slope -= weight / (one + curvature * weight)
+    return np.float64(tail), np.float64(slope)

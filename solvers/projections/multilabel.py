@@ -20,12 +20,10 @@ import numpy as np
 
 from topline.solvers.jit_cache import jit
 from topline.solvers.projections.bipartite import bipartite_simplex
-from topline.solvers.projections.exponentials import entropic_weights, exp_of_row
+from topline.solvers.projections.entropic import entropic_level
+from topline.solvers.projections.exponentials import exp_of_row
 from topline.solvers.projections.own_classes import own_class, own_count
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
-
-_EPS = float(np.finfo(np.float64).eps)
-_MAX_STEPS = 200
 
 
 @jit
@@ -125,8 +123,8 @@ def multilabel_entropy_column(
 ) -> tuple[float, int, bool]:
     """Write the optimal dual row alpha of one example to `out`; c = 0 gives -gradient of the loss at q.
 
-    The arguments are those of `multilabel_hinge_column`.  Returns (t less the largest of q + c 1_Y / |Y|, the
-    number of classes outside Y, False: no row of the domain's relative interior is a vertex).
+    The arguments are those of `multilabel_hinge_column`.  Returns (0, the number of classes outside
+    Y, False: no row of the domain's relative interior is a vertex).
     """
     m = q.shape[0]
     size = own_count(sets, y)
@@ -134,7 +132,7 @@ def multilabel_entropy_column(
         out[:] = 0.0
         return 0.0, 0, True
     share = 1.0 / size
-    b, weights = work[0][:m], work[1][:m]
+    b, weights = work[5][:m], work[0][:m]
     # Scores of 1e9 cost no digits: what is added to them is added to their differences.
     start = q[0]
     for j in range(m):
@@ -150,7 +148,8 @@ def multilabel_entropy_column(
         highest = max(highest, b[j])
     for j in range(m):
         b[j] -= highest
-    t, total = _common_level(b, c, weights, work[2][:m], work[3][:m])
+    entropic_level(b, 0, c, 1, work)
+    total = weights.sum()
     place, own = 1, own_class(sets, y, 1)
     for j in range(m):
         out[j] = -weights[j] / total
@@ -158,49 +157,7 @@ def multilabel_entropy_column(
             place += 1
             own = own_class(sets, y, place)
             out[j] += share
-    return t, m - size, False
-
-
-@jit
-def _common_level(
-    b: Float64Array, c: float, weights: Float64Array, logs: Float64Array, powers: Float64Array
-) -> tuple[float, float]:
-    """Solve for the t at which the X with c X + log X = b_j - t sum to 1; max b = 0.
-
-    Leaves the X in `weights`, and returns t and their sum, which is 1 but for rounding, or for c = 0.
-    """
-    m = b.shape[0]
-    exp_of_row(b, weights, powers)
-    total = weights.sum()
-    t = math.log(total)
-    if c == 0.0:
-        return t, total
-    log_c = math.log(c)
-    # At `low` the largest X alone is 1, at `high` it is 1 / m; t less c |X|^2 is right to first order in c.
-    low, high = -c, math.log(m) - c / m
-    square = 0.0
-    for j in range(m):
-        square += weights[j] * weights[j]
-    t = min(max(t - c * square / (total * total), low), high)
-    for _ in range(_MAX_STEPS):
-        total = slope = 0.0
-        entropic_weights(b, 0.0, t, c, log_c, weights, logs, powers)
-        for j in range(m):
-            total += weights[j]
-            slope -= weights[j] / (1.0 + c * weights[j])
-        if abs(total - 1.0) <= 4.0 * _EPS * (1.0 + abs(t * slope)):
-            break
-        if total > 1.0:
-            low = t
-        else:
-            high = t
-        newton = t - math.log(total) * total / slope
-        if not low < newton < high:
-            newton = 0.5 * (low + high)
-            if not low < newton < high:
-                break
-        t = newton
-    return t, total
+    return 0.0, m - size, False
 
 
 @jit

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.typing import Float64Array, Int64Array
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
 # Rows of the two buffers.  Each function documents which rows it uses by unpacking them at its start.
 FLOAT_ROWS = 7
@@ -84,7 +84,7 @@ def _merge(
 
 
 @jit
-def largest_values(b: Float64Array, m: int, count: int, skip: int, out: Float64Array) -> None:
+def largest_values(b: FloatArray, m: int, count: int, skip: int, out: FloatArray) -> None:
     """Write the `count` < m largest of b[:m], without b[skip], to out[:count] in decreasing order.
 
     A few are kept as a sorted list, more as a heap with the smallest in front.
@@ -116,7 +116,7 @@ def largest_values(b: Float64Array, m: int, count: int, skip: int, out: Float64A
 
 
 @jit
-def _replace_smallest(heap: Float64Array, size: int, value: float) -> None:
+def _replace_smallest(heap: FloatArray, size: int, value: float) -> None:
     """Replace the first, which is the smallest, of a heap by a value that is not below it."""
     at = 0
     child = 1

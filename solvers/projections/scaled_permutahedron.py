@@ -39,7 +39,6 @@ def scaled_permutahedron(
     out: Float64Array,
     work: Float64Array,
     index_work: Int64Array,
-    t_guess: float,
 ) -> tuple[float, int, bool]:
     """Write x to `out`.
 
@@ -52,7 +51,6 @@ def scaled_permutahedron(
     t_max : largest scale, > 0.
     out : (m,).
     work, index_work : from `column_workspace`; `b` may not lie in them.
-    t_guess : scale to try first, from an earlier call; outside (0, t_max) it is ignored.
 
     Returns
     -------
@@ -78,7 +76,7 @@ def scaled_permutahedron(
     ranks = min(rho.shape[0], n)
     if rho[:ranks] @ values[:ranks] <= 0.0:
         return 0.0, 0, True
-    t = t_guess if 0.0 < t_guess < limit else limit
+    t = limit
     low = 0.0
     high = np.inf
     blocks = 0
@@ -109,13 +107,12 @@ def wtopk_others_column(
     out: Float64Array,
     work: Float64Array,
     index_work: Int64Array,
-    t_guess: float,
 ) -> tuple[float, int, bool]:
     """Write the optimal dual row of the weighted top-k hinge over the other classes only; L <= m - 1.
 
     Parameters and result are those of `wtopk_column`, with c_own the curvature of S^2.
     """
-    t, support, vertex = scaled_permutahedron(b, y, c, c_own, rho, 1.0, out, work, index_work, t_guess)
+    t, support, vertex = scaled_permutahedron(b, y, c, c_own, rho, 1.0, out, work, index_work)
     s = 0.0
     for j in range(b.shape[0]):
         if out[j] > 0.0:

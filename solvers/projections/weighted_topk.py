@@ -42,7 +42,6 @@ def wtopk_column(
     out: Float64Array,
     work: Float64Array,
     index_work: Int64Array,
-    t_guess: float,
 ) -> tuple[float, int, bool]:
     """Write the optimal dual row alpha of one example to `out`.
 
@@ -54,7 +53,6 @@ def wtopk_column(
     rho : (L,) positive, non-increasing, L <= m.
     out : (m,) receives alpha_j = -x_j and alpha_y = sum x.
     work, index_work : from `column_workspace`; `b` may not lie in them.
-    t_guess : scale to try first, from an earlier call; outside (0, 1) it is ignored.
 
     Returns
     -------
@@ -79,7 +77,7 @@ def wtopk_column(
         return 0.0, 0, True
     at = n
     index[n] = y
-    t = t_guess if 0.0 < t_guess < limit else limit
+    t = limit
     low = 0.0
     high = np.inf
     blocks = 0

@@ -44,7 +44,6 @@ def wtopk_two_curvatures_column(
     out: Float64Array,
     work: Float64Array,
     index_work: Int64Array,
-    t_guess: float,
 ) -> tuple[float, int, bool]:
     """Write the optimal dual row alpha of one example to `out`.
 
@@ -65,7 +64,7 @@ def wtopk_two_curvatures_column(
     plus = (work[1], work[2], index_work[1])
     minus = (work[3], work[4], index_work[2])
     ratio = c_own / c
-    t = t_guess if 0.0 < t_guess < 1.0 else 1.0
+    t = 1.0
     low = 0.0
     high = np.inf
     level = 0.0

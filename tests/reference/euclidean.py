@@ -82,7 +82,7 @@ def _scaled(b: ArrayLike, k: int, bias: float, t_max: float) -> Float64Array:
         raise InvalidProblemError(f"k is {k}; with {len(values)} coordinates it must lie in 1..{len(values)}")
     out = np.empty_like(values)
     work, index_work = column_workspace(len(values))
-    scaled_permutahedron(values, -1, 1.0, _bias(bias), flat(k), t_max, out, work, index_work, -1.0)
+    scaled_permutahedron(values, -1, 1.0, _bias(bias), flat(k), t_max, out, work, index_work)
     return out
 
 

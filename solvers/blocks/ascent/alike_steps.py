@@ -41,7 +41,7 @@ def _visit(
     own = weights[p] * K[p, p]
     for j in range(m):
         q[j] = S[p, j] - own * alpha[p, j]
-    column(q, label, own, own, rho, margins, out, work, index_work, -1.0)
+    column(q, label, own, own, rho, margins, out, work, index_work, False)
     square = 0.0
     for j in range(m):
         change = out[j] - alpha[p, j]
@@ -138,7 +138,7 @@ def _alternate(
                 value = alpha[p, j] + _RELAXED * free[p, j] + (1.0 - _RELAXED) * (best[p, j] - alpha[p, j])
                 apart[p, j] += value
                 q[j] = -apart[p, j] - offsets[p, j]
-            column(q, y[p], 1.0, 1.0, rho, margins, best[p], work, index_work, -1.0)
+            column(q, y[p], 1.0, 1.0, rho, margins, best[p], work, index_work, False)
             for j in range(m):
                 apart[p, j] -= best[p, j]
 

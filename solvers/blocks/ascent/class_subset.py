@@ -252,7 +252,7 @@ def sweep_few(
     work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
     all_q, all_alpha = borrowed(owners[1]), borrowed(owners[2])
     rho, margins = borrowed(rho), borrowed(margins)
-    total, taken = 0.0, 0
+    total, taken, single = 0.0, 0, A.itemsize == 4
     for t in range(len(rows)):
         i = rows[t]
         if t + AHEAD < len(rows):
@@ -267,7 +267,9 @@ def sweep_few(
         own = weighted * (norms[i] - kept_apart * along[i] * along[i])
         q, alpha = all_q[:few], all_alpha[:few]
         _free_point(W, X, places[t], classes, first, i, A, delta, own, apart, along[i], q)
-        _, _, vertex = column(q, 0, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, -1.0)
+        _, _, vertex = column(
+            q, 0, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, single
+        )
         kept_along = kept_apart * along[i]
         square = _moved(W, X, places[t], classes, first, i, A, delta, weighted, apart, kept_along, alpha)
         still = vertex and square == 0.0
@@ -303,7 +305,7 @@ def project_few(
         q, alpha = all_q[:few], all_alpha[:few]
         for e in range(few):
             q[e] = -Z[t, classes[first + e]] - (own_margin if e == 0 else 1.0)
-        column(q, 0, 1.0, 1.0, rho, margins, alpha, work, index_work, -1.0)
+        column(q, 0, 1.0, 1.0, rho, margins, alpha, work, index_work, False)
         for e in range(few):
             Z[t, classes[first + e]] = alpha[e]
     keep(owners)

@@ -100,7 +100,10 @@ def update_row(
     for j in range(m):
         # The row's own part is taken out of its scores.
         q[j] -= own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
-    _, _, vertex = column(q, label, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, -1.0)
+    single = A.itemsize == 4
+    _, _, vertex = column(
+        q, label, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, single
+    )
     square = 0.0
     n_changed = 0
     for j in range(m):

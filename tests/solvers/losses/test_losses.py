@@ -260,6 +260,6 @@ def test_no_bit_of_a_column_update_depends_on_where_its_arrays_lie(loss) -> None
         q, alpha = buffer[size : size + m], buffer[size + m + apart : size + 2 * m + apart]
         for scores, y, c in cases:
             q[:] = scores
-            form.column(q, y, c, c, form.rho, form.table, alpha, work, index_work, -1.0)
+            form.column(q, y, c, c, form.rho, form.table, alpha, work, index_work, False)
             found.append(alpha.copy())
     np.testing.assert_array_equal(near, far)

@@ -87,7 +87,8 @@ def test_optimal_and_feasible_at_every_scale():
         if rng.random() < 0.3:
             b = np.round(b)
         alpha = np.empty(m)
-        _, p = entropic_column(b, y, c, k, alpha, column_workspace(m)[0], np.nan)
+        b[y] = 0.0
+        p = entropic_column(b, y, c, k, alpha, column_workspace(m)[0], False)
         x, s = -np.delete(alpha, y), alpha[y]
         assert x.min() >= 0
         assert max(s - 1, x.max() - s / k, abs(s + p - 1)) <= 1e-14
@@ -106,21 +107,27 @@ def test_steps_that_would_go_to_and_fro_end():
     for seed in range(20):
         b = np.random.default_rng(seed).standard_normal(10)
         b += 0.21 * c - b[1:].max()
-        _, p = entropic_column(b, 0, c, 1, alpha, work, np.nan)
+        b[0] = 0.0
+        p = entropic_column(b, 0, c, 1, alpha, work, False)
         x = -alpha[1:]
         np.testing.assert_allclose(c * x + c * alpha[0] + np.log(x) - np.log(p), b[1:], atol=1e-11)
 
 
-def test_a_guess_changes_nothing():
+@pytest.mark.parametrize("k", [1, 2, 9])
+@pytest.mark.parametrize("spread", [0.1, 3.0, 100.0, 1e9])
+def test_float32_gives_its_own_digits(k, spread):
+    """Also where curvature or scores are beyond them, as those of float64 are then."""
     rng = np.random.default_rng(2)
-    work, _ = column_workspace(12)
-    for k in (1, 4, 11):
-        b = 3 * rng.standard_normal(12)
-        cold, warm = np.empty(12), np.empty(12)
-        t, _ = entropic_column(b, 5, 0.7, k, cold, work, np.nan)
-        for guess in (t, t + 0.1, 1e9):
-            entropic_column(b, 5, 0.7, k, warm, work, guess)
-            np.testing.assert_allclose(warm, cold, atol=1e-14)
+    work, m = column_workspace(40)[0], 40
+    for c in (0.0, 1e-3, 1.0, 30.0, 200.0, 1e6):
+        b, exact, rounded = spread * rng.standard_normal(m), np.empty(m), np.empty(m)
+        entropic_column(b, 5, c, k, exact, work, False)
+        entropic_column(b, 5, c, k, rounded, work, True)
+        np.testing.assert_allclose(
+            rounded, exact, rtol=1e-6 * (10.0 + min(c, 256.0) + min(spread, 100.0)), atol=1e-30
+        )
+        x = -np.delete(rounded, 5)
+        assert max(-x.min(), rounded[5] - 1.0, x.max() - rounded[5] / k) <= 1e-6
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -129,7 +136,8 @@ def test_the_kernel_comes_back_from_values_that_are_not_finite(value):
         for spots in ([3], list(range(12))):
             b, out = np.linspace(-1, 1, 12), np.empty(12)
             b[spots] = value
-            entropic_column(b, 0, 1.0, k, out, column_workspace(12)[0], np.nan)
+            for single in (False, True):
+                entropic_column(b, 0, 1.0, k, out, column_workspace(12)[0], single)
             assert not out[1:].max() > 0  # mass has one sign or is NaN
 
 

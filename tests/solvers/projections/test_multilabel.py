@@ -82,7 +82,7 @@ def test_the_hinge_says_how_many_classes_outside_have_mass() -> None:
     for i in range(len(q)):
         alpha = np.empty(M)
         mass, support, _ = HINGE.column(
-            q[i], y[i], c[i], c[i], HINGE.rho, HINGE.table, alpha, work, index_work, -1.0
+            q[i], y[i], c[i], c[i], HINGE.rho, HINGE.table, alpha, work, index_work, False
         )
         outside = np.delete(alpha, EVERY_SET.labels(y[i]))
         assert support == np.count_nonzero(outside)
