@@ -32,6 +32,11 @@ class Crew:
         self._others = 0 if pool is None else threads - 1
         self._pool = pool
 
+    @property
+    def threads(self) -> int:
+        """How many threads there are."""
+        return self._others + 1
+
     def each(self, work: Callable[[slice], None], pieces: Sequence[slice]) -> None:
         """Do every piece of some work, in any order."""
         others = min(self._others, len(pieces) - 1)

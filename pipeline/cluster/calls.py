@@ -7,7 +7,7 @@ import concurrent.futures
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, TypeAlias
 
@@ -270,4 +270,6 @@ def nbytes(value: Any) -> int:
         return value.nbytes
     if isinstance(value, list | tuple):
         return sum(nbytes(item) for item in value)
+    if isinstance(value, Mapping):
+        return sum(map(nbytes, value.values()))
     return sum(nbytes(getattr(value, field.name)) for field in fields(value)) if is_dataclass(value) else 0

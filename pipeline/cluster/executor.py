@@ -28,7 +28,7 @@ from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
 from topline.pipeline.cluster.messages import Span, Sums
 from topline.pipeline.cluster.placement import BlockPlacement, Bound, LeaseRenewal
 from topline.pipeline.cluster.scheduling import BlockScheduler, CheckpointSource, replaced
-from topline.pipeline.cluster.sent_weights import SentRequest, WeightsSender
+from topline.pipeline.cluster.sent_weights import SentOperation, WeightsSender
 from topline.pipeline.cluster.tree_sums import joined, with_merges
 from topline.pipeline.cluster.tree_weights import requested
 from topline.pipeline.errors import ClusterError
@@ -244,7 +244,7 @@ class DaskExecutor:
         places = self._here().placement
         return [Call(owner, function, (places.run, places.epoch, *arguments)) for owner in places.owned]
 
-    def _sums(self, message: SentRequest) -> Sums:
+    def _sums(self, message: SentOperation) -> Sums:
         """Sums over all blocks; many workers hand on the weights, and merge the sums, among each other."""
         places = self._here().placement
         names = places.run, places.epoch

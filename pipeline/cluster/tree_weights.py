@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from topline.pipeline.cluster.calls import DIRECT_BYTES, AnswerOf, Call, nbytes
-from topline.pipeline.cluster.sent_weights import SentRequest
+from topline.pipeline.cluster.sent_weights import SentOperation
 
 #: Up to so many workers are sent W by the coordinator itself.
 MOST_COPIES = 8
@@ -32,7 +32,7 @@ def sender_of(number: int) -> int | None:
 
 
 def requested(
-    owners: Sequence[str], function: Callable[..., Any], names: tuple[Any, ...], message: SentRequest
+    owners: Sequence[str], function: Callable[..., Any], names: tuple[Any, ...], message: SentOperation
 ) -> tuple[list[Call], list[Call]]:
     """Return the calls that hand a message on, and `function(*names, message)` on every owner after them.
 
@@ -52,6 +52,6 @@ def requested(
     return [*relays.values()], requests
 
 
-def handed_on(message: SentRequest) -> SentRequest:
+def handed_on(message: SentOperation) -> SentOperation:
     """Return what has come, for this worker and those that it hands it on to."""
     return message

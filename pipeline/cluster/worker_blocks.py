@@ -20,7 +20,7 @@ from distributed import get_worker
 from numpy.typing import NDArray
 
 from topline.pipeline.cluster.messages import Placement, WorkerAnswer
-from topline.pipeline.cluster.sent_weights import SentRequest, WeightsReceiver
+from topline.pipeline.cluster.sent_weights import SentOperation, WeightsReceiver
 from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.blocks import Block
@@ -30,7 +30,7 @@ from topline.solvers.core.rows import RowRange, RowSource
 from topline.solvers.core.traffic import resident_bytes
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, StoredDuals, T, budget_share, map_duals_on_threads
-from topline.solvers.operations import answer_of, make_block
+from topline.solvers.operations import make_block
 
 logger = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ def seal(run: str, epoch: int, pending_step: PendingStep | None) -> None:
             block.finish_step(pending_step)
 
 
-def run_request(run: str, epoch: int, message: SentRequest) -> WorkerAnswer:
+def run_request(run: str, epoch: int, message: SentOperation) -> WorkerAnswer:
     """Run a request on the blocks of this worker and return their sums."""
     with using(run, epoch) as held, one_blas_thread():
         began = time.perf_counter()
@@ -283,10 +283,10 @@ def _on_threads(blocks: list[Block], request: Any) -> Iterator[Any]:
     threads = int(get_worker().state.nthreads)
     at_once = min(threads, len(blocks))
     if at_once <= 1:
-        yield from (answer_of(block, request, threads) for block in blocks)
+        yield from (block.run(request, threads) for block in blocks)
         return
     with ThreadPoolExecutor(at_once, thread_name_prefix="topline-block") as pool:
-        yield from pool.map(lambda block: answer_of(block, request, threads // at_once), blocks)
+        yield from pool.map(lambda block: block.run(request, threads // at_once), blocks)
 
 
 def _cached(placement: Placement, before: Held | None) -> RowSource:

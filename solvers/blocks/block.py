@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.ascent.rows import RowNorms
 from topline.solvers.blocks.ascent.thread_choice import Helpers
-from topline.solvers.blocks.column_atoms import BlockColumnAtoms
 from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.blocks.kernel.block import BlockKernel
-from topline.solvers.blocks.second_order import BlockNewton
-from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import ByteBudget, row_runs
 from topline.solvers.core.kernel_rows import Mark
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.read_ahead import stored_slabs
-from topline.solvers.core.requests import AscentRequest, ColumnRequest, ProximalRequest, Request
 from topline.solvers.core.risks import SelectedRows
 from topline.solvers.core.rows import Rows, RowSource, compute_dtype, slab_bounds
 from topline.solvers.core.tiles import TileReader
 from topline.solvers.crew import ALONE, Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+
+class Kept(Protocol):
+    """What operations keep with a block from one answer to the next; it only saves work.
+
+    It is of use for a "round" of the operation's own, as long as nobody else moves A; as long as the "duals"
+    are these, or moved by steps; or as long as the "rows" are.
+    """
+
+    lasting: ClassVar[str]
+
+
+K = TypeVar("K", bound=Kept)
 
 
 class Block:
@@ -65,43 +74,44 @@ class Block:
     ) -> None:
         self.index, self.start, self.stop = index, start, stop
         self.problem = problem
-        self._X = X
+        self.X = X
         self.y = np.ascontiguousarray(y, dtype=np.int32)
-        self._weights = (
-            np.ones(stop - start) if weights is None else np.ascontiguousarray(weights, np.float64)
-        )
+        self.weights = np.ones(stop - start) if weights is None else np.ascontiguousarray(weights, np.float64)
         self.dtype = compute_dtype(X.dtype)
-        self.tiles = TileReader(X, self.y, self._weights, start, problem.m)
-        self._ascent: BlockAscent | None = None
-        self._helpers, self._norms = helpers or Helpers(), norms
-        self._column_atoms: BlockColumnAtoms | None = None
-        self._newton: BlockNewton | None = None
+        self.tiles = TileReader(X, self.y, self.weights, start, problem.m)
+        self.helpers, self.norms = helpers or Helpers(), norms
+        self._kept: dict[type[Kept], Any] = {}
         self._kernel: BlockKernel | None = None
-        self._kept_bytes = kept_bytes
+        self.kept_bytes = kept_bytes
         #: Whether A is another one than 0, at the start.
         self._loaded = False
         self._duals: BlockDuals | None = None
         if keep_duals:
             cuts = [0, *(stop for _, _, stop in self.tiles.bounds())]
-            self._duals = BlockDuals(problem, self.y, self._weights, self.dtype, cuts, dual_bytes)
+            self._duals = BlockDuals(problem, self.y, self.weights, self.dtype, cuts, dual_bytes)
 
-    def run(self, request: Request, threads: int = 1) -> BlockStats:
-        """Carry out a request that is no `Operation` yet."""
-        match request:
-            case AscentRequest() | ColumnRequest():
-                return self._find_change(request, threads)
-            case ProximalRequest():
-                return self._find_curvature(request, self.crew(threads))
-            case _:
-                return self._kernelised().run(request)
+    def run(self, operation: Any, threads: int = 1) -> Any:
+        """Answer an operation on so many threads; the same one again changes nothing more."""
+        if not hasattr(operation, "answer"):
+            return self._kernelised().run(operation)
+        # Overflow shows in the sums, which the coordinator checks.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return operation.answer(self, self.crew(threads))
+
+    def recall(self, kind: type[K], make: Callable[[], K]) -> K:
+        """Return what operations of a kind keep with the block, which `make` makes where there is nothing."""
+        if kind not in self._kept:
+            self._kept[kind] = make()
+        kept: K = self._kept[kind]
+        return kept
 
     def read_selected(self, selected: SelectedRows) -> Iterator[tuple[SelectedRows, Rows]]:
         """Yield some selected rows of the block after others, at most a tile of them, with their features."""
         most = self.tiles.rows
         slabs = [
-            (start, stop) for start, stop in slab_bounds(self._X, most) if len(selected.between(start, stop))
+            (start, stop) for start, stop in slab_bounds(self.X, most) if len(selected.between(start, stop))
         ]
-        for start, stop, slab in stored_slabs(self._X, slabs):
+        for start, stop, slab in stored_slabs(self.X, slabs):
             here = selected.between(start, stop)
             for first in range(0, len(here), most):
                 places = slice(first, first + most)
@@ -130,7 +140,7 @@ class Block:
 
     def crew(self, threads: int) -> Crew:
         """Return so many threads that work on a tile together."""
-        return Crew(threads, self._helpers.pool) if threads > 1 else ALONE
+        return Crew(threads, self.helpers.pool) if threads > 1 else ALONE
 
     def dual_rows(
         self, pending_step: PendingStep | None = None, start: int | None = None, stop: int | None = None
@@ -146,7 +156,7 @@ class Block:
     def load_duals(self, start: int, rows: FloatArray) -> None:
         """Replace A from row `start` of the problem on by `rows` (r, m)."""
         self.duals.load_counted(start - self.start, rows)
-        self._column_atoms = self._newton = None
+        self._forget({"rows"})
         self._kernel, self._loaded = None, True
 
     def finish_step(self, pending_step: PendingStep | None) -> None:
@@ -155,12 +165,13 @@ class Block:
         Every row is feasible before, after and between rounds, so that A is a state to continue from.
         """
         self.duals.finish_step(pending_step)
-        self._column_atoms = self._newton = None
+        self._forget({"rows", "duals"})
 
     def take_duals(self, other: Block) -> None:
         """Take the dual variables of a block of the same rows, which is used no more."""
         self._duals, self._loaded = other.duals, other._loaded
-        self._column_atoms = self._newton = self._kernel = None
+        self._kernel = None
+        self._forget({"rows"})
         if other._kernel is not None:
             self._kernelised().take_scores(other._kernel)
 
@@ -182,43 +193,17 @@ class Block:
         for start, stop in row_runs(0, *theirs.shape):
             rows = theirs.read(start, stop)
             mine.load(start, rows if share == 1.0 else rows * rows.dtype.type(share))
-        self._column_atoms = self._newton = self._kernel = None
+        self._kernel = None
+        self._forget({"rows"})
         self._loaded = True
 
     def clear_duals(self) -> None:
         """Give back what A takes of its budget; the block is used no more."""
         self.duals.clear()
 
-    def _find_change(self, request: AscentRequest | ColumnRequest, threads: int) -> BlockStats:
-        """Find a change of A row by row; it waits for its step."""
-        duals = self.duals_after(request.pending_step)
-        if request.exact or isinstance(request, ColumnRequest):
-            duals.widen()
-        rows = self.problem, self._X, self.y, self._weights, self.index, self.dtype
-        match request:
-            case AscentRequest():
-                self._ascent = self._ascent or BlockAscent(*rows, self._helpers, self._norms)
-                stats = self._ascent.run(request, duals.A, duals.change(), threads)
-            case ColumnRequest():
-                A, change = duals.whole("Frank-Wolfe over the columns")
-                self._column_atoms = self._column_atoms or BlockColumnAtoms(
-                    self.problem, self.tiles, self.y, self._weights, A, self.dtype, request.pending_step
-                )
-                stats = self._column_atoms.run(request, A, change)
-        duals.changed(request.round)
-        return stats
-
-    def _find_curvature(self, request: ProximalRequest, crew: Crew) -> BlockStats:
-        """Answer a request of second order, after applying the pending step to every row."""
-        if request.sigma > 0:
-            duals = self.duals_after(request.pending_step)
-            if request.exact:
-                duals.widen()
-        rows = self.stop - self.start
-        self._newton = self._newton or BlockNewton(
-            self.problem, self.tiles, rows, self._duals, self.dtype, self._kept_bytes
-        )
-        return self._newton.run(request, crew)
+    def _forget(self, lasting: Collection[str]) -> None:
+        """Let go of what operations keep, but for what lasts for so long."""
+        self._kept = {kind: kept for kind, kept in self._kept.items() if kept.lasting in lasting}
 
     def _kernelised(self) -> BlockKernel:
         """Return the scores of this block, which begin at 0 with A."""
@@ -226,6 +211,6 @@ class Block:
             mark = None if self._loaded else Mark()
             place = self.index, self.start, self.stop
             self._kernel = BlockKernel(
-                self.problem, self.tiles, self.duals, *place, self.dtype, mark, self._kept_bytes
+                self.problem, self.tiles, self.duals, *place, self.dtype, mark, self.kept_bytes
             )
         return self._kernel

@@ -1,31 +1,18 @@
-"""Away and pairwise steps inside the domain of every example, on one block.
+"""The active sets of examples: A as convex combinations of vertices, and directions inside them.
 
-A is kept as convex combinations: every example has its own active set of vertices, as ranked lists of
-classes, and its own direction inside it.  All examples then take one step, along the sum of their directions.
-
-A direction that always led to the border of its polytope would make that one step tiny: the best step of the
-sum is that of the most of its members.  So an example goes as far as its own closed form says for a dual that
-is curved 1/length times as much as its own row alone makes it, and the request's `length` stands for what the
-other examples add.
+Every example has its own active set of vertices, as ranked lists of classes, and its own direction inside it.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from topline.solvers.blocks import active_sets, jit
-from topline.solvers.blocks.ascent.dual_changes import change_sums
-from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.core.answers import BlockStats
-from topline.solvers.core.clock import Clock
+from topline.solvers.blocks import active_sets
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import ColumnRequest
-from topline.solvers.core.rows import is_sparse, squared_norms
-from topline.solvers.core.tiles import Scratch, TileReader
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
@@ -179,103 +166,36 @@ _BY_ROW = (
 )  # fmt: skip
 
 
-class BlockColumnAtoms:
-    """The active sets of one block.
+class ColumnSets:
+    """The active sets of the rows of one block, and |x_i|^2 (rows,), NaN until it is known.
 
-    Parameters
-    ----------
-    problem : what is solved; its loss has sparse vertices.
-    tiles, y, weights : the rows of the block, (rows,) labels, and how often each row counts.
-    A : (rows, m) float64, the dual rows to start from.
-    dtype : precision of products, where a request does not ask for float64.
-    pending_step : the last one that A has been given.
+    `pending_step` is the last one that A (rows, m) has been given.
     """
+
+    lasting: ClassVar[str] = "round"
 
     def __init__(
         self,
         problem: Problem,
-        tiles: TileReader,
         y: IntArray,
         weights: Float64Array,
         A: FloatArray,
-        dtype: np.dtype[Any],
-        pending_step: PendingStep | None = None,
+        pending_step: PendingStep | None,
     ) -> None:
-        self.problem = problem
-        self._tiles, self._y, self._weights, self._dtype = tiles, y, weights, dtype
-        self._sets = RowSets(problem, y, weights, A)
-        # |x_i|^2, NaN until it is known.
-        self._norms = np.full(len(y), np.nan)
-        self._pending = _NEVER
+        self.sets = RowSets(problem, y, weights, A)
+        self.norms = np.full(len(y), np.nan)
+        #: The round whose directions were chosen last.
+        self.found = _NEVER
         self._applied = _NEVER if pending_step is None else pending_step.round
 
-    def run(self, request: ColumnRequest, A: FloatArray, change: FloatArray) -> BlockStats:
-        """Write to `change` (rows, m) the directions of the rows of A (rows, m), and sum them.
-
-        A has been given the step of the request; the sets are given it here, once.  `loss` in the answer is
-        the true one, as in that to an EvaluateRequest.
-        """
-        self._apply_step(request.pending_step)
-        clock = Clock()
-        dtype = np.dtype(np.float64) if request.exact else self._dtype
-        W = np.ascontiguousarray(request.W, dtype=dtype)
-        scratch = Scratch(self._tiles.rows, self.problem.m, dtype)
-        product = np.zeros((self.problem.m, self.problem.d))
-        sums, smoothed_sums = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
-        smoothed = vertices_of(self.problem, self._tiles.rows, smoothed=True)
-        form, gammas = self.problem.form, (self.problem.smoothing, self.problem.smoothing_own)
-        for tile in self._tiles.read(dtype):
-            scores = scratch.scores_of(tile.X, W)
-            clock.product()
-            if gammas[0] > 0:
-                smoothed.find(scratch.copy_of(scores), tile.y, tile.weights, smoothed_sums)
-                jit.lift_scores(scores, A[tile.rows], tile.y, *gammas)
-            if np.isnan(self._norms[tile.start]):
-                self._norms[tile.rows] = squared_norms(tile.X)
-            self._sets.choose(
-                tile.rows, scores, scores.astype(np.float64), self._bends(tile.rows, request),
-                (gammas[0] / request.length, gammas[1] / request.length),
-                A[tile.rows], change[tile.rows], sums, pairwise=request.pairwise,
-            )  # fmt: skip
-            clock.row_work()
-            rows = change[tile.rows], tile.weights, product
-            if is_sparse(tile.X):
-                active_sets.add_rows_csr(tile.X.data, tile.X.indices, tile.X.indptr, *rows)
-            else:
-                active_sets.add_rows(tile.X, *rows)
-            clock.product()
-        self._pending = request.round
-        linear, cross, square, alpha_sq, changed = change_sums(
-            form.conjugate, form.linear_conjugate, self._y, self._weights, A, change, form.table,
-            self.problem.own_share,
-        )  # fmt: skip
-        clock.row_work()
-        return BlockStats(
-            rows=len(A),
-            product=np.ascontiguousarray(product.T),
-            conjugate_u=linear,
-            alpha_u=cross,
-            u_sq=square,
-            alpha_sq=alpha_sq,
-            loss=float((smoothed_sums if gammas[0] > 0 else sums)[ranking.LOSS]),
-            shifted_loss=float(sums[ranking.LOSS]),
-            active=changed,
-            **clock.seconds(),
-        )
-
-    def _bends(self, rows: slice, request: ColumnRequest) -> Float64Array:
-        """Return the curvature of the dual along the scores of some rows, each alone, over the length."""
-        scale = self.problem.scale / request.length
-        return np.asarray(scale * self._weights[rows] * self._norms[rows])
-
-    def _apply_step(self, pending_step: PendingStep | None) -> None:
-        """Take the step of an earlier round in the sets, once."""
+    def apply_step(self, pending_step: PendingStep | None) -> None:
+        """Take the step of an earlier round, once."""
         if pending_step is None or pending_step.round == self._applied:
             return
-        if self._pending != pending_step.round:
+        if self.found != pending_step.round:
             raise StateLostError(
                 f"the active sets of a block do not hold the directions of round {pending_step.round}; load"
                 " the duals of a checkpoint and continue from its state"
             )
-        self._sets.take(pending_step.step)
+        self.sets.take(pending_step.step)
         self._applied = pending_step.round

@@ -21,7 +21,7 @@ from topline.solvers.core.rows import RowRange, RowSource
 from topline.solvers.core.traffic import MemoryGauge, ThreadActivity, Traffic, counted
 from topline.solvers.errors import InvalidProblemError, StateLostError
 from topline.solvers.executors.base import DualRows, T
-from topline.solvers.operations import HeadsProblem, answer_of, make_block
+from topline.solvers.operations import HeadsProblem, make_block
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -171,7 +171,7 @@ class SerialExecutor:
 
     def _run_block(self, block: Block, operation: Any) -> Any:
         began = time.perf_counter()
-        stats = answer_of(block, operation, self._threads)
+        stats = block.run(operation, self._threads)
         self._activity.worked(block.stop - block.start, began)
         return stats
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.feature_maps import FeatureMap
-from topline.solvers.core.requests import (
-    AscentRequest,
-    ColumnRequest,
-    CurvatureRequest,
-    GramRequest,
-    SlopeRequest,
-)
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.traffic import Traffic
-from topline.solvers.operations import MapView, Operation, OperationRunner
+from topline.solvers.operations import (
+    MapView,
+    Operation,
+    OperationRunner,
+)
 
 
 class _Wrapped:
@@ -44,23 +39,9 @@ class MappedBlocks(_Wrapped):
 
     def run(self, operation: Any) -> Any:
         """Answer at V what the blocks answer at the weights of the classes."""
-        match operation:
-            case AscentRequest():
-                operation = replace(operation, safety_factor=operation.safety_factor * self._view.norm)
-            case ColumnRequest():
-                operation = replace(operation, length=operation.length / self._view.norm)
-            case CurvatureRequest() | SlopeRequest():
-                operation = replace(operation, V=self._view.class_weights(operation.V))
-            case GramRequest() if not self._view.forms_hessians:
-                return BlockStats()
         if isinstance(operation, Operation):
             return operation.through(self._blocks.run, self._view)
-        operation = replace(operation, W=self._view.class_weights(operation.W))
-        stats = self._blocks.run(operation)
-        if stats.product is None or isinstance(operation, SlopeRequest):
-            return stats
-        summed = self._view.hessian if isinstance(operation, GramRequest) else self._view.summed
-        return replace(stats, product=summed(stats.product))
+        return self._blocks.run(operation)
 
 
 class TopLossBlocks(_Wrapped):

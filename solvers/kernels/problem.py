@@ -211,7 +211,7 @@ def values_on_matrix(
     if sums.product is None:
         raise StateLostError("the kernel matrix gave no product with A; run it again")
     norm = problem.scale**2 * inner(kept, np.asarray(sums.product, dtype=np.float64))
-    conjugate_mean, mean_sq_dual = sums.conjugate_u / n, sums.alpha_sq / n
+    conjugate_mean, mean_sq_dual = sums.conjugate / n, sums.alpha_sq / n
     dual = conjugate_mean - 0.5 * lam * norm - 0.5 * gamma * mean_sq_dual
     smoothed_gap = 0.5 * lam * norm + 0.5 * gamma * mean_sq_dual + stats.shifted_loss / n - dual
     return _values(0.5 * lam * norm + stats.loss / n, dual, smoothed_gap, conjugate_mean)

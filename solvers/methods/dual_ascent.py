@@ -31,7 +31,6 @@ from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import (
     Advance,
@@ -45,7 +44,7 @@ from topline.solvers.methods.base import (
     with_stretched,
 )
 from topline.solvers.methods.step_rules import Direction, ExactStep
-from topline.solvers.operations import Evaluate, Runner
+from topline.solvers.operations import Ascend, Evaluate, Runner
 from topline.solvers.typing import Float64Array
 
 #: Sweeps of the first rounds, for easy problems are solved by then, and of a stage in all later ones.
@@ -171,7 +170,7 @@ class DualAscent(Method):
         measured: Measurement,
         shared: DeflatedDirection | None,
         apart: Float64Array | None,
-    ) -> AscentRequest:
+    ) -> Ascend:
         """Return the request by which the blocks find their changes."""
         state = measured.before
         warm, enough = _WARM in state.memory, 0.0
@@ -180,7 +179,7 @@ class DualAscent(Method):
         elif self.blocks == 1:
             enough = _SURE * measured.tol * max(measured.dual, 0.0) * problem.n
         support = unmeasured_rounds(state) == _UNMEASURED
-        return AscentRequest(
+        return Ascend(
             round=state.round,
             W=state.W,
             pending_step=state.pending_step,

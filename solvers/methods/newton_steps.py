@@ -9,18 +9,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.problem import Problem, inner
-from topline.solvers.core.requests import CurvatureRequest, GramRequest, ProximalRequest, SlopeRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import NonFiniteError
-from topline.solvers.methods.base import product_of
 from topline.solvers.methods.line_search import least_slope
-from topline.solvers.operations import Runner
+from topline.solvers.operations import (
+    CurvatureProduct,
+    EnvelopePoint,
+    FindEnvelopes,
+    FindSlope,
+    Grams,
+    MultiplyCurvature,
+    Operation,
+    Runner,
+    SlopeSum,
+    SumGrams,
+)
 from topline.solvers.typing import Float64Array
 
 #: Name in `SolverState.memory` of sigma, the gap after the last proximal step, the share at which F is
@@ -68,20 +77,23 @@ ARRAYS = 6
 _DAMPED = 1e-6
 
 
+C = TypeVar("C", CurvatureProduct, Grams, SlopeSum)
+
+
 @dataclass(frozen=True, eq=False)
 class CountedRun:
     """Runs requests at one point and counts the rows whose scores they took, of `passes_left` times all."""
 
     problem: Problem
     run: Runner
-    point: ProximalRequest
+    point: EnvelopePoint
     passes_left: float
     rows: list[int] = field(default_factory=list)
 
     def curvature(self, V: Float64Array) -> Float64Array:
         """Return the Hessian of F times V (d, m)."""
-        stats = self._counted(CurvatureRequest(**vars(self.point), V=V))
-        return np.asarray(self.problem.lam * V + product_of(stats) / self.problem.n)
+        stats = self._counted(MultiplyCurvature.at(self.point, V=V))
+        return np.asarray(self.problem.lam * V + stats.product / self.problem.n)
 
     def grams(self) -> Float64Array | None:
         """Return the mean of J_i,jj x_i x_i^T for every class j, shape (m, d, d).
@@ -89,7 +101,7 @@ class CountedRun:
         Where classes share weights that is one matrix of them all, or None where it would be too large.
         """
         stride = max(1, self.problem.n // _rows_for_grams(self.problem)) if self.problem.form.smooth else 1
-        product = self._counted(GramRequest(**vars(self.point), stride=stride)).product
+        product = self._counted(SumGrams.at(self.point, stride=stride)).matrix
         if product is None:
             return None
         return np.asarray(product.reshape(-1, product.shape[1], product.shape[1]) / self.problem.n)
@@ -99,7 +111,7 @@ class CountedRun:
 
         None where rounding leaves none, or where classes share weights and they are too many.
         """
-        product = self._counted(GramRequest(**vars(self.point), whole=True)).product
+        product = self._counted(SumGrams.at(self.point, whole=True)).matrix
         if product is None:
             return None
         # In its place: nobody else has these sums, and they may be large.
@@ -120,9 +132,9 @@ class CountedRun:
 
     def slope(self, V: Float64Array, step: float) -> float:
         """Return the derivative of F, `step` along V (d, m) away."""
-        stats = self._counted(SlopeRequest(**vars(self.point), V=V, step=step))
+        stats = self._counted(FindSlope.at(self.point, V=V, step=step))
         W = self.point.W
-        return self.problem.lam * inner(W + step * V, V) - float(product_of(stats)[0, 0]) / self.problem.n
+        return self.problem.lam * inner(W + step * V, V) - stats.total / self.problem.n
 
     def passes(self) -> int:
         """Return how many passes over the examples that was."""
@@ -132,16 +144,16 @@ class CountedRun:
         """Return whether a product more, of the size of the last, leaves a pass for the line search."""
         return sum(self.rows) + self.rows[-1] + self.problem.n <= self.passes_left * self.problem.n
 
-    def _counted(self, request: ProximalRequest) -> BlockStats:
-        stats = self.run(request)
+    def _counted(self, operation: Operation[C]) -> C:
+        stats = self.run(operation)
         self.rows.append(stats.visited)
         return stats
 
 
-def point_of(state: SolverState, control: Float64Array) -> ProximalRequest:
+def point_of(state: SolverState, control: Float64Array) -> FindEnvelopes:
     """Return the point of a state; scores are made anew from time to time, lest they drift."""
     last_step = math.nan if state.round % _FRESH == 0 else float(control[3])
-    return ProximalRequest(
+    return FindEnvelopes(
         state.round, state.W, state.pending_step, sigma=float(control[0]), exact=state.exact,
         last_step=last_step,
     )  # fmt: skip

@@ -16,11 +16,10 @@ import numpy as np
 
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import ColumnRequest
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, change_of, measured_at, rises, stepped
 from topline.solvers.methods.step_rules import Direction, ExactStep
-from topline.solvers.operations import Runner
+from topline.solvers.operations import FindDirections, Runner
 
 #: Where the relative gap, or the rise of the dual as a share of the gap, is below these, float32 scores are
 #: too coarse to say which vertices are best.
@@ -49,7 +48,7 @@ class ColumnFrankWolfe(Method):
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W, and find the directions on the way; with smoothing too the gap is the true one."""
         stats = run(
-            ColumnRequest(
+            FindDirections(
                 round=state.round,
                 W=state.W,
                 pending_step=state.pending_step,

@@ -6,7 +6,11 @@ how the answers of blocks add up.  Executors run operations, and methods are mad
 
 from __future__ import annotations
 
-from topline.solvers.operations.base import Operation, OperationRunner, Runner, TileOperation, answer_of
+from topline.solvers.blocks.ascent.plan import AscentSums
+from topline.solvers.blocks.second_order.kept import EnvelopePoint
+from topline.solvers.operations.ascent import Ascend
+from topline.solvers.operations.base import Operation, OperationRunner, Runner, TileOperation
+from topline.solvers.operations.columns import DirectionSums, FindDirections
 from topline.solvers.operations.evaluate import Evaluate, Evaluation
 from topline.solvers.operations.heads import (
     CopyDuals,
@@ -24,17 +28,37 @@ from topline.solvers.operations.kept_duals import DualSums, PutInside, Rebuild, 
 from topline.solvers.operations.largest import FindLargestLosses, Largest
 from topline.solvers.operations.map_view import MapView
 from topline.solvers.operations.moments import Moments, SumMoments
+from topline.solvers.operations.second_order import (
+    CurvatureProduct,
+    EnvelopeSums,
+    FindEnvelopes,
+    FindSlope,
+    Grams,
+    MultiplyCurvature,
+    SlopeSum,
+    SumGrams,
+)
 from topline.solvers.operations.vertices import FindSelectedVertices, FindVertices, VertexSums
 
 __all__ = [
+    "Ascend",
+    "AscentSums",
     "CopyDuals",
     "CountHits",
+    "CurvatureProduct",
+    "DirectionSums",
     "DualSums",
+    "EnvelopePoint",
+    "EnvelopeSums",
     "Evaluate",
     "Evaluation",
+    "FindDirections",
+    "FindEnvelopes",
     "FindLargestLosses",
     "FindSelectedVertices",
+    "FindSlope",
     "FindVertices",
+    "Grams",
     "HeadBlocks",
     "HeadCall",
     "HeadRequests",
@@ -44,16 +68,18 @@ __all__ = [
     "Largest",
     "MapView",
     "Moments",
+    "MultiplyCurvature",
     "Operation",
     "OperationRunner",
     "PendingHeadSteps",
     "PutInside",
     "Rebuild",
     "Runner",
+    "SlopeSum",
+    "SumGrams",
     "SumMoments",
     "TakeGradients",
     "TileOperation",
     "VertexSums",
-    "answer_of",
     "make_block",
 ]

@@ -10,13 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Generic, Protocol, TypeVar, overload
 
-import numpy as np
-
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.tile_work import TileWork, work_through
 from topline.solvers.core.answers import Answer, BlockStats
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.requests import Request
+from topline.solvers.core.kernel_rows import KernelRequest
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.crew import Crew
@@ -83,7 +81,7 @@ class Runner(Protocol):
     def __call__(self, operation: Operation[A], /) -> A: ...
 
     @overload
-    def __call__(self, operation: Request, /) -> BlockStats: ...
+    def __call__(self, operation: KernelRequest, /) -> BlockStats: ...
 
     def __call__(self, operation: Any, /) -> Any:
         """Return the answer of all blocks."""
@@ -106,12 +104,3 @@ class OperationRunner(Protocol):
     def traffic(self) -> Traffic:
         """Return what was moved and who worked since `bind`; it asks nobody and costs next to nothing."""
         ...
-
-
-def answer_of(block: Any, operation: Any, threads: int) -> Any:
-    """Return the answer of one block on so many threads."""
-    # Overflow shows in the sums, which the coordinator checks.
-    with np.errstate(over="ignore", invalid="ignore"):
-        if isinstance(block, Block) and isinstance(operation, Operation):
-            return operation.answer(block, block.crew(threads))
-        return block.run(operation, threads)

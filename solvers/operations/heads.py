@@ -26,12 +26,11 @@ from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import Request
 from topline.solvers.core.rows import RowSource, compute_dtype, kept_in_memory
 from topline.solvers.core.shared_scan import SharedScan
 from topline.solvers.core.tiles import Tile, TileReader
 from topline.solvers.crew import ALONE, Crew
-from topline.solvers.operations.base import Operation, TileOperation, answer_of
+from topline.solvers.operations.base import Operation, TileOperation
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 T = TypeVar("T")
@@ -89,7 +88,7 @@ class HeadCall:
     head: int
     problem: Problem
     column: int
-    request: Request | Operation[Answer] | CopyDuals | CountHits
+    request: Operation[Answer] | CopyDuals | CountHits
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,7 +329,7 @@ class HeadBlocks:
 
         def answer(call: HeadCall) -> Any:
             try:
-                return answer_of(self._heads[call.head], _plain(call), each)
+                return self._heads[call.head].run(_plain(call), each)
             finally:
                 if together:
                     self._X.leave()

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.traffic import Traffic
-from topline.solvers.operations import OperationRunner
+from topline.solvers.operations import Ascend, OperationRunner
 
 
 class Left(NamedTuple):
@@ -43,7 +42,7 @@ class RoundTimer:
     def run(self, request: Any) -> Any:
         """Run a request; what is not products or per-row work of a busy worker is waiting."""
         began = time.perf_counter()
-        if isinstance(request, AscentRequest):
+        if isinstance(request, Ascend):
             left = self._left(self.passes)
             request = replace(request, most_passes=left.passes, seconds=left.seconds)
         stats = self._executor.run(request)

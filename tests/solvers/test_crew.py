@@ -13,9 +13,16 @@ from topline import MaxHinge, Softmax, TopKHinge
 from topline.solvers import crew as crew_module
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import CurvatureRequest, ProximalRequest, SlopeRequest
 from topline.solvers.crew import ALONE, Crew, columns_of, rows_of
-from topline.solvers.operations import Evaluate, FindVertices, Rebuild, TakeGradients
+from topline.solvers.operations import (
+    Evaluate,
+    FindEnvelopes,
+    FindSlope,
+    FindVertices,
+    MultiplyCurvature,
+    Rebuild,
+    TakeGradients,
+)
 
 ROWS, COLUMNS, CLASSES = 700, 600, 120
 
@@ -113,9 +120,9 @@ def test_a_block_gives_the_same_sums_on_any_number_of_threads(loss, smoothing) -
     requests = [
         Evaluate(W),
         FindVertices(0, W),
-        ProximalRequest(**point),
-        CurvatureRequest(**point, V=V),
-        SlopeRequest(**point, V=V, step=0.5),
+        FindEnvelopes(**point),
+        MultiplyCurvature(**point, V=V),
+        FindSlope(**point, V=V, step=0.5),
     ]
     if problem.form.smooth or smoothing > 0:
         requests += [FindVertices(0, W, envelope=True), TakeGradients(W), Rebuild()]

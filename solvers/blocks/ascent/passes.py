@@ -17,6 +17,7 @@ from topline.solvers.blocks.ascent.class_subset import (
     room_for_few,
 )
 from topline.solvers.blocks.ascent.dual_changes import add_rows_csr, change_sums, project_rows
+from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
 from topline.solvers.blocks.ascent.repeated_sweeps import (
     STILL,
     Swept,
@@ -31,9 +32,7 @@ from topline.solvers.blocks.ascent.shared_tiles import TiledWeights
 from topline.solvers.blocks.ascent.weight_sizes import SMALL_W, is_tiled
 from topline.solvers.blocks.jit import sum_of_squares
 from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.clock import Clock
-from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.losses.rows import conjugate_sum
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
@@ -56,7 +55,7 @@ _UNUSED = np.ones(1, dtype=np.int64)
 class Work:
     """What the sweeps of one request share: the weights as they move, and which rows move."""
 
-    def __init__(self, block: BlockRows, request: AscentRequest, duals: DualWindow, threads: int = 1) -> None:
+    def __init__(self, block: BlockRows, request: AscentPlan, duals: DualWindow, threads: int = 1) -> None:
         self.block, self.duals, self._threads = block, duals, threads
         self.random = np.random.default_rng((request.seed, request.round, block.index))
         self.scale = block.problem.scale * request.safety_factor
@@ -295,7 +294,7 @@ class Work:
             self.image(portion, delta[portion.rows - portion.slab[0]], product)
         return product
 
-    def stats(self, feed: RowFeed) -> BlockStats:
+    def stats(self, feed: RowFeed) -> AscentSums:
         """Sum the change."""
         block, n = self.block, len(self.block.y)
         form = block.problem.form
@@ -311,13 +310,12 @@ class Work:
         product = self._product(feed)
         dtype = self.W.dtype if product.size > _NARROW_SUMS else product.dtype
         self.clock.product()
-        return BlockStats(
+        return AscentSums(
             rows=n,
             product=np.ascontiguousarray(product if self.sparse else product.T, dtype=dtype),
             conjugate_u=float(sums[0]),
             alpha_u=float(sums[1]),
             u_sq=float(sums[2]),
-            alpha_sq=float(sums[3]),
             active=int(sums[4]),
             visited=math.ceil(self.visited),
             **self.clock.seconds(),

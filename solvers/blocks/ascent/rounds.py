@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,11 +32,10 @@ from topline.solvers.blocks.ascent.alike_moves import ascend_csr, ascend_dense
 from topline.solvers.blocks.ascent.alike_rows import Groups, find_groups
 from topline.solvers.blocks.ascent.extrapolation import Extrapolation
 from topline.solvers.blocks.ascent.passes import Work
+from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
 from topline.solvers.blocks.ascent.row_feed import MIXED, HeldRows, RowFeed
 from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, rows_with_mass
-from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.dual_rows import DualStore
-from topline.solvers.core.requests import AscentRequest
 from topline.solvers.typing import Int64Array
 
 #: A request for up to so many sweeps is taken literally, one for more asks for stages of so many sweeps each.
@@ -70,11 +70,12 @@ class BlockAscent(BlockRows):
     The parameters are those of `BlockRows`.
     """
 
+    lasting: ClassVar[str] = "rows"
     _feed: RowFeed | None = None
     _looked = False
     _found: Groups | None = None
 
-    def run(self, request: AscentRequest, A: DualStore, delta: DualStore, threads: int = 1) -> BlockStats:
+    def run(self, request: AscentPlan, A: DualStore, delta: DualStore, threads: int = 1) -> AscentSums:
         """Write to `delta` (rows, m) the change of A (rows, m) that the sweeps find, and sum it.
 
         The result depends on the request and on A alone, not on the threads that work on it.
@@ -127,7 +128,7 @@ def _stages(
     held: RowFeed | HeldRows,
     rows: Int64Array,
     first: float,
-    request: AscentRequest,
+    request: AscentPlan,
     groups: Groups | None,
 ) -> float:
     """Sweep over some rows in stages, and extrapolate after each where that is possible.

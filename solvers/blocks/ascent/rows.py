@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from topline.solvers.blocks.ascent.plan import AscentPlan
 from topline.solvers.blocks.ascent.thread_choice import Helpers, ThreadChoice
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.rows import Rows, RowSource
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import borrowed
@@ -89,7 +89,7 @@ class BlockRows:
 
     _direction: Float64Array | None = None
 
-    def keep_apart(self, request: AscentRequest) -> tuple[Float64Array, float]:
+    def keep_apart(self, request: AscentPlan) -> tuple[Float64Array, float]:
         """Return the direction that a request keeps apart, and by how much it shrinks squares along it."""
         shared = request.shared
         if shared is None:

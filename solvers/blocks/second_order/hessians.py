@@ -8,7 +8,6 @@ import numpy as np
 
 from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
 from topline.solvers.blocks.tile_products import add_weighted_grams
-from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows
@@ -19,14 +18,14 @@ def diagonal_blocks(
     curved_rows: Iterable[tuple[CurvedRows, Rows]],
     envelopes: Envelopes,
     problem: Problem,
-    rows: int,
+    clock: Clock,
     stride: int = 1,
-) -> BlockStats:
+) -> tuple[Float64Array, int]:
     """Sum J_i,jj x_i x_i^T for every class j, with J as of a centring of the classes in which u moves.
 
-    Of the curved rows of a tile one in `stride` takes part, for all.
+    Of the curved rows of a tile one in `stride` takes part, for all.  Returns (m d, d), and the rows in it.
     """
-    clock, m, d = Clock(), problem.m, problem.d
+    m, d = problem.m, problem.d
     grams, visited = np.zeros((m, d, d)), 0
     for curved, X in curved_rows:
         clock.product()
@@ -36,14 +35,14 @@ def diagonal_blocks(
         add_weighted_grams(grams, X[::stride], taken)
         visited += len(taken)
         clock.product()
-    return BlockStats(rows=rows, product=grams.reshape(m * d, d), visited=visited, **clock.seconds())
+    return grams.reshape(m * d, d), visited
 
 
 def hessian(
-    curved_rows: Iterable[tuple[CurvedRows, Rows]], envelopes: Envelopes, problem: Problem, rows: int
-) -> BlockStats:
-    """Sum J_i,jk x_i x_i^T for every pair of classes j and k."""
-    clock, m, d = Clock(), problem.m, problem.d
+    curved_rows: Iterable[tuple[CurvedRows, Rows]], envelopes: Envelopes, problem: Problem, clock: Clock
+) -> tuple[Float64Array, int]:
+    """Sum J_i,jk x_i x_i^T for every pair of classes j and k; return (m d, m d), and the rows in it."""
+    m, d = problem.m, problem.d
     second, first = np.tril_indices(m)
     total, visited = np.zeros((len(first), d, d)), 0
     for curved, X in curved_rows:
@@ -56,7 +55,7 @@ def hessian(
         add_weighted_grams(total, X, entries)
         visited += len(curved.rows)
         clock.product()
-    return BlockStats(rows=rows, product=_laid_out(total, m), visited=visited, **clock.seconds())
+    return _laid_out(total, m), visited
 
 
 def _laid_out(pairs: Float64Array, m: int) -> Float64Array:

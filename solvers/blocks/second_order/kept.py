@@ -1,14 +1,15 @@
-"""What a block keeps between the second-order requests of one round, within a budget; it only saves work."""
+"""What a block keeps between the second-order operations of a round, within a budget; it only saves work."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
 from topline.solvers.blocks.second_order.envelopes import CurvedRows
-from topline.solvers.core.requests import ProximalRequest
+from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.losses import ranking
 from topline.solvers.typing import Float64Array, FloatArray
@@ -17,8 +18,8 @@ from topline.solvers.typing import Float64Array, FloatArray
 _KEPT_BYTES = 5 << 29
 #: Bytes of gathered rows among them.
 _GATHERED_BYTES = 1 << 28
-#: Arrays of the scores' shape that wait for the next request: scores and moves, and u of a smooth loss at the
-#: point and along the line.
+#: Arrays of the scores' shape that wait for the next operation: scores and moves, and u of a smooth loss at
+#: the point and along the line.
 _ARRAYS, _ARRAYS_SMOOTH = 2, 4
 
 
@@ -33,6 +34,26 @@ def most_kept(rows: int, m: int, features: int, *, smooth: bool) -> int:
 
 
 @dataclass(frozen=True, eq=False)
+class EnvelopePoint:
+    """Where envelopes of a proximal step on the dual are looked at: weights W (d, m), after `pending_step`.
+
+    Attributes
+    ----------
+    sigma : weight >= 0 of the proximal term sigma/(2n) |A - A_t|^2.
+    exact : products in float64, not in the precision of the features.
+    last_step : the step from the point of the round before along the V of its slopes, which a block that
+        still has their scores takes instead of products with W; NaN for products.
+    """
+
+    round: int
+    W: Float64Array
+    pending_step: PendingStep | None = None
+    sigma: float = 0.0
+    exact: bool = False
+    last_step: float = math.nan
+
+
+@dataclass(frozen=True, eq=False)
 class Found:
     """u of a smooth loss in every tile, `step` along the line from the point of a round, and its sums."""
 
@@ -42,7 +63,7 @@ class Found:
 
 
 class KeptTiles:
-    """Of the `tiles` of a block with `numbers` scores: what the requests at one point have in common.
+    """Of the `tiles` of a block with `numbers` scores: what operations at one point have in common.
 
     Attributes
     ----------
@@ -52,11 +73,13 @@ class KeptTiles:
     here, ahead : u of a smooth loss at the point, and at the last trial along the line.
     """
 
+    lasting: ClassVar[str] = "round"
+
     def __init__(self, tiles: int, numbers: int, kept_bytes: int | None) -> None:
         self._tiles, self._numbers = tiles, numbers
         self._most = _KEPT_BYTES if kept_bytes is None else kept_bytes
         self._left = self._gatherable = 0
-        self._point: tuple[int, bool] | None = None
+        self._place: tuple[int, bool] | None = None
         self.whole = False
         self.scores: dict[int, FloatArray] = {}
         self.moves: dict[int, FloatArray] = {}
@@ -64,30 +87,30 @@ class KeptTiles:
         self.here: Found | None = None
         self.ahead: Found | None = None
 
-    def stand_at(self, request: ProximalRequest, itemsize: int) -> None:
-        """Go to the point of the request, where numbers have so many bytes; scores that follow stay."""
-        point = request.round, request.exact
-        if point == self._point:
+    def stand_at(self, point: EnvelopePoint, itemsize: int) -> None:
+        """Go to a point, where numbers have so many bytes; scores that follow stay."""
+        place = point.round, point.exact
+        if place == self._place:
             return
-        follows = self._point == (request.round - 1, request.exact) and len(self.scores) == self._tiles
-        if follows and request.last_step != 0.0:
-            follows = math.isfinite(request.last_step) and len(self.moves) == self._tiles
+        follows = self._place == (point.round - 1, point.exact) and len(self.scores) == self._tiles
+        if follows and point.last_step != 0.0:
+            follows = math.isfinite(point.last_step) and len(self.moves) == self._tiles
         if not follows:
             self.scores.clear()
-        elif request.last_step != 0.0:
+        elif point.last_step != 0.0:
             for number, moves in self.moves.items():
-                self.scores[number] += np.asarray(request.last_step * moves, dtype=moves.dtype)
-        if not follows or request.last_step != 0.0:
-            reached = follows and self.ahead is not None and self.ahead.step == request.last_step
+                self.scores[number] += np.asarray(point.last_step * moves, dtype=moves.dtype)
+        if not follows or point.last_step != 0.0:
+            reached = follows and self.ahead is not None and self.ahead.step == point.last_step
             self.here = self.ahead if reached else None
         self.ahead = None
         self.moves.clear()
         self.curved.clear()
-        arrays = (_ARRAYS if request.sigma > 0 else _ARRAYS_SMOOTH) * self._numbers * itemsize
+        arrays = (_ARRAYS if point.sigma > 0 else _ARRAYS_SMOOTH) * self._numbers * itemsize
         self.whole = arrays <= self._most
         self._left = self._most - (arrays if self.whole else 0)
         self._gatherable = min(self._left, _GATHERED_BYTES)
-        self._point = point
+        self._place = place
 
     @property
     def has_line(self) -> bool:

@@ -28,9 +28,8 @@ from tests.benchmarks.datasets import DATA_DIR, load
 from tests.benchmarks.models.label_suspects import rows_of
 from topline import MaxHinge, SerialExecutor, Softmax, TopKHinge, solve
 from topline.solvers.core.answers import BlockStats
-from topline.solvers.core.requests import Request
 from topline.solvers.core.state import SolveResult, SolverState
-from topline.solvers.operations import Evaluate, FindSelectedVertices, FindVertices, Rebuild
+from topline.solvers.operations import Evaluate, FindSelectedVertices, FindVertices, Operation, Rebuild
 from topline.solvers.run import left_behind
 
 SETS = ("googlenet", "usps", "letter", "satimage")
@@ -48,7 +47,7 @@ class CountedRows(SerialExecutor):
         super().__init__()
         self.rows, self.passes = Counter[str](), Counter[str]()
 
-    def run(self, request: Request) -> BlockStats:
+    def run(self, request: Operation) -> BlockStats:
         """Run a request, and count its rows."""
         if _certifies(request):
             self.passes = Counter({name: rows / self._blocks[0].stop for name, rows in self.rows.items()})
@@ -64,7 +63,7 @@ class CountedRows(SerialExecutor):
         return stats
 
 
-def _certifies(request: Request) -> bool:
+def _certifies(request: Operation) -> bool:
     """Return whether a certificate begins with a request: that of kept dual variables, or of gradients."""
     if isinstance(request, Rebuild):
         return request.feasible

@@ -4,7 +4,7 @@
 
 One block in one thread, BLAS too. With --threads N the rounds run by turns in one thread and in N, which
 changes no number, and so do the bare products; the speed of N threads is the ratio of the medians. A pass
-of ascent is n column updates: the seconds of an AscentRequest over the rows that it visited, times n. A
+of ascent is n column updates: the seconds of an Ascend over the rows that it visited, times n. A
 pass of measuring is an EvaluateRequest. After the first rounds, which move nearly every row, each round is
 followed by the bare products X W and X^T U of the same shapes and type on the same rows, until the run goes
 over to float64. The ratio is that of the medians: a pass of ascent over both products.
@@ -24,10 +24,10 @@ from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.datasets import relu_features
 from topline.solvers.core.answers import BlockStats
-from topline.solvers.core.requests import AscentRequest, Request
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import MaxHinge
+from topline.solvers.operations import Ascend, Operation
 from topline.solvers.run import solve
 
 #: Rounds before the steady ones.
@@ -68,12 +68,12 @@ class TimedExecutor(SerialExecutor):
     def threads(self, number: int) -> None:
         self._threads = number
 
-    def run(self, order: Request) -> BlockStats:
+    def run(self, order: Operation) -> BlockStats:
         """Run an order and note its seconds a pass."""
         began = time.perf_counter()
         stats = super().run(order)
         spent = time.perf_counter() - began
-        if isinstance(order, AscentRequest):
+        if isinstance(order, Ascend):
             self.ascent = spent * stats.rows / max(stats.visited, 1)
         else:
             self.evaluate = spent

@@ -17,13 +17,12 @@ from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.solvers.core.answers import BlockStats
-from topline.solvers.core.requests import Request
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.losses import TopKHinge
-from topline.solvers.operations import FindSelectedVertices
+from topline.solvers.operations import FindSelectedVertices, Operation
 from topline.solvers.run import solve
 
 N, D, M, K = 300, 6, 5, 40.5
@@ -84,7 +83,7 @@ class KillsBetween(DaskExecutor):
         self.pids = dict(client.run(os.getpid))
         self.choices = 0
 
-    def run(self, request: Request) -> BlockStats:
+    def run(self, request: Operation) -> BlockStats:
         self.choices += isinstance(request, FindSelectedVertices)
         if self.choices == 5 and self.pids:
             os.kill(self.pids[min(self.pids)], signal.SIGKILL)

@@ -14,7 +14,7 @@ from tests.pipeline.cluster.many_workers import many_workers
 from tests.pipeline.small_data import make_features
 from topline.pipeline.cluster import DaskExecutor, tree_weights
 from topline.pipeline.cluster.calls import AnswerOf, Call
-from topline.pipeline.cluster.sent_weights import SentRequest
+from topline.pipeline.cluster.sent_weights import SentOperation
 from topline.pipeline.cluster.tree_weights import FAN, MOST_COPIES, requested
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import TopKHinge
@@ -30,7 +30,7 @@ rounds: list[int] = []
 died: list[str] = []
 
 
-def dying(message: SentRequest) -> SentRequest:
+def dying(message: SentOperation) -> SentOperation:
     """Hand a message on; once a round is over, the first to do so dies with it."""
     if rounds and not died:
         worker = get_worker()
@@ -47,7 +47,7 @@ def many() -> Iterator[Client]:
 
 @pytest.mark.parametrize("workers", [1, MOST_COPIES, MOST_COPIES + 1, 20, 21, 64, 257])
 def test_everybody_gets_the_message_over_few_copies_of_each(workers: int) -> None:
-    message = SentRequest(Rebuild(), W=np.zeros((1024, 1025)))
+    message = SentOperation(Rebuild(), W=np.zeros((1024, 1025)))
     owners = [f"w{number}" for number in range(workers)]
     relays, requests = requested(owners, int, ("run", 1), message)
     assert [call.worker for call in requests] == owners
@@ -72,7 +72,7 @@ def test_everybody_gets_the_message_over_few_copies_of_each(workers: int) -> Non
 
 
 def test_small_messages_come_from_the_coordinator() -> None:
-    message = SentRequest(Rebuild(), W=np.zeros((10, 10)))
+    message = SentOperation(Rebuild(), W=np.zeros((10, 10)))
     relays, requests = requested([f"w{number}" for number in range(64)], int, (), message)
     assert not relays
     assert all(call.arguments == (message,) for call in requests)

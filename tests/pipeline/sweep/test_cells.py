@@ -10,8 +10,7 @@ from topline.pipeline.options import TrainConfig
 from topline.pipeline.sweep.cells import COARSE, ROUNDED, CellRows, advance_cell, reached
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest
-from topline.solvers.operations import Evaluate, Rebuild
+from topline.solvers.operations import Ascend, Evaluate, Rebuild
 
 N, D, M = 400, 12, 4
 
@@ -83,4 +82,4 @@ def test_an_entropy_that_starts_from_a_much_smaller_C_is_not_measured_there(loss
         then = Problem(loss, N, D, M, 1.0 / (N * C))
         advance_cell(rows, then, config, (C, 1e-3, 0), None, reached(0.01, run, None), zero)
     kinds = [type(request) for request in rows.asked]
-    assert kinds.index(AscentRequest) == measured
+    assert kinds.index(Ascend) == measured

@@ -15,7 +15,7 @@ from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.ascent.rows import DualWindow
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest
+from topline.solvers.operations import Ascend
 
 N = 60
 
@@ -50,7 +50,7 @@ def test_sweeps_raise_the_dual_by_what_they_say_and_visit_what_moves(as_sparse, 
         np.dtype(np.float64),
     )  # fmt: skip
     A, delta = (DenseStore(N, M, np.dtype(np.float64)) for _ in range(2))
-    work = Work(block, AscentRequest(round=0, W=np.zeros((6, M)), seed=1), DualWindow(A, delta))
+    work = Work(block, Ascend(round=0, W=np.zeros((6, M)), seed=1), DualWindow(A, delta))
     feed, rows = block.feed_for(A), np.arange(N)
 
     def dual() -> float:

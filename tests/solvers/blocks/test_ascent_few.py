@@ -30,9 +30,9 @@ from topline.solvers.blocks.ascent.rows import DualWindow
 from topline.solvers.blocks.ascent.weight_sizes import is_tiled
 from topline.solvers.core.dual_rows import ByteBudget, make_store
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest
 from topline.solvers.losses import OneVsAll
 from topline.solvers.losses.batches import column_updates
+from topline.solvers.operations import Ascend
 
 N, D, M = 60, 5, 30
 LAM_N = 0.5
@@ -46,7 +46,7 @@ def swept(loss, smoothing: float = 0.0, budget: ByteBudget | None = None):
     problem = Problem(loss, N, D, M, LAM_N / N, smoothing)
     block = BlockAscent(problem, X, y, rng.uniform(0.5, 2.0, N), 0, np.dtype(np.float64))
     A, delta = (make_store([0, 25, N], M, np.dtype(np.float64), budget) for _ in range(2))
-    work = Work(block, AscentRequest(round=0, W=np.zeros((D, M)), seed=3), DualWindow(A, delta))
+    work = Work(block, Ascend(round=0, W=np.zeros((D, M)), seed=3), DualWindow(A, delta))
     feed = block.feed_for(A)
     for _ in range(10):
         work.sweep(feed.shuffled(np.arange(N), work.random))

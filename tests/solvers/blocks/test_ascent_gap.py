@@ -13,8 +13,7 @@ from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.ascent.rows import DualWindow
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest
-from topline.solvers.operations import Evaluate, Rebuild
+from topline.solvers.operations import Ascend, Evaluate, Rebuild
 
 N, D, M = 60, 8, 5
 X, Y = examples(n=N, d=D, spread=1.5)
@@ -26,7 +25,7 @@ def swept(problem: Problem, rows) -> tuple[Work, BlockAscent, DenseStore]:
     """A block after three sweeps from A = 0, in float64."""
     block = BlockAscent(problem, rows, Y, WEIGHTS, 0, np.dtype(np.float64))
     A, delta = (DenseStore(N, M, np.dtype(np.float64)) for _ in range(2))
-    request = AscentRequest(round=0, W=np.zeros((D, M)), seed=3, exact=True)
+    request = Ascend(round=0, W=np.zeros((D, M)), seed=3, exact=True)
     work = Work(block, request, DualWindow(A, delta))
     for _ in range(3):
         work.sweep(block.feed_for(A).shuffled(np.arange(N), work.random))
@@ -61,10 +60,10 @@ def test_stages_end_where_the_gap_of_the_rows_is_small_enough(warm) -> None:
     problem = Problem(MaxHinge(), N, D, M, 0.001)
     block = BlockAscent(problem, X, Y, WEIGHTS, 0, np.dtype(np.float64))
     A, delta = (DenseStore(N, M, np.dtype(np.float64)) for _ in range(2))
-    request = AscentRequest(round=0, W=np.zeros((D, M)), seed=3, exact=True, sweeps=6, warm=warm)
+    request = Ascend(round=0, W=np.zeros((D, M)), seed=3, exact=True, sweeps=6, warm=warm)
     visited = []
     for enough in (1e2, 1e-1, 1e-4):
-        stats = block.run(AscentRequest(**{**vars(request), "enough": enough}), A, delta)
+        stats = block.run(Ascend(**{**vars(request), "enough": enough}), A, delta)
         visited.append(stats.visited)
     assert visited == sorted(visited)
     assert visited[0] < visited[-1]
@@ -79,7 +78,7 @@ def test_the_support_alone_is_visited() -> None:
     W = problem.scale * X.T @ (WEIGHTS[:, None] * A.read(0, N))
     with_mass = int(A.read(0, N).any(axis=1).sum())
     assert 0 < with_mass <= N // 2
-    stats = block.run(AscentRequest(round=1, W=W, support=True, exact=True), A, delta)
+    stats = block.run(Ascend(round=1, W=W, support=True, exact=True), A, delta)
     assert stats.visited == with_mass
     assert not delta.read(0, N)[~half].any()
     assert delta.read(0, N)[half].any()

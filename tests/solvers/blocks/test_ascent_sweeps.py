@@ -17,9 +17,9 @@ from topline.solvers.blocks.ascent.rows import DualWindow
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest
 from topline.solvers.losses import OneVsAll
 from topline.solvers.losses.batches import column_updates
+from topline.solvers.operations import Ascend
 
 LAM_N = 0.5
 
@@ -32,7 +32,7 @@ def setting(loss, *, as_sparse=False, smoothing=0.0, shared=None, weights=None, 
     rows = sparse.csr_matrix(X) if as_sparse else X
     block = BlockAscent(problem, rows, y.astype(np.int32), weights, 0, np.dtype(np.float64))
     W = np.zeros((X.shape[1], M)) if start is None else start
-    request = AscentRequest(round=0, W=W, seed=3, shared=shared)
+    request = Ascend(round=0, W=W, seed=3, shared=shared)
     A, delta = (DenseStore(len(y), M, np.dtype(np.float64)) for _ in range(2))
     work = Work(block, request, DualWindow(A, delta))
     work.duals.open((0, len(y)))

@@ -17,7 +17,7 @@ from topline.solvers.blocks.ascent.thread_choice import Helpers
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest
+from topline.solvers.operations import Ascend
 
 
 def change(problem, X, y, weights, request, start, monkeypatch, *, by_tiles, threads=1):
@@ -43,9 +43,7 @@ def test_tiles_change_what_single_rows_change(loss, sweeps, apart, monkeypatch) 
     weights = random.choice([0.0, 0.5, 1.0, 2.0], 60)
     u = np.abs(X.mean(axis=0)) / np.linalg.norm(X.mean(axis=0))
     shared = DeflatedDirection(u, 0.4) if apart else None
-    request = AscentRequest(
-        round=1, W=np.zeros((9, M)), sweeps=sweeps, safety_factor=1.5, exact=True, shared=shared
-    )
+    request = Ascend(round=1, W=np.zeros((9, M)), sweeps=sweeps, safety_factor=1.5, exact=True, shared=shared)
     arguments = problem, X, y, weights, request, 0.0, monkeypatch
     rows, by_row = change(*arguments, by_tiles=False)
     tiles, by_tile = change(*arguments, by_tiles=True)
@@ -72,7 +70,7 @@ def test_weights_move_by_the_product_of_features_and_changes(classes, monkeypatc
     A, delta = (DenseStore(50, classes, np.dtype(np.float32)) for _ in range(2))
     block = BlockAscent(problem, X, y.astype(np.int32), np.ones(50), 0, np.dtype(np.float32))
     W = random.standard_normal((12, classes))
-    stats = block.run(AscentRequest(round=0, W=W), A, delta)
+    stats = block.run(Ascend(round=0, W=W), A, delta)
     share = np.count_nonzero(delta.dense) / delta.dense.size
     assert (share < 1 / 12) == (classes == 60)
     np.testing.assert_allclose(stats.product, X.T.astype(float) @ delta.dense, rtol=1e-5, atol=1e-6)
@@ -112,7 +110,7 @@ def test_threads_finish_every_chunk_once(monkeypatch) -> None:
     for threads in (1, 2, 3, 8, 8):
         A, delta = (DenseStore(300, M, np.dtype(np.float32)) for _ in range(2))
         block = BlockAscent(problem, X, y.astype(np.int32), np.ones(300), 0, np.dtype(np.float32))
-        found.append(block.run(AscentRequest(round=0, W=np.zeros((40, M)), sweeps=3), A, delta, threads))
+        found.append(block.run(Ascend(round=0, W=np.zeros((40, M)), sweeps=3), A, delta, threads))
         assert np.array_equal(found[-1].product, found[0].product)
     assert np.abs(found[0].product).max() > 0.1
 
@@ -138,7 +136,7 @@ def test_no_helper_waits_for_a_sweep_that_was_interrupted(monkeypatch) -> None:
     with Interrupted(1) as pool:
         monkeypatch.setattr(Helpers, "pool", lambda _self, _threads: pool)
         with pytest.raises(KeyboardInterrupt):
-            block.run(AscentRequest(round=0, W=np.zeros((40, M))), A, delta, 3)
+            block.run(Ascend(round=0, W=np.zeros((40, M))), A, delta, 3)
         ended = begun[0].done()
         counters[0][:] = 1 << 40  # the pool would wait for it for ever
     assert ended

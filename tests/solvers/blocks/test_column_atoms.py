@@ -22,12 +22,11 @@ from topline import (
     solve,
 )
 from topline.solvers.blocks import column_atoms
-from topline.solvers.blocks.column_atoms import BlockColumnAtoms
+from topline.solvers.blocks.block import Block
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import ColumnRequest
-from topline.solvers.core.tiles import TileReader
 from topline.solvers.errors import StateLostError
+from topline.solvers.operations import FindDirections
 from topline.solvers.run import loop as iteration
 
 VARIANTS = ["fw_away_columns", "fw_pairwise_columns"]
@@ -255,8 +254,8 @@ class TestAnswersThatDoNotDependOnHowItRuns:
         pairwise = method == "fw_pairwise_columns"
         with SerialExecutor(blocks=3) as executor:
             executor.bind(problem, X, y.astype(np.int32), keep_duals=True)
-            stats = executor.run(ColumnRequest(0, W, pairwise=pairwise))
-            second = ColumnRequest(1, W + 0.1, PendingStep(0, 0.3), pairwise=pairwise, length=0.5)
+            stats = executor.run(FindDirections(0, W, pairwise=pairwise))
+            second = FindDirections(1, W + 0.1, PendingStep(0, 0.3), pairwise=pairwise, length=0.5)
             once, twice = executor.run(second), executor.run(second)
             np.testing.assert_array_equal(once.product, twice.product)
             assert (once.loss, once.conjugate_u, once.u_sq, once.alpha_sq) == (
@@ -264,7 +263,7 @@ class TestAnswersThatDoNotDependOnHowItRuns:
             )  # fmt: skip
             assert once.alpha_sq == pytest.approx(0.09 * stats.u_sq)
             with pytest.raises(StateLostError, match="round 7"):
-                executor.run(ColumnRequest(8, W, PendingStep(7, 0.5), pairwise=pairwise))
+                executor.run(FindDirections(8, W, PendingStep(7, 0.5), pairwise=pairwise))
 
 
 def sets_of(sets, i, y, rho):
@@ -296,31 +295,30 @@ def test_sets_stay_the_rows_of_A_however_small_they_are(pairwise, places, begin,
     y = y.astype(np.int32)
     loss, random = TopKHinge(3), np.random.default_rng(8)
     problem = Problem(loss, *X.shape, M, 0.1, 0.3)
-    weights = np.ones(len(y))
     A = np.zeros((len(y), M))
     if begin == "loaded":
         scores = random.standard_normal((len(y), M))
         A = 0.7 * np.array([reference.vertex(loss, s, label) for s, label in zip(scores, y, strict=True)])
-    tiles = TileReader(X, y, weights, 0, M)
-    block = BlockColumnAtoms(problem, tiles, y, weights, A, np.dtype(np.float64))
-    change, pending_step = np.zeros_like(A), None
+    block = Block(0, 0, len(y), X, y, problem, keep_duals=True)
+    block.load_duals(0, A)
+    pending_step = None
     dropped, merged = 0, 0
     for round_ in range(60):
         W = 3.0 * random.standard_normal((X.shape[1], M))
-        block.run(ColumnRequest(round_, W, pending_step, pairwise, length=10.0), A, change)
-        step = float(random.choice([0.0, 0.3, 1.0, 1.0]))
-        before = block._sets.used.copy()
-        pending_step = PendingStep(round_, step)
-        A += step * change
-        block._apply_step(pending_step)
-        dropped += int((block._sets.used < before).sum())
-        merged += int((block._sets.base_share > 0).sum())
+        block.run(FindDirections(round_, W, pending_step, pairwise, length=10.0))
+        kept = block.recall(column_atoms.ColumnSets, pytest.fail)
+        sets, before = kept.sets, kept.sets.used.copy()
+        pending_step = PendingStep(round_, float(random.choice([0.0, 0.3, 1.0, 1.0])))
+        A = block.dual_rows(pending_step)
+        kept.apply_step(pending_step)
+        dropped += int((sets.used < before).sum())
+        merged += int((sets.base_share > 0).sum())
         for i in range(len(y)):
-            points, shares = sets_of(block._sets, i, y, problem.form.rho)
+            points, shares = sets_of(sets, i, y, problem.form.rho)
             assert shares.min() > 0
             assert shares.sum() == pytest.approx(1.0, abs=1e-12)
             np.testing.assert_allclose(shares @ points, A[i], atol=1e-12)
-            assert len(np.unique(points, axis=0)) == len(points) or block._sets.base_share[i] > 0
+            assert len(np.unique(points, axis=0)) == len(points) or sets.base_share[i] > 0
     assert dropped > 0
     assert merged > 0 or places == 16
     assert merged == 0 or places < 16 or begin == "loaded"

@@ -10,8 +10,8 @@ import pytest
 from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKEntropy, TopKHinge, solve
 from topline.solvers.blocks import most_kept
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import CurvatureRequest, GramRequest, ProximalRequest, SlopeRequest
 from topline.solvers.methods import METHODS, method_memory
+from topline.solvers.operations import FindEnvelopes, FindSlope, MultiplyCurvature, SumGrams
 
 N, D, M = 3000, 20, 12
 RNG = np.random.default_rng(0)
@@ -30,28 +30,33 @@ def array_bytes() -> int:
     return sum(trace.size for trace in found.traces)
 
 
+def sums_of(answer):
+    """Give what an operation of second order sums."""
+    return np.asarray(vars(answer).get("product", vars(answer).get("matrix", vars(answer).get("total"))))
+
+
 def answers(loss, kept_bytes, blocks=2):
     """Give the sums of the requests of one round, the rows counted and the memory held after them."""
     problem = Problem(loss, N, D, M, 1.0 / N)
     executor = SerialExecutor(blocks=blocks, kept_bytes=kept_bytes, threads=1)
     executor.bind(problem, X, Y, keep_duals=True)
-    point = ProximalRequest(1, W, None, sigma=0.0 if problem.form.smooth else 1.0)
+    point = FindEnvelopes(1, W, None, sigma=0.0 if problem.form.smooth else 1.0)
     requests = [
         point,
-        CurvatureRequest(**vars(point), V=V),
-        GramRequest(**vars(point)),
-        CurvatureRequest(**vars(point), V=W),
-        SlopeRequest(**vars(point), V=V, step=1.0),
-        SlopeRequest(**vars(point), V=V, step=0.5),
+        MultiplyCurvature.at(point, V=V),
+        SumGrams.at(point),
+        MultiplyCurvature.at(point, V=W),
+        FindSlope.at(point, V=V, step=1.0),
+        FindSlope.at(point, V=V, step=0.5),
     ]
     for request in requests:  # compiles
         executor.run(request)
     executor.load_duals([(0, N, np.zeros((N, M)))])  # lets go of everything
     tracemalloc.start()
     found = [executor.run(request) for request in requests]
-    held = array_bytes() - sum(stats.product.nbytes for stats in found)
+    held = array_bytes() - sum(sums_of(answer).nbytes for answer in found)
     tracemalloc.stop()
-    return [stats.product for stats in found], [stats.visited for stats in found], held
+    return [sums_of(answer) for answer in found], [answer.visited for answer in found], held
 
 
 @pytest.mark.parametrize("loss", [MaxHinge(), TopKHinge(3), Softmax(), TopKEntropy(2)], ids=lambda x: x.name)
@@ -103,14 +108,14 @@ def test_what_is_formed_is_counted(whole) -> None:
     counted = 8 * method_memory(METHODS["newton"], problem, features.nbytes).formed
     executor = SerialExecutor(blocks=2, threads=1)
     executor.bind(problem, features, labels, keep_duals=True)
-    point = ProximalRequest(1, np.zeros((d, m)), None, sigma=1.0)
+    point = FindEnvelopes(1, np.zeros((d, m)), None, sigma=1.0)
     executor.run(point)
-    executor.run(GramRequest(**vars(point), whole=whole))  # compiles, which takes memory too
+    executor.run(SumGrams.at(point, whole=whole))  # compiles, which takes memory too
     tracemalloc.start()
-    stats = executor.run(GramRequest(**vars(point), whole=whole))
+    stats = executor.run(SumGrams.at(point, whole=whole))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert stats.product.nbytes == counted
+    assert stats.matrix.nbytes == counted
     # Two blocks: that of the first, and of the second what it returns and a copy while it sums.
     assert peak <= 3.5 * counted
 

@@ -14,8 +14,8 @@ from topline.solvers.blocks.ascent import shared_tiles
 from topline.solvers.blocks.duals import array_bytes
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest
 from topline.solvers.operations import (
+    Ascend,
     CountHits,
     Evaluate,
     HeadBlocks,
@@ -47,7 +47,7 @@ def test_heads_share_one_pool_of_threads(monkeypatch) -> None:
         sums[threads] = []
         # A head that is swept alone has all threads.
         for head in range(HEADS):
-            request = AscentRequest(round=1, W=np.zeros((D, M)), seed=head)
+            request = Ascend(round=1, W=np.zeros((D, M)), seed=head)
             parts = blocks.run(HeadRequests((HeadCall(head, problem, 0, request),)), threads).parts
             sums[threads].append(parts[head].product)
     assert len(first_helpers() - before) == 1
@@ -65,7 +65,7 @@ def swept_in_turn(dual_bytes, heads=HEADS, rounds=3):
     for round_ in range(rounds):
         for head in range(heads):
             step = PendingStep(round_ - 1, 1.0) if round_ else None
-            request = AscentRequest(round=round_, W=W[head], pending_step=step, sweeps=2, seed=head)
+            request = Ascend(round=round_, W=W[head], pending_step=step, sweeps=2, seed=head)
             found = blocks.run(HeadRequests((HeadCall(head, problem, 0, request),))).parts[head]
             W[head] = W[head] + found.product / (problem.lam * N)
     return blocks, W
@@ -105,7 +105,7 @@ def test_a_block_that_takes_over_goes_on_with_the_arrays_and_the_room() -> None:
     # One array was open and is; whoever is swept next takes its place.
     assert list(opened._open) == [HEADS - 1]
     problem = Problem(TopKHinge(3), N, D, M, 1.0 / N)
-    after.run(HeadRequests((HeadCall(0, problem, 0, AscentRequest(round=1, W=np.zeros((D, M)))),)))
+    after.run(HeadRequests((HeadCall(0, problem, 0, Ascend(round=1, W=np.zeros((D, M)))),)))
     assert list(opened._open) == [0]
 
 
@@ -135,8 +135,7 @@ def swept_together(dual_bytes, exact):
     problem = Problem(TopKHinge(3), N, D, M, 1.0 / N)
     blocks = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, HEADS), dual_bytes=dual_bytes)
     requests = [
-        AscentRequest(round=0, W=np.zeros((D, M)), sweeps=2, seed=head, exact=head in exact)
-        for head in range(HEADS)
+        Ascend(round=0, W=np.zeros((D, M)), sweeps=2, seed=head, exact=head in exact) for head in range(HEADS)
     ]
     calls = tuple(HeadCall(head, problem, 0, request) for head, request in enumerate(requests))
     return blocks, blocks.run(HeadRequests(calls)).parts
@@ -163,7 +162,7 @@ def test_what_heads_ask_at_the_same_time_they_get_as_alone() -> None:
     weights[::5] = 0.0
     problem, W = Problem(TopKHinge(3), N, D, M, 1.0 / N), random.standard_normal((D, M))
     calls = (
-        HeadCall(0, problem, 0, AscentRequest(round=0, W=np.zeros((D, M)), sweeps=2)),
+        HeadCall(0, problem, 0, Ascend(round=0, W=np.zeros((D, M)), sweeps=2)),
         HeadCall(1, problem, 0, Evaluate(W)),
         HeadCall(2, problem, 0, Evaluate(2.0 * W)),
         HeadCall(3, problem, 0, CountHits(W, 1, 0.1)),

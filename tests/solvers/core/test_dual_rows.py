@@ -18,9 +18,9 @@ from tests.solvers.problems import examples
 from topline import MaxHinge, SerialExecutor, ThreadExecutor, TopKHinge, UnsupportedCombinationError, solve
 from topline.solvers.core import dual_rows as dual_rows_module
 from topline.solvers.core.dual_rows import ByteBudget, DenseStore, PackedStore, row_runs
-from topline.solvers.core.requests import ColumnRequest
 from topline.solvers.core.row_packing import pack, unpack
 from topline.solvers.losses import OneVsAll, Softmax
+from topline.solvers.operations import FindDirections
 
 #: Nothing in memory, a part, and everything, though packed: A and the change, in float64, are just above it.
 BUDGETS = (0, 6_000, 2 * 8 * BOUNDS[-1] * 5 - 1)
@@ -232,4 +232,4 @@ def test_a_packed_block_refuses_an_order_that_needs_arrays() -> None:
             UnsupportedCombinationError,
             match="over the columns works on dual variables as",
         ):
-            executor.run(ColumnRequest(0, ExecutorContract().weights()))
+            executor.run(FindDirections(0, ExecutorContract().weights()))

@@ -26,7 +26,7 @@ from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import Executor, block_bounds
-from topline.solvers.operations import FindVertices, answer_of
+from topline.solvers.operations import FindVertices
 
 
 def tree_merge(parts, blocks):
@@ -155,7 +155,7 @@ def test_a_block_names_the_rows_of_the_whole_problem() -> None:
     X[[7, 23], 1] = np.inf
     block = Block(2, 100, 140, X, y, Problem(MaxHinge(), 500, 4, M, 0.1), keep_duals=False)
     with pytest.raises(NonFiniteError, match="rows 107, 123 hold NaN or infinity"):
-        answer_of(block, FindVertices(0, np.zeros((4, M))), 1)
+        block.run(FindVertices(0, np.zeros((4, M))), 1)
 
 
 def test_a_block_without_duals_says_so() -> None:

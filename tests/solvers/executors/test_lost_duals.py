@@ -11,7 +11,7 @@ from topline import SerialExecutor, TopKHinge, solve
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import DualsReplacedError
-from topline.solvers.operations import FindVertices, answer_of
+from topline.solvers.operations import FindVertices
 
 
 class Forgetful(SerialExecutor):
@@ -25,7 +25,7 @@ class Forgetful(SerialExecutor):
         self.requests += 1
         if self.requests != self.at_request:
             return super().run(request)
-        answer_of(self._blocks[0], request, 1)
+        self._blocks[0].run(request, 1)
         for block in self._blocks:
             block.finish_step(getattr(request, "pending_step", None))
         last = self._blocks[-1]
@@ -64,7 +64,7 @@ def test_settled_blocks_have_the_step_however_far_they_had_come() -> None:
         for executor in (contract.bound(plain), contract.bound(settled)):
             executor.run(FindVertices(0, contract.weights(0)))
         request = FindVertices(1, contract.weights(1), pending_step)
-        answer_of(settled._blocks[2], request, 1)
+        settled._blocks[2].run(request, 1)
         for block in settled._blocks:
             block.finish_step(pending_step)
             block.finish_step(pending_step)

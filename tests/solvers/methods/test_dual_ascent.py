@@ -16,8 +16,8 @@ from topline.solvers.blocks import Block
 from topline.solvers.blocks.ascent import row_feed
 from topline.solvers.core import rows
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest
 from topline.solvers.methods import dual_ascent
+from topline.solvers.operations import Ascend
 
 
 def run(X, y, loss, lam_n, smoothing=0.0, **options):
@@ -183,7 +183,7 @@ def test_features_in_memory_are_not_copied_whole(dtype) -> None:
     X = np.zeros((60_000, 50), dtype=dtype)
     y = (np.arange(len(X)) % 2).astype(np.int32)
     block = Block(0, 0, len(X), X, y, Problem(MaxHinge(), *X.shape, 2, 1.0), keep_duals=True)
-    request = AscentRequest(round=0, W=np.zeros((50, 2)), exact=dtype == np.float32)
+    request = Ascend(round=0, W=np.zeros((50, 2)), exact=dtype == np.float32)
     block.run(request)
     tracemalloc.start()
     try:

@@ -26,8 +26,8 @@ from topline import (
 from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem, inner
-from topline.solvers.core.requests import CurvatureRequest, GramRequest, ProximalRequest, SlopeRequest
 from topline.solvers.methods.auto import AscentThenNewton
+from topline.solvers.operations import FindEnvelopes, FindSlope, MultiplyCurvature, SumGrams
 
 N, D, M = 240, 9, 5
 LOSSES = [
@@ -67,11 +67,11 @@ class At:
         pending = None
         if self.sigma:
             W = 0.2 * rng.standard_normal((D, M))
-            self.executor.run(ProximalRequest(0, W, sigma=self.sigma))
+            self.executor.run(FindEnvelopes(0, W, sigma=self.sigma))
             pending = PendingStep(round=0, step=0.6)
         self.W = 0.3 * rng.standard_normal((D, M))
         self.V = rng.standard_normal((D, M))
-        self.point = ProximalRequest(1, self.W, pending, sigma=self.sigma)
+        self.point = FindEnvelopes(1, self.W, pending, sigma=self.sigma)
 
     def gradient(self, W):
         """Give the product of the sum of envelopes, minus their gradient."""
@@ -87,12 +87,12 @@ def test_curvature_is_the_derivative_of_the_gradient(loss, smoothing) -> None:
     V = 1e-6 * at.V
     expected = (at.gradient(at.W - V) - at.gradient(at.W + V)) / 2e-6
     here = at.gradient(at.W)
-    product = at.executor.run(CurvatureRequest(**vars(at.point), V=at.V)).product
+    product = at.executor.run(MultiplyCurvature.at(at.point, V=at.V)).product
     # Between the two points of the difference hardly a row has a kink; float64 leaves ten digits of each.
     np.testing.assert_allclose(product, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-    slope = at.executor.run(SlopeRequest(**vars(at.point), V=at.V, step=0.0)).product[0, 0]
+    slope = at.executor.run(FindSlope.at(at.point, V=at.V, step=0.0)).total
     assert slope == pytest.approx(inner(here, at.V), rel=1e-12)
-    ahead = at.executor.run(SlopeRequest(**vars(at.point), V=at.V, step=0.3)).product[0, 0]
+    ahead = at.executor.run(FindSlope.at(at.point, V=at.V, step=0.3)).total
     assert ahead == pytest.approx(inner(at.gradient(at.W + 0.3 * at.V), at.V), rel=1e-9)
 
 
@@ -100,12 +100,12 @@ def test_curvature_is_the_derivative_of_the_gradient(loss, smoothing) -> None:
 def test_gram_matrices_are_the_diagonal_blocks_of_the_hessian(loss) -> None:
     at = At(loss)
     at.gradient(at.W)
-    grams = at.executor.run(GramRequest(**vars(at.point))).product.reshape(M, D, D)
+    grams = at.executor.run(SumGrams.at(at.point)).matrix.reshape(M, D, D)
     for j in range(M):
         for k in range(D):
             V = np.zeros((D, M))
             V[k, j] = 1.0
-            column = at.executor.run(CurvatureRequest(**vars(at.point), V=V)).product[:, j]
+            column = at.executor.run(MultiplyCurvature.at(at.point, V=V)).product[:, j]
             # Of one-vs-all classes do not move together: there it is a preconditioner and no more.
             if not isinstance(loss, OneVsAll):
                 np.testing.assert_allclose(grams[j, :, k], column, rtol=0, atol=1e-5 * np.abs(grams).max())
@@ -117,8 +117,8 @@ def test_gram_matrices_are_the_diagonal_blocks_of_the_hessian(loss) -> None:
 def test_the_whole_hessian_multiplies_as_its_products_do(loss, features) -> None:
     at = At(loss, features=features)
     at.gradient(at.W)
-    hessian = at.executor.run(GramRequest(**vars(at.point), whole=True)).product
-    product = at.executor.run(CurvatureRequest(**vars(at.point), V=at.V)).product
+    hessian = at.executor.run(SumGrams.at(at.point, whole=True)).matrix
+    product = at.executor.run(MultiplyCurvature.at(at.point, V=at.V)).product
     found = (hessian @ at.V.T.ravel()).reshape(M, D).T
     # A product is a difference over a step of 1e-7 of the envelope's width.
     np.testing.assert_allclose(found, product, rtol=0, atol=1e-5 * np.abs(product).max())
@@ -137,7 +137,7 @@ def test_the_whole_hessian_is_the_derivative_where_the_own_class_is_smoothed_les
             column = (at.gradient(at.W - V) - at.gradient(at.W + V)) / 2e-6
             columns.append(column.T.ravel())
     at.gradient(at.W)
-    hessian = at.executor.run(GramRequest(**vars(at.point), whole=True)).product
+    hessian = at.executor.run(SumGrams.at(at.point, whole=True)).matrix
     np.testing.assert_allclose(hessian, columns, rtol=0, atol=1e-6 * np.abs(hessian).max())
 
 
@@ -152,7 +152,7 @@ def test_a_softmax_that_gram_matrices_serve_badly_takes_its_whole_hessian() -> N
 def test_what_is_kept_between_rounds_changes_no_sum(loss) -> None:
     at, again = At(loss), At(loss, blocks=1)
     first = at.executor.run(at.point)
-    at.executor.run(SlopeRequest(**vars(at.point), V=at.V, step=0.25))
+    at.executor.run(FindSlope.at(at.point, V=at.V, step=0.25))
     following = replace(at.point, round=2, W=at.W + 0.25 * at.V, last_step=0.25)
     followed = at.executor.run(following)
     fresh = again.executor.run(replace(following, last_step=float("nan")))

@@ -22,9 +22,9 @@ from topline import (
 from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.requests import AscentRequest
 from topline.solvers.core.rows import RowRange
 from topline.solvers.losses.batches import column_updates
+from topline.solvers.operations import Ascend
 
 LOSSES = [MaxHinge(), TopKHinge(3), TopKOthersHinge(2), UsunierHinge(2), OneVsAll("hinge")]
 SMOOTH = [Softmax(), TopKEntropy(2), OneVsAll("logistic")]
@@ -66,7 +66,7 @@ def test_a_pass_is_the_algorithm_written_out(loss, smoothing, kind, make) -> Non
     start.write(0, len(A), A)
     labels = y.astype(np.int32)
     block = BlockAscent(problem, RowRange(make(X), 0, len(y)), labels, weights, 7, np.dtype(np.float64))
-    stats = block.run(AscentRequest(round=4, W=W, safety_factor=1.5, seed=2), start, change)
+    stats = block.run(Ascend(round=4, W=W, safety_factor=1.5, seed=2), start, change)
     random = np.random.default_rng((2, 4, 7))
     # What counts for nothing is left alone.
     visits = random.permutation(np.flatnonzero(weights))

@@ -1,0 +1,67 @@
+"""What sweeps of dual ascent are asked for, and what they come to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from topline.solvers.core.answers import VectorSums
+from topline.solvers.core.deflation import DeflatedDirection
+from topline.solvers.core.dual_points import PendingStep
+from topline.solvers.typing import Float64Array
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AscentSums(VectorSums):
+    """Sums over the changes of alpha_i; `product` is in float32 where large weights move in that.
+
+    Attributes
+    ----------
+    visited : column updates.
+    left : the sum of the duality gaps of the rows that the stages visited, where it was small enough to end
+        them; inf where something else did.
+    """
+
+    visited: int = 0
+    left: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class AscentPlan:
+    """How a change dA of A is looked for that raises the dual: sweeps of exact column updates from W (d, m).
+
+    Attributes
+    ----------
+    round, W : with the number of the block and the seed the round fixes the random orders.
+    pending_step : what is applied to A first.
+    sweeps : the first visits every row, a second one the rows that are not at rest; more than two ask for
+        stages of so many sweeps over those, as many stages as pay.
+    safety_factor : factor >= 1 on the curvature, for a block that moves while others do.
+    seed : of the random orders.
+    exact : products and A in float64, not in the precision of the features.
+    shared, apart : the direction u (d,) along which examples are shrunk, and for every class (m,) what the
+        weights have along it at the start besides W: a row scores W^T x + <x, u> apart.
+    most_passes : visits, as a multiple of the rows, that are not exceeded.
+    seconds : time after which no more rows are visited; None for no limit.
+    warm : whether A is near the optimum already, so that most rows are at rest and stages over the others pay
+        for longer.
+    support : visit only rows whose alpha is not 0.
+    enough : end the stages where the duality gaps of the rows that they visit sum to so little.
+    alike : move rows together that look alike and have different labels.
+    """
+
+    round: int
+    W: Float64Array
+    pending_step: PendingStep | None = None
+    sweeps: int = 1
+    safety_factor: float = 1.0
+    seed: int = 0
+    exact: bool = False
+    shared: DeflatedDirection | None = None
+    apart: Float64Array | None = None
+    most_passes: float = math.inf
+    seconds: float | None = None
+    warm: bool = False
+    support: bool = False
+    enough: float = 0.0
+    alike: bool = False

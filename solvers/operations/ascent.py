@@ -1,0 +1,44 @@
+"""Dual ascent: a change of A that raises the dual, found block by block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
+from topline.solvers.blocks.ascent.rounds import BlockAscent
+from topline.solvers.blocks.block import Block
+from topline.solvers.crew import Crew
+from topline.solvers.operations.base import Operation, Runner
+from topline.solvers.operations.map_view import MapView
+
+
+@dataclass(frozen=True, eq=False)
+class Ascend(AscentPlan, Operation[AscentSums]):
+    """Find a change dA of A that raises the dual, as the plan says; it waits for its step."""
+
+    @property
+    def widens(self) -> bool:
+        """Whether dual variables are in float64 from then on."""
+        return self.exact
+
+    def answer(self, block: Block, crew: Crew) -> AscentSums:
+        """Return the sums over the changes that sweeps over the rows of a block find."""
+        duals = block.duals_after(self.pending_step)
+        if self.exact:
+            duals.widen()
+        ascent = block.recall(
+            BlockAscent,
+            lambda: BlockAscent(
+                block.problem, block.X, block.y, block.weights, block.index, block.dtype, block.helpers,
+                block.norms,
+            ),
+        )  # fmt: skip
+        sums = ascent.run(self, duals.A, duals.change(), crew.threads)
+        duals.changed(self.round)
+        return sums
+
+    def through(self, run: Runner, view: MapView) -> AscentSums:
+        """Return the sums at weights V of a feature map, with the curvature of an upper bound."""
+        safety_factor = self.safety_factor * view.norm
+        answer = run(replace(self, W=view.class_weights(self.W), safety_factor=safety_factor))
+        return replace(answer, product=view.summed(answer.product))
