@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tests.reproduce.baselines import fit_wsabie, solve_svm_perf, solve_top_push
 from tests.reproduce.formats import Examples
 from tests.reproduce.learners import Budget, Grid, Labels, Learner, OneVsAllLiblinear, Trained, Weights
 from tests.reproduce.printed import printed
 from tests.reproduce.selection import Split, Trial, compare, figures_of
 from tests.reproduce.table import Reproduction, Setting, Table
-from topline.solvers.baselines import fit_wsabie, solve_svm_perf, solve_top_push
 from topline.solvers.losses import MaxHinge, TopKOthersHinge, UsunierHinge
 
 KS = (1, 2, 3, 4, 5, 10)

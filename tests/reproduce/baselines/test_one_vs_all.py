@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from tests.reproduce.baselines import fit_one_vs_all
 from tests.solvers.problems import examples
 from topline import InvalidProblemError, TopKClassifier
-from topline.solvers.baselines import fit_one_vs_all
 
 X, Y = examples()
 

@@ -9,9 +9,9 @@ import pytest
 from scipy import sparse
 
 from tests.reference.qp import minimise_qp
+from tests.reproduce.baselines import solve_svm_perf
+from tests.reproduce.baselines.svm_perf import worst_set
 from topline import InvalidProblemError, NonFiniteError
-from topline.solvers.baselines import solve_svm_perf
-from topline.solvers.baselines.svm_perf import worst_set
 
 
 def ranked(seed=0, n=11, d=3):

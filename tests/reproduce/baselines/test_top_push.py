@@ -7,9 +7,9 @@ import pytest
 from scipy import sparse
 
 from tests.reference.qp import minimise_qp
+from tests.reproduce.baselines import solve_top_push
+from tests.reproduce.baselines.top_push import balance
 from topline import InvalidProblemError, NonFiniteError
-from topline.solvers.baselines import solve_top_push
-from topline.solvers.baselines.top_push import balance
 
 
 def ranked(seed=0, n=60, d=5):

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from topline.solvers.baselines.masks import positives_of
+from tests.reproduce.baselines.masks import positives_of
 from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.core.problem import HasGap
 from topline.solvers.errors import InvalidProblemError

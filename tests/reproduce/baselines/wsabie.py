@@ -46,7 +46,7 @@ class WsabieResult:
     violated: Float64Array
 
     @property
-    def W(self) -> Float64Array:  # noqa: N802
+    def W(self) -> Float64Array:
         """Weights (d, m) that score as the product of the two does."""
         return self.U @ self.V
 

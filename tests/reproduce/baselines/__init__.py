@@ -7,11 +7,11 @@ convex.
 
 from __future__ import annotations
 
-from topline.solvers.baselines.one_vs_all import LinearScores, fit_one_vs_all
-from topline.solvers.baselines.rank_svm import RankSVMResult, solve_rank_svm
-from topline.solvers.baselines.svm_perf import SVMPerfResult, solve_svm_perf
-from topline.solvers.baselines.top_push import TopPushResult, solve_top_push
-from topline.solvers.baselines.wsabie import WsabieResult, fit_wsabie
+from tests.reproduce.baselines.one_vs_all import LinearScores, fit_one_vs_all
+from tests.reproduce.baselines.rank_svm import RankSVMResult, solve_rank_svm
+from tests.reproduce.baselines.svm_perf import SVMPerfResult, solve_svm_perf
+from tests.reproduce.baselines.top_push import TopPushResult, solve_top_push
+from tests.reproduce.baselines.wsabie import WsabieResult, fit_wsabie
 
 __all__ = [
     "LinearScores",

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from tests.reproduce.baselines import fit_wsabie
+from tests.reproduce.baselines.wsabie import draw_violator, rank_weight, shortened
 from topline import InvalidProblemError, NonFiniteError
-from topline.solvers.baselines import fit_wsabie
-from topline.solvers.baselines.wsabie import draw_violator, rank_weight, shortened
 
 
 def harmonic(r):

@@ -7,9 +7,9 @@ import pytest
 from scipy import sparse
 
 from tests.reference.qp import minimise_qp
+from tests.reproduce.baselines import solve_rank_svm
+from tests.reproduce.baselines.rank_svm import pair_losses, signed_sums, visit_pairs
 from topline import InvalidProblemError, NonFiniteError
-from topline.solvers.baselines import solve_rank_svm
-from topline.solvers.baselines.rank_svm import pair_losses, signed_sums, visit_pairs
 
 
 def several_labels(seed=0, n=12, d=3, m=4):
