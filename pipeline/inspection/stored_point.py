@@ -6,7 +6,7 @@ import numpy as np
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.rows import CachedRows, StoredModel, TrainingRows
-from topline.solvers.core.problem import Problem
+from topline.pipeline.training import spec_of_model
 from topline.solvers.inspection import DualPoint, trained_point
 from topline.solvers.losses import loss_from_dict
 
@@ -22,15 +22,7 @@ def stored_point(stored: StoredModel) -> DualPoint:
     record = stored.model.record
     _refuse(stored)
     rows = CachedRows(TrainingRows(stored.dataset(), "train", stored.transforms), KEPT_BYTES)
-    problem = Problem(
-        loss_from_dict(record.loss),
-        record.n,
-        rows.shape[1],
-        record.m,
-        record.lam,
-        record.smoothing,
-        "others" if record.smoothing_kind == "others" else "moreau",
-    )
+    problem = spec_of_model(record).problem(record.n, rows.shape[1], record.m)
     labels = rows.labels().astype(np.int32)
     weights = None if record.class_weights is None else np.asarray(record.class_weights)[labels]
     A = np.asarray(stored.model.duals(0, record.n)) if stored.model.has_duals else None

@@ -54,20 +54,3 @@ def chosen_risk(config: TrainConfig, n: int) -> Risk:
             f" or a share from {1.0 / n:.2g} on"
         )
     return AverageTopK(k)
-
-
-def check_average_top(config: TrainConfig) -> None:
-    """Raise `ConfigError` for what does not go with the average top-k risk."""
-    if config.average_top is None:
-        return
-    if config.class_weight != "none":
-        raise ConfigError(
-            f"average_top chooses what each example counts: leave class_weight {config.class_weight} out"
-        )
-    if config.kernel is not None:
-        raise ConfigError(
-            f"average_top does not go with kernel {config.kernel}, whose models are dual variables: use the"
-            " transform nystroem or fourier in its place, or topline.solve in Python"
-        )
-    if config.keep_duals:
-        raise ConfigError("average_top keeps no dual variables: leave keep_duals out")

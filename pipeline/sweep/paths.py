@@ -27,8 +27,8 @@ from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors import SerialExecutor
-from topline.solvers.losses import Loss
 from topline.solvers.methods import Measurement
+from topline.solvers.run import ProblemSpec
 from topline.solvers.run.zero_weights import risk_at_zero
 
 #: What nobody has asked for so long was left behind by a sweep that was killed, or is solved again.
@@ -40,7 +40,7 @@ Round: TypeAlias = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class PathTask:
-    """Take the path of `train` (its C aside) on one fold through `rounds`; only the last may be new.
+    """Take the path of `train` and its `spec` (C aside) on one fold through `rounds`; the last may be new.
 
     `name` tells paths apart that a process may hold at the same time, and `waiting` are the C of its cells
     that have not ended: what none of these starts from is forgotten afterwards.  Accuracies are those among
@@ -50,7 +50,7 @@ class PathTask:
     name: str
     source: FoldSource
     train: TrainConfig
-    loss: Loss
+    spec: ProblemSpec
     fold: int
     topk: int
     rounds: tuple[Round, ...]
@@ -116,7 +116,7 @@ def _take_round(path: _Path, task: PathTask, cells: Round) -> tuple[Outcome, ...
     rows = _FoldRows(task, data)
     found = []
     for C, gap in cells:
-        problem = Problem(task.loss, n, d, data.m, 1.0 / (n * C), config.smoothing, config.smoothing_kind)
+        problem = replace(task.spec, C=C).problem(n, d, data.m)
         zero = risk_at_zero(problem, data.y, weights)
         rows.bind(problem, weights)
         run, outcome = advance_cell(

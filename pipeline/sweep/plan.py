@@ -18,11 +18,9 @@ from topline.pipeline.options import Cell, ClusterConfig, KernelChoice, SweepCon
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource, held_folds, stratified_folds, stratified_sample
-from topline.pipeline.training import dataset_loss, kernel_of, resolve_options, resume_options
-from topline.solvers.core.problem import Problem
+from topline.pipeline.training import checked_spec, dataset_loss, resolve_options, resume_options, spec_of
 from topline.solvers.kernels.low_rank import ARRAYS, MEMORY_BYTES
-from topline.solvers.losses import Loss
-from topline.solvers.methods import method_named
+from topline.solvers.run import ProblemSpec
 from topline.storage.datasets import Dataset
 from topline.storage.runs import create_sweep, read_sweep
 from topline.storage.stores import Store, open_store
@@ -57,13 +55,18 @@ class SweepPlan:
         """All cells, path by path, C ascending."""
         return [Cell(variant_of(path), C) for path in self.paths for C in self.config.grid()]
 
-    def loss(self, path: TrainConfig) -> Loss:
-        """Return the loss of a path."""
-        return self._losses[variant_of(path)]
+    def spec(self, path: TrainConfig) -> ProblemSpec:
+        """Return what a path solves on a fold; with a kernel the features are those of its factor."""
+        return self._specs[variant_of(path)]
 
     @cached_property
-    def _losses(self) -> dict[Variant, Loss]:
-        return {variant_of(path): dataset_loss(path, self.dataset) for path in self.paths}
+    def _specs(self) -> dict[Variant, ProblemSpec]:
+        return {
+            variant_of(path): replace(
+                spec_of(path, dataset_loss(path, self.dataset), self.n), kernel=None, stored=False
+            )
+            for path in self.paths
+        }
 
     @property
     def topk(self) -> int:
@@ -142,7 +145,7 @@ def plan_sweep(config: SweepConfig) -> SweepPlan:
     rows = TrainingRows(dataset, "train")
     n = len(rows) if config.rows is None else min(len(rows), config.rows)
     _check_rows(config, rows, n)
-    paths = {variant_of(path): path for path in _paths(config, dataset, n)}
+    paths = {variant_of(path): path for path in _paths(config, rows)}
     metric = row_metric(config.metric or f"top-{config.topk or _only_k(list(paths)) or 1}")
     plan = SweepPlan(config, store, dataset, n, tuple(paths.values()), metric, config.resume or "")
     _check_metric(plan)
@@ -175,16 +178,12 @@ def _check_metric(plan: SweepPlan) -> None:
         )
 
 
-def _paths(config: SweepConfig, dataset: Dataset, n: int) -> list[TrainConfig]:
+def _paths(config: SweepConfig, rows: TrainingRows) -> list[TrainConfig]:
     """Return the options of each path, k filled in; refuse what does not go together."""
-    found = []
+    found, dataset = [], rows.dataset
     for variant in config.variants():
         path = resolve_options(config.train_config(Cell(variant, config.C[0])), dataset)
-        lam = 1.0 / (n * path.C)
-        loss, d, m = dataset_loss(path, dataset), dataset.info.d, dataset.info.m
-        problem = Problem(loss, n, d, m, lam, path.smoothing, path.smoothing_kind)
-        method_named(path.method).refuse(problem)
-        kernel_of(path, dataset.info.layout)
+        checked_spec(path, dataset_loss(path, dataset), rows)
         found.append(path)
     return found
 

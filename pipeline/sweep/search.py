@@ -145,7 +145,7 @@ class _Rounds:
         left = [one.cell for one in self._standings if may_go_on(one, plan.config.rule)]
         waiting = tuple(cell.C for cell in left if cell.variant == variant_of(train))
         return PathTask(
-            f"{self._name}/{path}", plan.source(train), train, plan.loss(train), fold, plan.topk,
+            f"{self._name}/{path}", plan.source(train), train, plan.spec(train), fold, plan.topk,
             self._asked[place], waiting, plan.class_weights,
         )  # fmt: skip
 
@@ -225,12 +225,13 @@ def _compile(plan: SweepPlan, progress: Progress | None) -> None:
     info = plan.dataset.info
     for path in plan.paths:
         # With a kernel the features are a factor of its matrix.
-        d = info.d if path.kernel is None else plan.n
+        factored = path.kernel is not None
         compile_jit_functions(
-            plan.loss(path), d, info.m, path.smoothing, path.method,
-            smoothing_kind=path.smoothing_kind, keep_duals=True,
-            sparse=path.kernel is None and info.layout == "csr",
-        )  # fmt: skip
+            replace(plan.spec(path), keep_duals=True),
+            plan.n if factored else info.d,
+            info.m,
+            sparse=not factored and info.layout == "csr",
+        )
 
 
 @contextmanager

@@ -125,11 +125,8 @@ class SharedRunner:
         return measured
 
     def _new_run(self, task: PathTask, C: float) -> HeadRun:
-        config, n = task.train, len(self._labels)
         self._numbers += 1
-        problem = Problem(
-            task.loss, n, self._d, self._m, 1.0 / (n * C), config.smoothing, config.smoothing_kind
-        )
+        problem = replace(task.spec, C=C).problem(len(self._labels), self._d, self._m)
         return HeadRun(self._numbers, problem, task.fold)
 
     def _solved(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from topline.pipeline.training.continued import continued, handed_on, settings_of_model
 from topline.pipeline.training.plan import dataset_loss, resolve_options, resume_options
-from topline.pipeline.training.problem_checks import check_options, kernel_of
+from topline.pipeline.training.problem_checks import check_options, checked_spec, spec_of, spec_of_model
 from topline.pipeline.training.result import TrainResult
 from topline.pipeline.training.run import already_solved, resuming, runs_of, unfinished_run
 from topline.pipeline.training.session import Fitted, fit, train
@@ -18,16 +18,18 @@ __all__ = [
     "TrainResult",
     "already_solved",
     "check_options",
+    "checked_spec",
     "continued",
     "dataset_loss",
     "fit",
     "handed_on",
-    "kernel_of",
     "resolve_options",
     "resume_options",
     "resuming",
     "runs_of",
     "settings_of_model",
+    "spec_of",
+    "spec_of_model",
     "train",
     "unfinished_run",
 ]

@@ -119,7 +119,7 @@ def holds(plan: TrainingPlan, cluster: ClusterConfig, picked: int = _FEWEST_PICK
 
 
 def _data_bytes(plan: TrainingPlan) -> int:
-    return plan.rows.nbytes if plan.kernel is None else 8 * len(plan.rows) ** 2
+    return plan.rows.nbytes if plan.spec.kernel is None else 8 * len(plan.rows) ** 2
 
 
 def _own_memory(plan: TrainingPlan, cluster: ClusterConfig, picked: int) -> tuple[MemoryPlan, int]:
@@ -141,9 +141,9 @@ def _memory_of_workers(plan: TrainingPlan, cluster: ClusterConfig, client: Clien
 
 def _size(plan: TrainingPlan, picked: int) -> ProblemSize:
     n, d = len(plan.rows), plan.rows.shape[1]
-    factored = plan.kernel is not None and not plan.on_blocks
+    factored = plan.spec.kernel is not None and not plan.on_blocks
     # Rows of kernel values stay where they are: their numbers say what is meant.
-    travels = 0 if plan.kernel is not None and is_precomputed(plan.kernel) else d
+    travels = 0 if plan.spec.kernel is not None and is_precomputed(plan.spec.kernel) else d
     return ProblemSize(
         n=n,
         # The rows of a factor of a kernel's matrix, which lies here with it, are what is then trained on.
@@ -152,7 +152,7 @@ def _size(plan: TrainingPlan, picked: int) -> ProblemSize:
         blocks=len(plan.bounds) - 1,
         features=4 * n * n if factored else plan.rows.nbytes,
         keeps_duals=plan.keep_duals,
-        ranked=len(plan.loss.form(plan.m).rho),
+        ranked=len(plan.spec.loss.form(plan.m).rho),
         method=_method_memory(plan),
         besides=16 * n * n if factored else picked_bytes(travels, plan.m, picked) if plan.on_blocks else 0,
         held=_scores(plan),

@@ -39,7 +39,7 @@ class HeldOutRows:
     def of(cls, plan: TrainingPlan) -> HeldOutRows | None:
         """Return those of a plan; None where there are none, or where a score has no one class to meet."""
         dataset = plan.rows.dataset
-        if plan.kernel is not None or dataset.label_sets() is not None:
+        if plan.spec.kernel is not None or dataset.label_sets() is not None:
             return None
         for split in ("val", "test"):
             rows = TrainingRows(dataset, split, plan.transforms)

@@ -6,7 +6,6 @@ Values are those of the matrix itself.  Methods that go by scores alone need nei
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,26 +13,21 @@ import numpy as np
 from distributed import Client
 from numpy.typing import NDArray
 
-from topline.pipeline.errors import ConfigError, InterruptedRunError
+from topline.pipeline.errors import InterruptedRunError
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import TrainingRows
-from topline.pipeline.training.checkpointing import RunRecorder
 from topline.pipeline.training.kernel_matrix import StopAskedError, kernel_of_rows
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run
-from topline.pipeline.training.saved_state import load_state
 from topline.solvers.blocks.duals import inside
-from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolveResult
-from topline.solvers.core.stopping import Status, StoppingCriteria
-from topline.solvers.executors import DualRows, Executor
+from topline.solvers.core.stopping import Status
+from topline.solvers.executors import Executor
 from topline.solvers.kernels import judged_by_gap, values_on_matrix
-from topline.solvers.run import solve_on_blocks
 from topline.storage.arrays import ArrayReader
 from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset, LabelSetTable
-from topline.storage.runs import Checkpoint
 from topline.storage.schema import SPLITS
 
 
@@ -45,51 +39,15 @@ def factored_kernel(
     Raises `InterruptedRunError` once `flag` is set, and what `kernel_of_rows` raises.
     """
     plan = run.plan
-    if plan.kernel is None or plan.on_blocks:
+    kernel = plan.spec.kernel
+    if kernel is None or plan.on_blocks:
         return None
     try:
-        return kernel_of_rows(plan.rows, plan.transforms, plan.kernel, client, progress, lambda: bool(flag))
+        return kernel_of_rows(plan.rows, plan.transforms, kernel, client, progress, lambda: bool(flag))
     except StopAskedError:
         raise InterruptedRunError(
             f"stopped by {flag.reason} while the kernel was computed; {run.how_to_resume}"
         ) from None
-
-
-def solved_on_blocks(
-    plan: TrainingPlan,
-    rows: TrainingRows,
-    executor: Executor,
-    recorder: RunRecorder,
-    checkpoint: Checkpoint | None,
-    picked: int,
-) -> SolveResult:
-    """Solve a plan with a kernel that blocks compute: from a checkpoint on, else from the plan's start.
-
-    `picked` is how many rows a round of dual ascent updates.
-    """
-    config, kernel = plan.config, plan.kernel
-    if kernel is None:
-        raise ConfigError("the plan has no kernel")
-    duals: Iterable[DualRows] | None = None
-    if checkpoint is None:
-        duals = None if plan.start is None else plan.start.duals
-    elif checkpoint.has_duals:
-        duals = checkpoint.dual_blocks()
-    return solve_on_blocks(
-        kernel,
-        plan.problem,
-        rows,
-        plan.rows.labels(),
-        plan.sample_weight,
-        executor,
-        StoppingCriteria(tol=config.tol, max_passes=config.max_passes, time_limit=config.time_limit),
-        plan.choice,
-        seed=config.seed,
-        picked=picked,
-        callbacks=(recorder,),
-        state=None if checkpoint is None else load_state(checkpoint),
-        duals=duals,
-    )
 
 
 def trained_rows(plan: TrainingPlan, kernel: StoredKernel | None) -> TrainingRows:
@@ -104,14 +62,10 @@ def on_kernel(
     if kernel is None or result.status in {Status.INTERRUPTED, Status.NONFINITE}:
         return result
     A = np.concatenate([rows for _, _, rows in executor.duals(result.state.pending_step)])
-    config, n = plan.config, len(plan.rows)
-    problem = Problem(
-        plan.loss, n, n, plan.m, plan.lam, config.smoothing, config.smoothing_kind, label_sets=plan.label_sets
-    )
-    A = result.dual_share * inside(problem, A, plan.rows.labels(), plan.sample_weight)
-    K = MatrixRows(kernel.matrix)
-    values: dict[str, Any] = dict(values_on_matrix(K, problem, plan.rows.labels(), plan.sample_weight, A))
-    return judged_by_gap(replace(result, **values), config.tol)
+    problem, labels, weights = plan.problem, plan.examples.labels, plan.examples.weights
+    A = result.dual_share * inside(problem, A, labels, weights)
+    values: dict[str, Any] = dict(values_on_matrix(MatrixRows(kernel.matrix), problem, labels, weights, A))
+    return judged_by_gap(replace(result, **values), plan.config.tol)
 
 
 class FactorDataset(Dataset):

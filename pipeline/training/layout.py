@@ -39,7 +39,7 @@ def lay_out(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -
 
 def _by_blocks(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> Layout:
     """Take no more workers than blocks; with a kernel, rows are those of a factor that is not there yet."""
-    if cluster.workers == 0 or plan.kernel is not None:
+    if cluster.workers == 0 or plan.spec.kernel is not None:
         return Layout(cluster)
     blocks = len(plan.bounds) - 1
     if client is not None or cluster.scheduler is not None:

@@ -15,22 +15,22 @@ from pydantic import BaseModel, ValidationError
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import BLOCKS_AT_MOST, TrainConfig
 from topline.pipeline.options.margins import ClassFacts
-from topline.pipeline.options.problem import chosen_loss, chosen_risk, resolved_k
+from topline.pipeline.options.problem import chosen_loss, resolved_k
 from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.training.kernel_matrix import refuse_size
 from topline.pipeline.training.precomputed import check_kernel_values
-from topline.pipeline.training.problem_checks import check_labels, check_problem, kernel_of, problem_of
+from topline.pipeline.training.problem_checks import check_labels, checked_spec
 from topline.pipeline.training.saved_state import load_state
 from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point
+from topline.solvers.core.inputs import LabelledRows
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.risks import Risk
 from topline.solvers.core.state import SolveResult
 from topline.solvers.executors import block_bounds
-from topline.solvers.kernels import Kernel, is_precomputed
-from topline.solvers.losses import LabelSets, Loss, StructuredHinge
-from topline.solvers.methods import METHODS, Choice, MethodSpec, begun_by, chosen_method
+from topline.solvers.kernels import is_precomputed
+from topline.solvers.losses import Loss, StructuredHinge
+from topline.solvers.methods import METHODS, Choice, MethodSpec, begun_by
 from topline.solvers.names import DEFAULT_METHOD
-from topline.solvers.run import ON_BLOCKS
+from topline.solvers.run import ProblemSpec
 from topline.storage.datasets import Dataset
 from topline.storage.errors import MismatchError
 from topline.storage.runs import latest_checkpoint, read_run
@@ -58,41 +58,26 @@ Options = TypeVar("Options", bound=BaseModel)
 class TrainingPlan:
     """What is trained: rows, problem, blocks and start; a value, of which nothing is on disk.
 
-    `config` is resolved: the dataset has its id, k its value.  With a `kernel` blocks keep the scores of
-    their rows, or the rows of a factor of its matrix take the place of features
-    (`topline.pipeline.training.kernel_training`).  `start` is what an
-    earlier model gives to start from, None where nobody asked; `begun` is the method of the checkpoint that a
-    run goes on from, None of a new one.
+    `config` is resolved: the dataset has its id, k its value; `spec` is what that means, the kernel's
+    parameters fitted to the rows.  With a kernel blocks keep the scores of their rows, or the rows of a
+    factor of its matrix take the place of features (`topline.pipeline.training.kernel_training`).  `start` is
+    what an earlier model gives to start from, None where nobody asked; `begun` is the method of the
+    checkpoint that a run goes on from, None of a new one.
     """
 
     config: TrainConfig
     store: Store
     rows: TrainingRows
-    loss: Loss
+    examples: LabelledRows
+    spec: ProblemSpec
     transforms: Transforms
-    kernel: Kernel | None = None
     start: StartingPoint | None = None
     begun: str | None = None
 
     @property
     def m(self) -> int:
         """Number of classes."""
-        return self.rows.dataset.info.m
-
-    @property
-    def label_sets(self) -> LabelSets | None:
-        """The label sets that labels are numbers of, None where each row has one label."""
-        return self.rows.solver_label_sets
-
-    @property
-    def lam(self) -> float:
-        """Weight of the regulariser, 1 / (n C)."""
-        return 1.0 / (len(self.rows) * self.config.C)
-
-    @property
-    def risk(self) -> Risk:
-        """How the losses make one number: their mean, or that of the largest."""
-        return chosen_risk(self.config, len(self.rows))
+        return self.examples.m
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -102,24 +87,12 @@ class TrainingPlan:
     @property
     def convex(self) -> bool:
         """Whether the loss has a dual problem, and its models a certificate."""
-        return self.loss.form(self.m).convex
-
-    @cached_property
-    def class_weights(self) -> NDArray[np.float64] | None:
-        """How often an example of each class counts (m,), None once; n / (classes * rows of the class).
-
-        Classes without rows count for nothing and are not counted.
-        """
-        if self.config.class_weight == "none":
-            return None
-        counts = np.bincount(self.rows.labels(), minlength=self.m)
-        share = len(self.rows) / np.count_nonzero(counts)
-        return np.divide(share, counts, out=np.zeros(self.m), where=counts > 0)
+        return self.problem.form.convex
 
     @property
-    def sample_weight(self) -> NDArray[np.float64] | None:
-        """How often each example counts (n,), None once."""
-        return None if self.class_weights is None else self.class_weights[self.rows.labels()]
+    def class_weights(self) -> NDArray[np.float64] | None:
+        """How often an example of each class counts (m,), None once."""
+        return class_weights(self.config, self.rows)
 
     @property
     def method(self) -> MethodSpec:
@@ -129,13 +102,11 @@ class TrainingPlan:
     @cached_property
     def choice(self) -> Choice:
         """The method that is named, or that "auto" takes, and why."""
-        _, choice = chosen_method(
-            self.config.method,
+        _, choice = self.spec.chosen(
             self.problem,
-            kernel=self.kernel is not None,
             # By the data and the options, not by the workers: on any of them a run takes the same passes.
             rows=self.rows if len(self._ascent_bounds(self.rows)) == 2 else None,
-            weights=self.sample_weight,
+            weights=self.examples.weights,
             begun=self.begun,
         )
         return choice
@@ -147,17 +118,22 @@ class TrainingPlan:
     @cached_property
     def problem(self) -> Problem:
         """What is solved, in terms of the rows themselves."""
-        return problem_of(self.config, self.loss, self.rows)
+        return self.spec.problem_of(self.examples)
+
+    @property
+    def spec_of_method(self) -> ProblemSpec:
+        """What is solved by the method that was chosen, A kept where it is to be stored."""
+        return replace(self.spec, method=self.choice.method, keep_duals=self.stores_duals)
 
     @property
     def on_blocks(self) -> bool:
         """Whether blocks compute the kernel where they need it; else a factor of it is trained on."""
-        return self.kernel is not None and self.choice.method in ON_BLOCKS and self.problem.mean_risk
+        return self.spec.on_blocks(self.problem, self.choice.method)
 
     @property
     def stores_duals(self) -> bool:
         """Whether the dual variables are stored with the model; with a kernel they are the model."""
-        if self.kernel is not None:
+        if self.spec.kernel is not None:
             return True
         if self.method.dual_free or not self.convex or self.config.average_top is not None:
             return False
@@ -206,8 +182,7 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     raw = TrainingRows(dataset, "train")
     check_labels(raw)
     config = resolve_options(config, dataset)
-    loss = dataset_loss(config, dataset)
-    check_problem(config, loss, raw)
+    spec = checked_spec(config, dataset_loss(config, dataset), raw)
     # A resumed run goes on with the transforms and the method that it began with.
     found = None if config.resume is None else latest_checkpoint(store, config.resume, check_duals=False)
     transforms = (
@@ -215,13 +190,34 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     )
     begun = None if found is None else begun_by(load_state(found), duals=found.has_duals)
     rows = TrainingRows(dataset, "train", transforms)
-    plan = TrainingPlan(config, store, rows, loss, transforms, _kernel(config, rows), begun=begun)
-    if plan.kernel is not None and not plan.on_blocks:
+    if spec.kernel is not None:
+        if is_precomputed(spec.kernel):
+            check_kernel_values(rows)
+        spec = replace(spec, kernel=spec.kernel.resolved(rows))
+    weights = class_weights(config, rows)
+    examples = LabelledRows.of(
+        spec.loss, rows, rows.labels(), m=dataset.info.m, label_sets=rows.solver_label_sets,
+        sample_weight=None if weights is None else weights[rows.labels()],
+    )  # fmt: skip
+    plan = TrainingPlan(config, store, rows, examples, spec, transforms, begun=begun)
+    if spec.kernel is not None and not plan.on_blocks:
         refuse_size(len(rows), config.kernel_bytes)
     if config.start_from is None:
         return plan
-    successor = Successor(config, rows, transforms, loss, plan.choice.method, plan.keep_duals)
+    successor = Successor(config, rows, transforms, spec.loss, plan.choice.method, plan.keep_duals)
     return replace(plan, start=starting_point(successor, config.start_from))
+
+
+def class_weights(config: TrainConfig, rows: TrainingRows) -> NDArray[np.float64] | None:
+    """Return how often an example of each class counts (m,), None once; n / (classes * rows of the class).
+
+    Classes without rows count for nothing and are not counted.
+    """
+    if config.class_weight == "none":
+        return None
+    counts = np.bincount(rows.labels(), minlength=rows.dataset.info.m)
+    share = len(rows) / np.count_nonzero(counts)
+    return np.divide(share, counts, out=np.zeros(len(counts)), where=counts > 0)
 
 
 def resolve_options(config: TrainConfig, dataset: Dataset) -> TrainConfig:
@@ -282,16 +278,3 @@ def _fitted(config: TrainConfig, raw: TrainingRows) -> Transforms:
         is_sparse=raw.dataset.info.layout == "csr",
         seed=config.seed,
     )
-
-
-def _kernel(config: TrainConfig, rows: TrainingRows) -> Kernel | None:
-    """Return the kernel with its parameters fitted to the training rows, None where there is none.
-
-    Raises `ConfigError` for what a stored model with a kernel cannot be made of.
-    """
-    kernel = kernel_of(config, rows.dataset.info.layout)
-    if kernel is None:
-        return None
-    if is_precomputed(kernel):
-        check_kernel_values(rows)
-    return kernel.resolved(rows)

@@ -11,13 +11,13 @@ import numpy as np
 
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options import TrainConfig
-from topline.pipeline.options.problem import check_average_top, chosen_loss, chosen_risk, resolved_k
+from topline.pipeline.options.problem import chosen_loss, chosen_risk, resolved_k
 from topline.pipeline.rows import TrainingRows, parse_transforms
-from topline.solvers.core.problem import Problem
-from topline.solvers.kernels import ChiSquaredKernel, IntersectionKernel, Kernel, LaplacianKernel, make_kernel
-from topline.solvers.losses import LabelSets, Loss, MultilabelSoftmax
-from topline.solvers.methods import chosen_method, method_named
-from topline.solvers.run import ON_BLOCKS
+from topline.solvers.core.problem import SmoothingKind
+from topline.solvers.kernels import ChiSquaredKernel, IntersectionKernel, LaplacianKernel, make_kernel
+from topline.solvers.losses import LabelSets, Loss, loss_from_dict
+from topline.solvers.run import ProblemSpec
+from topline.storage.models import ModelRecord
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def scale_note(config: TrainConfig, rows: TrainingRows) -> str | None:
 def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False) -> None:
     """Refuse what cannot be trained on n rows of m classes, whatever their features.
 
-    `n` and `m` are the most that there can be; with `several` labels a row.  Raises as `check_problem` does.
+    `n` and `m` are the most that there can be; with `several` labels a row.  Raises as `checked_spec` does.
     """
     if not several and m < 2:
         raise InputError(
@@ -86,69 +86,47 @@ def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False)
     chosen = config.model_copy(update={"k": resolved_k(config, m)})
     loss = chosen_loss(chosen, m)
     _check_label_kind(chosen, loss, m, "the images", several=several)
-    sets = LabelSets.from_lists([[0]], m)[0] if several else None
-    _check_method(chosen, Problem(
-        loss, n, 1, m, 1.0 / (n * config.C), config.smoothing, config.smoothing_kind, sets,
-        risk=chosen_risk(config, n),
-    ))  # fmt: skip
-    kernel_of(chosen)
+    spec = spec_of(chosen, loss, n)
+    spec.chosen(spec.problem(n, 1, m, LabelSets.from_lists([[0]], m)[0] if several else None))
     parse_transforms(config.transforms)
 
 
-def check_problem(config: TrainConfig, loss: Loss, rows: TrainingRows) -> None:
-    """Refuse a loss, smoothing and method that do not go together, or not with the rows."""
-    info, sets = rows.dataset.info, rows.solver_label_sets
+def checked_spec(config: TrainConfig, loss: Loss, rows: TrainingRows) -> ProblemSpec:
+    """Return what resolved options mean for training rows; refuse what does not go together, or with them."""
+    info = rows.dataset.info
     _check_label_kind(config, loss, info.m, f"dataset {info.id}", several=info.label_sets is not None)
-    if sets is not None and loss.name == MultilabelSoftmax.name:
-        _check_bare_rows(loss, rows, sets)
-    _check_method(config, problem_of(config, loss, rows))
-
-
-def problem_of(config: TrainConfig, loss: Loss, rows: TrainingRows) -> Problem:
-    """Return what these options solve on these rows."""
-    (n, d), m = rows.shape, rows.dataset.info.m
-    lam, sets, risk = 1.0 / (n * config.C), rows.solver_label_sets, chosen_risk(config, n)
-    return Problem(loss, n, d, m, lam, config.smoothing, config.smoothing_kind, sets, risk=risk)
-
-
-def _check_method(config: TrainConfig, problem: Problem) -> None:
-    """Refuse a method that is not for a problem, and duals that it cannot keep."""
-    check_average_top(config)
-    method, _ = chosen_method(config.method, problem, kernel=config.kernel is not None)
-    method.refuse(problem, kernel=config.kernel is not None)
-    if config.keep_duals and method.dual_free:
-        raise ConfigError(f"the method {method.name} never knows the dual variables: leave keep_duals out")
-    if config.keep_duals and not problem.form.convex:
-        raise ConfigError(
-            f"the loss {problem.loss.name} is not convex, so it has no duals: leave keep_duals out"
-        )
-
-
-def kernel_of(config: TrainConfig, layout: str = "dense") -> Kernel | None:
-    """Return the kernel with its parameters as they were given, None where there is none.
-
-    Raises `ConfigError` for sparse features that it does not take, and for a method whose models have no dual
-    variables, which are all that a model with a kernel has.
-    """
-    if config.kernel is None:
-        return None
-    kernel = make_kernel(
-        config.kernel, gamma=config.kernel_gamma, degree=config.kernel_degree, coef0=config.kernel_coef0
-    )
+    spec = spec_of(config, loss, len(rows))
+    spec.chosen(spec.problem(*rows.shape, info.m, rows.solver_label_sets))
     dense = ChiSquaredKernel, IntersectionKernel, LaplacianKernel
-    if isinstance(kernel, dense) and layout == "csr":
-        raise ConfigError(f"the kernel {kernel.name} takes no sparse features: use linear, rbf or polynomial")
-    method = method_named(config.method)
-    knows = method.keeps_duals or method.smooths_through_duals or method.name in ON_BLOCKS
-    if not knows or config.keep_duals is False:
-        without = (
-            "keep_duals is off" if config.keep_duals is False else f"the method {method.name} knows none"
-        )
+    if isinstance(spec.kernel, dense) and info.layout == "csr":
         raise ConfigError(
-            f"a model with a kernel is made of its dual variables, and {without}: use dual_ascent, sdca,"
-            " fw or fw_fully_corrective, and leave keep_duals out"
+            f"the kernel {spec.kernel.name} takes no sparse features: use linear, rbf or polynomial"
         )
-    return kernel
+    return spec
+
+
+def spec_of(config: TrainConfig, loss: Loss, n: int) -> ProblemSpec:
+    """Return what resolved options mean for n training rows; the kernel has its parameters as given."""
+    kernel = (
+        None
+        if config.kernel is None
+        else make_kernel(
+            config.kernel, gamma=config.kernel_gamma, degree=config.kernel_degree, coef0=config.kernel_coef0
+        )
+    )
+    weighted = config.class_weight != "none"
+    return ProblemSpec(
+        loss, None, config.C, config.smoothing, config.smoothing_kind, chosen_risk(config, n), config.method,
+        kernel, f"class_weight {config.class_weight}" if weighted else None, config.keep_duals, stored=True,
+    )  # fmt: skip
+
+
+def spec_of_model(record: ModelRecord) -> ProblemSpec:
+    """Return what a stored model was trained to solve, in the space that its weights live in."""
+    kind: SmoothingKind = "others" if record.smoothing_kind == "others" else "moreau"
+    return ProblemSpec(
+        loss_from_dict(record.loss), record.lam, smoothing=record.smoothing, smoothing_kind=kind
+    )
 
 
 def _check_label_kind(config: TrainConfig, loss: Loss, m: int, data: str, *, several: bool) -> None:
@@ -176,14 +154,3 @@ def _check_label_kind(config: TrainConfig, loss: Loss, m: int, data: str, *, sev
 
 def _has(data: str) -> str:
     return "have" if data == "the images" else "has"
-
-
-def _check_bare_rows(loss: Loss, rows: TrainingRows, sets: LabelSets) -> None:
-    """Refuse rows without a label where the loss shares one unit of probability among those of a row."""
-    bare = int((sets.sizes[rows.labels()] == 0).sum())
-    if bare:
-        raise ConfigError(
-            f"{bare:,} training rows of dataset {rows.dataset.info.id} have no label, and {loss.name} shares"
-            " one unit of probability among the labels of a row: use multilabel_hinge, or leave these rows"
-            " out"
-        )

@@ -118,7 +118,7 @@ def store_model(run: Run, executor: Executor, result: SolveResult) -> str:
     the vertices or gradients were found that the dual point is made of, where they are known.
     """
     plan = run.plan
-    arrays = ({} if plan.kernel is not None else {"W": result.W}) | dict(plan.transforms.arrays())
+    arrays = ({} if plan.spec.kernel is not None else {"W": result.W}) | dict(plan.transforms.arrays())
     if not plan.stores_duals:
         arrays |= _dual_point(result)
     record = _model_record(
@@ -154,8 +154,8 @@ def _model_record(run: Run, result: Mapping[str, Any]) -> ModelRecord:
         dataset=info.id,
         dataset_digest=info.digest,
         config=plan.config.model_dump(mode="json"),
-        loss=plan.loss.to_dict(),
-        lam=plan.lam,
+        loss=plan.spec.loss.to_dict(),
+        lam=plan.problem.lam,
         C=plan.config.C,
         smoothing=plan.config.smoothing,
         smoothing_kind=plan.config.smoothing_kind,
@@ -168,7 +168,7 @@ def _model_record(run: Run, result: Mapping[str, Any]) -> ModelRecord:
         multilabel=info.label_sets is not None,
         features=info.features,
         transforms=plan.transforms.record(),
-        kernel=None if plan.kernel is None else plan.kernel.to_dict(),
+        kernel=None if plan.spec.kernel is None else plan.spec.kernel.to_dict(),
         result=result if plan.start is None else {**result, "start": plan.start.to_dict()},
         parents=(plan.start.model,) if plan.start is not None and plan.start.how != "zero" else (),
         run=run.id,

@@ -19,7 +19,7 @@ from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training.checkpointing import RunRecorder
 from topline.pipeline.training.executor import open_executor, picked_rows, refuse_memory
 from topline.pipeline.training.held_out import HeldOutRows, Watch
-from topline.pipeline.training.kernel_training import on_kernel, solved_on_blocks
+from topline.pipeline.training.kernel_training import on_kernel
 from topline.pipeline.training.layout import lay_out
 from topline.pipeline.training.plan import TrainingPlan, plan_training
 from topline.pipeline.training.problem_checks import scale_note
@@ -28,11 +28,12 @@ from topline.pipeline.training.run import Run, begin_run, store_model
 from topline.pipeline.training.saved_state import RunPlace, find_checkpoint, load_state, save_state
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.counts import how_many
 from topline.solvers.errors import NonFiniteError, StateLostError
 from topline.solvers.executors import Executor
-from topline.solvers.run import compile_jit_functions, solve
+from topline.solvers.run import RunOptions, Start, Task, compile_jit_functions, run_task, solve_on_blocks
+from topline.solvers.run.warm_start import AT_ZERO
 from topline.storage.cache import StoredKernel
 from topline.storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
 from topline.storage.runs import Checkpoint, RunLock, finish_run, run_lock
@@ -159,19 +160,13 @@ def _trained(
 def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> None:
     """Compile before the clock starts, and before the workers, who then find the kernels on disk."""
     begin(progress, "compile")
-    config = plan.config
+    factored = plan.spec.kernel is not None and not plan.on_blocks
     compile_jit_functions(
-        plan.loss,
-        plan.rows.shape[1] if plan.kernel is None or plan.on_blocks else len(plan.rows),
+        replace(plan.spec_of_method, kernel=None) if factored else plan.spec_of_method,
+        len(plan.rows) if factored else plan.rows.shape[1],
         plan.m,
-        config.smoothing,
-        plan.choice.method,
-        smoothing_kind=config.smoothing_kind,
-        keep_duals=plan.keep_duals,
-        risk=plan.risk,
-        sparse=plan.rows.dataset.info.layout == "csr" and plan.kernel is None,
-        several=plan.label_sets is not None,
-        kernel=plan.kernel if plan.on_blocks else None,
+        sparse=plan.rows.dataset.info.layout == "csr" and plan.spec.kernel is None,
+        several=plan.examples.label_sets is not None,
     )
 
 
@@ -231,40 +226,16 @@ class _Session:
                 raise InterruptedRunError(f"{_room(error)}; {how_to_resume}") from error
 
     def _solved(self, checkpoint: Checkpoint | None) -> SolveResult:
-        plan, config = self.run.plan, self.run.plan.config
-        if plan.on_blocks:
-            return solved_on_blocks(plan, self.rows, self.executor, self.recorder, checkpoint, self.picked)
-        start = plan.start if checkpoint is None else None
-        duals = checkpoint.dual_blocks() if checkpoint is not None and checkpoint.has_duals else None
-        return solve(
-            self.rows,
-            plan.rows.labels(),
-            plan.loss,
-            plan.lam,
-            config.smoothing,
-            plan.choice.method,
-            sample_weight=plan.sample_weight,
-            smoothing_kind=config.smoothing_kind,
-            tol=config.tol,
-            max_passes=config.max_passes,
-            seed=config.seed,
-            executor=self.executor,
-            callbacks=(self.recorder,),
-            keep_duals=plan.keep_duals,
-            risk=plan.risk,
-            time_limit=config.time_limit,
-            m=plan.m,
-            label_sets=plan.label_sets,
-            state=load_state(checkpoint)
-            if checkpoint is not None
-            else None
-            if start is None
-            else start.state,
-            duals=duals if start is None else start.duals,
-            duals_near=start is not None and start.near,
-            # A model with a kernel is its dual variables.
-            of_duals=plan.kernel is not None,
-        )
+        plan, config, start = self.run.plan, self.run.plan.config, AT_ZERO
+        if checkpoint is not None:
+            duals = checkpoint.dual_blocks() if checkpoint.has_duals else None
+            start = Start(load_state(checkpoint), duals)
+        elif plan.start is not None:
+            start = Start(plan.start.state, plan.start.duals, plan.start.near)
+        criteria = StoppingCriteria(config.tol, config.max_passes, config.time_limit)
+        options = RunOptions(criteria, config.seed, self.executor, (self.recorder,), start, self.picked)
+        task = Task.of(plan.spec_of_method, replace(plan.examples, rows=self.rows), options)
+        return solve_on_blocks(task) if plan.on_blocks else run_task(task)
 
     def _save_weights(self) -> None:
         """Save the last state; without dual variables the coordinator has all of it."""
@@ -304,9 +275,9 @@ def _outcome(fitted: Fitted, certificate: Certificate | None) -> TrainResult:
         m=result.problem.m,
         certificate=certificate,
         stationarity=result.stationarity,
-        average_top=plan.risk.k if isinstance(plan.risk, AverageTopK) else None,
+        average_top=plan.problem.risk.k if isinstance(plan.problem.risk, AverageTopK) else None,
         collapsed=result.collapsed,
-        no_weights=plan.kernel is None and not result.W.any(),
+        no_weights=plan.spec.kernel is None and not result.W.any(),
         notes=fitted.run.notes,
         method=result.method,
         why=plan.why(result),

@@ -3,17 +3,55 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.problem import Problem, SmoothingKind
-from topline.solvers.core.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
 from topline.solvers.core.rows import RowSource, compute_dtype, is_sparse, without_repeats
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses import LabelSets, Loss, LossForm
+from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.typing import Float64Array, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """Examples, checked for a loss.
+
+    Attributes
+    ----------
+    rows : source of their features, (n, d).
+    labels : (n,) int32, numbers of classes, or of `label_sets` where there are any.
+    weights : (n,) float64, how often each counts; None where every one counts once.
+    m : number of classes.
+    label_sets : what the labels number where an example has several classes, else None.
+    """
+
+    rows: RowSource
+    labels: IntArray
+    weights: Float64Array | None
+    m: int
+    label_sets: LabelSets | None = None
+
+    @classmethod
+    def of(
+        cls,
+        loss: Loss,
+        X: Any,
+        y: Any,
+        *,
+        m: int | None = None,
+        label_sets: LabelSets | None = None,
+        sample_weight: Any = None,
+    ) -> LabelledRows:
+        """Return what `solve` was given; InvalidProblemError names what is wrong with it."""
+        rows = checked_rows(X)
+        n = int(rows.shape[0])
+        label_sets, labels, classes = _checked_sets(y, n, m, loss, label_sets)
+        if label_sets is not None:
+            _refuse_empty_sets(loss, classes, label_sets, labels)
+        return cls(rows, labels, checked_weights(sample_weight, n), classes, label_sets)
 
 
 def checked_rows(X: Any) -> RowSource:
@@ -97,44 +135,6 @@ def _classes_without_gaps(labels: Any) -> int:
     )
 
 
-def checked_problem(
-    X: Any,
-    y: Any,
-    loss: Loss,
-    lam: float,
-    smoothing: float,
-    smoothing_kind: SmoothingKind,
-    m: int | None,
-    risk: Risk = MEAN_RISK,
-    *,
-    label_sets: LabelSets | None = None,
-) -> tuple[Problem, RowSource, IntArray]:
-    """Return the problem with its examples; InvalidProblemError names what is wrong with them."""
-    # A class has the methods of its values, so the protocol alone would let it through.
-    if isinstance(loss, type) or not isinstance(loss, Loss):
-        raise InvalidProblemError(
-            f"the loss is {loss!r}; give one of the losses of topline, such as TopKHinge(5)"
-        )
-    if not isinstance(risk, MeanRisk | AverageTopK):
-        raise InvalidProblemError(f"the risk is {risk!r}; give MeanRisk() or a value such as AverageTopK(50)")
-    rows = checked_rows(X)
-    n, d = (int(size) for size in rows.shape)
-    label_sets, labels, classes = _checked_sets(y, n, m, loss, label_sets)
-    problem = Problem(
-        loss=loss,
-        n=n,
-        d=d,
-        m=classes,
-        lam=_checked_number("lam", lam, "a positive number"),
-        smoothing=_checked_number("smoothing", smoothing, "a number of at least 0"),
-        smoothing_kind=smoothing_kind,
-        label_sets=label_sets,
-        risk=risk,
-    )
-    _refuse_empty_sets(problem.form, labels, loss.name)
-    return problem, rows, labels
-
-
 def _checked_sets(
     y: Any, n: int, m: int | None, loss: Loss, label_sets: LabelSets | None
 ) -> tuple[LabelSets | None, IntArray, int]:
@@ -153,22 +153,16 @@ def _checked_sets(
     return label_sets, labels, label_sets.m if m is None else m
 
 
-def _refuse_empty_sets(form: LossForm, labels: IntArray, name: str) -> None:
+def _refuse_empty_sets(loss: Loss, m: int, label_sets: LabelSets, labels: IntArray) -> None:
     """Refuse examples without labels, where the loss shares one unit of probability among them."""
-    if form.label_sets is None or form.family.empty_sets:
+    if loss.form(m).family.empty_sets:
         return
-    empty = np.flatnonzero(form.label_sets.sizes[labels] == 0)
+    empty = np.flatnonzero(label_sets.sizes[labels] == 0)
     if empty.size:
         raise InvalidProblemError(
-            f"row {empty[0]} has no label, and {name} shares one unit of probability among the labels of a "
-            "row; leave such rows out, or use multilabel_hinge, for which they cost nothing"
+            f"row {empty[0]} has no label, and {loss.name} shares one unit of probability among the labels of"
+            " a row; leave such rows out, or use multilabel_hinge, for which they cost nothing"
         )
-
-
-def _checked_number(name: str, value: Any, wanted: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InvalidProblemError(f"{name} is {value!r}; give {wanted}")
-    return float(value)
 
 
 def checked_seed(seed: Any) -> int:

@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from topline.solvers.core.inputs import number_from_zero, positive_number
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
 from topline.solvers.errors import CertificateError, InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.losses import LabelSets, Loss, LossForm
@@ -85,10 +85,8 @@ class Problem:
             raise InvalidProblemError("there are no examples; give at least one row of features")
         if self.d < 1:
             raise InvalidProblemError("the features have no columns; give at least one feature")
-        if not (math.isfinite(self.lam) and self.lam > 0):
-            raise InvalidProblemError(f"lam is {self.lam}; give a positive number")
-        if not (math.isfinite(self.smoothing) and self.smoothing >= 0):
-            raise InvalidProblemError(f"smoothing is {self.smoothing}; give a number of at least 0")
+        object.__setattr__(self, "lam", positive_number("lam", self.lam))
+        object.__setattr__(self, "smoothing", number_from_zero("smoothing", self.smoothing))
         if self.smoothing_kind not in SMOOTHING_KINDS:
             raise InvalidProblemError(
                 f"the smoothing kind is {self.smoothing_kind!r}; use one of {', '.join(SMOOTHING_KINDS)}"

@@ -11,26 +11,33 @@ from topline.solvers.blas_threads import available_cores
 from topline.solvers.run.api import solve
 from topline.solvers.run.compiling import compile_jit_functions
 from topline.solvers.run.compression import CompressedKernel, compress
-from topline.solvers.run.kernel_blocks import ATOM_METHODS, ON_BLOCKS, solve_on_blocks
+from topline.solvers.run.kernel_blocks import ATOM_METHODS, solve_on_blocks
 from topline.solvers.run.loop import Callback, Run, iterate, left_behind
 from topline.solvers.run.mapped import MappedResult, solve_with_features
 from topline.solvers.run.path import regularisation_path
 from topline.solvers.run.printing import PrintProgress
+from topline.solvers.run.problem_spec import ProblemSpec
+from topline.solvers.run.task import RunOptions, Task, run_task
+from topline.solvers.run.warm_start import Start
 
 __all__ = [
     "ATOM_METHODS",
-    "ON_BLOCKS",
     "Callback",
     "CompressedKernel",
     "MappedResult",
     "PrintProgress",
+    "ProblemSpec",
     "Run",
+    "RunOptions",
+    "Start",
+    "Task",
     "available_cores",
     "compile_jit_functions",
     "compress",
     "iterate",
     "left_behind",
     "regularisation_path",
+    "run_task",
     "solve",
     "solve_on_blocks",
     "solve_with_features",

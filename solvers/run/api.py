@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from topline.solvers.blas_threads import available_cores
-from topline.solvers.core.inputs import checked_problem, checked_seed, checked_weights
-from topline.solvers.core.problem import Problem, SmoothingKind
+from topline.solvers.core.inputs import LabelledRows
+from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, Risk
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import StoppingCriteria
-from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.executors import DualRows, Executor, ThreadExecutor
-from topline.solvers.kernels import as_kernel, solve_with_kernel
+from topline.solvers.executors import DualRows, Executor
+from topline.solvers.kernels import solve_with_kernel
 from topline.solvers.losses import LabelSets, Loss
-from topline.solvers.methods import MethodSpec, begun_by, chosen_method
 from topline.solvers.names import DEFAULT_METHOD
-from topline.solvers.run.kernel_blocks import is_for_blocks, solve_in_process
+from topline.solvers.run.kernel_blocks import solve_in_process
 from topline.solvers.run.loop import Callback
 from topline.solvers.run.printing import PrintProgress
-from topline.solvers.run.task import Task, run_task
+from topline.solvers.run.problem_spec import ProblemSpec
+from topline.solvers.run.task import RunOptions, Task, run_task
+from topline.solvers.run.warm_start import Start
 from topline.solvers.typing import Float64Array
-
-logger = logging.getLogger(__name__)
 
 
 def solve(
@@ -141,91 +135,32 @@ def solve(
     >>> seen[-1] <= 1e-3
     True
     """
+    spec = ProblemSpec(
+        loss, lam, None, smoothing, smoothing_kind, risk, method, kernel,
+        weights=None if sample_weight is None else "sample_weight", keep_duals=keep_duals or None,
+        of_duals=of_duals,
+    )  # fmt: skip
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
-    problem, rows, labels = checked_problem(
-        X, y, loss, lam, smoothing, smoothing_kind, m, risk, label_sets=label_sets
-    )
-    weights, seed = checked_weights(sample_weight, problem.n), checked_seed(seed)
-    spec, choice = chosen_method(
-        method,
-        problem,
-        kernel=kernel is not None or of_duals,
-        # Blocks that ascend at the same time undo each other's work.
-        rows=rows if executor is None else None,
-        weights=weights,
-        begun=None if state is None else begun_by(state, duals=duals is not None),
-    )
-    spec.refuse(problem, kernel=kernel is not None or of_duals)
-    if spec.name != method:
-        logger.info("%s: %s", spec.name, choice.why)
-    _refuse_counts(problem, weights, keep_duals=keep_duals)
-    if method == DEFAULT_METHOD and duals is not None and not spec.dual_free:
-        keep_duals = True
-    if kernel is None:
-        _refuse_duals(problem, spec, keep_duals=keep_duals)
-    else:
-        keep_duals = keep_duals or spec.keeps_duals or (spec.smooths_through_duals and problem.mean_risk)
-    callbacks = _checked_callbacks(callbacks, verbose=verbose)
-    task = Task(
-        problem, rows, labels, weights, spec, choice, criteria, seed, executor, callbacks, keep_duals, state,
-        duals, duals_near, of_duals,
-    )  # fmt: skip
-    return run_task(task) if kernel is None else _with_kernel(task, kernel)
+    options = RunOptions(criteria, seed, executor, callbacks, Start(state, duals, duals_near))
+    if verbose:
+        options = replace(options, callbacks=(*callbacks, PrintProgress()))
+    examples = LabelledRows.of(loss, X, y, m=m, label_sets=label_sets, sample_weight=sample_weight)
+    task = Task.of(spec, examples, options)
+    return run_task(task) if kernel is None else _with_kernel(task)
 
 
-def _checked_callbacks(callbacks: Sequence[Callback], *, verbose: bool) -> Sequence[Callback]:
-    """Return the functions to call after each round, and what prints."""
-    if callable(callbacks):
-        raise InvalidProblemError("callbacks is one function: put it in a list, callbacks=[function]")
-    return (*callbacks, PrintProgress()) if verbose else callbacks
-
-
-def _with_kernel(task: Task, kernel: Any) -> SolveResult:
+def _with_kernel(task: Task) -> SolveResult:
     """Run a task in the space of a kernel: block by block, or on features that give the same products."""
-    problem, spec, executor = task.problem, task.spec, task.executor
-    if is_for_blocks(kernel, problem, spec.name):
-        with ExitStack() as stack:
-            blocks = executor or stack.enter_context(ThreadExecutor(available_cores()))
-            return solve_in_process(as_kernel(kernel), task, blocks)
-    linear = partial(
-        solve, y=task.labels, loss=problem.loss, lam=problem.lam, smoothing=problem.smoothing,
-        method=spec.name, sample_weight=task.weights, tol=task.criteria.tol,
-        max_passes=task.criteria.max_passes, seed=task.seed, executor=executor, callbacks=task.callbacks,
-        smoothing_kind=problem.smoothing_kind, keep_duals=task.keep_duals,
-        time_limit=task.criteria.time_limit, m=problem.m, state=task.state, duals=task.duals,
-        duals_near=task.duals_near, risk=problem.risk, label_sets=problem.label_sets, of_duals=True,
+    examples, executor = task.examples, task.options.executor
+    if task.spec.on_blocks(task.problem, task.method.name):
+        return solve_in_process(task)
+
+    def solve_features(rows: Float64Array) -> SolveResult:
+        problem = replace(task.problem, d=rows.shape[1])
+        return run_task(replace(task, examples=replace(examples, rows=rows), problem=problem))
+
+    remote = executor if task.duals_kept and executor is not None and not executor.in_process else None
+    return solve_with_kernel(
+        task.spec.kernel, task.problem, examples.rows, examples.labels, examples.weights, solve_features,
+        task.options.criteria.tol, remote,
     )  # fmt: skip
-    remote = executor if task.keep_duals and executor is not None and not executor.in_process else None
-    result = solve_with_kernel(
-        kernel, problem, task.rows, task.labels, task.weights, linear, task.criteria.tol, remote
-    )
-    return replace(result, method=task.choice.method, why=task.choice.why)
-
-
-def _refuse_duals(problem: Problem, spec: MethodSpec, *, keep_duals: bool) -> None:
-    """Refuse to keep dual variables that there are none of."""
-    if keep_duals and spec.dual_free:
-        raise UnsupportedCombinationError(
-            f"the method {spec.name} never knows the dual variables; leave keep_duals out or use another "
-            "method"
-        )
-    if keep_duals and not problem.form.convex:
-        raise UnsupportedCombinationError(
-            f"the loss {problem.loss.name} is not convex and has no dual variables; leave keep_duals out"
-        )
-
-
-def _refuse_counts(problem: Problem, weights: Float64Array | None, *, keep_duals: bool) -> None:
-    """Refuse what belongs to examples that count a fixed number of times."""
-    if problem.mean_risk:
-        return
-    if weights is not None:
-        raise UnsupportedCombinationError(
-            f"sample_weight does not go with the risk {problem.risk.name}, which chooses what each example "
-            "counts; leave one of the two out"
-        )
-    if keep_duals:
-        raise UnsupportedCombinationError(
-            f"keep_duals does not go with the risk {problem.risk.name}, whose weights move with every round; "
-            "leave it out"
-        )

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.feature_maps import FeatureMap, is_ordinary
-from topline.solvers.core.inputs import checked_problem, checked_weights
+from topline.solvers.core.feature_maps import FeatureMap
+from topline.solvers.core.inputs import LabelledRows
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.executors import Executor
 from topline.solvers.losses import Loss
-from topline.solvers.methods import chosen_method
 from topline.solvers.run.loop import Callback
-from topline.solvers.run.task import Task, run_task
+from topline.solvers.run.problem_spec import ProblemSpec
+from topline.solvers.run.task import RunOptions, Task, run_task
 from topline.solvers.typing import Float64Array
 
 
@@ -86,17 +86,10 @@ def solve_with_features(
         raise InvalidProblemError(
             f"the feature map is {feature_map!r}; give a value such as ClassEmbeddings(C)"
         )
-    problem, rows, labels = checked_problem(X, y, loss, lam, smoothing, "moreau", feature_map.classes)
-    problem = replace(problem, joint=not is_ordinary(feature_map))
-    weights = checked_weights(sample_weight, problem.n)
-    spec, choice = chosen_method(method, problem)
-    spec.refuse(problem)
+    spec = ProblemSpec(loss, lam, smoothing=smoothing, method=method)
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
-    task = Task(
-        problem, rows, labels, weights, spec, choice, criteria, seed, executor, callbacks, keep_duals=False,
-        state=None, duals=None, feature_map=feature_map,
-    )  # fmt: skip
-    result = run_task(task)
+    examples = LabelledRows.of(loss, X, y, m=feature_map.classes, sample_weight=sample_weight)
+    result = run_task(Task.of(spec, examples, RunOptions(criteria, seed, executor, callbacks), feature_map))
     return MappedResult(
         **{part.name: getattr(result, part.name) for part in fields(result)}, feature_map=feature_map
     )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 
 from topline.solvers.blas_threads import available_cores, one_blas_thread
 from topline.solvers.blocks.duals import inside
-from topline.solvers.core.feature_maps import FeatureMap
+from topline.solvers.core.feature_maps import FeatureMap, is_ordinary
+from topline.solvers.core.inputs import LabelledRows, checked_seed
 from topline.solvers.core.problem import Problem, problem_key, relative_gap
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.rows import RowSource, kept_in_memory
@@ -18,19 +21,31 @@ from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from topline.solvers.executors import (
-    DualRows,
     Executor,
     MappedBlocks,
     SerialExecutor,
     ThreadExecutor,
     TopLossBlocks,
 )
-from topline.solvers.methods import Choice, Lbfgs, MethodSpec, Newton, SampledStep, change_of_method
+from topline.solvers.methods import (
+    Choice,
+    Lbfgs,
+    MethodSpec,
+    Newton,
+    SampledStep,
+    begun_by,
+    change_of_method,
+)
+from topline.solvers.methods.kernel_ascent import PICKED_ROWS
+from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.operations import OperationRunner, PutInside
 from topline.solvers.run.loop import Callback, Run, is_left_behind, iterate
-from topline.solvers.run.warm_start import started
+from topline.solvers.run.problem_spec import ProblemSpec
+from topline.solvers.run.warm_start import AT_ZERO, Start, started
 from topline.solvers.run.zero_weights import risk_at_zero
-from topline.solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.typing import FloatArray
+
+logger = logging.getLogger(__name__)
 
 #: Multiplications a round below which threads cost more than they bring.
 _SMALL_ROUND = 1e8
@@ -42,79 +57,146 @@ _NO_BETTER = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
-    """What `solve` was asked for, checked; its parameters say what each means.
+class RunOptions:
+    """When a run ends, where it runs and begins, and who watches it.
 
-    `rows` are the features, `labels` the numbers of the classes, `weights` None where every example counts
-    once; `spec` is the method and `choice` says why it was taken.  With a `feature_map` weights are V.
+    Attributes
+    ----------
+    criteria : bounds of the run.
+    seed : of the random orders of dual_ascent and sdca.
+    executor : where to run; None for threads of this process, which end with the run.
+    callbacks : called after each round, as for `solve`.
+    start : where it begins.
+    picked : how many rows a round of dual ascent with a kernel on blocks updates.
     """
 
-    problem: Problem
-    rows: RowSource
-    labels: IntArray
-    weights: Float64Array | None
-    spec: MethodSpec
-    choice: Choice
     criteria: StoppingCriteria
-    seed: int
-    executor: Executor | None
-    callbacks: Sequence[Callback]
-    keep_duals: bool
-    state: SolverState | None
-    duals: Iterable[DualRows] | None
-    duals_near: bool = False
-    of_duals: bool = False
+    seed: int = 0
+    executor: Executor | None = None
+    callbacks: Sequence[Callback] = ()
+    start: Start = AT_ZERO
+    picked: int = PICKED_ROWS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+        if callable(self.callbacks):
+            raise InvalidProblemError("callbacks is one function: put it in a list, callbacks=[function]")
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is solved, on which examples and how; `of` makes it of what was asked for.
+
+    `method` solves it, and `choice` says why.  With a `feature_map` weights are V.
+    """
+
+    spec: ProblemSpec
+    examples: LabelledRows
+    options: RunOptions
+    problem: Problem
+    method: MethodSpec
+    choice: Choice
     feature_map: FeatureMap | None = None
+
+    @classmethod
+    def of(
+        cls,
+        spec: ProblemSpec,
+        examples: LabelledRows,
+        options: RunOptions,
+        feature_map: FeatureMap | None = None,
+    ) -> Task:
+        """Return the task, its method chosen; raises UnsupportedCombinationError as `ProblemSpec` does."""
+        joint = feature_map is not None and not is_ordinary(feature_map)
+        problem, start = spec.problem_of(examples, joint=joint), options.start
+        if spec.method == DEFAULT_METHOD and start.duals is not None and problem.mean_risk:
+            spec = replace(spec, keep_duals=True)
+        method, choice = spec.chosen(
+            problem,
+            # Blocks that ascend at the same time undo each other's work.
+            rows=examples.rows if options.executor is None and feature_map is None else None,
+            weights=examples.weights,
+            begun=None if start.state is None else begun_by(start.state, duals=start.duals is not None),
+        )
+        if method.name != spec.method:
+            logger.info("%s: %s", method.name, choice.why)
+        return cls(spec, examples, options, problem, method, choice, feature_map)
 
     @property
     def duals_kept(self) -> bool:
         """Whether blocks keep A."""
-        return self.keep_duals or self.spec.needs_duals(self.problem.form, self.problem.smoothing)
+        return self.spec.keeps_duals(self.problem, self.method)
+
+    @property
+    def of_duals(self) -> bool:
+        """Whether W is to be W(A) of the A that blocks keep."""
+        return self.duals_kept and (self.spec.of_duals or self.spec.kernel is not None)
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of what W and b of a state depend on."""
+        return problem_key(self.problem, self.examples.labels, self.examples.weights)
+
+    def refuse_start(self, shape: tuple[int, int], *, duals_kept: bool) -> None:
+        """Refuse a state and duals that do not belong to the problem, whose W has this shape, or together."""
+        state, duals = self.options.start.state, self.options.start.duals
+        if duals is not None and not duals_kept:
+            raise UnsupportedCombinationError("duals are given but would not be kept; say keep_duals=True")
+        if state is None:
+            return
+        if state.W.shape != shape:
+            raise InvalidProblemError(
+                f"the state has weights of shape {state.W.shape}; the problem needs {shape}"
+            )
+        if state.problem_key not in {"", self.key}:
+            raise StateLostError(
+                "the state belongs to a problem with another loss, lam, smoothing, labels or weights, where"
+                " its W and b mean something else; give its duals alone to start from them"
+            )
+        if duals_kept and state.round > 0 and duals is None:
+            raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
 
 
 def run_task(task: Task) -> SolveResult:
-    """Bind an executor, take rounds from the state or the duals that were given, and certify the end."""
-    problem, labels, weights = task.problem, task.labels, task.weights
-    key = problem_key(problem, labels, weights)
-    _check_state(task, key)
+    """Bind an executor to the rows as they are, take rounds from the start, and certify the end."""
+    problem, examples, executor = task.problem, task.examples, task.options.executor
+    task.refuse_start((problem.d, problem.m), duals_kept=task.duals_kept)
     with ExitStack() as stack:
         # Between requests too: threads that share the norm of a matrix wait longer than one takes alone.
         stack.enter_context(one_blas_thread())
-        executor = task.executor
+        goes_on = executor is not None
         if executor is None:
-            executor = default_executor(problem, task.spec, task.rows)
+            executor = default_executor(problem, task.method, examples.rows)
             stack.callback(executor.close)
-        task.spec.refuse_budget(problem, executor.dual_bytes)
-        executor.bind(problem, task.rows, labels, keep_duals=task.duals_kept, weights=weights)
-        run = _rounds(task, executor, key)
-        A = None
-        if task.duals_kept:
-            goes_on = task.executor is not None
-            A = final_duals(problem, executor, run, labels, weights, goes_on=goes_on)
-    return result_of(problem, run, A, task.criteria.tol, task.choice)
+        task.method.refuse_budget(problem, executor.dual_bytes)
+        executor.bind(
+            problem, examples.rows, examples.labels, keep_duals=task.duals_kept, weights=examples.weights
+        )
+        run = _rounds(task, executor)
+        A = final_duals(problem, executor, run, examples, goes_on=goes_on) if task.duals_kept else None
+    return result_of(problem, run, A, task.options.criteria.tol, task.choice)
 
 
-def _rounds(task: Task, executor: Executor, key: str) -> Run:
+def _rounds(task: Task, executor: Executor) -> Run:
     """Take the rounds of a task on an executor that its problem is bound to."""
-    problem, risk = task.problem, task.problem.risk
-    state = started(problem, executor, task.state, task.duals, near=task.duals_near, tol=task.criteria.tol)
+    problem, risk, criteria, examples = task.problem, task.problem.risk, task.options.criteria, task.examples
+    state = started(problem, executor, task.options.start, criteria.tol)
     if task.feature_map is not None:
         state = replace(state, W=np.zeros(task.feature_map.shape(problem.d)))
-    of_duals = task.of_duals and task.duals_kept
-    state = _with_zero(task, replace(state, problem_key=key), of_duals=of_duals)
-    method = task.spec.method_for(problem, executor.blocks, task.seed)
+    state = _with_zero(task, replace(state, problem_key=task.key))
+    method = task.method.method_for(problem, executor.blocks, task.options.seed)
     blocks: OperationRunner = executor
-    at_will = kept_in_memory(task.rows, 0, problem.n)
+    at_will = kept_in_memory(examples.rows, 0, problem.n)
     if is_left_behind(state) and problem.form.convex and isinstance(method, Lbfgs | Newton) and at_will:
-        rows = np.ones(problem.n) if task.weights is None else task.weights
-        method = SampledStep(method, task.criteria.tol, rows)
+        rows = np.ones(problem.n) if examples.weights is None else examples.weights
+        method = SampledStep(method, criteria.tol, rows)
     if isinstance(risk, AverageTopK):
         blocks = TopLossBlocks(executor, problem.n, risk)
     if task.feature_map is not None:
         blocks = MappedBlocks(executor, task.feature_map, problem.d)
     return iterate(
-        problem, blocks, method, task.criteria, state, task.callbacks, duals_kept=task.duals_kept,
-        of_duals=of_duals,
+        problem, blocks, method, criteria, state, task.options.callbacks, duals_kept=task.duals_kept,
+        of_duals=task.of_duals,
     )  # fmt: skip
 
 
@@ -132,13 +214,7 @@ def default_executor(problem: Problem, spec: MethodSpec, rows: RowSource | None 
 
 
 def final_duals(
-    problem: Problem,
-    executor: Executor,
-    run: Run,
-    labels: IntArray,
-    weights: Float64Array | None,
-    *,
-    goes_on: bool,
+    problem: Problem, executor: Executor, run: Run, examples: LabelledRows, *, goes_on: bool
 ) -> FloatArray | None:
     """Return A as it was certified, of an interrupted run as it is; None where it lies elsewhere.
 
@@ -151,7 +227,7 @@ def final_duals(
     found = executor.duals(run.state.pending_step)
     if run.status is Status.INTERRUPTED:
         return np.concatenate([rows for _, _, rows in found])
-    A = np.empty((problem.n, problem.m))
+    A, labels, weights = np.empty((problem.n, problem.m)), examples.labels, examples.weights
     for start, stop, rows in found:
         part = slice(start, stop)
         A[part] = inside(problem, rows, labels[part], None if weights is None else weights[part])
@@ -160,34 +236,14 @@ def final_duals(
     return A
 
 
-def _with_zero(task: Task, state: SolverState, *, of_duals: bool) -> SolverState:
+def _with_zero(task: Task, state: SolverState) -> SolverState:
     """Tell a state what W = 0 is worth, unless W is to be W(A) whatever it is worth."""
-    problem, labels, weights = task.problem, task.labels, task.weights
-    if not of_duals:
-        state = replace(state, primal_at_zero=risk_at_zero(problem, labels, weights))
+    at_zero = partial(risk_at_zero, task.problem, task.examples.labels, task.examples.weights)
+    if not task.of_duals:
+        state = replace(state, primal_at_zero=at_zero())
     if state.loss_at_zero is not None or not state.W.any():
         return state
-    return replace(state, loss_at_zero=risk_at_zero(problem, labels, weights, smoothed=False))
-
-
-def _check_state(task: Task, key: str) -> None:
-    """Refuse a state and duals that do not belong to the problem or to each other."""
-    problem, state = task.problem, task.state
-    if task.duals is not None and not task.duals_kept:
-        raise UnsupportedCombinationError("duals are given but would not be kept; say keep_duals=True")
-    if state is None:
-        return
-    if state.W.shape != (problem.d, problem.m):
-        raise InvalidProblemError(
-            f"the state has weights of shape {state.W.shape}; the problem needs ({problem.d}, {problem.m})"
-        )
-    if state.problem_key not in {"", key}:
-        raise StateLostError(
-            "the state belongs to a problem with another loss, lam, smoothing, labels or weights, where its "
-            "W and b mean something else; give its duals alone to start from them"
-        )
-    if task.duals_kept and state.round > 0 and task.duals is None:
-        raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
+    return replace(state, loss_at_zero=at_zero(smoothed=False))
 
 
 def _collapsed(problem: Problem, run: Run, tol: float) -> bool:

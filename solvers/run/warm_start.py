@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,20 +17,28 @@ from topline.solvers.operations import OperationRunner
 from topline.solvers.typing import FloatArray
 
 
-def started(
-    problem: Problem,
-    executor: Executor,
-    state: SolverState | None,
-    duals: Iterable[DualRows] | None,
-    *,
-    near: bool,
-    tol: float,
-) -> SolverState:
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Where a run begins: a state with the duals that belong to it, or duals alone; by default at A = 0.
+
+    `near` says whether duals alone are those of nearly the same problem.
+    """
+
+    state: SolverState | None = None
+    duals: Iterable[DualRows] | None = None
+    near: bool = False
+
+
+AT_ZERO = Start()
+
+
+def started(problem: Problem, executor: Executor, start: Start, tol: float) -> SolverState:
     """Return the state to go on from, after the executor has loaded the duals that belong to it."""
+    state, duals = start.state, start.duals
     if state is None:
         if duals is None:
             return SolverState.start(problem)
-        return _state_of_duals(problem, executor, duals, near=near, tol=tol)
+        return _state_of_duals(problem, executor, duals, near=start.near, tol=tol)
     if duals is None:
         return state
     executor.load_duals(duals)

@@ -17,8 +17,11 @@ from topline import (
     exponential,
     linear,
 )
+from topline.solvers.core.inputs import LabelledRows
+from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
+from topline.solvers.run import RunOptions, Start, Task, solve_on_blocks
 
 M = 5
 
@@ -51,6 +54,14 @@ EVERY_LOSS = [
 ]
 #: One of each loss that takes nothing but label sets.
 MULTILABEL_LOSSES = [MultilabelHinge(), MultilabelSoftmax()]
+
+
+def solved_on_blocks(spec, X, y, executor, *, tol, max_passes=2000, weights=None, m=M, **more):
+    """Solve the problem of a kernel on the blocks of an executor; `more` are of `Start` and `RunOptions`."""
+    examples = LabelledRows.of(spec.loss, X, y, m=m, sample_weight=weights)
+    start = Start(more.pop("state", None), more.pop("duals", None))
+    options = RunOptions(StoppingCriteria(tol, max_passes), executor=executor, start=start, **more)
+    return solve_on_blocks(Task.of(spec, examples, options))
 
 
 class Requests(SerialExecutor):

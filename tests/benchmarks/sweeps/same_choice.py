@@ -69,7 +69,7 @@ def one_by_one(plan: SweepPlan, tol: float) -> tuple[dict[Cell, NDArray[np.bool_
             data = fold_data(plan.source(path), fold)
             for C in config.grid():
                 found = solve(
-                    data.X, data.y, plan.loss(path), 1.0 / (len(data.y) * C), tol=tol, m=data.m,
+                    data.X, data.y, plan.spec(path).loss, 1.0 / (len(data.y) * C), tol=tol, m=data.m,
                     max_passes=config.max_passes, executor=SerialExecutor(),
                 )  # fmt: skip
                 passes += found.passes + 1
@@ -125,7 +125,7 @@ def _unseen(dataset: Dataset, plan: SweepPlan, cell: Cell) -> float:
     read = TrainingRows(dataset)
     X, y = np.concatenate([tile for _, _, tile in read.tiles()]), read.labels()
     rows = stratified_sample(y, plan.config.rows, plan.config.seed)
-    loss = next(plan.loss(path) for path in plan.paths if variant_of(path) == cell.variant)
+    loss = next(plan.spec(path).loss for path in plan.paths if variant_of(path) == cell.variant)
     lam = 1.0 / (len(rows) * cell.C)
     W = solve(X[rows], y[rows], loss, lam, tol=plan.config.tol, m=dataset.info.m).W
     others = np.ones(len(y), dtype=np.bool_)

@@ -35,7 +35,7 @@ TOL = 1e-3
 
 def fits_from_zero(plan, path):
     """Give (passes, seconds, mean accuracy by C) of a fit of a path from zero for every C and fold."""
-    passes, began, loss = 0, time.perf_counter(), plan.loss(path)
+    passes, began, loss = 0, time.perf_counter(), plan.spec(path).loss
     hits = dict.fromkeys(plan.config.grid(), 0)
     for fold in range(plan.config.folds):
         data = fold_data(plan.source(path), fold)

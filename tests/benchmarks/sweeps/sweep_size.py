@@ -16,6 +16,7 @@ import argparse
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.benchmarks.scale.imagenet_store import imagenet_store
@@ -34,7 +35,7 @@ def taken_together(runner: SharedRunner, plan: SweepPlan, costs: Sequence[float]
     """Take a head for each C to the plan's passes, all at the same time; give what that took."""
     path, name = plan.paths[0], f"{len(costs)} heads"
     tasks = [
-        PathTask(f"{name}/{C:g}", plan.source(path), path, plan.loss(path), 0, 1, (((C, 1e-6),),), ())
+        PathTask(f"{name}/{C:g}", plan.source(path), path, plan.spec(path), 0, 1, (((C, 1e-6),),), ())
         for C in costs
     ]
     cpu, wall = time.process_time(), time.perf_counter()
@@ -67,10 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     )
     plan = plan_sweep(config)
     path = plan.paths[0]
-    compile_jit_functions(
-        plan.loss(path), chosen.d, chosen.m, path.smoothing, path.method,
-        smoothing_kind=path.smoothing_kind, keep_duals=True,
-    )  # fmt: skip
+    compile_jit_functions(replace(plan.spec(path), keep_duals=True), chosen.d, chosen.m)
     print(f"n {chosen.rows:,}, d {chosen.d:,}, m {chosen.m:,}, limit {chosen.memory_limit}", flush=True)
     cluster = ClusterConfig(workers=0, memory_limit=chosen.memory_limit)
     with TreeMemory(os.getpid()) as memory, open_shared(plan, cluster, None) as runner:

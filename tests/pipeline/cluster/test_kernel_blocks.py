@@ -11,14 +11,13 @@ from distributed import Client
 
 from tests.pipeline.cluster.test_executor import KillOnce
 from tests.pipeline.small_data import make_features
+from tests.solvers.problems import solved_on_blocks
 from topline import RBFKernel, SerialExecutor, SolveResult, Status, TopKHinge
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.executors import Executor
-from topline.solvers.methods import Choice
-from topline.solvers.run import solve_on_blocks
+from topline.solvers.run import ProblemSpec
 
 X, Y = make_features(300, 10, 5)
 PROBLEM = Problem(TopKHinge(2), 300, 10, 5, 1.0 / 300)
@@ -29,10 +28,8 @@ METHODS = {"dual_ascent": 1e-6, "fw": 0.05, "fw_fully_corrective": 0.05}
 
 
 def run(executor: Executor, method: str = "dual_ascent", callbacks: Any = ()) -> SolveResult:
-    return solve_on_blocks(
-        RBFKernel(0.1), PROBLEM, X, Y, None, executor, StoppingCriteria(tol=METHODS[method], max_passes=1000),
-        Choice(method, "asked for"), callbacks=callbacks,
-    )  # fmt: skip
+    spec = ProblemSpec(TopKHinge(2), C=1.0, method=method, kernel=RBFKernel(0.1))
+    return solved_on_blocks(spec, X, Y, executor, tol=METHODS[method], max_passes=1000, callbacks=callbacks)
 
 
 @pytest.fixture(scope="module")

@@ -178,7 +178,7 @@ def test_workers_give_the_same_numbers_also_when_one_is_lost_and_nothing_is_reme
     def tasks(name, *rounds):
         path = plan.paths[0]
         return [
-            PathTask(name, plan.source(path), path, plan.loss(path), fold, 1, rounds, (10.0,))
+            PathTask(name, plan.source(path), path, plan.spec(path), fold, 1, rounds, (10.0,))
             for fold in range(3)
         ]
 

@@ -192,7 +192,7 @@ def test_the_method_is_chosen_unless_it_is_named() -> None:
     ],
 )
 def test_options_that_do_not_go_together(folder: Path, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises((ConfigError, UnsupportedCombinationError), match=words):
         trained(folder, **options)
 
 

@@ -11,7 +11,7 @@ from scipy.sparse import csr_matrix
 from sklearn.metrics.pairwise import chi2_kernel, linear_kernel, polynomial_kernel, rbf_kernel
 
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
-from topline import RBFKernel, Status, TopKHinge, solve
+from topline import RBFKernel, Status, TopKHinge, UnsupportedCombinationError, solve
 from topline.pipeline.certification import certify
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.errors import ConfigError, InterruptedRunError
@@ -323,7 +323,7 @@ def test_what_cannot_be_is_refused_before_any_work(
     options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     small_dataset(tmp_path, n=700)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises((ConfigError, UnsupportedCombinationError), match=message):
         trained(tmp_path, **options)
     assert not StoredKernel.keys(open_store(tmp_path))
 

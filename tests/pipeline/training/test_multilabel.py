@@ -13,6 +13,7 @@ import pytest
 from sklearn import metrics
 
 from tests.pipeline.small_data import small_dataset
+from topline import InvalidProblemError
 from topline.pipeline.certification import certify
 from topline.pipeline.cli import main
 from topline.pipeline.cli.evaluate import ThresholdRule
@@ -292,7 +293,7 @@ def test_losses_and_rows_that_do_not_go_together_are_refused_by_name(
 
 
 def test_rows_without_labels_are_none_for_the_softmax(store: str) -> None:
-    with pytest.raises(ConfigError, match=r"\d+ training rows of dataset d0001-\w+ have no label"):
+    with pytest.raises(InvalidProblemError, match=r"row \d+ has no label, and multilabel_softmax shares one"):
         train(options(store, loss="multilabel_softmax", smoothing=0.0), HERE)
 
 

@@ -14,7 +14,6 @@ from topline.pipeline.telemetry import view_run
 from topline.pipeline.training import TrainResult, train
 from topline.pipeline.training.plan import plan_training
 from topline.pipeline.training.starting_point import MovedDuals
-from topline.solvers.core.problem import Problem
 from topline.storage.arrays import DualWriter, StoredDuals
 from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.models import load_model
@@ -124,7 +123,7 @@ def test_frank_wolfe_goes_on_from_w_while_all_rows_are_there(store: Store) -> No
     plan = plan_training(config)
     assert plan.start is not None
     assert plan.start.state is not None
-    problem = Problem(plan.loss, len(plan.rows), plan.rows.shape[1], plan.m, plan.lam)
+    problem = plan.problem
     state = plan.start.state
     # D n / C is what A alone makes: zeros add nothing to it.
     assert problem.dual(state.W, state.conjugate_mean, 0.0) * len(plan.rows) == pytest.approx(

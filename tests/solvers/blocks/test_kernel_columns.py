@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.solvers.problems import examples
+from tests.solvers.problems import examples, solved_on_blocks
 from topline import MaxHinge, RBFKernel, SerialExecutor, Status
 from topline.solvers.blocks.kernel import columns
 from topline.solvers.blocks.kernel.columns import KeptColumns
-from topline.solvers.core.problem import Problem
-from topline.solvers.core.stopping import StoppingCriteria
-from topline.solvers.methods import Choice
-from topline.solvers.run import solve_on_blocks
+from topline.solvers.run import ProblemSpec
 
 X, Y = examples(n=240, spread=2.0)
 X = X.astype(np.float32)
@@ -64,10 +61,10 @@ class CountingKernel:
 
 
 def solved(kept_bytes, method):
-    kernel, problem = CountingKernel(), Problem(MaxHinge(), len(Y), X.shape[1], 5, 1 / (4 * len(Y)))
+    kernel = CountingKernel()
+    spec = ProblemSpec(MaxHinge(), C=4.0, method=method, kernel=kernel)
     with SerialExecutor(blocks=3, kept_bytes=kept_bytes) as executor:
-        criteria = StoppingCriteria(tol=1e-2, max_passes=2000)
-        result = solve_on_blocks(kernel, problem, X, Y, None, executor, criteria, Choice(method, "asked for"))
+        result = solved_on_blocks(spec, X, Y, executor, tol=1e-2)
     return result, kernel.values
 
 

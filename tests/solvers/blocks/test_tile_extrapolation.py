@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
-from tests.solvers.problems import M, examples, loss_name
+from tests.solvers.problems import M, examples, loss_name, solved_on_blocks
 from topline import MaxHinge, RBFKernel, SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge
 from topline.solvers.blocks.kernel import jit, tile_extrapolation
 from topline.solvers.blocks.kernel.tile_extrapolation import TileExtrapolation, extrapolation_bytes
 from topline.solvers.core.kernel_rows import PickedRows
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.losses.batches import nearest_rows
-from topline.solvers.methods import Choice
-from topline.solvers.run import solve_on_blocks
+from topline.solvers.run import ProblemSpec
 
 X, Y = examples(n=120, spread=2.0)
 N = len(Y)
@@ -91,12 +89,9 @@ def test_losses_with_no_parabola_and_rows_without_room_go_without(monkeypatch) -
 @pytest.mark.parametrize(("loss", "blocks"), [(MaxHinge(), 1), (MaxHinge(), 7), (TopKHinge(3), 2)])
 def test_a_wide_kernel_takes_few_passes_at_a_large_C(loss, blocks, monkeypatch) -> None:
     def solved():
-        problem = Problem(loss, N, X.shape[1], M, LAM)
+        spec = ProblemSpec(loss, LAM, method="dual_ascent", kernel=RBFKernel(GAMMA))
         with SerialExecutor(blocks=blocks) as executor:
-            return solve_on_blocks(
-                RBFKernel(GAMMA), problem, X, Y, None, executor, StoppingCriteria(tol=1e-5, max_passes=2000),
-                Choice("dual_ascent", "asked for"), picked=90,
-            )  # fmt: skip
+            return solved_on_blocks(spec, X, Y, executor, tol=1e-5, m=M, picked=90)
 
     with_help = solved()
     monkeypatch.setattr(TileExtrapolation, "fits", lambda *_: False)

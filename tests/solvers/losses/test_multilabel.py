@@ -27,7 +27,7 @@ from topline import (
 )
 from topline.solvers.blocks.ascent.sweeps import sweep_dense
 from topline.solvers.core.problem import Problem
-from topline.solvers.run import compile_jit_functions
+from topline.solvers.run import ProblemSpec, compile_jit_functions
 
 X, Y = examples(n=60)
 SETS, CODES = several_labels(Y)
@@ -185,7 +185,7 @@ def test_the_worst_examples_alone() -> None:
 
 def test_the_kernels_of_single_labels_serve_label_sets() -> None:
     """Nothing is compiled once more for the table; what is, is compiled ahead."""
-    compile_jit_functions(MultilabelSoftmax(), 4, M, 0.0, "dual_ascent", several=True)
+    compile_jit_functions(ProblemSpec(MultilabelSoftmax(), method="dual_ascent"), 4, M, several=True)
     compiled = len(sweep_dense.signatures)
     solve(X.astype(np.float32), INDICATOR, MultilabelSoftmax(), LAM, max_passes=5)
     solve(X.astype(np.float32), Y, Softmax(), LAM, max_passes=5)

@@ -14,7 +14,7 @@ import gc, sys
 from scipy import sparse
 from topline import SerialExecutor, TopKHinge, solve
 from topline.solvers.jit_parts import Compiled
-from topline.solvers.run.compiling import compile_jit_functions
+from topline.solvers.run import ProblemSpec, compile_jit_functions
 
 def signatures():
     found = [o for o in gc.get_objects() if isinstance(o, Compiled)]
@@ -23,7 +23,8 @@ def signatures():
 
 method, smoothing, is_sparse = sys.argv[1], float(sys.argv[2]), sys.argv[3] == "sparse"
 packed, d = sys.argv[4] == "packed", int(sys.argv[5])
-compile_jit_functions(TopKHinge(2), d, 4, smoothing, method, sparse=is_sparse)
+spec = ProblemSpec(TopKHinge(2), smoothing=smoothing, method=method)
+compile_jit_functions(spec, d, 4, sparse=is_sparse)
 before = signatures()
 random = np.random.default_rng(0)
 X = random.standard_normal((300, d)).astype(np.float32)

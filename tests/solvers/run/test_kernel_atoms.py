@@ -6,26 +6,21 @@ import numpy as np
 import pytest
 
 from tests.reference.training_qp import optimum
-from tests.solvers.problems import M, loss_name
+from tests.solvers.problems import M, loss_name, solved_on_blocks
 from tests.solvers.run.test_kernel_blocks import LAM, RBF, Forgetful, K, N, X, Y, psd_root
 from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge, solve
-from topline.solvers.core.problem import Problem
-from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import StateLostError
-from topline.solvers.methods import Choice, kernel_atoms
-from topline.solvers.run import ATOM_METHODS, solve_on_blocks
+from topline.solvers.methods import kernel_atoms
+from topline.solvers.run import ATOM_METHODS, ProblemSpec
 
 
 def on_blocks(
     loss, smoothing=0.0, *, method="fw_fully_corrective", blocks=2, tol=1e-2, executor=None, **more
 ):
-    rows, labels, weights = more.pop("rows", X), more.pop("labels", Y), more.pop("weights", None)
-    problem = Problem(loss, len(labels), X.shape[1], M, LAM, smoothing)
-    criteria = StoppingCriteria(tol=tol, max_passes=more.pop("max_passes", 1000))
+    rows, labels = more.pop("rows", X), more.pop("labels", Y)
+    spec = ProblemSpec(loss, LAM, smoothing=smoothing, method=method, kernel=RBF)
     with executor or SerialExecutor(blocks=blocks) as found:
-        return solve_on_blocks(
-            RBF, problem, rows, labels, weights, found, criteria, Choice(method, "asked for"), **more
-        )
+        return solved_on_blocks(spec, rows, labels, found, tol=tol, **more)
 
 
 @pytest.mark.parametrize("blocks", [1, 7])

@@ -11,7 +11,7 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 from tests.reference.training_qp import optimum
-from tests.solvers.problems import LOSSES, M, examples, loss_name
+from tests.solvers.problems import LOSSES, M, examples, loss_name, solved_on_blocks
 from topline import MaxHinge, RBFKernel, SerialExecutor, Softmax, Status, ThreadExecutor, TopKHinge
 from topline import solve as solve_linear
 from topline.solvers.core.kernel_rows import Change, Mark, PickRequest, SpreadRequest
@@ -19,9 +19,9 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import DualsReplacedError, StateLostError
 from topline.solvers.executors import block_bounds
-from topline.solvers.methods import Choice, kernel_scores
+from topline.solvers.methods import kernel_scores
 from topline.solvers.methods.kernel_ascent import KernelAscent
-from topline.solvers.run import kernel_blocks, solve_on_blocks
+from topline.solvers.run import ProblemSpec, problem_spec
 from topline.solvers.run.loop import iterate
 
 X, Y = examples()
@@ -29,7 +29,6 @@ N = len(Y)
 LAM = 0.02
 RBF = RBFKernel(0.3)
 K = rbf_kernel(X, gamma=0.3)
-CHOICE = Choice("dual_ascent", "asked for")
 
 
 def psd_root(K):
@@ -39,13 +38,9 @@ def psd_root(K):
 
 
 def on_blocks(loss, smoothing=0.0, *, rows=X, labels=Y, kernel=RBF, blocks=2, tol=1e-6, **more):
-    problem = Problem(loss, len(labels), rows.shape[1], M, LAM, smoothing)
-    criteria = StoppingCriteria(tol=tol, max_passes=more.pop("max_passes", 2000))
-    weights = more.pop("weights", None)
-    with SerialExecutor(blocks=blocks) as executor:
-        return solve_on_blocks(
-            kernel, problem, rows, np.asarray(labels), weights, executor, criteria, CHOICE, **more
-        )
+    spec = ProblemSpec(loss, LAM, smoothing=smoothing, method="dual_ascent", kernel=kernel)
+    with more.pop("executor", None) or SerialExecutor(blocks=blocks) as executor:
+        return solved_on_blocks(spec, rows, labels, executor, tol=tol, **more)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
@@ -180,17 +175,13 @@ class Forgetful(SerialExecutor):
 @pytest.mark.parametrize("says", [True, False])
 @pytest.mark.parametrize("at", [2, 3, 5, 7])
 def test_lost_dual_variables_cost_rounds_and_no_digit(at: int, says: bool) -> None:
-    problem = Problem(MaxHinge(), N, X.shape[1], M, LAM)
-    with Forgetful(3, at, says=says) as executor:
-        run = lambda: solve_on_blocks(  # noqa: E731 - called twice
-            RBF, problem, X, Y, None, executor, StoppingCriteria(tol=1e-6, max_passes=2000), CHOICE
-        )
-        try:
-            result = run()
-        except StateLostError:
-            # A loss that nobody told of is found where scores are needed; the caller then starts again.
-            assert not says
-            result = run()
+    executor = Forgetful(3, at, says=says)
+    try:
+        result = on_blocks(MaxHinge(), executor=executor)
+    except StateLostError:
+        # A loss that nobody told of is found where scores are needed; the caller then starts again.
+        assert not says
+        result = on_blocks(MaxHinge(), executor=executor)
     assert result.status is Status.SOLVED
     assert result.primal == pytest.approx(on_blocks(MaxHinge()).primal, rel=3e-6)
 
@@ -232,7 +223,7 @@ def test_which_rows_are_picked_does_not_depend_on_the_blocks() -> None:
 
 def test_solve_takes_blocks_where_there_are_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     factored = solve_linear(X, Y, MaxHinge(), LAM, kernel=RBF, tol=1e-6)
-    monkeypatch.setitem(kernel_blocks.ON_BLOCKS, "dual_ascent", 10)
+    monkeypatch.setitem(problem_spec.ON_BLOCKS, "dual_ascent", 10)
     with ThreadExecutor(2, bounds=block_bounds(N, 3)) as executor:
         ours = solve_linear(X, Y, MaxHinge(), LAM, kernel=RBF, tol=1e-6, executor=executor)
     assert ours.primal == pytest.approx(factored.primal, rel=3e-6)

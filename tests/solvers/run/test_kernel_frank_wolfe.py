@@ -5,25 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.solvers.problems import LOSSES, M, loss_name
+from tests.solvers.problems import LOSSES, M, loss_name, solved_on_blocks
 from tests.solvers.run.test_kernel_blocks import LAM, RBF, Forgetful, K, N, X, Y, psd_root
 from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge
 from topline import solve as solve_linear
 from topline.solvers.core.kernel_rows import Change, Mark, MixRequest, VertexRequest, VertexSpreadRequest
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import StateLostError
-from topline.solvers.methods import Choice
-from topline.solvers.run import solve_on_blocks
-
-CHOICE = Choice("fw", "asked for")
+from topline.solvers.run import ProblemSpec
 
 
 def on_blocks(loss, smoothing=0.0, *, blocks=2, tol=1e-2, executor=None, weights=None, **more):
-    problem = Problem(loss, N, X.shape[1], M, LAM, smoothing)
-    criteria = StoppingCriteria(tol=tol, max_passes=more.pop("max_passes", 1000))
+    spec = ProblemSpec(loss, LAM, smoothing=smoothing, method="fw", kernel=RBF)
     with executor or SerialExecutor(blocks=blocks) as found:
-        return solve_on_blocks(RBF, problem, X, Y, weights, found, criteria, CHOICE, **more)
+        return solved_on_blocks(spec, X, Y, found, tol=tol, weights=weights, **more)
 
 
 def linear(loss, smoothing=0.0, method="fw", tol=1e-2, **more):
