@@ -17,26 +17,37 @@ from topline.pipeline.images.items import (
     split_name,
 )
 from topline.pipeline.images.sources import SourceImages, check_images_exist, list_images
-from topline.pipeline.images.words import NO_FRACTIONS, is_number, numbers_in, word
+from topline.pipeline.images.words import (
+    NAMED_ROWS,
+    class_words,
+    is_number,
+    numbers_in,
+    refuse_rows,
+    word,
+    words_of,
+)
 
 __all__ = [
     "DELIMITERS",
-    "NO_FRACTIONS",
+    "NAMED_ROWS",
     "ImageItem",
     "ImageListing",
     "Pixels",
     "SourceImages",
     "check_images_exist",
+    "class_words",
     "decode",
     "delimiter_of",
     "is_number",
     "list_images",
     "numbers_in",
     "read_picture",
+    "refuse_rows",
     "sorted_names",
     "split_name",
     "thumbnail",
     "thumbnail_or_reason",
     "word",
+    "words_of",
     "write_digits",
 ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -23,6 +23,7 @@ from topline.pipeline.images.items import (
     resolve_inside,
     with_unique_ids,
 )
+from topline.pipeline.images.words import class_words, numbers_in
 
 LABEL_FIELDS = ("label", "class_name", "class", "cls")
 
@@ -40,13 +41,25 @@ def list_shards(root: Path, shards: list[Path], *, labelled: bool = True) -> Ima
     splits = root.is_dir() and has_split_folders(root)
     items: list[ImageItem] = []
     ignored: list[str] = []
+    labels: dict[str, object] = {}
     for shard in shards:
         relative = shard.relative_to(root)
         split = SPLIT_NAMES[relative.parts[0].lower()] if splits and len(relative.parts) > 1 else None
         reader = _Shard(root, relative.as_posix(), split, labelled=labelled)
         items.extend(reader.items())
         ignored.extend(reader.ignored)
-    return ImageListing(root, "shards", with_unique_ids(items), tuple(ignored))
+        labels.update(reader.labels)
+    return ImageListing(root, "shards", with_unique_ids(_classed(root, items, labels)), tuple(ignored))
+
+
+def _classed(root: Path, items: list[ImageItem], labels: Mapping[str, object]) -> list[ImageItem]:
+    """Return images with the classes that the labels found beside them mean, by one rule for all of them."""
+    texts = [label for label in labels.values() if isinstance(label, str)]
+    # A text has no types, but beside numbers of JSON it is one where it looks like one.
+    typed = dict(zip(texts, numbers_in(texts), strict=True))
+    known = [typed[label] if isinstance(label, str) else label for label in labels.values()]
+    words = dict(zip(labels, class_words(known, str(root)), strict=True))
+    return [replace(item, label=words[item.path]) if item.path in words else item for item in items]
 
 
 @dataclass
@@ -54,7 +67,7 @@ class _Sample:
     """Members of one key that have been met so far."""
 
     image: ImageItem | None = None
-    label: str | None = None
+    label: object = None
     others: list[str] = field(default_factory=list)
     error: str = ""
 
@@ -64,6 +77,8 @@ class _Shard:
 
     def __init__(self, root: Path, location: str, split: str | None, *, labelled: bool) -> None:
         self.ignored: list[str] = []
+        #: What was found for a label beside each image, by its path.
+        self.labels: dict[str, object] = {}
         self._root = root
         self._location = location
         self._split = split
@@ -130,7 +145,7 @@ class _Shard:
         elif suffix in (".cls", ".json"):
             found = _label(archive, member, suffix)
             # key.cls takes precedence over key.json, whatever their order.
-            if found and (suffix == ".cls" or sample.label is None):
+            if found is not None and (suffix == ".cls" or sample.label is None):
                 sample.label = found
         else:
             sample.others.append(member.name)
@@ -145,15 +160,17 @@ class _Shard:
         if self._labelled and sample.label is None:
             yield replace(item, error="the sample has no label: add key.cls, or key.json with a label")
         else:
-            yield replace(item, label=sample.label if self._labelled else None)
+            if self._labelled:
+                self.labels[item.path] = sample.label
+            yield item
 
     def _refused(self, name: str, error: str) -> ImageItem:
         path = f"{printable(self._location)}/{printable(name)}"
         return ImageItem(path, path, self._location, split=self._split, error=error)
 
 
-def _label(archive: tarfile.TarFile, member: tarfile.TarInfo, suffix: str) -> str | None:
-    """Return the label in key.cls or key.json; None where there is none."""
+def _label(archive: tarfile.TarFile, member: tarfile.TarInfo, suffix: str) -> object:
+    """Return the label in key.cls or key.json as it is there; None where there is none."""
     file = archive.extractfile(member) if member.size <= LABEL_BYTES else None
     if file is None:
         return None
@@ -164,7 +181,6 @@ def _label(archive: tarfile.TarFile, member: tarfile.TarInfo, suffix: str) -> st
         record = json.loads(text)
     except ValueError:
         return None
-    found = record if isinstance(record, (str, int)) else None
     if isinstance(record, dict):
-        found = next((record[name] for name in LABEL_FIELDS if record.get(name) is not None), None)
-    return str(found).strip() or None if isinstance(found, (str, int)) else None
+        return next((record[name] for name in LABEL_FIELDS if record.get(name) is not None), None)
+    return record

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,11 +21,11 @@ from topline.pipeline.images.items import (
     with_file_stats,
     with_unique_ids,
 )
-from topline.pipeline.images.words import NO_FRACTIONS, is_number, numbers_in, word
+from topline.pipeline.images.words import class_words, numbers_in
 
 TABLE_SUFFIXES = (*DELIMITERS, ".parquet")
 
-Row = Mapping[str, str | None]
+Row = Mapping[str, Any]
 
 
 def list_table(table: Path, *, labelled: bool = True) -> ImageListing:
@@ -33,65 +34,52 @@ def list_table(table: Path, *, labelled: bool = True) -> ImageListing:
     A path that leads out of that folder, or to no file, and a row without a label are listed with the reason
     why they are refused.  Raises `InputError` naming the line for a table that cannot be read.
     """
-    rows = _parquet_rows(table) if table.suffix.lower() == ".parquet" else _csv_rows(table)
-    root = table.parent
-    items = [_item(root, place, row, labelled=labelled) for place, row in rows]
-    if not items:
+    rows = list(_parquet_rows(table) if table.suffix.lower() == ".parquet" else _csv_rows(table))
+    if not rows:
         raise InputError(f"{table} has no rows: write one for each image, as path,label")
-    if not _has_text_labels(table):
-        items = _classed(table, items)
+    root = table.parent
+    labels = class_words([row.get("label") for _, row in rows], str(table))
+    items = [
+        _item(root, place, row, label, labelled) for (place, row), label in zip(rows, labels, strict=True)
+    ]
     return ImageListing(root, "table", with_unique_ids(items))
 
 
-def _classed(table: Path, items: list[ImageItem]) -> list[ImageItem]:
-    """Return images with the classes that their labels mean where all are numbers: 1.0 is the class 1."""
-    labels = [item.label for item in items if item.label is not None]
-    if not all(map(is_number, labels)):
-        return items
-    fraction = next((label for label in labels if not float(label).is_integer()), None)
-    if fraction is not None:
-        raise InputError(f"{table} has a fraction for a label ({fraction}): {NO_FRACTIONS}")
-    return [
-        item if item.label is None else replace(item, label=word(numbers_in([item.label])[0]))
-        for item in items
-    ]
-
-
-def _has_text_labels(table: Path) -> bool:
-    """Whether the labels of a table are typed as text, so that 0.5 is a name."""
-    if table.suffix.lower() != ".parquet":
-        return False
-    schema = pq.read_schema(table)
-    kind = schema.field("label").type if "label" in schema.names else pa.string()
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return not (pa.types.is_floating(kind) or pa.types.is_integer(kind))
-
-
-def _item(root: Path, place: str, row: Row, *, labelled: bool) -> ImageItem:
-    path, label, split = ((row.get(name) or "").strip() for name in ("path", "label", "split"))
+def _item(root: Path, place: str, row: Row, label: str | None, labelled: bool) -> ImageItem:
+    path, split = (_cell(place, row, name) for name in ("path", "split"))
     if not path:
         raise InputError(f"{place} has no path")
+    item = ImageItem(path, path, path, label)
     if labelled and row.get("split") is not None:
-        item = ImageItem(path, path, path, label or None, split_name(split, place))
-    else:
-        item = ImageItem(path, path, path, label or None)
-    if labelled and not label:
-        return ImageItem(path, path, path, error=f"{place} has no label")
+        item = replace(item, split=split_name(split, place))
+    if labelled and label is None:
+        return replace(item, split=None, error=f"{place} has no label")
     return with_file_stats(root, item)
 
 
-def _csv_rows(table: Path) -> Iterator[tuple[str, Row]]:
+def _cell(place: str, row: Row, name: str) -> str:
+    """Return the text of a cell; `InputError` where it is none."""
+    value = row.get(name) or ""
+    if not isinstance(value, str):
+        raise InputError(f"{place} has {value!r} for its {name}, which is text: write the column anew")
+    return value.strip()
+
+
+def _csv_rows(table: Path) -> list[tuple[str, Row]]:
     try:
         with table.open(encoding="utf-8-sig", newline="") as file:
             delimiter = delimiter_of(table, file.readline(), ("path",))
             file.seek(0)
             reader = csv.DictReader(file, delimiter=delimiter, strict=True)
             _check_columns(table, reader.fieldnames or ())
+            rows = []
             for row in reader:
                 place = f"{table}, line {reader.line_num},"
                 if None in row:
                     raise InputError(f"{place} has more fields than the header: quote paths that hold commas")
-                yield place, row
+                rows.append((place, row))
+        labels = numbers_in([(row.get("label") or "").strip() for _, row in rows])
+        return [(place, {**row, "label": label}) for (place, row), label in zip(rows, labels, strict=True)]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"the table {table} cannot be read: {error}; it must be CSV in UTF-8") from error
 
@@ -104,18 +92,12 @@ def _parquet_rows(table: Path) -> Iterator[tuple[str, Row]]:
             wanted = [name for name in ("path", "label", "split") if name in names]
             number = 0
             for batch in file.iter_batches(columns=wanted):
-                columns = [_words(batch.column(name)) for name in wanted]
+                columns = [batch.column(name).to_pylist() for name in wanted]
                 for values in zip(*columns, strict=True):
                     number += 1
                     yield f"{table}, row {number},", dict(zip(wanted, values, strict=True))
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"the table {table} cannot be read: {error}; it must be Parquet") from error
-
-
-def _words(column: pa.Array) -> list[str | None]:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return [None if value is None else str(value) for value in column.to_pylist()]
 
 
 def _check_columns(table: Path, names: object) -> None:

@@ -5,35 +5,82 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topline.pipeline.errors import InputError
+
+#: Rows that a message lists before it only counts.
+NAMED_ROWS = 3
 #: What to do about labels that are fractions.
 NO_FRACTIONS = (
     "number classes from 0, or save their names as text, labels.astype(str), in .npy or Parquet; amounts are"
     " no classes"
 )
+#: Words that stand for no label in a column of numbers; in one of words they are names like any other.
+_MISSING = frozenset({"nan", "none", "null"})
 _WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def word(value: object) -> str | None:
-    """Return a label as text; None where it is missing."""
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    if isinstance(value, (bool, int)):
-        return str(int(value))
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else str(value)
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    text = text.strip()
-    if text.lower() in ("", "nan", "none", "null"):
-        return None
-    # LIBSVM writes +1, and many tools write whole numbers as 3.0; 007 stays a name.
-    whole = _WHOLE.fullmatch(text)
+    """Return a label as text, whole numbers as such; None where it is missing.
+
+    LIBSVM writes +1, and many tools write whole numbers as 3.0; 007 stays a name.
+    """
+    text = _text(value)
+    whole = None if text is None else _WHOLE.fullmatch(text)
     return whole.group(1) if whole else text
+
+
+def class_words(values: Sequence[object], place: str) -> list[str | None]:
+    """Return labels as class names, None for those that are missing: the rule of every table and shard.
+
+    Where all are numbers, whole ones are names themselves, 1.0 as 1, and nan, none and null are missing;
+    beside words, which may be versions, every text is a name as it stands.  `InputError` naming `place` and
+    rows for what is no class: a fraction, a date, a list, a truth value beside numbers, a negative number
+    unless the classes are -1 and 1.
+    """
+    single = (str, bytes, bool, int, float, Decimal, np.generic, type(None))
+    strange = [not isinstance(value, single) or isinstance(value, np.datetime64) for value in values]
+    refuse_rows(place, "what is no label", strange, "give a word or a whole number a row", values)
+    words = words_of(values)
+    truths = [isinstance(value, (bool, np.bool_)) for value in values]
+    if any(truths) and len(words) - words.count(None) > sum(truths):
+        refuse_rows(place, "a truth value beside other labels", truths, "write every label alike", values)
+    parts = [value for value in values if isinstance(value, (float, Decimal)) and math.isfinite(value)]
+    broken = {value for value in parts if value != int(value)}
+    fractions = [isinstance(value, (float, Decimal)) and value in broken for value in values]
+    refuse_rows(place, "a fraction for a label", fractions, NO_FRACTIONS, values)
+    # -1 and 1 are two classes; among others -1 means that there is no label.
+    if set(words) - {None} != {"-1", "1"}:
+        negative = [text is not None and text.startswith("-") and text[1:].isdecimal() for text in words]
+        fix = "number classes from 0, and leave unlabelled rows out"
+        refuse_rows(place, "a negative label", negative, fix, words)
+    return words
+
+
+def words_of(values: Sequence[object]) -> list[str | None]:
+    """Return labels as `class_words` does, whatever they are."""
+    texts = [_text(value) for value in values]
+    if not _are_numbers(texts):
+        return texts
+    return [None if text is None or text.lower() in _MISSING else word(text) for text in texts]
+
+
+def refuse_rows(
+    place: str, what: str, wrong: Sequence[bool], fix: str, values: Sequence[object] | None = None
+) -> None:
+    """Raise `InputError` naming the first rows for which `wrong` is true, and how many more there are."""
+    rows = [row for row, is_wrong in enumerate(wrong) if is_wrong]
+    if not rows:
+        return
+    named = ", ".join(str(row) if values is None else f"{row} ({values[row]})" for row in rows[:NAMED_ROWS])
+    more = f" and {len(rows) - NAMED_ROWS} more" if len(rows) > NAMED_ROWS else ""
+    raise InputError(f"{place} has {what} in row{'s' if len(rows) > 1 else ''} {named}{more}: {fix}")
 
 
 def numbers_in(words: Sequence[str]) -> NDArray[Any]:
@@ -43,7 +90,7 @@ def numbers_in(words: Sequence[str]) -> NDArray[Any]:
     """
     found = np.empty(len(words), dtype=object)
     found[:] = words
-    if all(map(is_number, (text for text in words if word(text) is not None))):
+    if _are_numbers(words):
         found[:] = [text if _is_whole(text) else float(text) for text in words]
     return found
 
@@ -53,5 +100,18 @@ def is_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None
 
 
+def _are_numbers(texts: Sequence[str | None]) -> bool:
+    return all(is_number(text) for text in texts if text and text.lower() not in _MISSING)
+
+
 def _is_whole(text: str) -> bool:
-    return word(text) is None or _WHOLE.fullmatch(text) is not None
+    return _text(text) is None or text.lower() in _MISSING or _WHOLE.fullmatch(text) is not None
+
+
+def _text(value: object) -> str | None:
+    """Return a label as text without blanks around it; None for None, NaN and blanks."""
+    if value is None or (isinstance(value, (float, Decimal)) and not math.isfinite(value)):
+        return None
+    if isinstance(value, (float, Decimal)):
+        return str(int(value)) if value == int(value) else str(value)
+    return (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)).strip() or None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
 
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.images import Pixels, word
+from topline.pipeline.images import Pixels, words_of
 from topline.pipeline.options import PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule, Answers, ordered_members
 from topline.pipeline.prediction.page import write_files
@@ -202,7 +202,7 @@ def _labels(source: FeatureFile) -> Sequence[str | None]:
     if lists is not None:
         return [";".join(labels) for labels in lists.rows]
     known = {} if names is None else {str(code): name for code, name in enumerate(names)}
-    words = [word(value) for value in np.asarray(found).tolist()]
+    words = words_of(np.asarray(found).tolist())
     return [text if text is None else known.get(text, text) for text in words]
 
 

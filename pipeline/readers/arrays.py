@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.base import FEATURE_NAMES, LABEL_NAMES, FeatureFile, check_matrix, pick
+from topline.pipeline.readers.base import (
+    FEATURE_NAMES,
+    LABEL_NAMES,
+    FeatureFile,
+    check_matrix,
+    one_column,
+    pick,
+)
 from topline.pipeline.readers.damage import cause, check_expansion, check_members, reading
 
 SKIP_BYTES = 1 << 20
@@ -172,7 +179,7 @@ def open_npz(path: Path, features_name: str | None, labels_name: str | None) -> 
                 name: archive[name] for name in ("indptr", "shape", "format") if name in names and sparse
             }
             taken = label if label is not None and (labels_name or label in LABEL_NAMES) else None
-            labels = None if taken is None else archive[taken]
+            labels = None if taken is None else one_column(archive[taken])
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} cannot be read as an .npz file of numbers: {cause(error)}") from error
     if sparse:
@@ -214,7 +221,10 @@ class HdfFeatures(FeatureFile):
             if array.ndim == 1 or (entry in LABEL_NAMES and entry != name)
         ]
         label = pick(self.place, "dataset", labels_name, LABEL_NAMES, vectors)
-        self._label_array = None if label is None else arrays[label]
+        # An only other vector may be anything, such as names of rows.
+        named = label is not None and (labels_name is not None or label in LABEL_NAMES)
+        self._label_array = arrays[label] if label is not None and named else None
+        self._left_out = [entry for entry in arrays if entry not in (name, label if named else None)]
         self.n, self.d = check_matrix(f"{name} in {path}", self._array.shape, self._array.dtype)
         unpacked = self.n * self.d * self._array.dtype.itemsize
         check_expansion(f"{name} in {path}", path.stat().st_size, unpacked)
@@ -222,6 +232,10 @@ class HdfFeatures(FeatureFile):
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+    def left_out(self) -> Sequence[str]:
+        """Return the datasets that are taken for nothing."""
+        return self._left_out
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """Return a slice of rows."""
@@ -234,7 +248,7 @@ class HdfFeatures(FeatureFile):
         """Return the dataset of labels, text decoded from HDF5's bytes."""
         if self._label_array is None:
             return None
-        values = np.asarray(self._label_array[:])
+        values = one_column(np.asarray(self._label_array[:]))
         if values.dtype.kind in "SO":
             words = [value.decode() if isinstance(value, bytes) else str(value) for value in values]
             return np.asarray(words, dtype=str)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
+from topline.pipeline.images import NAMED_ROWS
 
 FEATURE_NAMES = ("features", "X", "x", "embeddings", "embedding", "data", "arr_0")
 ID_NAMES = ("sample_id", "image_path", "key")
@@ -23,8 +24,6 @@ Rows = NDArray[Any] | csr_matrix
 NAMED_COLUMNS = 8
 #: Types of the labels of a row that has several.
 SEVERAL = (tuple, list, np.ndarray)
-#: Rows that a message lists before it only counts.
-NAMED_ROWS = 3
 
 
 class FeatureFile(ABC):
@@ -150,6 +149,11 @@ def named(names: Sequence[str]) -> str:
         return ", ".join(names)
     first, last = names[: NAMED_COLUMNS - 2], names[-2:]
     return f"{', '.join(first)} ... {', '.join(last)} ({len(names):,} in all)"
+
+
+def one_column(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return labels (n, 1) or (1, n) as (n,): one label a row, and no indicator of a single class."""
+    return labels.ravel() if labels.ndim == 2 and 1 in labels.shape else labels
 
 
 def check_matrix(place: str, shape: Sequence[int], dtype: np.dtype[Any]) -> tuple[int, int]:

@@ -48,6 +48,8 @@ def cause(error: Exception) -> str:
     """Return what a parser said on one line; of arrays of Python objects, what to do instead."""
     if _is_of_objects(error):
         return "it holds Python objects, and reading those can run code: save .astype(str), or numbers"
+    if "pickled" in str(error):  # NumPy's guess about a file of another kind, whose advice is dangerous
+        return "it is no file of NumPy"
     if isinstance(error, UnicodeDecodeError):
         return "it is no UTF-8 text: save it with that encoding"
     return " ".join(str(error).split()) or type(error).__name__

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images import word
+from topline.pipeline.images import words_of
 from topline.pipeline.readers.base import SEVERAL, first_rows
 from topline.solvers.losses import LabelSets
 from topline.storage.datasets import DatasetInfo, LabelSetTable
@@ -98,7 +98,8 @@ def _of_indicator(found: NDArray[Any], place: str, names: Sequence[str] | None) 
 
 def _of_lists(lists: list[tuple[Any, ...]], place: str, names: Sequence[str] | None) -> LabelLists:
     code = {str(i): name for i, name in enumerate(names or ())} | {name: name for name in names or ()}
-    spelled = {value: word(value) for labels in lists for value in labels}
+    distinct = list(dict.fromkeys(value for labels in lists for value in labels))
+    spelled = dict(zip(distinct, words_of(distinct), strict=True))
     _refuse(
         place, "a label that is missing", lists, [value for value, text in spelled.items() if text is None]
     )

@@ -13,8 +13,16 @@ from numpy.typing import NDArray
 from scipy.sparse import load_npz
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images import DELIMITERS, NO_FRACTIONS, delimiter_of, numbers_in, split_name, word
-from topline.pipeline.readers.base import ID_NAMES, LABEL_NAMES, NAMED_ROWS, pick, refuse_names
+from topline.pipeline.images import (
+    DELIMITERS,
+    class_words,
+    delimiter_of,
+    numbers_in,
+    refuse_rows,
+    split_name,
+    word,
+)
+from topline.pipeline.readers.base import ID_NAMES, LABEL_NAMES, one_column, pick, refuse_names
 from topline.pipeline.readers.damage import cause, check_members, check_not_empty, reading
 from topline.storage.schema import SPLITS
 
@@ -62,7 +70,7 @@ def _labels(
                         raise InputError(
                             f"{path} holds {', '.join(names)}: say which are the labels with --labels-name"
                         )
-                    return np.asarray(archive[found])
+                    return one_column(np.asarray(archive[found]))
             return np.asarray(load_npz(path).toarray())
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, InputError):
@@ -110,8 +118,7 @@ def read_column(
 
 def _npy(path: Path) -> NDArray[Any]:
     # A map is refused where the file is shorter than its header says; an array would be allocated first.
-    values: NDArray[Any] = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
-    return values.ravel() if values.ndim == 2 and 1 in values.shape else values
+    return one_column(np.array(np.load(path, mmap_mode="r", allow_pickle=False)))
 
 
 def _lines(
@@ -190,35 +197,32 @@ def label_words(values: NDArray[Any], place: str, names: Sequence[str] | None) -
 
     Whole numbers are names themselves, 1.0 as 1, or places in `names` if that is given; text must then be
     one of them.  `InputError` naming `place` and rows for labels that are missing (empty, NaN, negative),
-    fractions or out of range.
+    fractions, dates or out of range.
     """
-    words = [word(value) for value in values.tolist()]
-    _refuse(place, "no label", [word is None for word in words], "give each row one")
-    known = [str(word) for word in words]
+    if values.dtype.kind in "mM":
+        raise InputError(f"{place} has dates or times for labels: save the classes that they mean as text")
     if names is not None:
+        words = [word(value) for value in values.tolist()]
         code = {str(i): name for i, name in enumerate(names)} | {name: name for name in names}
-        foreign = [word not in code for word in known]
-        _refuse(place, "a label out of range", foreign, f"give 0..{len(names) - 1} or names", known)
-        return [code[word] for word in known]
-    fractions = [isinstance(value, float) and not value.is_integer() for value in values.tolist()]
-    _refuse(place, "a fraction for a label", fractions, NO_FRACTIONS, known)
-    # -1 and 1 are two classes; among others -1 means that there is no label.
-    if set(known) != {"-1", "1"}:
-        negative = [word.startswith("-") and word[1:].isdecimal() for word in known]
-        _refuse(
-            place, "a negative label", negative, "number classes from 0, and leave unlabelled rows out", known
-        )
-    return known
+        refuse_rows(place, "no label", [text is None for text in words], "give each row one")
+        known = [str(text) for text in words]
+        foreign = [text not in code for text in known]
+        refuse_rows(place, "a label out of range", foreign, f"give 0..{len(names) - 1} or names", known)
+        return [code[text] for text in known]
+    words = class_words(values.tolist(), place)
+    refuse_rows(place, "no label", [text is None for text in words], "give each row one")
+    return [str(text) for text in words]
 
 
 def split_words(values: NDArray[Any], place: str) -> list[str]:
     """Return splits as "train", "val", "test" or "calibration"; codes 0, 1, 2, 4 are read as well."""
     codes = {str(code): name for name, code in SPLITS.items() if name != "rejected"}
     words = [word(value) for value in values.tolist()]
-    _refuse(place, "no split", [word is None for word in words], "write train, val, test or calibration")
+    fix = "write train, val, test or calibration"
+    refuse_rows(place, "no split", [text is None for text in words], fix)
     return [
-        codes.get(str(word)) or split_name(str(word), f"{place}, row {row},")
-        for row, word in enumerate(words)
+        codes.get(str(text)) or split_name(str(text), f"{place}, row {row},")
+        for row, text in enumerate(words)
     ]
 
 
@@ -228,14 +232,3 @@ def read_class_names(path: Path) -> list[str]:
     if not names or not all(names) or len(set(names)) < len(names):
         raise InputError(f"{path} must hold a different class name in each line, and at least one")
     return names
-
-
-def _refuse(
-    place: str, what: str, wrong: Sequence[bool], fix: str, words: Sequence[str] | None = None
-) -> None:
-    rows = np.flatnonzero(np.asarray(wrong, dtype=bool)).tolist()
-    if not rows:
-        return
-    named = ", ".join(f"{row} ({words[row]})" if words else str(row) for row in rows[:NAMED_ROWS])
-    more = f" and {len(rows) - NAMED_ROWS} more" if len(rows) > NAMED_ROWS else ""
-    raise InputError(f"{place} has {what} in row{'s' if len(rows) > 1 else ''} {named}{more}: {fix}")

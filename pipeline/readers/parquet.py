@@ -59,7 +59,7 @@ class ParquetFeatures(StreamedFeatures):
 
     def labels(self) -> NDArray[Any] | None:
         """Return the column of labels."""
-        return None if self._label is None else column_values(self.path, self._label)
+        return None if self._label is None else label_values(self.path, self._label)
 
     def splits(self) -> NDArray[Any] | None:
         """Return the column split."""
@@ -149,9 +149,28 @@ class ClipFolder(FeatureFile):
         self.d = widths.pop()
         self._starts = [0, *accumulate(array.n for array in self._arrays)]
         self.n = self._starts[-1]
-        rows = sum(pq.ParquetFile(table).metadata.num_rows for table in self._tables)
-        if self._tables and rows != self.n:
-            raise InputError(f"{folder / 'metadata'} has {rows} rows, and img_emb {self.n}: they must agree")
+        self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        """Raise `InputError` where an array and the table of its number are not there together or differ."""
+        arrays = {_number(array.path): array for array in self._arrays}
+        tables = {_number(table): table for table in self._tables}
+        if not tables:
+            return
+        alone = [*(arrays[number].path for number in arrays.keys() - tables.keys())]
+        alone += [tables[number] for number in tables.keys() - arrays.keys()]
+        if alone or len(arrays) < len(self._arrays) or len(tables) < len(self._tables):
+            name = min(alone).relative_to(self.path) if alone else "a number that comes twice"
+            raise InputError(
+                f"{self.path} has {name} without its counterpart: img_emb/img_emb_N.npy and"
+                " metadata/metadata_N.parquet belong together, row by row; bring back what is missing"
+            )
+        for number, array in arrays.items():
+            rows = pq.ParquetFile(tables[number]).metadata.num_rows
+            if rows != array.n:
+                raise InputError(
+                    f"{tables[number]} has {rows:,} rows, and {array.path.name} {array.n:,}: they must agree"
+                )
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows across the files."""
@@ -168,7 +187,7 @@ class ClipFolder(FeatureFile):
         names = [pick_label(str(table), pq.read_schema(table), self._labels_name) for table in self._tables]
         if not names or None in names:
             return None
-        columns = [column_values(table, str(name)) for table, name in zip(self._tables, names, strict=True)]
+        columns = [label_values(table, str(name)) for table, name in zip(self._tables, names, strict=True)]
         return np.concatenate(columns)
 
     def ids(self) -> Sequence[str] | None:
@@ -193,11 +212,24 @@ def pick_label(place: str, schema: pa.Schema, wanted: str | None) -> str | None:
     return found if wanted or found in LABEL_NAMES else None
 
 
+def label_values(path: Path, name: str) -> NDArray[Any]:
+    """Return a column of labels; `InputError` for dates and times, which NumPy would give as numbers."""
+    kind = pq.read_schema(path).field(name).type
+    if pa.types.is_temporal(kind):
+        raise InputError(
+            f"{path} has dates or times in its column of labels {name}: save the classes that they mean as"
+            " text"
+        )
+    return column_values(path, name)
+
+
 def column_values(path: Path, name: str) -> NDArray[Any]:
-    """Return a column as an array of numbers or of objects (text, None)."""
+    """Return a column as an array of numbers or of objects (text, None, truth values); times as text."""
     column = pq.read_table(path, columns=[name])[name]
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_temporal(column.type):
+        column = column.cast(pa.string())
     return np.asarray(column.to_numpy())
 
 
@@ -237,7 +269,12 @@ def pandas_index(schema: pa.Schema) -> list[str]:
 def _numbered(folder: Path, suffix: str) -> list[Path]:
     """Return files of `folder` by the numbers in their names: img_emb_2 before img_emb_10."""
     found = list(folder.glob(f"*{suffix}")) if folder.is_dir() else []
-    return sorted(found, key=lambda path: ([int(word) for word in re.findall(r"\d+", path.stem)], path.name))
+    return sorted(found, key=lambda path: (_number(path), path.name))
+
+
+def _number(path: Path) -> tuple[int, ...]:
+    """Return the numbers in the name of a file."""
+    return tuple(int(word) for word in re.findall(r"\d+", path.stem))
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
+import re
 import tarfile
 import unicodedata
 from pathlib import Path
@@ -224,14 +226,17 @@ def test_numbers_of_a_table_are_classes_by_one_rule(
     table.write_text("path,label\n" + "\n".join(map(",".join, zip(*rows.values(), strict=True))))
     assert [item.label for item in list_images(str(table)).items] == classes
     pq.write_table(pa.table(rows), tmp_path / "text.parquet")
-    assert [item.label for item in list_images(str(tmp_path / "text.parquet")).items] == list(labels)
+    typed = [item.label for item in list_images(str(tmp_path / "text.parquet")).items]
+    assert typed == ["1e1" if name == "10" else name for name in classes], "text is no number of its own"
 
 
 def test_fractions_are_no_classes_of_a_table(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label\na.png,0.5\nb.png,1\n")
     pq.write_table(pa.table({"path": ["a.png"], "label": [0.5]}), tmp_path / "t.parquet")
     for name in ("t.csv", "t.parquet"):
-        with pytest.raises(InputError, match=r"has a fraction for a label \(0\.5\): .*labels\.astype\(str\)"):
+        with pytest.raises(
+            InputError, match=r"has a fraction for a label in row 0 \(0\.5\): .*labels\.astype\(str\)"
+        ):
             list_images(str(tmp_path / name))
     pq.write_table(pa.table({"path": ["a.png"], "label": [3.0]}), tmp_path / "t.parquet")
     assert list_images(str(tmp_path / "t.parquet")).items[0].label == "3"
@@ -416,3 +421,49 @@ def test_a_store_among_the_classes_is_left_out(tmp_path: Path) -> None:
     listing = list_images(str(tmp_path))
     assert [(item.path, item.label) for item in listing.items] == [("cat/1.jpg", "cat"), ("dog/2.jpg", "dog")]
     assert listing.ignored == ("store",)
+
+
+LABELS = [
+    ([3, 3.0, "3"], ["3", "3", "3"]),
+    ([1.0, math.nan, None], ["1", None, None]),
+    (["none", "null", "a"], ["none", "null", "a"]),
+    ([True, False], ["True", "False"]),
+    ([True, 1], "a truth value beside other labels in row 0 (True): write every label alike"),
+    ([[0, 1], 2], "what is no label in row 0 ([0, 1]): give a word or a whole number a row"),
+    ([{"id": 0}, 2], "what is no label in row 0 ({'id': 0}): give a word or a whole number a row"),
+    ([0.5, 1.0], "a fraction for a label in row 0 (0.5): number classes from 0"),
+    ([-1, 0, 1], "a negative label in row 0 (-1): number classes from 0"),
+    ([-1, 1], ["-1", "1"]),
+]
+
+
+@pytest.mark.parametrize(("values", "expected"), LABELS, ids=lambda value: str(value)[:30])
+def test_labels_of_shards_follow_the_rule_of_tables(
+    tmp_path: Path, values: list[object], expected: list[str | None] | str
+) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for i, value in enumerate(values):
+            member(archive, f"{i}.png", png())
+            member(archive, f"{i}.json", json.dumps({"label": value}).encode())
+    if isinstance(expected, str):
+        with pytest.raises(InputError, match=re.escape(expected)):
+            list_images(str(tmp_path / "a.tar"))
+        return
+    assert [item.label for item in list_images(str(tmp_path / "a.tar")).items] == expected
+
+
+@pytest.mark.parametrize(("values", "expected"), LABELS, ids=lambda value: str(value)[:30])
+def test_labels_of_parquet_tables_follow_the_same_rule(
+    tmp_path: Path, values: list[object], expected: list[str | None] | str
+) -> None:
+    try:
+        column = pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        pytest.skip("a column of Parquet has one type")
+    paths = [f"{i}.png" for i in range(len(values))]
+    pq.write_table(pa.table({"path": paths, "label": column}), tmp_path / "t.parquet")
+    if isinstance(expected, str):
+        with pytest.raises(InputError, match=re.escape(expected.partition(" (")[0])):
+            list_images(str(tmp_path / "t.parquet"))
+        return
+    assert [item.label for item in list_images(str(tmp_path / "t.parquet")).items] == expected

@@ -350,10 +350,42 @@ def test_labels_that_are_missing_are_named_by_row(values: Array, message: str) -
 
 def test_labels_are_read_as_people_mean_them() -> None:
     assert label_words(np.array([1.0, 2.0]), "", None) == ["1", "2"]
-    assert label_words(np.array([True, False]), "", None) == ["1", "0"]
+    assert label_words(np.array([True, False]), "", None) == ["True", "False"]
     assert label_words(np.array(["+1", "-1"]), "", None) == ["1", "-1"]
-    assert label_words(np.array(["007", "3.0", "x.0", "0.5"]), "", None) == ["007", "3", "x.0", "0.5"]
+    assert label_words(np.array(["007", "3.0", "0.5"]), "", None) == ["007", "3", "0.5"]
+    assert label_words(np.array(["3.11", "3.0", "nightly"]), "", None) == ["3.11", "3.0", "nightly"]
+    assert label_words(np.array(["none", "null", "nan", "a"]), "", None) == ["none", "null", "nan", "a"]
     assert label_words(np.array(["b", "0"]), "", ["a", "b"]) == ["b", "a"]
+
+
+def test_a_column_of_labels_is_one_label_a_row(tmp_path: Path) -> None:
+    X, y = data()
+    np.savez(tmp_path / "a.npz", X=X, y=y[:, None])
+    np.savez(tmp_path / "y.npz", y=y[:, None])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["features"], file["labels"] = X, y[:, None]
+    for name in ("a.npz", "a.h5"):
+        assert run(tmp_path, tmp_path / name).label_sets is None
+    assert read_labels(tmp_path / "y.npz").shape == y.shape
+
+
+def test_what_is_no_label_is_not_taken_for_one(tmp_path: Path) -> None:
+    X, y = data()
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["features"], file["image_ids"] = X, np.arange(len(X))
+    with pytest.raises(InputError, match=r"a.h5 has no labels: .* with --labels-name \(image_ids\)"):
+        run(tmp_path, tmp_path / "a.h5")
+    table = {"x": X[:, 0], "label": np.array(y, dtype="datetime64[ns]")}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="has dates or times in its column of labels label"):
+        run(tmp_path, tmp_path / "a.parquet")
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", np.array(y, dtype="datetime64[s]"))
+    with pytest.raises(InputError, match=r"y\.npy has dates or times for labels"):
+        run(tmp_path, tmp_path / "X.npy", labels=tmp_path / "y.npy")
+    (tmp_path / "._X.npy").write_bytes(b"\0\5\x16\7 resource fork")
+    with pytest.raises(InputError, match=r"_X\.npy cannot be read as a NumPy array .* no file of NumPy$"):
+        run(tmp_path, tmp_path / "._X.npy", labels=tmp_path / "y.npy")
 
 
 def test_files_that_are_no_features_are_refused(tmp_path: Path) -> None:
