@@ -111,16 +111,14 @@ class Reached:
         W(A) is as many times larger as C is.
         """
         W = (1.0 / (problem.lam * problem.n) / self.C) * self.state.W
-        b, square = self.state.conjugate_mean, self.state.mean_sq_dual
+        b, square = self.state.point.conjugate_mean, self.state.point.mean_sq_dual
         share = best_share(b, problem.lam * squared_norm(W) + problem.smoothing * square)
-        return share, SolverState(
-            round=0, W=share * W, conjugate_mean=share * b, mean_sq_dual=share * share * square
-        )
+        return share, SolverState.at(share * W, share * b, share * share * square)
 
     def dual_for(self, problem: Problem) -> float:
         """Return the dual value of the best multiple of A for the C of `problem`."""
-        state = self.best_multiple(problem)[1]
-        return problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
+        point = self.best_multiple(problem)[1].point
+        return problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
 
 
 class RowBlocks(OperationRunner, Protocol):
@@ -240,7 +238,8 @@ def _start(
     # Several blocks look for the direction that they have in common as they are measured first.
     if not passed or rows.blocks > 1:
         return state, None
-    dual, W = problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual), np.zeros_like(state.W)
+    point, W = state.point, np.zeros_like(state.W)
+    dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
     return state, Measurement(zero, dual, "true", state, BlockStats(rows=problem.n), 0, W=W)
 
 
@@ -250,7 +249,7 @@ def reached(C: float, run: Run, duals: Any) -> Reached:
     if run.certified:
         final = run.final
         W = final.W if final.W_dual is None else final.W_dual
-        state = replace(state, W=W, conjugate_mean=final.conjugate_mean, mean_sq_dual=final.mean_sq_dual)
+        state = state.with_point(W=W, conjugate_mean=final.conjugate_mean, mean_sq_dual=final.mean_sq_dual)
         # The weights differ by what the rounds' sums have drifted.
         measured = None if measured is None else replace(measured, before=state)
     return Reached(C, state, run.final.primal, run.final.dual, duals, measured)

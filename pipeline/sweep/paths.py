@@ -152,7 +152,7 @@ class _FoldRows(CellRows):
         """Return where the cell was left, and what is known about it."""
         self._load(known, 1.0)
         # The step that the state was waiting for is in A.
-        state, measured = replace(known.state, pending_step=None), known.measured
+        state, measured = known.state.with_point(pending_step=None), known.measured
         return state, None if measured is None else replace(measured, before=state)
 
     def count(self, W: NDArray[np.float64], radius: float) -> HitCount:

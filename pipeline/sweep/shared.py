@@ -194,14 +194,14 @@ class _HeadRows(CellRows):
         """Return the state that the head goes on from, rebuilt where its dual variables were lost."""
         if self._known is not None and self._known.replaced == self._passes.replaced:
             return known.state, known.measured
-        state = replace(known.state, pending_step=None)
+        state = known.state.with_point(pending_step=None)
         while True:
             try:
-                W, conjugate_mean, mean_sq_dual = rebuild(problem, self._executor, state)
+                W, conjugate_mean, mean_sq_dual = rebuild(problem, self._executor, state.point)
             except DualsReplacedError as error:
                 logger.warning("%s: the fit at C = %g goes on from what is left", error, known.C)
                 continue
-            found = replace(state, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
+            found = state.with_point(W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
             return replace(found, passes=state.passes + 1), None
 
     def count(self, W: NDArray[np.float64], radius: float) -> HitCount:

@@ -19,7 +19,6 @@ from scipy.sparse import vstack
 
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training.plan import TrainingPlan
-from topline.solvers.core.best import best_weights
 from topline.solvers.core.state import SolverState
 
 #: Rows of the sample at most, stored rows that are read for it, multiplications of a look, and numbers.
@@ -85,7 +84,7 @@ class Watch:
     def look(self, state: SolverState) -> dict[str, Any]:
         """Return what the history records of a look at the best weights so far; nothing where none is due."""
         begun = self._clock()
-        W = best_weights(state)
+        W = state.best.W
         W = state.W if W is None else W
         if begun - self._began < self._due or not W.any():
             return {}

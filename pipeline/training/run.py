@@ -25,7 +25,7 @@ from topline.pipeline.training.saved_state import RunPlace
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.executors import Executor
-from topline.solvers.methods.atoms import Atoms
+from topline.solvers.methods.bundle import atoms_of
 from topline.solvers.operations import PutInside
 from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset
@@ -182,7 +182,7 @@ def _dual_point(result: SolveResult) -> dict[str, NDArray[np.float64]]:
     These are points and shares of cuts, of which minus the gradients at another W than the model's are one,
     or b and |A|^2/n with the W(A) that they belong to, if that is another.
     """
-    cuts = None if result.problem.mean_risk else Atoms.of(result.problem, result.state).cuts()
+    cuts = None if result.problem.mean_risk else atoms_of(result.problem, result.state).cuts()
     found = result.found_at
     if cuts is not None:
         return dict(zip((CUT_POINTS, CUT_SHARES), cuts, strict=True))

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.codec import decoded, encoded
+from topline.solvers.core.state import Point, SolverState
+from topline.solvers.methods.quasi_newton import LbfgsMemory
 from topline.storage.arrays import DualSource
 from topline.storage.runs import Checkpoint, latest_checkpoint, save_checkpoint
 from topline.storage.stores import Store
 
 logger = logging.getLogger(__name__)
 
-# Prefix of the arrays in which a checkpoint keeps what the method remembers.
-MEMORY = "memory."
-
-# Fields of SolverState that are single numbers, by their stored names; W is an array, and the pending step is
-# applied before saving.
-SCALARS = {
-    "round": "round", "b": "conjugate_mean", "aa": "mean_sq_dual", "passes": "passes", "seconds": "seconds",
-    "loss_at_zero": "loss_at_zero", "best_primal": "best_primal", "best_dual": "best_dual", "exact": "exact",
-}  # fmt: skip
+# Said of a checkpoint of version 0.1.
+EARLIER_FORMAT = (
+    "the checkpoint of round %d is of an earlier format: the run goes on from its weights and dual variables "
+    "alone"
+)
+# Arrays that such a checkpoint may hold, of which the first belongs to its dual variables or is the best W.
+_EARLIER_WEIGHTS = ("memory.newton.W_dual", "memory.mixture.W", "memory.best", "W")
 
 
 @dataclass(frozen=True)
@@ -41,22 +41,31 @@ class RunPlace:
 
 def save_state(place: RunPlace, state: SolverState, duals: DualSource | None) -> int:
     """Save `state` and, where they are kept, the dual variables with its step applied; return the bytes."""
-    memory = {MEMORY + name: array for name, array in state.memory.items()}
-    arrays = {"W": state.W, **memory, **place.transforms}
-    scalars = {stored: getattr(state, name) for stored, name in SCALARS.items()}
-    finite = {name: value if value is None or np.isfinite(value) else None for name, value in scalars.items()}
-    meta = {"fingerprint": dict(place.fingerprint), "state": finite}
-    return save_checkpoint(place.store, place.run_id, state.round, arrays, duals, meta)
+    plain, arrays = encoded(state.with_point(pending_step=None))
+    meta = {"fingerprint": dict(place.fingerprint), "state": plain}
+    return save_checkpoint(
+        place.store, place.run_id, state.round, {**arrays, **place.transforms}, duals, meta
+    )
 
 
 def load_state(checkpoint: Checkpoint) -> SolverState:
-    """Return the state that `save_state` saved; its duals have every step applied already."""
-    arrays = {name: np.asarray(array, dtype=np.float64) for name, array in checkpoint.arrays.items()}
-    memory = {name.removeprefix(MEMORY): array for name, array in arrays.items() if name.startswith(MEMORY)}
-    blank = SolverState(round=0, W=arrays["W"], memory=memory)
+    """Return the state that `save_state` saved; its duals have every step applied already.
+
+    Raises InvalidProblemError where another version saved what this one does not know.
+    """
     stored = checkpoint.meta["state"]
-    known = {name: stored[key] for key, name in SCALARS.items() if stored.get(key) is not None}
-    return replace(blank, **known)
+    if not is_of_earlier_format(checkpoint):
+        state: SolverState = decoded(stored, checkpoint.arrays)
+        return state
+    W = next(checkpoint.arrays[name] for name in _EARLIER_WEIGHTS if name in checkpoint.arrays)
+    point = Point(stored["round"], np.asarray(W, dtype=np.float64), stored["b"], stored["aa"])
+    memory = LbfgsMemory() if "memory.best" in checkpoint.arrays else None
+    return SolverState(point, memory=memory, passes=stored["passes"], seconds=stored["seconds"])
+
+
+def is_of_earlier_format(checkpoint: Checkpoint) -> bool:
+    """Return whether what the method remembered cannot be read any more."""
+    return "is" not in checkpoint.meta["state"]
 
 
 def find_checkpoint(place: RunPlace) -> Checkpoint | None:

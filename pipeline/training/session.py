@@ -25,7 +25,14 @@ from topline.pipeline.training.plan import TrainingPlan, plan_training
 from topline.pipeline.training.problem_checks import scale_note
 from topline.pipeline.training.result import TrainResult
 from topline.pipeline.training.run import Run, begin_run, store_model
-from topline.pipeline.training.saved_state import RunPlace, find_checkpoint, load_state, save_state
+from topline.pipeline.training.saved_state import (
+    EARLIER_FORMAT,
+    RunPlace,
+    find_checkpoint,
+    is_of_earlier_format,
+    load_state,
+    save_state,
+)
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status, StoppingCriteria
@@ -194,6 +201,8 @@ class _Session:
         how_to_resume = self.run.how_to_resume
         checkpoint = find_checkpoint(self.place) if self.run.resumes else None
         losses = 0
+        if checkpoint is not None and is_of_earlier_format(checkpoint):
+            logger.warning(EARLIER_FORMAT, checkpoint.round)
         while True:
             try:
                 solved = self._solved(checkpoint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from topline.pipeline.options import TrainConfig
 from topline.pipeline.rows import StoredModel, TrainingRows, Transforms
 from topline.solvers.core.state import SolverState
 from topline.solvers.losses import Loss
-from topline.solvers.run import left_behind
 from topline.storage.arrays import StoredDuals
 from topline.storage.errors import IntegrityError
 from topline.storage.stores.urls import join
@@ -145,21 +144,14 @@ def starting_point(run: Successor, model: str) -> StartingPoint:
     W = np.zeros(run.shape)
     W[:, columns >= 0] = stored[:, columns[columns >= 0]]
     if primal:
-        state = SolverState(round=0, W=W)
-        return StartingPoint(
-            model, "weights", carried, state=left_behind(state) if carried < n_before else state
-        )
+        state = replace(SolverState.at(W), left_behind=carried < n_before)
+        return StartingPoint(model, "weights", carried, state=state)
     if carried < n_before or (columns < 0).any() or "dual_sums" not in earlier.model.arrays:
         why = f"rows or classes of {model} changed, and its dual variables are not stored"
         return StartingPoint(model, "zero", carried, why)
     # The same A with rows of zeros: means are over more rows, and W(A) = C X^T A has no n in it.
     conjugate_mean, mean_sq_dual = earlier.model.array("dual_sums") * (record.n / len(run.rows))
-    state = SolverState(
-        round=0,
-        W=W * (run.config.C / record.C),
-        conjugate_mean=float(conjugate_mean),
-        mean_sq_dual=float(mean_sq_dual),
-    )
+    state = SolverState.at(W * (run.config.C / record.C), float(conjugate_mean), float(mean_sq_dual))
     return StartingPoint(model, "weights", carried, state=state)
 
 

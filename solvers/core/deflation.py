@@ -20,16 +20,14 @@ programming", 1976; for blocks C. Ma et al., "Adding vs. averaging in distribute
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem
 from topline.solvers.typing import Float64Array, FloatArray
 
-#: Names in `SolverState.memory`.
-_DIRECTION, _KAPPA, _POINT = "shared.direction", "shared.kappa", "shared.point"
 #: kappa is its natural scale 1 / (1 + C sum t_i^2 / m) over the number of blocks, at least this part of it.
 _LEAST_SHARE = 0.35
 #: Below this p hardly moves, however stiff its direction is: long rows, or a large C, ask for less.
@@ -38,6 +36,7 @@ _LEAST_KAPPA = 0.03
 _LEAST_MEAN = 0.05
 
 
+@stored
 @dataclass(frozen=True, eq=False)
 class DeflatedDirection:
     """A unit vector u (d,) along which examples are shrunk by sqrt(kappa), 0 < kappa < 1.
@@ -49,46 +48,35 @@ class DeflatedDirection:
     kappa: float
 
 
-def looked_for(memory: Mapping[str, Float64Array]) -> bool:
-    """Return whether a state knows its direction, or that it has none."""
-    return _KAPPA in memory
+@stored
+@dataclass(frozen=True, eq=False)
+class Deflation:
+    """The direction kept apart, None where there is none, and its p (m,), None before the first step."""
 
+    direction: DeflatedDirection | None = None
+    p: Float64Array | None = None
 
-def found(problem: Problem, total: FloatArray | None, squares: float, blocks: int) -> dict[str, Float64Array]:
-    """Return what to remember of the direction of `total` = sum x_i (d, 1), with `squares` = sum |x_i|^2.
+    @classmethod
+    def of(cls, problem: Problem, total: FloatArray | None, squares: float, blocks: int) -> Deflation:
+        """Return that of `total` = sum x_i (d, 1), with `squares` = sum |x_i|^2.
 
-    None as total stands for sparse examples.
-    """
-    mean = np.zeros(problem.d) if total is None else np.asarray(total[:, 0], dtype=np.float64) / problem.n
-    size = float(np.linalg.norm(mean))
-    if not (math.isfinite(size) and size * size > _LEAST_MEAN * squares / problem.n):
-        return without()
-    natural = 1.0 / (1.0 + size * size / (problem.lam * problem.m))
-    kappa = max(natural * max(_LEAST_SHARE, 1.0 / blocks), _LEAST_KAPPA)
-    if kappa >= 1.0:
-        return without()
-    return {_DIRECTION: mean / size, _KAPPA: np.array([kappa])}
+        None as total stands for sparse examples.
+        """
+        mean = np.zeros(problem.d) if total is None else np.asarray(total[:, 0], dtype=np.float64) / problem.n
+        size = float(np.linalg.norm(mean))
+        if not (math.isfinite(size) and size * size > _LEAST_MEAN * squares / problem.n):
+            return cls()
+        natural = 1.0 / (1.0 + size * size / (problem.lam * problem.m))
+        kappa = max(natural * max(_LEAST_SHARE, 1.0 / blocks), _LEAST_KAPPA)
+        return cls(DeflatedDirection(mean / size, kappa)) if kappa < 1.0 else cls()
 
+    def moved(self, W: Float64Array) -> tuple[Float64Array | None, Deflation]:
+        """Return what weights have along u besides W = W(A) (d, m) at the start, and this with p moved on.
 
-def without() -> dict[str, Float64Array]:
-    """Return what to remember where no direction is kept apart."""
-    return {_KAPPA: np.ones(1)}
-
-
-def remembered(memory: Mapping[str, Float64Array]) -> DeflatedDirection | None:
-    """Return the direction that a state remembers."""
-    if _DIRECTION not in memory:
-        return None
-    return DeflatedDirection(memory[_DIRECTION], float(memory[_KAPPA][0]))
-
-
-def drawn_to_point(
-    direction: DeflatedDirection, W: Float64Array, memory: Mapping[str, Float64Array]
-) -> tuple[Float64Array, dict[str, Float64Array]]:
-    """Return what weights have along u besides W = W(A) (d, m) at the start, and the memory with p moved on.
-
-    That is (1 - kappa) (p - v), a number a class.
-    """
-    v = direction.u @ W
-    p = direction.kappa * v + (1.0 - direction.kappa) * memory.get(_POINT, v)
-    return (1.0 - direction.kappa) * (p - v), {**memory, _POINT: p}
+        That is (1 - kappa) (p - v), a number a class; None where no direction is kept apart.
+        """
+        if self.direction is None:
+            return None, self
+        kappa, v = self.direction.kappa, self.direction.u @ W
+        p = kappa * v + (1.0 - kappa) * (v if self.p is None else self.p)
+        return (1.0 - kappa) * (p - v), replace(self, p=p)

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.typing import Float64Array
 
 
+@stored
 @dataclass(frozen=True, eq=False)
 class FoundAt:
     """The dual point `share` times minus the gradients of Phi_gamma at the scores of W (d, m).
@@ -23,6 +25,7 @@ class FoundAt:
     share: float = 1.0
 
 
+@stored
 @dataclass(frozen=True, eq=False)
 class Summed:
     """A dual point of which W(A) (d, m) is known and the linear term, less gamma/2 aa where there is one."""
@@ -31,6 +34,7 @@ class Summed:
     linear: float
 
 
+@stored
 @dataclass(frozen=True)
 class PendingStep:
     """The step that the coordinator took in `round`: A <- shrink * ((1 - step) A + step U).

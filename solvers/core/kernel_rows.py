@@ -11,16 +11,19 @@ that they get, so that a request may come twice, and a block that was moved or l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from scipy import sparse
 
+from topline.solvers.core.codec import stored
 from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 
-class Mark(NamedTuple):
+@stored
+@dataclass(frozen=True)
+class Mark:
     """Which A the scores of a block belong to: of which rebuild, after which round and part of it."""
 
     built: int = 0

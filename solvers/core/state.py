@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from topline.solvers.core.dual_points import FoundAt, PendingStep
+from topline.solvers.core.codec import stored
+from topline.solvers.core.dual_points import DualPoint, FoundAt, PendingStep
 from topline.solvers.core.problem import HasGap, Problem
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.stopping import Status
@@ -18,11 +18,71 @@ from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.typing import Float64Array, FloatArray
 
+Memory = TypeVar("Memory")
+
 #: "true" for P - D of the problem itself; "lifted" for its upper bound where smoothing > 0; "none" where the
 #: loss is not convex: dual, gap and relative_gap are then NaN, and nothing bounds how far the optimum is.
 GapKind: TypeAlias = Literal["true", "lifted", "none"]
 
 
+@stored
+@dataclass(frozen=True, eq=False)
+class Point:
+    """Where a run stands: weights, and the sums of the dual variables A that belong to them.
+
+    Attributes
+    ----------
+    round : number of the next round, which is also the number of rounds done.
+    W : (d, m) float64, W(A) of eq. 2 where the method follows A.
+    conjugate_mean : b = (1/n) sum -Phi*(-alpha_i), the linear term of the dual.
+    mean_sq_dual : |A|_F^2 / n; 0 where no A is kept.
+    pending_step : the step that blocks have not yet applied to A.
+    exact : whether products are in float64.
+    """
+
+    round: int
+    W: Float64Array
+    conjugate_mean: float = 0.0
+    mean_sq_dual: float = 0.0
+    pending_step: PendingStep | None = None
+    exact: bool = False
+
+
+#: A P from float32 products may be too low by this share of it.
+_FLOAT32 = 1e-6
+
+
+@stored
+@dataclass(frozen=True, eq=False)
+class Best:
+    """The best that a run has seen: weights W (d, m) by their P, a dual point by its D.
+
+    The two may come from different rounds: P - D is a gap for any W and any dual point.  W is None before a
+    P is known, and `dual_point` is None where D is that of the run's own A, or W and b.
+    """
+
+    primal: float = math.inf
+    W: Float64Array | None = None
+    dual: float = -math.inf
+    dual_point: DualPoint | None = None
+
+    def with_primal(self, primal: float, W: Float64Array) -> Best:
+        """Return the best with these weights in it, if their P is the smallest."""
+        return replace(self, primal=primal, W=W) if primal < self.primal else self
+
+    def with_dual(self, dual: float, point: DualPoint | None) -> Best:
+        """Return the best with this dual point in it, if its D is the largest."""
+        return replace(self, dual=dual, dual_point=point) if dual > self.dual else self
+
+    def at_most(self) -> Best:
+        """Return the best with the largest P that rounding to float32 may stand for.
+
+        A P that is too low would pass for a closed gap in float64, which costs a pass that finds out.
+        """
+        return replace(self, primal=self.primal * (1.0 + _FLOAT32))
+
+
+@stored
 @dataclass(frozen=True, eq=False)
 class SolverState:
     """Everything that a run needs to continue, except A and the examples.
@@ -31,20 +91,15 @@ class SolverState:
 
     Attributes
     ----------
-    round : number of the next round, which is also the number of rounds done.
-    W : (d, m) float64, W(A) of eq. 2.
-    conjugate_mean : (1/n) sum b(alpha_i), the linear term of the dual.
-    mean_sq_dual : |A|_F^2 / n; 0 where no A is kept.
+    point : where the run stands; its `round`, `W` and `pending_step` are also those of the state.
+    best : the best weights and dual point so far.
+    memory : what the method remembers, as a value of its own class; None at the start.
     passes : passes over the examples so far.
     seconds : seconds of solving so far, over all resumptions.
     loss_at_zero : mean loss at W = 0, not smoothed where smoothing goes through A; it bounds the ball of
         projected_gradient.  Known from the start, or after a first round at W = 0.
     primal_at_zero : P(0), which no W that a run gives exceeds; None where nobody has worked it out.
-    best_primal, best_dual : best values seen; both bound the optimum.  `topline.solvers.core.best` keeps the
-        points that they belong to in `memory`.
-    exact : whether the method has gone over to float64 products.
-    pending_step : the step that blocks have not yet applied to A.
-    memory : what the method remembers besides, by name: atoms, or the last steps of L-BFGS.
+    left_behind : whether a run that starts here must leave for a better point, however good this one is.
     problem_key : `problem.problem_key` of what it is a state of; empty where its keeper vouches for that.
 
     Examples
@@ -56,25 +111,53 @@ class SolverState:
     (4, 3)
     """
 
-    round: int
-    W: Float64Array
-    conjugate_mean: float = 0.0
-    mean_sq_dual: float = 0.0
+    point: Point
+    best: Best = Best()
+    memory: object = None
     passes: int = 0
     seconds: float = 0.0
     loss_at_zero: float | None = None
     primal_at_zero: float | None = None
-    best_primal: float = math.inf
-    best_dual: float = -math.inf
-    exact: bool = False
-    pending_step: PendingStep | None = None
-    memory: Mapping[str, Float64Array] = field(default_factory=dict)
+    left_behind: bool = False
     problem_key: str = ""
 
     @classmethod
     def start(cls, problem: Problem) -> SolverState:
         """Return the state with A = 0, which is dual feasible."""
-        return cls(round=0, W=np.zeros((problem.d, problem.m)))
+        return cls.at(np.zeros((problem.d, problem.m)))
+
+    @classmethod
+    def at(cls, W: Float64Array, conjugate_mean: float = 0.0, mean_sq_dual: float = 0.0) -> SolverState:
+        """Return the state of a new run that starts at W (d, m), with b and |A|^2 / n of its A."""
+        return cls(Point(0, W, conjugate_mean, mean_sq_dual))
+
+    @property
+    def round(self) -> int:
+        """Number of the next round."""
+        return self.point.round
+
+    @property
+    def W(self) -> Float64Array:  # noqa: N802 - as in the formulas
+        """Weights (d, m)."""
+        return self.point.W
+
+    @property
+    def pending_step(self) -> PendingStep | None:
+        """The step that blocks have not yet applied to A."""
+        return self.point.pending_step
+
+    def recalled(self, kind: type[Memory]) -> Memory:
+        """Return what a method with this class of memory remembers: nothing where another one ran before."""
+        return self.memory if isinstance(self.memory, kind) else kind()
+
+    @property
+    def exact(self) -> bool:
+        """Whether products are in float64."""
+        return self.point.exact
+
+    def with_point(self, **changes: Any) -> SolverState:
+        """Return the state with other fields of its point."""
+        return replace(self, point=replace(self.point, **changes))
 
 
 @dataclass(frozen=True)

@@ -82,10 +82,6 @@ class StoppingCriteria:
             raise InvalidProblemError(f"time_limit is {limit!r}; give a positive number of seconds or None")
 
 
-#: An iterate that ends a run by what was measured at it; every other end comes after the round's step.
-ENDS_AT_ITERATE = frozenset({Status.SOLVED, Status.NO_PROGRESS, Status.NONFINITE})
-
-
 def is_solved(
     primal: float, dual: float, criteria: StoppingCriteria, stationarity: float | None = None
 ) -> bool:

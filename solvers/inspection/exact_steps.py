@@ -55,7 +55,7 @@ def continued(
         tol=max(gap / max(abs(point.primal), _TINY), 1e-14),
         max_passes=max(max_passes, 2),
         m=problem.m,
-        state=SolverState(round=0, W=start.W) if smooth else None,
+        state=SolverState.at(start.W) if smooth else None,
         duals=None if smooth else [(0, problem.n, start.A)],
         keep_duals=not smooth,
     )

@@ -85,7 +85,7 @@ def softmax_point(point: DualPoint) -> DualPoint:
 
 def _trained(X: RowSource, y: Int32Array, weights: Float64Array, W: Float64Array, lam: float) -> DualPoint:
     """Return the dual point of a softmax that was trained from W (d, m)."""
-    start = SolverState(round=0, W=W)
+    start = SolverState.at(W)
     softmax = solve(X, y, Softmax(), lam, sample_weight=weights, tol=_GAP, m=W.shape[1], state=start)
     return trained_point(softmax.problem, X, y, softmax.W, None, weights)
 

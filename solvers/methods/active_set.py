@@ -135,31 +135,30 @@ class AtomFrankWolfe(Method):
 
     rule: AtomRule
 
+    def needs_float64(self, problem: Problem) -> bool:
+        """Return whether vertices are dense, or atoms must be made again."""
+        return not (problem.form.sparse_vertices and problem.smoothing == 0 and problem.mean_risk)
+
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W, and find the vertex on the way."""
-        ranked = problem.form.sparse_vertices and problem.smoothing == 0 and problem.mean_risk
-        state = state if ranked else replace(state, exact=True)
-        stats = run(FindVertices(round=state.round, W=state.W, envelope=True, exact=state.exact))
-        primal = problem.primal(state.W, stats.loss / problem.n)
-        dual = problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
+        point = state.point
+        stats = run(FindVertices(round=point.round, W=point.W, envelope=True, exact=point.exact))
+        primal = problem.primal(point.W, stats.loss / problem.n)
+        dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
         return measured_at(problem, state, stats, primal, dual)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
         """Take the vertex among the atoms and give them new weights."""
-        before, stats = measured.before, measured.stats
-        atoms = Atoms.of(problem, before)
-        # A state of another method may say b and |A|^2 apart; those of atoms are one.
-        before = replace(
-            before,
-            conjugate_mean=before.conjugate_mean - 0.5 * problem.smoothing * before.mean_sq_dual,
-            mean_sq_dual=0.0,
-        )
+        before, stats, memory = measured.before.point, measured.stats, measured.before.memory
+        atoms = Atoms.of(problem, measured.before)
+        # A point of another method may say b and |A|^2 apart; those of atoms are one.
+        linear = before.conjugate_mean - 0.5 * problem.smoothing * before.mean_sq_dual
+        point = replace(before, round=before.round + 1, conjugate_mean=linear, mean_sq_dual=0.0)
         W, conjugate_mean = problem.scale * product_of(stats), stats.conjugate_u / problem.n
-        direction = towards(problem, before.W, before.conjugate_mean, W, conjugate_mean)
-        after = replace(before, round=before.round + 1)
+        direction = towards(problem, before.W, linear, W, conjugate_mean)
         step, raised = math.nan, False
         if not (math.isfinite(direction.slope) and math.isfinite(direction.curvature)):
-            after = replace(after, W=math.nan * before.W)
+            point = replace(point, W=math.nan * before.W)
         elif not rises(direction):
             step = 0.0
         else:
@@ -168,18 +167,18 @@ class AtomFrankWolfe(Method):
             raised = rise_between(atoms.gram, atoms.conjugate_means, atoms.weights, weights) > 0
             if raised:
                 atoms = atoms.weighted(weights, self.rule.idle)
-                point, linear = atoms.point()
-                after = replace(after, W=point, conjugate_mean=linear, memory=atoms.memory())
+                mixture, linear = atoms.point()
+                point, memory = replace(point, W=mixture, conjugate_mean=linear), atoms
         coarse = abs(direction.slope - (measured.primal - measured.dual)) > _DISAGREEMENT * abs(
             direction.slope
         )
         return Advance(
             step=step,
-            # A round that brings nothing in float32 is the occasion to go over to float64, not the end.
-            moved=raised or not before.exact,
-            after=replace(after, exact=before.exact or coarse or not raised),
+            point=point,
+            memory=memory,
             active=stats.active,
             passes=0,
+            spent=not raised or (coarse and not before.exact),
         )
 
     def final(
@@ -191,8 +190,9 @@ class AtomFrankWolfe(Method):
         duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free
     ) -> FinalValues:
         """Return the best W and the mixture of the atoms in float64."""
-        linear = state.conjugate_mean - 0.5 * problem.smoothing * state.mean_sq_dual
-        return with_best_primal(problem, executor, state, DualSide(state.W, linear), duals_kept=False)
+        point = state.point
+        linear = point.conjugate_mean - 0.5 * problem.smoothing * point.mean_sq_dual
+        return with_best_primal(problem, executor, state, DualSide(point.W, linear), duals_kept=False)
 
 
 def _worst(atoms: WeightedAtoms, gradient: Float64Array) -> int:

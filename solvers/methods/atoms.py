@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
 from topline.solvers.typing import Float64Array
@@ -24,11 +25,9 @@ _BYTES = 1 << 28
 _MOST = 1024
 #: There is room for the iterate, the new atom, and one more of each kind in any case.
 _LEAST = 4
-#: Names under which a state remembers atoms.
-_W, _B, _WEIGHTS, _GRAM = "atoms.W", "atoms.b", "atoms.weights", "atoms.gram"
-_FOUND_AT = "atoms.found_at"
 
 
+@stored
 @dataclass(frozen=True, eq=False)
 class Atoms:
     """A set of atoms and the point that they make.
@@ -51,20 +50,15 @@ class Atoms:
 
     @classmethod
     def of(cls, problem: Problem, state: SolverState) -> Atoms:
-        """Return the atoms that a state remembers; a state of another method is one atom itself."""
-        if _W in state.memory:
-            W, linear, weights, gram = (state.memory[name] for name in (_W, _B, _WEIGHTS, _GRAM))
-            return cls(W, linear, weights, gram, state.memory.get(_FOUND_AT))
-        W = state.W[None]
-        linear = np.array([state.conjugate_mean - 0.5 * problem.smoothing * state.mean_sq_dual])
-        gram = problem.lam * _inner_products(W, state.W)[:, None]
+        """Return the atoms that a state remembers; a point of another method is one atom itself."""
+        if isinstance(state.memory, cls):
+            return state.memory
+        point = state.point
+        W = point.W[None]
+        linear = np.array([point.conjugate_mean - 0.5 * problem.smoothing * point.mean_sq_dual])
+        gram = problem.lam * _inner_products(W, point.W)[:, None]
         found_at = None if problem.mean_risk else np.full_like(W, np.nan)
         return cls(W=W, conjugate_means=linear, weights=np.ones(1), gram=gram, found_at=found_at)
-
-    def memory(self) -> dict[str, Float64Array]:
-        """Return what a state is to remember."""
-        found_at = {} if self.found_at is None else {_FOUND_AT: self.found_at}
-        return {_W: self.W, _B: self.conjugate_means, _WEIGHTS: self.weights, _GRAM: self.gram, **found_at}
 
     def __len__(self) -> int:
         return len(self.conjugate_means)

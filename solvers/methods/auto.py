@@ -15,22 +15,20 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem, relative_gap, squared_norm
 from topline.solvers.core.rows import Rows, RowSource, as_rows, compute_dtype, gives_sparse, squared_norms
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method
-from topline.solvers.methods.dual_ascent import DualAscent, unmeasured_rounds
-from topline.solvers.methods.newton import ProximalNewton, warm_start
-from topline.solvers.methods.newton_steps import CONTROL, factors_hessian
-from topline.solvers.methods.quasi_newton import LEFT
-from topline.solvers.operations import Runner
+from topline.solvers.methods.dual_ascent import AscentMemory, DualAscent
+from topline.solvers.methods.newton import NewtonMemory, ProximalNewton, warm_start
+from topline.solvers.methods.newton_steps import factors_hessian
+from topline.solvers.methods.quasi_newton import LbfgsMemory
+from topline.solvers.operations import OperationRunner, Runner
 from topline.solvers.typing import Float64Array
 
 logger = logging.getLogger(__name__)
 
-#: Names in `SolverState.memory`: passes and gap where the forecast began; passes, relative gap and forecast
-#: where the method was changed.
-_SINCE, _CHANGED = "auto.since", "auto.changed"
 #: Passes between two forecasts, of one block and of several, which show sooner what they are.
 _WATCHED = (40, 12)
 #: A forecast of so many passes costs more than Newton's method as a rule, where W has up to so many numbers
@@ -103,7 +101,8 @@ def begun_by(state: SolverState, *, duals: bool) -> str:
 
     Dual ascent goes on from W(A) alone, which L-BFGS and Newton's method leave.
     """
-    return "dual_ascent" if duals and state.memory.keys().isdisjoint((*LEFT, CONTROL)) else "lbfgs"
+    leaves_duals = isinstance(state.memory, LbfgsMemory | NewtonMemory)
+    return "dual_ascent" if duals and not leaves_duals else "lbfgs"
 
 
 def _suits_ascent(problem: Problem, rows: RowSource, weights: Float64Array | None) -> str | None:
@@ -139,14 +138,49 @@ def _mean_eigenvalue(samples: list[Rows]) -> float:
     return among / max(len(some) - 1, 1) / max(float(squares.sum()), float(np.finfo(np.float64).tiny))
 
 
+@stored
+@dataclass(frozen=True)
+class Forecast:
+    """Passes, and the gap there, from which the fall of the gap is forecast."""
+
+    passes: int
+    gap: float
+
+
+@stored
+@dataclass(frozen=True)
+class Change:
+    """Where the method was changed: passes, the relative gap, and how many more passes were forecast."""
+
+    passes: int
+    gap: float
+    forecast: float
+
+
+@stored
+@dataclass(frozen=True, eq=False)
+class AutoMemory:
+    """The memory of the method whose turn it is, since when its gap is watched, and where it was changed."""
+
+    method: object = None
+    since: Forecast | None = None
+    change: Change | None = None
+
+    @classmethod
+    def of(cls, state: SolverState) -> AutoMemory:
+        """Return what a state remembers, which may be the start of dual ascent."""
+        return state.memory if isinstance(state.memory, cls) else cls(state.memory)
+
+
 def change_of_method(state: SolverState) -> Choice:
     """Return what a run that began with dual ascent came to, and why."""
-    if _CHANGED not in state.memory:
+    change = AutoMemory.of(state).change
+    if change is None:
         return Choice("dual_ascent", "the loss is a hinge, and newton was not forecast to be cheaper")
-    passes, gap, forecast = (float(v) for v in state.memory[_CHANGED])
-    more = "no end" if math.isinf(forecast) else f"some {forecast:,.0f} passes"
+    more = "no end" if math.isinf(change.forecast) else f"some {change.forecast:,.0f} passes"
     return Choice(
-        "dual_ascent, newton", f"newton from pass {passes:,.0f} on, at a gap of {gap:.1e} with {more} to go"
+        "dual_ascent, newton",
+        f"newton from pass {change.passes:,.0f} on, at a gap of {change.gap:.1e} with {more} to go",
     )
 
 
@@ -165,39 +199,48 @@ class AscentThenNewton(Method):
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure as the method does whose turn it is."""
-        return self._now(state).measure(problem, run, state)
+        memory = AutoMemory.of(state)
+        measured = self._current_method(memory).measure(problem, run, replace(state, memory=memory.method))
+        remembered = replace(memory, method=measured.before.memory)
+        return replace(measured, before=replace(measured.before, memory=remembered))
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Take a round of the method whose turn it is, or change it."""
-        before = measured.before
-        method = self._now(before)
-        if isinstance(method, ProximalNewton) or unmeasured_rounds(before):
-            return method.advance(problem, run, measured)
-        gap = before.best_primal - measured.dual
-        since = before.memory.get(_SINCE, np.array([before.passes, gap]))
-        begun, gap_then = (float(v) for v in since)
-        if before.passes - begun >= _WATCHED[self.blocks > 1]:
-            forecast = (before.passes - begun) * _laps(gap, gap_then, measured.dual)
-            if forecast > self.too_many(problem):
-                left = relative_gap(gap, before.best_primal)
-                changed = np.array([before.passes, left, forecast])
-                after = replace(before, round=before.round + 1, memory={_CHANGED: changed})
-                far = left >= _FAR
-                # W of blocks that undid each other's work, or that is worse than none, is no place to begin.
-                at_zero = math.inf if before.primal_at_zero is None else before.primal_at_zero
-                from_zero = far and (self.blocks > 1 or measured.primal > at_zero)
-                after = warm_start(after, measured.dual, near=not far, from_zero=from_zero)
-                logger.info("%s", change_of_method(after).why)
-                return Advance(0.0, moved=True, after=after, active=measured.stats.active, passes=0)
-            since = np.array([before.passes, gap])
-        advance = method.advance(problem, run, measured)
-        return replace(advance, after=replace(advance.after, memory={**advance.after.memory, _SINCE: since}))
+        before, memory = measured.before, AutoMemory.of(measured.before)
+        own = replace(before, memory=memory.method)
+        if memory.change is None and not own.recalled(AscentMemory).unmeasured:
+            gap = before.best.primal - measured.dual
+            since = memory.since or Forecast(before.passes, gap)
+            passes = before.passes - since.passes
+            if passes >= _WATCHED[self.blocks > 1]:
+                forecast = passes * _passes_per_decade(gap, since.gap, measured.dual)
+                if forecast > self.too_many(problem):
+                    left = relative_gap(gap, before.best.primal)
+                    return self._changed(measured, Change(before.passes, left, forecast))
+                since = Forecast(before.passes, gap)
+            memory = replace(memory, since=since)
+        method = self._current_method(memory)
+        advance = method.advance(problem, run, replace(measured, before=own))
+        return replace(advance, memory=replace(memory, method=advance.memory))
 
-    def taken_up(
-        self, state: SolverState, W: Float64Array, conjugate_mean: float, mean_sq_dual: float
-    ) -> SolverState:
-        """Return a state with W(A), b and |A|^2 / n rebuilt from A."""
-        return self._now(state).taken_up(state, W, conjugate_mean, mean_sq_dual)
+    def rebuilt(self, problem: Problem, executor: OperationRunner, state: SolverState) -> SolverState:
+        """Return a state whose W(A), b and |A|^2 / n were computed anew from A."""
+        memory = AutoMemory.of(state)
+        own = replace(state, memory=memory.method)
+        rebuilt = self._current_method(memory).rebuilt(problem, executor, own)
+        return replace(rebuilt, memory=replace(memory, method=rebuilt.memory))
+
+    def _changed(self, measured: Measurement, change: Change) -> Advance:
+        """Go over to Newton's method."""
+        before, near = measured.before, change.gap < _FAR
+        # W of blocks that undid each other's work, or that is worse than none, is no place to begin.
+        at_zero = math.inf if before.primal_at_zero is None else before.primal_at_zero
+        from_zero = not near and (self.blocks > 1 or measured.primal > at_zero)
+        W = np.zeros_like(before.W) if from_zero else before.W
+        memory = AutoMemory(warm_start(before, measured.dual, near=near), change=change)
+        logger.info("%s", change_of_method(replace(before, memory=memory)).why)
+        point = replace(before.point, round=before.round + 1, W=W)
+        return Advance(0.0, point, memory, active=measured.stats.active, passes=0)
 
     def too_many(self, problem: Problem) -> float:
         """Return how many passes more cost as much as Newton's method.
@@ -211,11 +254,11 @@ class AscentThenNewton(Method):
             return few
         return min(few + _FACTORS * side**2 / (6.0 * problem.n), max(few, _MOST))
 
-    def _now(self, state: SolverState) -> Method:
-        return ProximalNewton() if _CHANGED in state.memory else DualAscent(self.blocks, self.seed)
+    def _current_method(self, memory: AutoMemory) -> Method:
+        return DualAscent(self.blocks, self.seed) if memory.change is None else ProximalNewton()
 
 
-def _laps(gap: float, gap_then: float, dual: float) -> float:
+def _passes_per_decade(gap: float, gap_then: float, dual: float) -> float:
     """Return how many times as many passes more the gap takes if it goes on falling as it did.
 
     It is the gap itself whose fall is looked at: where D is small beside P the relative one hardly moves.

@@ -13,14 +13,17 @@ import numpy as np
 
 from topline.solvers.blocks.stretch import can_vanish
 from topline.solvers.core.answers import LossAnswer, VectorSums
-from topline.solvers.core.dual_points import DualPoint
+from topline.solvers.core.dual_points import DualPoint, PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import GapKind, SolverState
+from topline.solvers.core.state import GapKind, Point, SolverState
 from topline.solvers.methods.certificate import FinalValues, final_values, rebuild
 from topline.solvers.methods.step_rules import Direction
 from topline.solvers.operations import OperationRunner, Runner
 from topline.solvers.typing import Float64Array
 
+#: A relative gap below which most methods go over to float64 products: A in float32 is feasible to a few
+#: times 6e-8, and sums of its products are as exact.
+_SINGLE = 1e-5
 #: A P below this share of P(0) may be that of classes that can be told apart.
 _SEPARATED = 0.1
 #: Rounding of a sum of many terms, as a share of their size.
@@ -35,8 +38,8 @@ class Measurement:
     ----------
     primal, dual, gap_kind : objective values, and which gap their difference is.
     W : (d, m) weights whose P is at most `primal`; None for those of the state.
-    point : the dual point whose D is `dual`; None for the state's own, which is A where blocks keep it and
-        the method follows it, else W and b.
+    dual_point : the dual point whose D is `dual`; None for the state's own, which is A where blocks keep it
+        and the method follows it, else W and b.
     before : the state that was measured, with the values learned on the way.
     stats : the blocks' answer, of the kind that the method asks for.
     passes : passes over the examples that this took.
@@ -53,9 +56,13 @@ class Measurement:
     passes: int
     stationarity: float | None = None
     W: Float64Array | None = None
-    point: DualPoint | None = None
+    dual_point: DualPoint | None = None
     passes_left: float = math.inf
     tol: float = 0.0
+
+    def below_float32(self, share: float = _SINGLE) -> bool:
+        """Return whether the gap is below this share of |P|, where rounding to float32 shows."""
+        return self.primal - self.dual < share * abs(self.primal)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,32 +72,35 @@ class Advance:
     Attributes
     ----------
     step : step taken along the direction that the blocks found.
-    moved : whether the dual can still be improved; False ends the run.
-    after : the next state.
+    point : where the next round is.
+    memory : what the method then remembers.
     active : examples that take part in the direction.
     passes : passes over the examples that this took.
+    spent : whether the precision of the products has nothing more to give here: the loop goes over to
+        float64, and ends a run that is there already.
     short : whether the passes that are left are too few to go on.
-    claims : whether the next state is likely to be good enough: it is certified without being measured, with
-        the dual `point` that belongs to it, None for the state's own.
+    claims : whether the next point is likely to be good enough: it is certified without being measured, with
+        the `dual_point` that belongs to it, None for the point's own.
     """
 
     step: float
-    moved: bool
-    after: SolverState
+    point: Point
+    memory: Any
     active: int
     passes: int
+    spent: bool = False
     short: bool = False
     claims: bool = False
-    point: DualPoint | None = None
+    dual_point: DualPoint | None = None
 
 
 class Method(Protocol):
     """A method as a value, to inherit; what it must remember from round to round is in the state.
 
     A method hands over the best that it knows by its measurements, each of which says P and D and what they
-    belong to: `Measurement.W` the weights, `Measurement.point` the dual point.  The loop keeps the smallest
-    P with its W and the largest D with its point in the state (`topline.solvers.core.best`), whatever the
-    method passes on, reports and stops by these, and `final_values` measures them again in float64:
+    belong to: `Measurement.W` the weights, `Measurement.dual_point` the dual point.  The loop keeps the
+    smallest P with its W and the largest D with its point in `SolverState.best`, reports and stops by these,
+    and `final_values` measures them again in float64:
 
     * a method whose A lies in the blocks (`follows_duals`) gives no point: D is that of A, which it must
       not let fall;
@@ -99,13 +109,16 @@ class Method(Protocol):
     * one that knows W(A) and b alone gives `Summed(W(A), b)`, or nothing where they are the state's.
 
     `best_multiple` gives the share of a dual point that is best, so that no D is below that of A = 0.
-    `best_weights(state)` and `best_dual_point(state)` read what is kept.
     """
 
     #: Whether W is the W(A) of kept dual variables; else the method moves W itself.
     follows_duals: ClassVar[bool] = True
     #: Whether to advance takes passes of its own: it is left where there is no budget or time for any.
     advances_by_passes: ClassVar[bool] = False
+
+    def needs_float64(self, problem: Problem, /) -> bool:  # noqa: ARG002 - most methods do not
+        """Return whether products are in float64 from the start."""
+        return False
 
     def measure(self, problem: Problem, run: Runner, state: SolverState, /) -> Measurement:
         """Return the objective values of a state."""
@@ -115,15 +128,10 @@ class Method(Protocol):
         """Take the step of this round."""
         ...
 
-    def taken_up(
-        self, state: SolverState, W: Float64Array, conjugate_mean: float, mean_sq_dual: float, /
-    ) -> SolverState:
-        """Return a state with W(A), b and |A|^2 / n rebuilt from A."""
-        return replace(state, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
-
-    def rebuilt(self, problem: Problem, executor: OperationRunner, state: SolverState) -> SolverState:
+    def rebuilt(self, problem: Problem, executor: OperationRunner, state: SolverState, /) -> SolverState:
         """Return a state whose W(A), b and |A|^2 / n were computed anew from A."""
-        return self.taken_up(state, *rebuild(problem, executor, state))
+        W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state.point)
+        return state.with_point(W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
 
     def final(
         self,
@@ -148,19 +156,12 @@ def measured_at(
     dual: float,
     gap_kind: GapKind = "true",
     *,
-    point: DualPoint | None = None,
+    dual_point: DualPoint | None = None,
     **learned: Any,
 ) -> Measurement:
-    """Return the measurement of a state after one pass, with what was `learned`."""
-    return Measurement(
-        primal,
-        dual,
-        gap_kind,
-        replace(with_loss_at_zero(problem, state, stats), **learned),
-        stats,
-        passes=1,
-        point=point,
-    )
+    """Return the measurement of a state after one pass, with what was `learned` of its point."""
+    before = with_loss_at_zero(problem, state, stats).with_point(**learned)
+    return Measurement(primal, dual, gap_kind, before, stats, passes=1, dual_point=dual_point)
 
 
 def with_loss_at_zero(problem: Problem, state: SolverState, stats: LossAnswer) -> SolverState:
@@ -196,14 +197,15 @@ def towards(
     return replace(direction, terms=direction.terms + abs(conjugate_mean))
 
 
-def stepped(state: SolverState, direction: Direction, step: float) -> SolverState:
-    """Return the state one round on, a step along a direction away."""
+def stepped(point: Point, direction: Direction, step: float) -> Point:
+    """Return the point one round on, a step along a direction away, which blocks have yet to take."""
     return replace(
-        state,
-        round=state.round + 1,
-        W=state.W + step * direction.weights,
-        conjugate_mean=state.conjugate_mean + step * direction.linear,
-        mean_sq_dual=state.mean_sq_dual + step * (2.0 * direction.cross + step * direction.square),
+        point,
+        round=point.round + 1,
+        W=point.W + step * direction.weights,
+        conjugate_mean=point.conjugate_mean + step * direction.linear,
+        mean_sq_dual=point.mean_sq_dual + step * (2.0 * direction.cross + step * direction.square),
+        pending_step=PendingStep(round=point.round, step=step),
     )
 
 
@@ -216,16 +218,21 @@ def rises(direction: Direction) -> bool:
     return direction.slope > _ROUNDING * direction.terms
 
 
-def stay(measured: Measurement) -> Advance:
-    """Go nowhere, from an iterate that is good enough."""
-    return Advance(step=0.0, moved=True, after=measured.before, active=measured.stats.active, passes=0)
+def no_step(measured: Measurement, *, spent: bool = False, short: bool = False) -> Advance:
+    """Stay at a point that is good enough, or from which there is no step to take.
+
+    One that is `spent` is a round of its own.
+    """
+    before = measured.before
+    point = replace(before.point, round=before.round + 1) if spent else before.point
+    return Advance(0.0, point, before.memory, measured.stats.active, passes=0, spent=spent, short=short)
 
 
 def may_be_separated(problem: Problem, state: SolverState) -> bool:
     """Return whether the loss may vanish at a multiple of W, and that may be the answer in place of W."""
     if state.primal_at_zero is None or not can_vanish(problem.form):
         return False
-    return state.best_primal < _SEPARATED * state.primal_at_zero
+    return state.best.primal < _SEPARATED * state.primal_at_zero
 
 
 def with_stretched(problem: Problem, measured: Measurement) -> Measurement:

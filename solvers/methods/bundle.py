@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from topline.solvers.core.best import best_weights
+from topline.solvers.core.codec import stored
 from topline.solvers.core.dual_points import Summed
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
@@ -28,11 +28,19 @@ from topline.solvers.methods.base import Advance, Measurement, Method, measured_
 from topline.solvers.methods.certificate import DualSide, FinalValues, with_best_primal
 from topline.solvers.methods.simplex_qp import maximise_on_simplex, rise_between
 from topline.solvers.operations import FindVertices, OperationRunner, Runner
+from topline.solvers.typing import Float64Array
 
 #: Atoms of weight 0 that are kept, for they may come back.
 _IDLE = 30
-#: Name under which a state remembers W of the mixture.
-_MIXTURE = "mixture.W"
+
+
+@stored
+@dataclass(frozen=True, eq=False)
+class BundleMemory:
+    """W (d, m) of the mixture and its atoms, None before the first round."""
+
+    mixture: Float64Array | None = None
+    atoms: Atoms | None = None
 
 
 @dataclass(frozen=True)
@@ -45,31 +53,30 @@ class Bundle(Method):
     #: Share of the way from the best W to that of the mixture.
     share: float = 0.3
 
+    def needs_float64(self, _problem: Problem) -> bool:
+        """Return True: atoms that float32 has rounded would bound nothing."""
+        return True
+
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Evaluate P and the vertex at W; D is that of the mixture."""
-        state = replace(state, exact=True)
-        stats = run(FindVertices(round=state.round, W=state.W, envelope=True, exact=True))
-        primal = problem.primal(state.W, stats.loss / problem.n)
-        mixture = state.memory.get(_MIXTURE, state.W)
-        dual = problem.dual(mixture, state.conjugate_mean, state.mean_sq_dual)
-        memory = {**state.memory, _MIXTURE: mixture}
-        return measured_at(
-            problem, state, stats, primal, dual,
-            point=Summed(mixture, state.conjugate_mean), memory=memory,
-        )  # fmt: skip
+        point, mixture = state.point, _mixture(state)
+        stats = run(FindVertices(round=point.round, W=point.W, envelope=True, exact=True))
+        primal = problem.primal(point.W, stats.loss / problem.n)
+        dual = problem.dual(mixture, point.conjugate_mean, point.mean_sq_dual)
+        known = Summed(mixture, point.conjugate_mean)
+        return measured_at(problem, state, stats, primal, dual, dual_point=known)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
         """Take the vertex among the atoms, give them their best weights, and continue between."""
-        before, stats = measured.before, measured.stats
-        mixture, best = before.memory[_MIXTURE], best_weights(before)
-        best = before.W if best is None else best
-        atoms = Atoms.of(problem, replace(before, W=mixture))
+        state, before, stats = measured.before, measured.before.point, measured.stats
+        mixture, best = _mixture(state), before.W if state.best.W is None else state.best.W
+        atoms = atoms_of(problem, state.with_point(W=mixture))
         W, conjugate_mean = problem.scale * product_of(stats), stats.conjugate_u / problem.n
         direction = towards(problem, mixture, before.conjugate_mean, W, conjugate_mean)
-        after = replace(before, round=before.round + 1)
+        point = replace(before, round=before.round + 1)
         if not (math.isfinite(direction.slope) and math.isfinite(direction.curvature)):
-            after = replace(after, W=math.nan * before.W)
-            return Advance(math.nan, moved=True, after=after, active=stats.active, passes=0)
+            point = replace(point, W=math.nan * before.W)
+            return Advance(math.nan, point, state.memory, active=stats.active, passes=0)
         step, raised = 0.0, False
         if rises(direction):
             atoms, newest = atoms.with_atom(problem.lam, W, conjugate_mean, found_at=before.W)
@@ -79,16 +86,13 @@ class Bundle(Method):
         if raised:
             atoms = atoms.weighted(weights, _IDLE)
             mixture, linear = atoms.point()
-            after = replace(after, conjugate_mean=linear)
+            point = replace(point, conjugate_mean=linear)
         # A vertex at the mixture itself that does not rise says that the mixture is the optimum.
         moved = raised or not np.array_equal(before.W, mixture)
         share = self.share if raised else 1.0
-        after = replace(
-            after,
-            W=best + share * (mixture - best) if share < 1.0 else mixture,
-            memory={_MIXTURE: mixture, **atoms.memory()},
-        )
-        return Advance(step=step, moved=moved, after=after, active=stats.active, passes=0)
+        point = replace(point, W=best + share * (mixture - best) if share < 1.0 else mixture)
+        memory = BundleMemory(mixture, atoms)
+        return Advance(step, point, memory, active=stats.active, passes=0, spent=not moved)
 
     def final(
         self,
@@ -102,6 +106,16 @@ class Bundle(Method):
 
         Raises CertificateError where D exceeds P by more than rounding.
         """
-        mixture = state.memory.get(_MIXTURE, state.W)
-        dual = DualSide(mixture, state.conjugate_mean)
+        dual = DualSide(_mixture(state), state.point.conjugate_mean)
         return with_best_primal(problem, executor, state, dual, duals_kept=False)
+
+
+def atoms_of(problem: Problem, state: SolverState) -> Atoms:
+    """Return the atoms that a state of atoms or of a bundle remembers; any other point is one atom itself."""
+    return state.recalled(BundleMemory).atoms or Atoms.of(problem, state)
+
+
+def _mixture(state: SolverState) -> Float64Array:
+    """Return W (d, m) of the mixture, which is that of the point before the first round."""
+    mixture = state.recalled(BundleMemory).mixture
+    return state.W if mixture is None else mixture

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from topline.solvers.core.best import best_dual_point, best_weights
 from topline.solvers.core.dual_points import FoundAt, best_share
 from topline.solvers.core.problem import HasGap, Problem, checked_dual, squared_norm
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.state import Point, SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.operations import Evaluate, FindVertices, OperationRunner, Rebuild, TakeGradients
 from topline.solvers.typing import Float64Array
@@ -89,7 +88,7 @@ class _PrimalSide:
 def rebuild(
     problem: Problem,
     executor: OperationRunner,
-    state: SolverState,
+    point: Point,
     *,
     inside: bool = False,
     feasible: bool = False,
@@ -101,7 +100,7 @@ def rebuild(
     `share` times the rows.
     """
     stats = executor.run(
-        Rebuild(state.pending_step, exact=state.exact, inside=inside, feasible=feasible, share=share)
+        Rebuild(point.pending_step, exact=point.exact, inside=inside, feasible=feasible, share=share)
     )
     if stats.rows != problem.n:
         raise StateLostError(f"the rebuilt sum covers {stats.rows} of {problem.n} rows; run it again")
@@ -122,7 +121,7 @@ def final_values(
 
     Raises CertificateError where D exceeds P by more than rounding.
     """
-    point = best_dual_point(state)
+    point = state.best.dual_point
     loss = None
     if isinstance(point, FoundAt):
         dual, loss = _of_gradients(problem, executor, point, duals_kept=duals_kept)
@@ -138,24 +137,23 @@ def as_measured(state: SolverState, primal: float, dual: float) -> FinalValues:
 
     Nothing is computed anew: P and D are sums in float64 of products in float32, and W is as it was moved.
     """
-    found = best_weights(state)
-    W = state.W if found is None else found
+    W = state.W if state.best.W is None else state.best.W
     if state.primal_at_zero is not None and state.primal_at_zero < primal:
         W, primal = np.zeros_like(W), state.primal_at_zero
     return FinalValues(
         W=W,
-        conjugate_mean=state.conjugate_mean,
+        conjugate_mean=state.point.conjugate_mean,
         primal=primal,
         dual=min(dual, primal),
         smoothed_gap=primal - min(dual, primal),
         W_dual=None if np.array_equal(W, state.W) else state.W,
-        mean_sq_dual=state.mean_sq_dual,
+        mean_sq_dual=state.point.mean_sq_dual,
     )
 
 
 def of_rows(problem: Problem, executor: OperationRunner, state: SolverState, share: float = 1.0) -> DualSide:
     """Return the sums of a share of the A that blocks keep, each row inside its domain."""
-    W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state, feasible=True, share=share)
+    W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state.point, feasible=True, share=share)
     return DualSide(W, conjugate_mean, mean_sq_dual, share=share)
 
 
@@ -180,7 +178,7 @@ def with_best_primal(
 
     `loss_at_point` is the mean loss where the point was found, if it was found at weights.
     """
-    found = best_weights(state)
+    found = state.best.W
     if not (np.isfinite(dual.W).all() and math.isfinite(dual.conjugate_mean)):
         nan = math.nan
         return FinalValues(dual.W, dual.conjugate_mean, primal=nan, dual=nan, smoothed_gap=nan)
@@ -204,7 +202,7 @@ def with_best_primal(
     if (
         found is not None
         and not np.array_equal(found, at)
-        and state.best_primal < (1.0 - _BETTER) * best.primal
+        and state.best.primal < (1.0 - _BETTER) * best.primal
     ):
         other = measured(found)
         best = other if other.primal < best.primal else best
@@ -227,7 +225,7 @@ def with_best_primal(
 
 def _of_sums(problem: Problem, state: SolverState) -> DualSide:
     """Return the state's own dual point, of W and b, or a better one that it remembers."""
-    here, point = DualSide(state.W, state.conjugate_mean), best_dual_point(state)
+    here, point = DualSide(state.W, state.point.conjugate_mean), state.best.dual_point
     if point is None or isinstance(point, FoundAt):
         return here
     there = DualSide(point.W, point.linear)

@@ -20,18 +20,16 @@ Where that bound is within the tolerance the certificate follows at once, in the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from topline.solvers.core import deflation
 from topline.solvers.core.answers import BlockStats
-from topline.solvers.core.deflation import DeflatedDirection
-from topline.solvers.core.dual_points import PendingStep
+from topline.solvers.core.codec import stored
+from topline.solvers.core.deflation import Deflation
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.state import Point, SolverState
 from topline.solvers.methods.base import (
     Advance,
     Measurement,
@@ -58,15 +56,8 @@ _SAFETY_DOWN, _SAFETY_UP = 0.95, 2.0
 #: Passes after which rows are looked for that look alike and have different labels, at a gap of so many times
 #: the tolerance: that takes up to a pass.
 _SLOW, _FAR = 25, 100.0
-#: Name in `SolverState.memory` of whether they are moved together.
-_ALIKE = "ascent.alike"
-#: Name of the safety factor in `SolverState.memory`.
-_SAFETY_FACTOR = "ascent.spread"
-#: Name in `SolverState.memory` of a start from nearly the right dual variables: the tolerance, the passes
-#: that its rounds have taken which were not measured, a fraction, and how many of them are still to come.
-_WARM = "ascent.near"
-#: So many of its rounds are not measured: one of the rows with alpha_i != 0 alone, until their gap is so
-#: many times the tolerance, and one of all rows.  A smooth loss has no other rows, and takes one round.
+#: So many rounds of a near start are not measured: one of the rows with alpha_i != 0 alone, until their gap
+#: is so many times the tolerance, and one of all rows.  A smooth loss has no other rows, and takes one round.
 _UNMEASURED, _LOOSE = 2, 10.0
 #: The share of the gap ending a run that is enough in the rows that a round still visits: those at rest
 #: have some too.
@@ -74,8 +65,54 @@ _SURE = 0.8
 #: A rise of the dual below this share of the gap, and of the dual itself, says that float32 has nothing more
 #: to give: a round of sweeps otherwise closes a tenth of the distance or so.
 _STALLED = 1e-3
-#: A relative gap from which on A is kept in float64: rounded to float32 it is feasible to a few times 6e-8.
-_SINGLE = 1e-5
+
+
+@stored
+@dataclass(frozen=True, eq=False)
+class NearStart:
+    """A start from nearly the right dual variables, for a run to the relative gap `tol`.
+
+    `rounds` of it that are not measured are yet to come, and those so far have taken `passes`, a fraction.
+    """
+
+    tol: float
+    passes: float
+    rounds: int
+
+    @classmethod
+    def of(cls, problem: Problem, tol: float, passes: float, blocks: int) -> NearStart:
+        """Return the start after a fraction of a pass."""
+        return cls(tol, passes, 0 if blocks > 1 else 1 if problem.form.smooth else _UNMEASURED)
+
+    def after(self, passes: float) -> tuple[NearStart, int]:
+        """Return the start after a round that was not measured, and the whole passes that it completes."""
+        spent = self.passes + passes
+        whole = math.ceil(spent) - math.ceil(self.passes)
+        return replace(self, passes=spent, rounds=self.rounds - 1), whole
+
+
+@stored
+@dataclass(frozen=True, eq=False)
+class AscentMemory:
+    """What dual ascent remembers.
+
+    Attributes
+    ----------
+    near : the start from nearly the right dual variables, None of any other.
+    alike : whether rows that look alike and have different labels are moved together.
+    safety_factor : that of the next round where several blocks move, None in the first.
+    deflation : the direction that blocks share, None before it was looked for.
+    """
+
+    near: NearStart | None = None
+    alike: bool = False
+    safety_factor: float | None = None
+    deflation: Deflation | None = None
+
+    @property
+    def unmeasured(self) -> int:
+        """How many rounds there are to be yet that are not measured."""
+        return 0 if self.near is None else self.near.rounds
 
 
 @dataclass(frozen=True)
@@ -96,166 +133,138 @@ class DualAscent(Method):
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W; with smoothing the gap is the true one: the upper bound closes far more slowly."""
-        if (bounds := _bounds_at_zero(problem, state)) is not None:
-            return bounds
-        looks = self.deflates and self.blocks > 1 and not deflation.looked_for(state.memory)
+        memory, point = state.recalled(AscentMemory), state.point
+        if memory.unmeasured and state.primal_at_zero is not None:
+            return _bounds_at_zero(problem, state, state.primal_at_zero)
+        looks = self.deflates and self.blocks > 1 and memory.deflation is None
         stretched = may_be_separated(problem, state)
         stats = run(
-            Evaluate(state.W, state.pending_step, exact=state.exact, total=looks, stretched=stretched)
+            Evaluate(point.W, point.pending_step, exact=point.exact, total=looks, stretched=stretched)
         )
         mean_sq_dual = stats.alpha_sq / problem.n
         # Where it is no linear function the line search knew only a bound of it.
         conjugate_mean = (
-            state.conjugate_mean if problem.form.linear_conjugate else stats.conjugate_alpha / problem.n
+            point.conjugate_mean if problem.form.linear_conjugate else stats.conjugate_alpha / problem.n
         )
-        primal = problem.primal(state.W, stats.loss / problem.n)
-        dual = problem.dual(state.W, conjugate_mean, mean_sq_dual)
-        memory = state.memory
+        primal = problem.primal(point.W, stats.loss / problem.n)
+        dual = problem.dual(point.W, conjugate_mean, mean_sq_dual)
         if looks:
-            memory = deflation.found(problem, stats.row_sum, stats.row_sq, self.blocks)
+            found = Deflation.of(problem, stats.row_sum, stats.row_sq, self.blocks)
+            state = replace(state, memory=AscentMemory(deflation=found))
         measured = measured_at(
-            problem, state, stats, primal, dual,
-            conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual, memory=memory,
-        )  # fmt: skip
+            problem, state, stats, primal, dual, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual
+        )
         return with_stretched(problem, measured) if stretched else measured
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Let the blocks sweep, and step along their summed change."""
-        before = measured.before
+        point, memory = measured.before.point, measured.before.recalled(AscentMemory)
+        apart = None
         # A run that was begun on several blocks may go on in one, which needs no direction apart.
-        shared = deflation.remembered(before.memory) if self.blocks > 1 else None
-        apart, memory = None, before.memory
-        if shared is not None:
-            apart, memory = deflation.drawn_to_point(shared, before.W, before.memory)
-        alike = self.joins and (_ALIKE in memory or _is_slow(measured))
-        if alike:
-            memory = {**memory, _ALIKE: np.ones(1)}
-        stats = run(replace(self._request(problem, measured, shared, apart), alike=alike))
-        direction = change_of(problem, before.W, stats)
-        step = ExactStep().step(before.round, direction)
+        if self.blocks > 1 and memory.deflation is not None:
+            apart, deflation = memory.deflation.moved(point.W)
+            memory = replace(memory, deflation=deflation)
+        if self.joins and not memory.alike:
+            memory = replace(memory, alike=_is_slow(measured, memory))
+        stats = run(self._request(problem, measured, memory, apart))
+        direction = change_of(problem, point.W, stats)
+        step = ExactStep().step(point.round, direction)
         rise = direction.rise(step)
         gap = measured.primal - measured.dual
-        unmeasured = unmeasured_rounds(before)
-        stalled = unmeasured == 0 and (
-            rise < _STALLED * min(gap, measured.dual + rise) or gap < _SINGLE * abs(measured.primal)
+        # A round that brings nothing in float32 is the occasion to go over to float64, and one that brings
+        # nothing with a direction kept apart to do without it; neither is the end.
+        spent = not memory.unmeasured and (
+            rise < _STALLED * min(gap, measured.dual + rise) or measured.below_float32()
         )
-        stuck = before.exact and not rises(direction)
-        if stuck and shared is not None:
-            memory = deflation.without()
+        if point.exact:
+            spent = not rises(direction)
+            if spent and apart is not None:
+                memory, spent = AscentMemory(deflation=Deflation()), False
+            spent = spent and not memory.unmeasured
+        claims = (
+            self.blocks == 1 and memory.near is not None and stats.left <= _enough(problem, point, memory)
+        )
         passes = math.ceil(stats.visited / problem.n)
-        if unmeasured:
-            memory, passes = _one_less(memory, stats.visited / problem.n)
-        after = replace(
-            stepped(before, direction, step),
-            exact=before.exact or stalled,
-            pending_step=PendingStep(round=before.round, step=step),
-            memory=memory
-            if self.blocks == 1
-            else {**memory, _SAFETY_FACTOR: self._next_safety_factor(before, direction)},
-        )
+        if memory.near is not None and memory.unmeasured:
+            near, passes = memory.near.after(stats.visited / problem.n)
+            memory = replace(memory, near=near)
+        if self.blocks > 1:
+            memory = replace(memory, safety_factor=self._next_safety_factor(measured.before, direction))
         return Advance(
             step=step,
-            # A round that brings nothing in float32 is the occasion to go over to float64, and one that
-            # brings nothing with a direction kept apart to do without it; neither is the end.
-            moved=not stuck or shared is not None or unmeasured > 0,
-            after=after,
+            point=stepped(point, direction, step),
+            memory=memory,
             active=stats.active,
             passes=passes,
-            claims=self.blocks == 1 and _WARM in before.memory and stats.left <= _enough(problem, before),
+            spent=spent,
+            claims=claims,
         )
 
     def _request(
-        self,
-        problem: Problem,
-        measured: Measurement,
-        shared: DeflatedDirection | None,
-        apart: Float64Array | None,
+        self, problem: Problem, measured: Measurement, memory: AscentMemory, apart: Float64Array | None
     ) -> Ascend:
         """Return the request by which the blocks find their changes."""
-        state = measured.before
-        warm, enough = _WARM in state.memory, 0.0
-        if warm:
-            enough = _enough(problem, state)
+        point, enough = measured.before.point, 0.0
+        if memory.near is not None:
+            enough = _enough(problem, point, memory)
         elif self.blocks == 1:
             enough = _SURE * measured.tol * max(measured.dual, 0.0) * problem.n
-        support = unmeasured_rounds(state) == _UNMEASURED
+        support = memory.unmeasured == _UNMEASURED
         return Ascend(
-            round=state.round,
-            W=state.W,
-            pending_step=state.pending_step,
-            sweeps=self._sweeps(problem, state),
-            safety_factor=self._safety_factor(state),
+            round=point.round,
+            W=point.W,
+            pending_step=point.pending_step,
+            sweeps=self._sweeps(problem, measured.before),
+            safety_factor=self._safety_factor(measured.before),
             seed=self.seed,
-            exact=state.exact,
-            shared=shared,
+            exact=point.exact,
+            shared=None if apart is None or memory.deflation is None else memory.deflation.direction,
             apart=apart,
-            warm=warm,
+            warm=memory.near is not None,
             support=support,
             enough=_LOOSE * enough if support else enough,
+            alike=self.joins and memory.alike,
         )
 
     def _sweeps(self, problem: Problem, state: SolverState) -> int:
         """Return how many sweeps the request of a round asks for."""
         if self.blocks > 1:
             return _SWEEPS_TOGETHER
-        warm = _WARM in state.memory and not problem.form.smooth
+        warm = state.recalled(AscentMemory).near is not None and not problem.form.smooth
         return _SWEEPS[-1 if warm else min(state.round, len(_SWEEPS) - 1)]
 
     def _safety_factor(self, state: SolverState) -> float:
         """Return the factor on the curvature that blocks take in this round, 1 for a single one."""
-        known = state.memory.get(_SAFETY_FACTOR)
-        return (
-            float(self.blocks**_SAFETY_POWER) if known is None else min(float(known[0]), float(self.blocks))
-        )
+        known = state.recalled(AscentMemory).safety_factor
+        return float(self.blocks**_SAFETY_POWER) if known is None else min(known, float(self.blocks))
 
-    def _next_safety_factor(self, state: SolverState, direction: Direction) -> Float64Array:
+    def _next_safety_factor(self, state: SolverState, direction: Direction) -> float:
         """Return the factor for the next round, after a change whose best step was slope / curvature."""
         overshot = 1.0
         if direction.slope > 0.0 and direction.curvature > 0.0:
             overshot = min(max(direction.curvature / direction.slope, _SAFETY_DOWN), _SAFETY_UP)
-        return np.array([min(max(self._safety_factor(state) * overshot, 1.0), float(self.blocks))])
+        return min(max(self._safety_factor(state) * overshot, 1.0), float(self.blocks))
 
 
-def warm_memory(problem: Problem, tol: float, passes: float, *, blocks: int) -> dict[str, Float64Array]:
-    """Return what a state remembers that starts near the optimum, after a fraction of a pass."""
-    unmeasured = 0 if blocks > 1 else 1 if problem.form.smooth else _UNMEASURED
-    return {_WARM: np.array([tol, passes, unmeasured])}
-
-
-def _is_slow(measured: Measurement) -> bool:
+def _is_slow(measured: Measurement, memory: AscentMemory) -> bool:
     """Return whether a run has taken many passes and is far from its end."""
     state = measured.before
-    far = state.best_primal - measured.dual > _FAR * measured.tol * abs(state.best_primal)
-    return far and state.passes >= _SLOW and unmeasured_rounds(state) == 0
+    far = state.best.primal - measured.dual > _FAR * measured.tol * abs(state.best.primal)
+    return far and state.passes >= _SLOW and not memory.unmeasured
 
 
-def _enough(problem: Problem, state: SolverState) -> float:
-    """Return n (P - D) where a state that started near the optimum is within the tolerance."""
-    dual = problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
-    return float(state.memory[_WARM][0]) * abs(dual) * problem.n
+def _enough(problem: Problem, point: Point, memory: AscentMemory) -> float:
+    """Return n (P - D) where a start near the optimum is within its tolerance, 0 of any other start."""
+    dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
+    return 0.0 if memory.near is None else memory.near.tol * abs(dual) * problem.n
 
 
-def unmeasured_rounds(state: SolverState) -> int:
-    """Return how many rounds there are to be yet that are not measured."""
-    return int(state.memory[_WARM][2]) if _WARM in state.memory else 0
-
-
-def _bounds_at_zero(problem: Problem, state: SolverState) -> Measurement | None:
+def _bounds_at_zero(problem: Problem, state: SolverState, primal: float) -> Measurement:
     """Return P(0) and D(A), which take no pass, before a round that is not measured."""
-    if unmeasured_rounds(state) == 0 or state.primal_at_zero is None:
-        return None
-    dual = problem.dual(state.W, state.conjugate_mean, state.mean_sq_dual)
-    zero = np.zeros_like(state.W)
-    return Measurement(
-        state.primal_at_zero, dual, "true", state, BlockStats(rows=problem.n), passes=0, W=zero
-    )
-
-
-def _one_less(memory: Mapping[str, Float64Array], passes: float) -> tuple[Mapping[str, Float64Array], int]:
-    """Return a memory after a round that was not measured, and the whole passes that its fraction makes."""
-    tol, spent, rounds = (float(value) for value in memory[_WARM])
-    now = spent + passes
-    return {**memory, _WARM: np.array([tol, now, rounds - 1.0])}, math.ceil(now) - math.ceil(spent)
+    point = state.point
+    dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
+    zero = np.zeros_like(point.W)
+    return Measurement(primal, dual, "true", state, BlockStats(rows=problem.n), passes=0, W=zero)
 
 
 @dataclass(frozen=True)

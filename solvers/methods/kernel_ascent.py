@@ -31,18 +31,15 @@ from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.methods.base import Advance, Measurement
 from topline.solvers.methods.kernel_scores import (
+    KernelMemory,
     KernelMethod,
     mark_of,
     refuse_stale,
     values_of_rows,
-    with_round,
 )
 from topline.solvers.operations import Runner
 from topline.solvers.typing import Float64Array
 
-#: Name in `SolverState.memory`: the sum of the roots of the rows' shares of the gap, and the gap, when they
-#: were last measured.
-_ROOTS = "kernel.roots"
 #: Rows with less than this share of the mean share of the gap are not picked.
 _LEAST = 0.01
 #: Rows of an update in the mean: fewer take less memory, and more passes and rounds.
@@ -75,25 +72,22 @@ class KernelAscent(KernelMethod):
             stats = run(self._pick(problem, state))
         refuse_stale(stats)
         primal, dual, conjugate_mean, mean_sq_dual = values_of_rows(problem, stats)
-        roots = np.array([stats.roots, max(primal - dual, 0.0)])
-        before = replace(
-            state,
-            conjugate_mean=conjugate_mean,
-            mean_sq_dual=mean_sq_dual,
-            memory={**state.memory, _ROOTS: roots},
-        )
+        memory = replace(state.recalled(KernelMemory), roots=stats.roots, gap=max(primal - dual, 0.0))
+        before = replace(state, memory=memory)
+        before = before.with_point(conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
         return Measurement(primal, dual, "true", before, stats, passes=0)
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Update the picked rows, and spread the change."""
         before, rows = measured.before, measured.stats.picked
+        point, mark = before.point, mark_of(before)
         change, rise = None, 0.0
         if rows is not None:
             stats = run(
                 TileRequest(
                     kernel=self.kernel,
-                    mark=mark_of(before),
-                    exact=before.exact,
+                    mark=mark,
+                    exact=point.exact,
                     rows=rows,
                     by=before.round % self.blocks,
                     seed=self.seed,
@@ -101,41 +95,38 @@ class KernelAscent(KernelMethod):
                 )
             )
             change, rise = stats.change, stats.rise / problem.n
-        after = replace(before, round=before.round + 1)
+        after = replace(mark, round=mark.round + 1)
         stats = run(
-            SpreadRequest(
-                kernel=self.kernel,
-                mark=mark_of(before),
-                exact=before.exact,
-                change=change,
-                after=mark_of(after),
-            )
+            SpreadRequest(kernel=self.kernel, mark=mark, exact=point.exact, change=change, after=after)
         )
         refuse_stale(stats)
-        gap = measured.primal - measured.dual
-        terms = abs(measured.primal) + abs(before.conjugate_mean)
-        idle = rise <= _NO_RISE * terms
-        # What float32 has to give is had, or little more is needed than that.
-        spent = rows is not None and rise < _STALLED * gap
-        after, passes = with_round(problem, after, 0 if change is None else len(change.numbers))
-        after = replace(after, exact=before.exact or spent or gap < _SINGLE * abs(measured.primal))
+        if point.exact:
+            terms = abs(measured.primal) + abs(point.conjugate_mean)
+            spent = rows is not None and rise <= _NO_RISE * terms
+        else:
+            slow = rows is not None and rise < _STALLED * (measured.primal - measured.dual)
+            spent = slow or measured.below_float32(_SINGLE)
+        columns = 0 if change is None else len(change.numbers)
+        memory, passes = before.recalled(KernelMemory).after_round(problem.n, columns)
         return Advance(
             step=1.0,
-            moved=not (before.exact and idle and rows is not None),
-            after=after,
+            point=replace(point, round=point.round + 1),
+            memory=memory,
             active=measured.stats.active,
             passes=passes,
+            spent=spent,
         )
 
     def _pick(self, problem: Problem, state: SolverState) -> PickRequest:
         """Ask for `tile` rows, as far as the last roots tell; at first every row has the same share."""
-        roots, gap = (float(v) for v in state.memory.get(_ROOTS, np.array([problem.n, 0.0])))
+        memory = state.recalled(KernelMemory)
+        roots = float(problem.n) if memory.roots is None else memory.roots
         return PickRequest(
             kernel=self.kernel,
             mark=mark_of(state),
-            exact=state.exact,
+            exact=state.point.exact,
             rate=self.tile / roots if roots > 0.0 else math.inf,
-            least=_LEAST * gap,
+            least=_LEAST * memory.gap,
             seed=self.seed,
         )
 
@@ -144,7 +135,9 @@ class KernelAscent(KernelMethod):
         if self.kernel.name != "precomputed":
             return None
         stats = run(
-            CrossRequest(kernel=self.kernel, mark=mark_of(state), exact=state.exact, numbers=rows.numbers)
+            CrossRequest(
+                kernel=self.kernel, mark=mark_of(state), exact=state.point.exact, numbers=rows.numbers
+            )
         )
         if stats.values is None or len(stats.values) != len(rows.numbers):
             raise StateLostError("the blocks do not hold the rows that were picked; run the round again")

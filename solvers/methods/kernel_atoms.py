@@ -8,18 +8,18 @@ Where a block lacks an atom, as after a worker was lost, A itself becomes the on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from topline.solvers.core.codec import stored
 from topline.solvers.core.kernel_rows import AtomRequest, ReweighRequest
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods.active_set import AtomRule
 from topline.solvers.methods.base import Advance, Measurement
-from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe, with_vertices
-from topline.solvers.methods.kernel_scores import mark_of, refuse_stale
+from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe
+from topline.solvers.methods.kernel_scores import KernelMemory, mark_of, refuse_stale
 from topline.solvers.methods.simplex_qp import rise_between
 from topline.solvers.operations import Runner
 from topline.solvers.typing import Float64Array
@@ -27,12 +27,11 @@ from topline.solvers.typing import Float64Array
 #: Bytes that the atoms of all blocks may take together, and how many there may be.
 ATOM_BYTES = 1 << 28
 _FEWEST, _MOST = 4, 1024
-#: Names in `SolverState.memory`.
-_NAMES, _B, _WEIGHTS, _GRAM = "kernel.atoms", "kernel.atoms.b", "kernel.atoms.weights", "kernel.atoms.gram"
 #: Rounding of a sum of many terms, as a share of their size.
 _ROUNDING = 16.0 * float(np.finfo(np.float64).eps)
 
 
+@stored
 @dataclass(frozen=True, eq=False)
 class KernelAtoms:
     """Atoms by the rounds in which they were found, -1 for an A that became one.
@@ -50,19 +49,6 @@ class KernelAtoms:
     weights: Float64Array
     gram: Float64Array
     made: tuple[tuple[tuple[int, float], ...], ...] = field(default=())
-
-    @classmethod
-    def of(cls, memory: Mapping[str, Float64Array]) -> KernelAtoms | None:
-        """Return the atoms that a state remembers, None where it knows none."""
-        if _NAMES not in memory:
-            return None
-        names = tuple(int(name) for name in memory[_NAMES])
-        return cls(names, memory[_B], memory[_WEIGHTS], memory[_GRAM])
-
-    def memory(self) -> dict[str, Float64Array]:
-        """Return what a state is to remember."""
-        names = np.array(self.names, dtype=np.float64)
-        return {_NAMES: names, _B: self.conjugate_means, _WEIGHTS: self.weights, _GRAM: self.gram}
 
     def with_atom(self, name: int, conjugate_mean: float, products: Float64Array) -> KernelAtoms:
         """Return the atoms with one more of weight 0; `products` is its column of G, its own square last."""
@@ -115,14 +101,19 @@ class KernelAtomFrankWolfe(KernelFrankWolfe):
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Find the vertices, take them among the atoms, and give these new weights."""
-        before = measured.before
+        before, mark, memory = (
+            measured.before,
+            mark_of(measured.before),
+            measured.before.recalled(KernelMemory),
+        )
         found, parts, columns = self._vertices(problem, run, before)
         asked: dict[str, Any] = {
-            "kernel": self.kernel, "mark": mark_of(before), "exact": before.exact, "parts": parts
+            "kernel": self.kernel, "mark": mark, "exact": before.point.exact, "parts": parts
         }  # fmt: skip
-        atoms = KernelAtoms.of(before.memory)
-        stats = None if atoms is None else run(AtomRequest(**asked, atoms=atoms.names))
-        if atoms is None or stats is None or stats.stale:
+        atoms, stats = memory.atoms, None
+        if isinstance(atoms, KernelAtoms):
+            stats = run(AtomRequest(**asked, atoms=atoms.names))
+        if not isinstance(atoms, KernelAtoms) or stats is None or stats.stale:
             atoms = _itself(problem, measured)
             stats = run(AtomRequest(**asked, atoms=atoms.names, anew=True))
             refuse_stale(stats)
@@ -134,8 +125,6 @@ class KernelAtomFrankWolfe(KernelFrankWolfe):
         weights, step = self.rule.reweigh(atoms, newest) if _rises(atoms) else (atoms.weights, 0.0)
         stuck = not rise_between(atoms.gram, atoms.conjugate_means, atoms.weights, weights) > 0
         kept = atoms.weighted(atoms.weights if stuck else weights, self.rule.idle, most_atoms(problem))
-        after = with_vertices(before)
-        after = replace(after, memory={**after.memory, **kept.memory()})
         refuse_stale(
             run(
                 ReweighRequest(
@@ -145,18 +134,19 @@ class KernelAtomFrankWolfe(KernelFrankWolfe):
                     weights=tuple(
                         (name, float(w)) for name, w in zip(kept.names, kept.weights, strict=True) if w > 0
                     ),
-                    after=mark_of(after),
+                    after=replace(mark, round=mark.round + 1),
                 )
             )
         )
-        return self._stepped(problem, measured, found, after, columns, step, stuck=stuck)
+        memory = replace(memory, vertices=mark, atoms=replace(kept, made=()))
+        return self._stepped(problem, measured, found, memory, columns, step, stuck=stuck)
 
 
 def _itself(problem: Problem, measured: Measurement) -> KernelAtoms:
     """Return A as the one atom."""
-    before = measured.before
-    square = measured.stats.alpha_u / problem.n + problem.smoothing * before.mean_sq_dual
-    return KernelAtoms((-1,), np.array([before.conjugate_mean]), np.ones(1), np.array([[square]]))
+    point = measured.before.point
+    square = measured.stats.alpha_u / problem.n + problem.smoothing * point.mean_sq_dual
+    return KernelAtoms((-1,), np.array([point.conjugate_mean]), np.ones(1), np.array([[square]]))
 
 
 def _rises(atoms: KernelAtoms) -> bool:

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
-
 from topline.solvers.core.answers import BlockStats
+from topline.solvers.core.codec import stored
 from topline.solvers.core.kernel_rows import (
     Change,
     CollectRequest,
@@ -30,14 +29,45 @@ from topline.solvers.methods.base import Method
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.operations import OperationRunner, PutInside, Runner
 
-#: Names in `SolverState.memory`: how often the scores were rebuilt, and columns of K that were computed.
-_BUILT, _COLUMNS = "kernel.built", "kernel.columns"
 #: Rows that one request gives of A, or of a change.
 COLLECTED = 4096
 #: A round counts as columns of at least this share of n, so that a budget of passes ends every run.
 _LEAST_COLUMNS = 0.001
 #: A gap below minus this share of P and b is a mistake, not rounding.
 _ROUNDING = 1e-6
+
+
+@stored
+@dataclass(frozen=True, eq=False)
+class KernelMemory:
+    """What methods on the blocks of a kernel remember.
+
+    Attributes
+    ----------
+    built : how often the scores were rebuilt.
+    columns : columns of K that were computed; a round counts a little even where it needed none.
+    vertices : the round and rebuild of the vertices whose scores blocks hold, None where they hold none.
+    roots, gap : of dual ascent the sum of the roots of the rows' shares of the gap when it was last measured,
+        None before, and the gap.
+    atoms : those of Frank-Wolfe over atoms (`topline.solvers.methods.kernel_atoms`), None before its first
+        round.
+    """
+
+    built: int = 0
+    columns: float = 0.0
+    vertices: Mark | None = None
+    roots: float | None = None
+    gap: float = 0.0
+    atoms: object = None
+
+    def with_columns(self, n: int, columns: float) -> tuple[KernelMemory, int]:
+        """Return the memory with so many more columns of K (n, n), and the passes that these complete."""
+        done = self.columns + columns
+        return replace(self, columns=done), int(done // n) - int(self.columns // n)
+
+    def after_round(self, n: int, columns: int) -> tuple[KernelMemory, int]:
+        """Return the same for the columns of a round, which counts a little even where it needed none."""
+        return self.with_columns(n, max(columns, _LEAST_COLUMNS * n))
 
 
 @dataclass(frozen=True)
@@ -58,7 +88,7 @@ class KernelMethod(Method):
         if not duals_kept:
             raise StateLostError("a model with a kernel is its dual variables; bind with keep_duals=True")
         executor.run(PutInside(state.pending_step, anyway=True))
-        state = self.with_scores(problem, executor.run, replace(state, exact=True))
+        state = self.with_scores(problem, executor.run, state.with_point(exact=True))
         stats = executor.run(PickRequest(kernel=self.kernel, mark=mark_of(state), exact=True))
         refuse_stale(stats)
         primal, dual, conjugate_mean, mean_sq_dual = values_of_rows(problem, stats)
@@ -75,19 +105,14 @@ class KernelMethod(Method):
 
     def with_scores(self, problem: Problem, run: Runner, state: SolverState) -> SolverState:
         """Compute all scores anew: a few rows of A at a time are collected, and spread."""
-        built = mark_of(state).built + 1
-        state = replace(
-            state,
-            memory={**state.memory, _BUILT: np.array([float(built)])},
-            pending_step=None,
-        )
-        columns = 0
-        mark = None
-        for part, change in enumerate(_rows_of_duals(problem, run, self.kernel, state.exact), start=1):
-            after = Mark(built, state.round, part)
+        memory = state.recalled(KernelMemory)
+        memory = replace(memory, built=memory.built + 1)
+        exact, columns, mark = state.point.exact, 0, None
+        for part, change in enumerate(_rows_of_duals(problem, run, self.kernel, exact), start=1):
+            after = Mark(memory.built, state.round, part)
             run(
                 SpreadRequest(
-                    kernel=self.kernel, mark=mark or after, exact=state.exact, change=change, after=after,
+                    kernel=self.kernel, mark=mark or after, exact=exact, change=change, after=after,
                     moves=False, anew=mark is None,
                 )
             )  # fmt: skip
@@ -95,30 +120,18 @@ class KernelMethod(Method):
             columns += len(change.numbers)
         stats = run(
             SpreadRequest(
-                kernel=self.kernel, mark=mark or Mark(), exact=state.exact, after=mark_of(state),
+                kernel=self.kernel, mark=mark or Mark(), exact=exact, after=Mark(memory.built, state.round),
                 moves=False, anew=mark is None,
             )
         )  # fmt: skip
         refuse_stale(stats)
-        state, passes = with_columns(problem, state, columns)
-        return replace(state, passes=state.passes + passes)
+        memory, passes = memory.with_columns(problem.n, columns)
+        return replace(state, memory=memory, passes=state.passes + passes).with_point(pending_step=None)
 
 
 def mark_of(state: SolverState) -> Mark:
     """Return the mark that the scores bear in a state."""
-    return Mark(int(state.memory.get(_BUILT, np.zeros(1))[0]), state.round)
-
-
-def with_columns(problem: Problem, state: SolverState, columns: float) -> tuple[SolverState, int]:
-    """Return the state with so many more columns of K computed, and the passes that these complete."""
-    done = float(state.memory.get(_COLUMNS, np.zeros(1))[0])
-    memory = {**state.memory, _COLUMNS: np.array([done + columns])}
-    return replace(state, memory=memory), int((done + columns) // problem.n) - int(done // problem.n)
-
-
-def with_round(problem: Problem, state: SolverState, columns: int) -> tuple[SolverState, int]:
-    """Return the same for the columns of a round, which counts a little even where it needed none."""
-    return with_columns(problem, state, max(columns, _LEAST_COLUMNS * problem.n))
+    return Mark(state.recalled(KernelMemory).built, state.round)
 
 
 def values_of_rows(problem: Problem, stats: BlockStats) -> tuple[float, float, float, float]:

@@ -10,9 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from topline.solvers.typing import Float64Array
+from topline.solvers.core.codec import stored
 
 #: Share of the decrease that the slope promises which a step must bring.
 _DECREASE = 1e-4
@@ -33,6 +31,7 @@ _LEAST_SLOPE = 0.1
 _MOST_SLOPES = 12
 
 
+@stored
 @dataclass(frozen=True)
 class Bracket:
     """What a line search knows: f at 0, the interval that holds a good step, and the step to try next.
@@ -59,17 +58,6 @@ class Bracket:
     def start(cls, value: float, slope: float, step: float) -> Bracket:
         """Begin with a first step."""
         return cls(value=value, slope=slope, step=step, low=0.0, low_slope=slope)
-
-    @classmethod
-    def of(cls, values: Float64Array) -> Bracket:
-        """Return what `to_array` was made from."""
-        value, slope, step, low, low_slope, high, high_slope, trials = (float(v) for v in values)
-        return cls(value, slope, step, low, low_slope, high, high_slope, int(trials))
-
-    def to_array(self) -> Float64Array:
-        """Return the numbers (8,)."""
-        # Not `astuple`, whose copies take as long as a short round.
-        return np.array(list(vars(self).values()), dtype=np.float64)
 
     def accepts(self, value: float, slope: float) -> bool:
         """Return whether f and f' at `step` are good enough; NaN is not."""

@@ -7,21 +7,20 @@ matrices of its diagonal blocks, one a class, precondition.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
+from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem, inner
-from topline.solvers.core.state import SolverState
 from topline.solvers.errors import NonFiniteError
 from topline.solvers.methods.line_search import least_slope
 from topline.solvers.operations import (
     CurvatureProduct,
     EnvelopePoint,
-    FindEnvelopes,
     FindSlope,
     Grams,
     MultiplyCurvature,
@@ -32,21 +31,11 @@ from topline.solvers.operations import (
 )
 from topline.solvers.typing import Float64Array
 
-#: Name in `SolverState.memory` of sigma, the gap after the last proximal step, the share at which F is
-#: minimised well enough, and the last Newton step.
-CONTROL = "newton.control"
-#: Names of the Gram matrices, of the Cholesky factor of the whole Hessian in their place, and of the products
-#: that the first solution with them took.
-_GRAMS, _FACTOR, _COUNT = "newton.grams", "newton.factor", "newton.products"
-#: Names of what says that nothing, and that Gram matrices alone, led to too many products for a smooth loss.
-_PLAIN, _WHOLE = "newton.plain", "newton.whole"
 #: Conjugate gradients stop at this share of the residual, or after so many products.
 _RESIDUAL = 0.1
 _PRODUCTS = 60
 #: Passes without which no step is begun: for Gram matrices, a product and the line search.
 FEWEST_PASSES = 3
-#: Rounds after which scores are products again, and not those of the round before and a step.
-_FRESH = 10
 #: Numbers in the Gram matrices of all classes up to which they precondition.
 _GRAM_NUMBERS = 1 << 23
 #: The same for a smooth loss, to whose matrices every row adds in every class: at once where they cost less
@@ -150,15 +139,6 @@ class CountedRun:
         return stats
 
 
-def point_of(state: SolverState, control: Float64Array) -> FindEnvelopes:
-    """Return the point of a state; scores are made anew from time to time, lest they drift."""
-    last_step = math.nan if state.round % _FRESH == 0 else float(control[3])
-    return FindEnvelopes(
-        state.round, state.W, state.pending_step, sigma=float(control[0]), exact=state.exact,
-        last_step=last_step,
-    )  # fmt: skip
-
-
 def few_numbers(problem: Problem) -> bool:
     """Return whether the Gram matrices of a smooth problem are small enough to be summed at each step."""
     return problem.m * problem.d**2 <= _GRAM_NUMBERS_SMOOTH
@@ -186,42 +166,132 @@ def formed_numbers(problem: Problem) -> int:
     return grams if grams <= _GRAM_NUMBERS else 0
 
 
+def _rows_for_grams(problem: Problem) -> int:
+    """Return how many rows are enough for the Gram matrices of a smooth loss, which only precondition."""
+    return _ROWS_A_COLUMN * problem.d + _ROWS_A_CLASS * problem.m
+
+
+@stored
+@dataclass(frozen=True, eq=False)
+class Preconditioner:
+    """The inverse of the Hessian as an earlier point had it, and what that has led to.
+
+    Attributes
+    ----------
+    grams : (m, d, d) the Gram matrices of its diagonal blocks, None where there are none.
+    factor : (m d, m d) in their place, Cholesky's factor of the whole.
+    products : products that the first solution with them took.
+    plain, whole : whether nothing, and Gram matrices alone, led to too many products for a smooth loss.
+    """
+
+    grams: Float64Array | None = None
+    factor: Float64Array | None = None
+    products: int = 0
+    plain: bool = False
+    whole: bool = False
+
+    def renewed(self, counted: CountedRun) -> tuple[Preconditioner, bool]:
+        """Return one that was found at the point if there was none, and whether it was."""
+        problem = counted.problem
+        if self._wants_factor(problem):
+            if self.factor is not None:
+                return self, False
+            factor = counted.factor()
+            if factor is not None:
+                return replace(self, grams=None, factor=factor), True
+        if self.grams is not None or not self._wants_grams(problem):
+            return self, False
+        grams = counted.grams()
+        return self if grams is None else replace(self, grams=grams), grams is not None
+
+    def after(self, problem: Problem, step: float, products: int) -> Preconditioner:
+        """Return what is left for the next step, after one with so many products."""
+        if self.factor is not None:
+            stale = products > _factor_products(problem) or step < SHORT
+            return replace(self, factor=None) if stale else self
+        if self.grams is None:
+            return self
+        most = max(_MOST_PRODUCTS, _SHARE_OF_SIDE * problem.m * problem.d)
+        whole = self.whole or (problem.form.smooth and products > most)
+        stale = products > _STALE * self.products or problem.d <= _NARROW * problem.m
+        return replace(self, whole=whole, grams=None if stale else self.grams)
+
+    def may_find_grams(self, problem: Problem) -> bool:
+        """Return whether a smooth loss goes without Gram matrices for now."""
+        without = not self.plain and self.grams is None and self.factor is None
+        return without and problem.form.smooth and few_numbers(problem)
+
+    def inverse(self, problem: Problem) -> Callable[[Float64Array], Float64Array]:
+        """Return the product with the inverse of the factored Hessian, of Gram matrices + lam I, or of I."""
+        factor, grams = self.factor, self.grams
+        if factor is not None:
+            return lambda residual: cho_solve((factor, True), residual.T.ravel()).reshape(residual.T.shape).T
+        if grams is None:
+            return lambda residual: residual
+        count, side, _ = grams.shape
+        damped = grams + problem.lam * np.eye(side)
+        try:
+            if side <= _BATCHED:
+                inverses = np.linalg.inv(np.linalg.cholesky(damped))
+                turned = inverses.transpose(0, 2, 1)
+                return lambda residual: (
+                    (turned @ (inverses @ residual.T.reshape(count, side, 1))).reshape(residual.T.shape).T
+                )
+            factors = [cho_factor(gram) for gram in damped]
+        except LinAlgError:
+            return lambda residual: residual
+
+        def solved(residual: Float64Array) -> Float64Array:
+            parts = zip(factors, residual.T.reshape(count, side), strict=True)
+            return np.stack([cho_solve(*pair) for pair in parts]).reshape(residual.T.shape).T
+
+        return solved
+
+    def _wants_grams(self, problem: Problem) -> bool:
+        """Return whether the Gram matrices of the classes are small, and for a smooth loss save products."""
+        if not problem.form.smooth:
+            return problem.m * problem.d**2 <= _GRAM_NUMBERS
+        cheap = _rows_for_grams(problem) * problem.d <= 2.0 * _CHEAP_GRAMS * problem.n
+        return few_numbers(problem) and (cheap or self.plain)
+
+    def _wants_factor(self, problem: Problem) -> bool:
+        """Return whether the whole Hessian is small, and for a smooth loss saves products."""
+        if problem.form.smooth:
+            closed = problem.form.family.curvature is not None
+            small = problem.m <= _HESSIAN_CLASSES and problem.m * problem.d <= _SMOOTH_SIDE
+            return closed and self.whole and small
+        return factors_hessian(problem)
+
+
+#: That of a first step.
+NO_PRECONDITIONER = Preconditioner()
+
+
 def newton_step(
-    counted: CountedRun, gradient: Float64Array, state: SolverState
-) -> tuple[float, Float64Array, dict[str, Float64Array]]:
-    """Return the step along Newton's direction, W after it, and the memory with what preconditions the next.
+    counted: CountedRun, gradient: Float64Array, known: Preconditioner
+) -> tuple[float, Float64Array, Preconditioner]:
+    """Return the step along Newton's direction, W after it, and what preconditions the next.
 
     A step of 0 says that the direction does not descend.
     """
-    problem, memory = counted.problem, dict(state.memory)
-    V, products, fresh = _direction(counted, gradient, memory)
+    V, products, known = _direction(counted, gradient, known)
     slope = inner(gradient, V)
-    if fresh:
-        memory[_COUNT] = np.array([float(products)])
     step = least_slope(lambda step: counted.slope(V, step), slope) if slope < 0.0 else 0.0
-    if _FACTOR in memory:
-        if products > _factor_products(problem) or step < SHORT:
-            del memory[_FACTOR]
-    elif _GRAMS in memory:
-        if problem.form.smooth and products > max(_MOST_PRODUCTS, _SHARE_OF_SIDE * problem.m * problem.d):
-            memory[_WHOLE] = np.ones(1)
-        stale = products > _STALE * float(memory[_COUNT][0])
-        if stale or problem.d <= _NARROW * problem.m:
-            del memory[_GRAMS]
-    memory[CONTROL] = np.array([*memory[CONTROL][:3], step])
-    return step, state.W + step * V, memory
+    return step, counted.point.W + step * V, known.after(counted.problem, step, products)
 
 
 def _direction(
-    counted: CountedRun, gradient: Float64Array, memory: dict[str, Float64Array]
-) -> tuple[Float64Array, int, bool]:
-    """Return about -H^-1 g by conjugate gradients, its products, and whether Gram matrices are new."""
-    fresh = _renew(counted, memory)
-    precondition = _preconditioner(counted.problem, memory)
+    counted: CountedRun, gradient: Float64Array, known: Preconditioner
+) -> tuple[Float64Array, int, Preconditioner]:
+    """Return about -H^-1 g by conjugate gradients, its products, and what preconditioned it."""
+    problem = counted.problem
+    known, fresh = known.renewed(counted)
+    precondition = known.inverse(problem)
     V, residual = np.zeros_like(gradient), -gradient
     z = precondition(residual)
-    if _solves(counted.problem, memory, fresh=fresh):
-        return z, 0, fresh
+    # The factor of the very Hessian of a hinge at this point solves at once.
+    if fresh and known.factor is not None and not problem.form.smooth:
+        return z, 0, replace(known, products=0)
     direction, product = z, inner(residual, z)
     first, products = product, 0
     while products < _PRODUCTS and product > 0.0:
@@ -237,105 +307,20 @@ def _direction(
         product, last = inner(residual, z), product
         if product <= _RESIDUAL**2 * first or not counted.allows_product():
             break
-        stale = products >= _factor_products(counted.problem)
-        if stale and _FACTOR in memory and not counted.problem.form.smooth:
+        if known.factor is not None and not problem.form.smooth and products >= _factor_products(problem):
             # The factor is that of another Hessian: its own costs no more than the products so far.
-            del memory[_FACTOR]
-            fresh = _renew(counted, memory)
-            precondition = _preconditioner(counted.problem, memory)
-            if _solves(counted.problem, memory, fresh=fresh):
-                return -precondition(gradient), 0, fresh
+            known, fresh = replace(known, factor=None).renewed(counted)
+            precondition = known.inverse(problem)
+            if fresh and known.factor is not None:
+                return -precondition(gradient), 0, replace(known, products=0)
             break
         direction = z + (product / last) * direction
-        if products >= _PLAIN_PRODUCTS and _may_find_grams(counted.problem, memory):
-            memory[_PLAIN] = np.ones(1)
-            fresh = _renew(counted, memory)
-            precondition = _preconditioner(counted.problem, memory)
+        if products >= _PLAIN_PRODUCTS and known.may_find_grams(problem):
+            known, fresh = replace(known, plain=True).renewed(counted)
+            precondition = known.inverse(problem)
             direction = precondition(residual)
             product, first = inner(residual, direction), inner(gradient, precondition(gradient))
     if not inner(gradient, V) < 0.0:
         # Rows at a kink made the Hessian another one for opposite directions.
         V = -precondition(gradient)
-    return V, products, fresh
-
-
-def _solves(problem: Problem, memory: Mapping[str, Float64Array], *, fresh: bool) -> bool:
-    """Return whether what the memory holds is the factor of the very Hessian of a hinge at this point."""
-    return fresh and _FACTOR in memory and not problem.form.smooth
-
-
-def _renew(counted: CountedRun, memory: dict[str, Float64Array]) -> bool:
-    """Find what preconditions where the memory holds none; return whether it did."""
-    problem = counted.problem
-    if _wants_factor(problem, memory):
-        if _FACTOR in memory:
-            return False
-        factor = counted.factor()
-        if factor is not None:
-            memory.pop(_GRAMS, None)
-            memory[_FACTOR] = factor
-            return True
-    if _GRAMS in memory or not _wants_grams(problem, memory):
-        return False
-    grams = counted.grams()
-    if grams is None:
-        return False
-    memory[_GRAMS] = grams
-    return True
-
-
-def _may_find_grams(problem: Problem, memory: Mapping[str, Float64Array]) -> bool:
-    """Return whether a smooth loss goes without Gram matrices for now."""
-    return problem.form.smooth and few_numbers(problem) and not {_PLAIN, _GRAMS, _FACTOR} & memory.keys()
-
-
-def _rows_for_grams(problem: Problem) -> int:
-    """Return how many rows are enough for the Gram matrices of a smooth loss, which only precondition."""
-    return _ROWS_A_COLUMN * problem.d + _ROWS_A_CLASS * problem.m
-
-
-def _wants_grams(problem: Problem, memory: Mapping[str, Float64Array]) -> bool:
-    """Return whether the Gram matrices of the classes are small, and for a smooth loss save products."""
-    if not problem.form.smooth:
-        return problem.m * problem.d**2 <= _GRAM_NUMBERS
-    cheap = _rows_for_grams(problem) * problem.d <= 2.0 * _CHEAP_GRAMS * problem.n
-    return few_numbers(problem) and (cheap or _PLAIN in memory)
-
-
-def _wants_factor(problem: Problem, memory: Mapping[str, Float64Array]) -> bool:
-    """Return whether the whole Hessian is to be formed: it is small, and of a smooth loss saves products."""
-    if problem.form.smooth:
-        closed = problem.form.family.curvature is not None
-        small = problem.m <= _HESSIAN_CLASSES and problem.m * problem.d <= _SMOOTH_SIDE
-        return closed and _WHOLE in memory and small
-    return factors_hessian(problem)
-
-
-def _preconditioner(
-    problem: Problem, memory: Mapping[str, Float64Array]
-) -> Callable[[Float64Array], Float64Array]:
-    """Return the product with the inverse of the factored Hessian, of the Gram matrices + lam I, or of I."""
-    if _FACTOR in memory:
-        factor = memory[_FACTOR]
-        return lambda residual: cho_solve((factor, True), residual.T.ravel()).reshape(residual.T.shape).T
-    grams = memory.get(_GRAMS)
-    if grams is None:
-        return lambda residual: residual
-    count, side, _ = grams.shape
-    damped = grams + problem.lam * np.eye(side)
-    try:
-        if side <= _BATCHED:
-            inverses = np.linalg.inv(np.linalg.cholesky(damped))
-            turned = inverses.transpose(0, 2, 1)
-            return lambda residual: (
-                (turned @ (inverses @ residual.T.reshape(count, side, 1))).reshape(residual.T.shape).T
-            )
-        factors = [cho_factor(gram) for gram in damped]
-    except LinAlgError:
-        return lambda residual: residual
-
-    def solved(residual: Float64Array) -> Float64Array:
-        parts = zip(factors, residual.T.reshape(count, side), strict=True)
-        return np.stack([cho_solve(*pair) for pair in parts]).reshape(residual.T.shape).T
-
-    return solved
+    return V, products, replace(known, products=products) if fresh else known

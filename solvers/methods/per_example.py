@@ -10,11 +10,9 @@ NIPS 2015, algorithms 1 and 2, with one step for all examples.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
-
-from topline.solvers.core.dual_points import PendingStep
+from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, change_of, measured_at, rises, stepped
@@ -24,11 +22,25 @@ from topline.solvers.operations import FindDirections, Runner
 #: Where the relative gap, or the rise of the dual as a share of the gap, is below these, float32 scores are
 #: too coarse to say which vertices are best.
 _FINE, _STALLED = 1e-4, 1e-5
-#: Name under which a state remembers the length of the examples' own steps.
-_LENGTH = "columns.length"
 #: Directions are made a little shorter than what was best in the round before: the step is then mostly 1, at
 #: which vertices leave their sets; and like gradients, they zigzag less.
 _SHORTER = 0.6
+
+
+@stored
+@dataclass(frozen=True)
+class ColumnMemory:
+    """The share of its own best step that an example takes in the next round."""
+
+    length: float = 1.0
+
+    def after(self, direction: Direction) -> ColumnMemory:
+        """Return the memory after a round whose best step was slope / curvature."""
+        if not (direction.slope > 0 and direction.curvature > 0):
+            return self
+        return ColumnMemory(
+            self.length * min(max(_SHORTER * direction.slope / direction.curvature, 0.1), 2.0)
+        )
 
 
 @dataclass(frozen=True)
@@ -47,20 +59,21 @@ class ColumnFrankWolfe(Method):
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W, and find the directions on the way; with smoothing too the gap is the true one."""
+        point = state.point
         stats = run(
             FindDirections(
-                round=state.round,
-                W=state.W,
-                pending_step=state.pending_step,
+                round=point.round,
+                W=point.W,
+                pending_step=point.pending_step,
                 pairwise=self.pairwise,
-                length=_length(state),
-                exact=state.exact,
+                length=state.recalled(ColumnMemory).length,
+                exact=point.exact,
             )
         )
         # The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
         mean_sq_dual = stats.alpha_sq / problem.n
-        primal = problem.primal(state.W, stats.loss / problem.n)
-        dual = problem.dual(state.W, state.conjugate_mean, mean_sq_dual)
+        primal = problem.primal(point.W, stats.loss / problem.n)
+        dual = problem.dual(point.W, point.conjugate_mean, mean_sq_dual)
         return measured_at(problem, state, stats, primal, dual, mean_sq_dual=mean_sq_dual)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
@@ -70,33 +83,15 @@ class ColumnFrankWolfe(Method):
         step = ExactStep().step(before.round, direction)
         rise = direction.rise(step)
         gap = measured.primal - measured.dual
-        coarse = gap < _FINE * abs(measured.primal) or rise < _STALLED * min(gap, measured.dual + rise)
-        after = replace(
-            stepped(before, direction, step),
-            exact=before.exact or coarse,
-            pending_step=PendingStep(round=before.round, step=step),
-            memory={_LENGTH: np.array([_next_length(_length(before), direction)])},
-        )
+        coarse = measured.below_float32(_FINE) or rise < _STALLED * min(gap, measured.dual + rise)
         return Advance(
             step=step,
-            # A round that brings nothing in float32 is the occasion to go over to float64, not the end.
-            moved=not before.exact or rises(direction),
-            after=after,
+            point=stepped(before.point, direction, step),
+            memory=before.recalled(ColumnMemory).after(direction),
             active=stats.active,
             passes=0,
+            spent=not rises(direction) if before.point.exact else coarse,
         )
-
-
-def _length(state: SolverState) -> float:
-    """Return the share of its own best step that an example takes in the next round."""
-    return float(state.memory[_LENGTH][0]) if _LENGTH in state.memory else 1.0
-
-
-def _next_length(length: float, direction: Direction) -> float:
-    """Return the length of the next round, after one whose best step was slope / curvature."""
-    if not (direction.slope > 0 and direction.curvature > 0):
-        return length
-    return length * min(max(_SHORTER * direction.slope / direction.curvature, 0.1), 2.0)
 
 
 def unfit_for_columns(problem: Problem) -> str | None:

@@ -62,7 +62,7 @@ class SampledStep(Method):
         return self.then.measure(problem, run, state)
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
-        """Take the step at round 0 if other rows agree that it brings something; else advance as ever."""
+        """Take the step at round 0 if other rows agree that it brings something; otherwise delegate."""
         if measured.before.round > 0:
             return self.then.advance(problem, run, measured)
         gradient = gradient_of(problem, measured.before.W, measured.stats)
@@ -78,9 +78,12 @@ class SampledStep(Method):
             return replace(advance, passes=advance.passes + spent)
         before = measured.before
         W = before.W + found.V
-        after = replace(before, round=before.round + 1, W=W, memory={})
-        point = FoundAt(W) if found.left <= _NOISE * goal else None
-        return Advance(1.0, True, after, measured.stats.active, spent, claims=point is not None, point=point)
+        point = replace(before.point, round=before.round + 1, W=W)
+        dual_point = FoundAt(W) if found.left <= _NOISE * goal else None
+        return Advance(
+            1.0, point, None, measured.stats.active, spent,
+            claims=dual_point is not None, dual_point=dual_point,
+        )  # fmt: skip
 
     def final(
         self, problem: Problem, executor: OperationRunner, state: SolverState, *, duals_kept: bool

@@ -12,7 +12,7 @@ from topline.solvers.run.api import solve
 from topline.solvers.run.compiling import compile_jit_functions
 from topline.solvers.run.compression import CompressedKernel, compress
 from topline.solvers.run.kernel_blocks import ATOM_METHODS, solve_on_blocks
-from topline.solvers.run.loop import Callback, Run, iterate, left_behind
+from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.run.mapped import MappedResult, solve_with_features
 from topline.solvers.run.path import regularisation_path
 from topline.solvers.run.printing import PrintProgress
@@ -35,7 +35,6 @@ __all__ = [
     "compile_jit_functions",
     "compress",
     "iterate",
-    "left_behind",
     "regularisation_path",
     "run_task",
     "solve",

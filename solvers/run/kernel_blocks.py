@@ -56,7 +56,7 @@ def solve_on_blocks(task: Task) -> SolveResult:
             executor.load_duals(map(checked_duals, start.duals))
         method = _method(kernel, task.choice.method, executor.blocks, options)
         if start.state is not None:
-            state = replace(start.state, pending_step=None)
+            state = start.state.with_point(pending_step=None)
         elif start.duals is not None:
             state = _of_best_multiple(bare, executor, method)
         else:

@@ -1,4 +1,9 @@
-"""The one loop: every method, step rule, loss and executor runs through it."""
+"""The one loop: every method, step rule, loss and executor runs through it.
+
+A round measures the point, lets the method advance from it, and notes both in a record.  The loop alone
+knows the best point so far, when products go over to float64, which ends a float64 certificate confirms, and
+why a run ends; a method is a pair of functions over its own memory.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +11,21 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
-from topline.solvers.core.best import with_best_of, with_dual, with_primal
 from topline.solvers.core.history_thinning import ThinnedHistory
 from topline.solvers.core.problem import Problem, relative_gap
-from topline.solvers.core.state import IterationRecord, SolverState
-from topline.solvers.core.stopping import ENDS_AT_ITERATE, FINEST_TOL, Status, StoppingCriteria, is_solved
-from topline.solvers.core.traffic import Traffic
+from topline.solvers.core.state import Best, IterationRecord, SolverState
+from topline.solvers.core.stopping import FINEST_TOL, Status, StoppingCriteria, is_solved
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.methods import Advance, FinalValues, Measurement, Method
-from topline.solvers.methods.base import stay
+from topline.solvers.methods.base import no_step
 from topline.solvers.methods.certificate import as_measured
 from topline.solvers.operations import OperationRunner
-from topline.solvers.run.endings import confirmed_status, ending
-from topline.solvers.run.timers import Left, RoundTimer, TrafficTimer
+from topline.solvers.run.timers import Budget, RoundTimer, TrafficTimer
 
 logger = logging.getLogger(__name__)
 
@@ -35,19 +37,8 @@ Callback: TypeAlias = Callable[[IterationRecord, SolverState], bool | None]
 #: roundings of 6e-8, far below any gap that float32 products can reach.
 REBUILD_EVERY = 100
 
-
-#: Name in `SolverState.memory` of a start that is not to be the answer, however near to the optimum it is.
-_LEFT_BEHIND = "start.left_behind"
-
-
-def left_behind(state: SolverState) -> SolverState:
-    """Return a state to start from that a run leaves for a better one, such as weights of other rows."""
-    return replace(state, memory={**state.memory, _LEFT_BEHIND: np.ones(1)})
-
-
-def is_left_behind(state: SolverState) -> bool:
-    """Return whether a run that starts from a state leaves it for a better one."""
-    return _LEFT_BEHIND in state.memory
+#: An end that the measured point has earned; any other comes after the round's step.
+_ENDS_AT_POINT = frozenset({Status.SOLVED, Status.NO_PROGRESS, Status.NONFINITE})
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,258 +71,309 @@ def iterate(
     certified: bool = True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Run:
-    """Run rounds until `ending` or a callback ends them, then measure the best and last in float64.
-
-    Where `of_duals`, that is W(A) of the last A that the blocks keep, and no other W counts.  Where not
-    `certified`, a run that is solved takes the values of its last round for final ones, which are sums in
-    float64 of products in float32: enough for a gap that is large beside their rounding.
+    """Run rounds until one of them ends the run, then measure the best and the last point in float64.
 
     The executor is bound to the problem; `clock` gives seconds.  `state` continues an earlier run (default:
     A = 0), which measured it already where it left `measured`.  Where the executor says that it had to put
     other dual variables in the place of lost ones, the run continues from those.
+
+    Where `of_duals`, only W(A) of the last A that the blocks keep counts, and no other W.  Where not
+    `certified`, a run that is solved takes the values of its last round for final ones, which are sums in
+    float64 of products in float32: enough for a gap that is large beside their rounding.
     """
     state = SolverState.start(problem) if state is None else state
-    rounds = _Rounds(problem, executor, method, criteria, state, callbacks, duals_kept, of_duals, clock)
-    rounds.known, rounds.certified = measured, certified
+    state = state.with_point(exact=state.point.exact or method.needs_float64(problem))
+    loop = _Loop(
+        problem,
+        executor,
+        method,
+        criteria,
+        callbacks,
+        duals_kept,
+        of_duals,
+        certified,
+        clock,
+        state,
+        measured,
+    )
     while True:
         try:
-            ended = rounds.take_one()
+            run = loop.take_round()
         except DualsReplacedError as error:
-            rounds.go_on_after(error)
+            loop.go_on_after(error)
             continue
-        if ended is not None:
-            return ended
+        if run is not None:
+            return run
 
 
-class _Rounds:
-    """A run between two of its rounds."""
+@dataclass(eq=False)
+class _Loop:
+    """A run between two of its rounds; the first fields are what `iterate` was given.
 
-    def __init__(
+    Attributes
+    ----------
+    state : where the run stands.
+    known : its measurement, where that is known already.
+    target : what rounds are to reach: a smaller gap than is asked for where a certificate has refuted one.
+    refuted : whether the state has just been refuted: a step follows, however good it looks.
+    start_primal : P of a start that must not be the answer.
+    """
+
+    problem: Problem
+    executor: OperationRunner
+    method: Method
+    criteria: StoppingCriteria
+    callbacks: Sequence[Callback]
+    duals_kept: bool
+    of_duals: bool
+    certified: bool
+    clock: Callable[[], float]
+    state: SolverState
+    known: Measurement | None
+    refuted: bool = False
+    start_primal: float = math.inf
+    history: ThinnedHistory[IterationRecord] = field(default_factory=ThinnedHistory)
+
+    def __post_init__(self) -> None:
+        """Start the clocks."""
+        self.target, self.traffic_timer = self.criteria, TrafficTimer(self.executor)
+        self.began, self.seconds_before = self.clock(), self.state.seconds
+
+    def take_round(self) -> Run | None:
+        """Take one round; return the run where it was the last."""
+        timer = RoundTimer(self.executor, self._budget)
+        measured = self._measured(timer)
+        solved = self._looks_solved(measured)
+        advance = self._advanced(measured, timer, solved=solved)
+        claim = self._certified_claim(measured, advance) if advance.claims else None
+        proven = claim is not None and self._meets_criteria(claim)
+        record = self._recorded(measured, advance, claim, timer)
+        status = None if proven else self._ending(record, advance, solved=solved)
+        self.state = self._next_state(measured, advance, claim, record, status, proven=proven)
+        goes_on = _go_on(self.callbacks, record, self.state)
+        if claim is not None and proven:
+            return Run(self.state, Status.SOLVED, claim, self.history.records(), True, None)
+        status = status or (None if goes_on else Status.INTERRUPTED)
+        if status is None:
+            self.refuted = False
+            return None
+        if status is Status.SOLVED:
+            self.known = replace(measured, before=self.state, passes=0)
+        return self._ended(status, self._ending(record, replace(advance, spent=False), solved=False))
+
+    def _measured(self, timer: RoundTimer) -> Measurement:
+        """Measure the state, and take what is measured among the best so far."""
+        found = self.known or self.method.measure(self.problem, timer.run, self.state)
+        self.known = None
+        state, best = found.before, self.state.best
+        if math.isfinite(found.primal) and not self.of_duals:
+            best = best.with_primal(found.primal, state.W if found.W is None else found.W)
+        if math.isfinite(found.dual):
+            best = best.with_dual(found.dual, found.dual_point)
+        timer.passes = state.passes + found.passes
+        left = self._budget(timer.passes).passes
+        return replace(found, before=replace(state, best=best), passes_left=left, tol=self.target.tol)
+
+    def _bounds(self, measured: Measurement) -> tuple[float, float]:
+        """Return the smallest P and the largest D so far, of which the run can give both points.
+
+        Where blocks keep A it is as it is now.  What D exceeds P by is rounding of the rounds' products.
+        """
+        best = measured.before.best
+        if measured.stationarity is not None or not math.isfinite(measured.primal):
+            return measured.primal, measured.dual
+        primal = measured.primal if self.of_duals else best.primal
+        dual = measured.dual if self.duals_kept and self.method.follows_duals else best.dual
+        return primal, min(dual, primal) if math.isfinite(measured.dual) else measured.dual
+
+    def _looks_solved(self, measured: Measurement) -> bool:
+        """Return whether the measured point may be the answer, as far as the round's products tell."""
+        primal, dual = self._bounds(measured)
+        if measured.before.left_behind:
+            self.start_primal = primal
+        good = is_solved(primal, dual, self.target, measured.stationarity)
+        return good and not self.refuted and primal < self.start_primal
+
+    def _advanced(self, measured: Measurement, timer: RoundTimer, *, solved: bool) -> Advance:
+        """Let the method advance, but from an answer, or where it has no budget for it."""
+        exhausted = self.method.advances_by_passes and self._budget(timer.passes).exhausted
+        if solved or exhausted:
+            return no_step(measured)
+        return self.method.advance(self.problem, timer.run, measured)
+
+    def _certified_claim(self, measured: Measurement, advance: Advance) -> FinalValues | None:
+        """Return what the next point is worth in float64; None where that is no number."""
+        state = self._stepped(measured.before, advance)
+        if advance.dual_point is not None:
+            # No other point is looked at, whatever its D.
+            state = replace(state, best=Best(dual=0.0, dual_point=advance.dual_point))
+        final = self._final(state)
+        return final if final.finite else None
+
+    def _meets_criteria(self, claim: FinalValues) -> bool:
+        return claim.primal < self.start_primal and is_solved(claim.primal, claim.dual, self.criteria)
+
+    def _stepped(self, before: SolverState, advance: Advance) -> SolverState:
+        """Return the state after a step, in float64 once float32 has nothing more to give."""
+        begins = advance.spent and not before.point.exact
+        point = replace(advance.point, exact=True) if begins else advance.point
+        best = before.best.at_most() if begins else before.best
+        return replace(before, point=point, memory=advance.memory, best=best, left_behind=False)
+
+    def _next_state(
         self,
-        problem: Problem,
-        executor: OperationRunner,
-        method: Method,
-        criteria: StoppingCriteria,
-        state: SolverState,
-        callbacks: Sequence[Callback],
-        duals_kept: bool,
-        of_duals: bool,
-        clock: Callable[[], float],
-    ) -> None:
-        self._problem, self._executor, self._method = problem, executor, method
-        self._criteria, self._callbacks, self._duals_kept = criteria, callbacks, duals_kept
-        self._state, self._of_duals = state, of_duals
-        self._clock, self._began, self._seconds_before = clock, clock(), state.seconds
-        self._target, self._refuted = criteria, False
-        self._left_behind = math.inf  # P of a start that is not to be the answer
-        self._follows_duals = duals_kept and method.follows_duals
-        self.known: Measurement | None = None
-        self.certified = True
-        self._history: ThinnedHistory[IterationRecord] = ThinnedHistory()
-        self._traffic_timer = TrafficTimer(executor)
+        measured: Measurement,
+        advance: Advance,
+        claim: FinalValues | None,
+        record: IterationRecord,
+        status: Status | None,
+        *,
+        proven: bool,
+    ) -> SolverState:
+        """Return the state to continue from, or to end with; W is rebuilt from A from time to time."""
+        before = replace(measured.before, passes=record.passes, seconds=record.seconds)
+        if status in _ENDS_AT_POINT:
+            return before
+        state = self._stepped(before, advance)
+        if claim is not None:
+            return self._with_claim(state, advance, claim, proven=proven)
+        # What has drifted while A was float32 would otherwise be taken for the optimum.
+        if state.round % REBUILD_EVERY == 0 or state.point.exact != before.point.exact:
+            return self._rebuilt(state)
+        return state
+
+    def _with_claim(
+        self, state: SolverState, advance: Advance, claim: FinalValues, *, proven: bool
+    ) -> SolverState:
+        """Return the state with a claim among the best; one that is not proven has cost a pass."""
+        best = state.best
+        if advance.dual_point is not None:
+            best = best.with_dual(claim.dual, advance.dual_point)
+        if not self.of_duals:
+            best = best.with_primal(claim.primal, claim.W)
+        passes = state.passes if proven else min(state.passes + 1, self.criteria.max_passes)
+        return replace(state, best=best, passes=passes)
+
+    def _ending(self, record: IterationRecord, advance: Advance, *, solved: bool) -> Status | None:
+        """Return why the run ends after this round, None to continue: all ends but an interruption."""
+        bound = record.dual if record.stationarity is None else record.stationarity
+        budget = self._budget(record.passes)
+        # A pass that measures and none that advances would bring nothing: the end measures anyway.
+        fewest = 2 if self.method.advances_by_passes else 1
+        if not all(math.isfinite(value) for value in (record.primal, bound, record.step)):
+            return Status.NONFINITE
+        if solved:
+            return Status.SOLVED
+        if advance.spent and advance.point.exact:
+            return Status.NO_PROGRESS
+        if advance.short or budget.passes < fewest:
+            return Status.MAX_PASSES
+        if budget.seconds is not None and budget.seconds <= 0.0:
+            return Status.TIME_LIMIT
+        return None
+
+    def _ended(self, status: Status, budget: Status | None) -> Run | None:
+        """Return the run that ends with this status; None where its point does not hold in float64.
+
+        `budget` is how the run then ends all the same, where the budget leaves nothing.
+        """
+        certified = self.certified or self.known is None
+        if self.known is not None and not certified:
+            final = as_measured(self.state, *self._bounds(self.known))
+        else:
+            final = self._final(self.state)
+        confirmed = _confirmed(status, final, self.criteria) or budget
+        if confirmed is None:
+            self._refute(final)
+            return None
+        state = replace(self.state, seconds=self._seconds())
+        return Run(state, confirmed, final, self.history.records(), certified, self.known)
+
+    def _refute(self, final: FinalValues) -> None:
+        """Ask more of the rounds, whose numbers were too good by rounding, and go on in float64."""
+        self.known, self.refuted = None, True
+        self.target = replace(self.target, tol=max(0.5 * self.target.tol, FINEST_TOL))
+        # What was measured now takes the place of what looked better.
+        best = self.state.best
+        best = Best(dual=min(best.dual, final.dual), dual_point=best.dual_point)
+        best = best if self.of_duals else best.with_primal(final.primal, final.W)
+        self.state = self._rebuilt(replace(self.state, best=best).with_point(exact=True))
+
+    def _final(self, state: SolverState) -> FinalValues:
+        return self.method.final(self.problem, self.executor, state, duals_kept=self.duals_kept)
+
+    def _rebuilt(self, state: SolverState) -> SolverState:
+        """Return the state with W, b and |A|^2 computed anew from A, where they follow it."""
+        while self.duals_kept and self.method.follows_duals:
+            try:
+                return self.method.rebuilt(self.problem, self.executor, state)
+            except DualsReplacedError as error:
+                logger.warning("%s", error)
+                state = state.with_point(pending_step=None)
+        return state
 
     def go_on_after(self, error: DualsReplacedError) -> None:
         """Take up A as it is now, which has every step applied; the round under way is started again."""
         logger.warning("%s", error)
         self.known = None
-        self._state = replace(self._state, pending_step=None)
-        self._rebuild()
+        self.state = self._rebuilt(self.state.with_point(pending_step=None))
 
-    def take_one(self) -> Run | None:
-        """Take one round; returns the run where it was the last."""
-        problem, timer = self._problem, RoundTimer(self._executor, self._left)
-        measured = self._with_best(self.known or self._method.measure(problem, timer.run, self._state))
-        self.known = None
+    def _seconds(self) -> float:
+        """Return the seconds of solving so far, over all resumptions."""
+        return self.seconds_before + self.clock() - self.began
+
+    def _budget(self, passes: int) -> Budget:
+        """Return what is left after so many passes."""
+        limit = self.criteria.time_limit
+        seconds = None if limit is None else limit - (self.clock() - self.began)
+        return Budget(self.criteria.max_passes - passes, seconds)
+
+    def _recorded(
+        self, measured: Measurement, advance: Advance, claim: FinalValues | None, timer: RoundTimer
+    ) -> IterationRecord:
+        """Note the round in the history and return its record."""
         primal, dual = self._bounds(measured)
-        # From an iterate that was found to be worse than it looked the run continues, however it looks now.
-        if self._state.round == 0 and is_left_behind(self._state):
-            self._left_behind = primal
-        solved = (
-            not self._refuted
-            and primal < self._left_behind
-            and is_solved(primal, dual, self._target, measured.stationarity)
+        if claim is not None:
+            primal, dual = min(claim.primal, primal), max(claim.dual, dual)
+        moved = self.traffic_timer.read()
+        record = IterationRecord(
+            round=measured.before.round,
+            passes=measured.before.passes + measured.passes + advance.passes,
+            seconds=self._seconds(),
+            primal=primal,
+            dual=dual,
+            gap=primal - dual,
+            relative_gap=relative_gap(primal - dual, primal),
+            gap_kind=measured.gap_kind,
+            step=advance.step,
+            active=advance.active / self.problem.n,
+            seconds_products=timer.products,
+            seconds_kernels=timer.per_row,
+            seconds_waiting=timer.waiting,
+            bytes_sent=moved.bytes_sent,
+            bytes_received=moved.bytes_received,
+            bytes_read=moved.bytes_read,
+            memory_bytes=moved.memory_bytes,
+            workers=timer.workers,
+            activity=moved.workers,
+            stationarity=measured.stationarity,
         )
-        timer.passes = measured.before.passes + measured.passes
-        measured = replace(measured, passes_left=self._left(timer.passes).passes, tol=self._target.tol)
-        ends = solved or (self._method.advances_by_passes and self._left(timer.passes).nothing)
-        advance = stay(measured) if ends else self._method.advance(problem, timer.run, measured)
-        final = self._values_of_claim(measured, advance) if advance.claims else None
-        if final is not None:
-            primal, dual = min(final.primal, primal), max(final.dual, dual)
-        here = self._clock() - self._began
-        record = _record(
-            problem, measured, (primal, dual), advance, timer, self._traffic_timer.read(),
-            self._seconds_before + here,
-        )  # fmt: skip
-        self._history.add(record)
-        if final is not None:
-            return self._after_claim(measured, advance, record, final, here)
-        status = self._ending(record, advance, seconds=here, moved=advance.moved, solved=solved)
-        # An iterate that ends the run by its own merit is kept as it was measured; else the step counts.
-        after = measured.before if status in ENDS_AT_ITERATE else with_best_of(advance.after, measured.before)
-        self._state = replace(after, passes=record.passes, seconds=record.seconds)
-        if status not in ENDS_AT_ITERATE and _due_for_rebuild(measured.before, self._state):
-            self._rebuild()
-        if not _go_on(self._callbacks, record, self._state) and status is None:
-            status = Status.INTERRUPTED
-        if status is Status.SOLVED:
-            self.known = replace(measured, before=self._state, passes=0)
-        if status is None:
-            self._refuted = False
-            return None
-        return self._ended(status, self._ending(record, advance, seconds=here, moved=True, solved=False))
-
-    def _values_of_claim(self, measured: Measurement, advance: Advance) -> FinalValues | None:
-        """Return what the next state is worth, in float64; None where that is no number."""
-        state = with_best_of(advance.after, measured.before)
-        if advance.point is not None:
-            # No other point is looked at, whatever D is there.
-            state = with_dual(replace(advance.after, best_dual=-math.inf), 0.0, advance.point)
-        final = self._method.final(self._problem, self._executor, state, duals_kept=self._duals_kept)
-        return final if final.finite else None
-
-    def _after_claim(
-        self,
-        measured: Measurement,
-        advance: Advance,
-        record: IterationRecord,
-        final: FinalValues,
-        seconds: float,
-    ) -> Run | None:
-        """End with the next state if it is good enough, or go on from there, a pass later."""
-        solved = final.primal < self._left_behind and is_solved(final.primal, final.dual, self._criteria)
-        state = with_best_of(advance.after, measured.before)
-        if advance.point is not None:
-            state = with_dual(state, final.dual, advance.point)
-        if not self._of_duals:
-            state = with_primal(state, final.W, final.primal)
-        passes = record.passes if solved else min(record.passes + 1, self._criteria.max_passes)
-        self._state = replace(state, passes=passes, seconds=record.seconds)
-        goes_on = _go_on(self._callbacks, record, self._state)
-        if solved:
-            return Run(self._state, Status.SOLVED, final, self._history.records(), True, None)
-        status = self._ending(record, advance, seconds=seconds, moved=True, solved=False)
-        status = status or (None if goes_on else Status.INTERRUPTED)
-        return None if status is None else self._ended(status, status)
-
-    def _ending(
-        self, record: IterationRecord, advance: Advance, *, seconds: float, moved: bool, solved: bool
-    ) -> Status | None:
-        # A pass that measures and none that advances would bring nothing: the end measures anyway.
-        least = 2 if self._method.advances_by_passes else 1
-        if advance.short:
-            least = self._criteria.max_passes
-        return ending(record, self._target, seconds=seconds, moved=moved, solved=solved, least=least)
-
-    def _left(self, passes: int) -> Left:
-        """Return what the budgets leave after so many passes."""
-        limit = self._criteria.time_limit
-        seconds = None if limit is None else limit - (self._clock() - self._began)
-        return Left(self._criteria.max_passes - passes, seconds)
-
-    def _ended(self, status: Status, spent: Status | None) -> Run | None:
-        """Return the run that ends with this status; None where it does not hold in float64.
-
-        `spent` is how the run ends where it does not hold and the budget leaves nothing.
-        """
-        certified = self.certified or self.known is None
-        if self.known is not None and not certified:
-            final = as_measured(self._state, *self._bounds(self.known))
-        else:
-            final = self._method.final(
-                self._problem, self._executor, self._state, duals_kept=self._duals_kept
-            )
-        confirmed = confirmed_status(status, final, self._criteria) or spent
-        if confirmed is not None:
-            seconds = self._seconds_before + self._clock() - self._began
-            state = replace(self._state, seconds=seconds)
-            return Run(state, confirmed, final, self._history.records(), certified, self.known)
-        # The rounds' own numbers were too good by rounding: ask more of them and continue.
-        self.known = None
-        tol = max(0.5 * self._target.tol, FINEST_TOL)
-        self._target, self._refuted = replace(self._target, tol=tol), True
-        # What was measured now takes the place of what looked better.
-        state = replace(
-            self._state, exact=True, best_primal=math.inf, best_dual=min(self._state.best_dual, final.dual)
-        )
-        self._state = state if self._of_duals else with_primal(state, final.W, final.primal)
-        self._rebuild()
-        return None
-
-    def _with_best(self, measured: Measurement) -> Measurement:
-        """Let the state that was measured remember the best W and dual point so far, this one included."""
-        before = with_best_of(measured.before, self._state)
-        if math.isfinite(measured.primal) and not self._of_duals:
-            before = with_primal(before, before.W if measured.W is None else measured.W, measured.primal)
-        if math.isfinite(measured.dual):
-            before = with_dual(before, measured.dual, measured.point)
-        return replace(measured, before=before)
-
-    def _bounds(self, measured: Measurement) -> tuple[float, float]:
-        """Return the smallest P and the largest D so far, of which the run can give both points.
-
-        A that blocks keep is as it is now.  What little D exceeds P by is rounding of the rounds' products.
-        """
-        if measured.stationarity is not None or not math.isfinite(measured.primal):
-            return measured.primal, measured.dual
-        primal = measured.primal if self._of_duals else measured.before.best_primal
-        dual = measured.dual if self._follows_duals else measured.before.best_dual
-        return primal, min(dual, primal) if math.isfinite(measured.dual) else measured.dual
-
-    def _rebuild(self) -> None:
-        """Recompute W, b and |A|^2 from A, where they follow it."""
-        if not self._follows_duals:
-            return
-        try:
-            self._state = self._method.rebuilt(self._problem, self._executor, self._state)
-        except DualsReplacedError as error:
-            self.go_on_after(error)
+        self.history.add(record)
+        return record
 
 
-def _due_for_rebuild(before: SolverState, after: SolverState) -> bool:
-    """Return whether W is to be rebuilt from A: from time to time, and as float64 begins.
-
-    What has drifted while A was float32 would otherwise be taken for the optimum.
-    """
-    return after.round % REBUILD_EVERY == 0 or after.exact != before.exact
+def _confirmed(status: Status, final: FinalValues, criteria: StoppingCriteria) -> Status | None:
+    """Let the final values decide whether a run is solved; None where it claimed so and is not."""
+    if status is Status.INTERRUPTED:
+        return status
+    if not final.finite:
+        return Status.NONFINITE
+    if is_solved(final.primal, final.dual, criteria, final.stationarity):
+        return Status.SOLVED
+    return None if status is Status.SOLVED else status
 
 
 def _go_on(callbacks: Sequence[Callback], record: IterationRecord, state: SolverState) -> bool:
     """Call every callback, also after one that said False."""
     answers = [callback(record, state) for callback in callbacks]
     return not any(isinstance(answer, bool | np.bool_) and not answer for answer in answers)
-
-
-def _record(
-    problem: Problem,
-    measured: Measurement,
-    bounds: tuple[float, float],
-    advance: Advance,
-    timer: RoundTimer,
-    moved: Traffic,
-    seconds: float,
-) -> IterationRecord:
-    primal, dual = bounds
-    gap = primal - dual
-    return IterationRecord(
-        round=measured.before.round,
-        passes=measured.before.passes + measured.passes + advance.passes,
-        seconds=seconds,
-        primal=primal,
-        dual=dual,
-        gap=gap,
-        relative_gap=relative_gap(gap, primal),
-        gap_kind=measured.gap_kind,
-        step=advance.step,
-        active=advance.active / problem.n,
-        seconds_products=timer.products,
-        seconds_kernels=timer.per_row,
-        seconds_waiting=timer.waiting,
-        bytes_sent=moved.bytes_sent,
-        bytes_received=moved.bytes_received,
-        bytes_read=moved.bytes_read,
-        memory_bytes=moved.memory_bytes,
-        workers=timer.workers,
-        activity=moved.workers,
-        stationarity=measured.stationarity,
-    )

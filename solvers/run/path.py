@@ -12,7 +12,7 @@ from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationEr
 from topline.solvers.kernels import KernelFeatures
 from topline.solvers.losses import Loss
 from topline.solvers.methods import method_named
-from topline.solvers.methods.quasi_newton import of_rows
+from topline.solvers.methods.quasi_newton import LbfgsMemory
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.api import solve
 
@@ -80,7 +80,8 @@ def regularisation_path(
 
 def _start_from(result: SolveResult) -> dict[str, Any]:
     if result.method == "lbfgs" or (result.method == "newton" and result.problem.form.smooth):
-        return {"state": SolverState(round=0, W=result.W, memory=of_rows(result.state.memory))}
+        rows = result.state.recalled(LbfgsMemory).rows
+        return {"state": replace(SolverState.at(result.W), memory=LbfgsMemory(rows=rows))}
     if result.A is None:
         raise UnsupportedCombinationError(
             f"{result.method} left no dual variables here that the next C could start from; leave executor "

@@ -39,7 +39,7 @@ from topline.solvers.methods import (
 from topline.solvers.methods.kernel_ascent import PICKED_ROWS
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.operations import OperationRunner, PutInside
-from topline.solvers.run.loop import Callback, Run, is_left_behind, iterate
+from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.run.problem_spec import ProblemSpec
 from topline.solvers.run.warm_start import AT_ZERO, Start, started
 from topline.solvers.run.zero_weights import risk_at_zero
@@ -182,12 +182,12 @@ def _rounds(task: Task, executor: Executor) -> Run:
     problem, risk, criteria, examples = task.problem, task.problem.risk, task.options.criteria, task.examples
     state = started(problem, executor, task.options.start, criteria.tol)
     if task.feature_map is not None:
-        state = replace(state, W=np.zeros(task.feature_map.shape(problem.d)))
+        state = state.with_point(W=np.zeros(task.feature_map.shape(problem.d)))
     state = _with_zero(task, replace(state, problem_key=task.key))
     method = task.method.method_for(problem, executor.blocks, task.options.seed)
     blocks: OperationRunner = executor
     at_will = kept_in_memory(examples.rows, 0, problem.n)
-    if is_left_behind(state) and problem.form.convex and isinstance(method, Lbfgs | Newton) and at_will:
+    if state.left_behind and problem.form.convex and isinstance(method, Lbfgs | Newton) and at_will:
         rows = np.ones(problem.n) if examples.weights is None else examples.weights
         method = SampledStep(method, criteria.tol, rows)
     if isinstance(risk, AverageTopK):

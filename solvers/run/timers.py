@@ -11,26 +11,26 @@ from topline.solvers.core.traffic import Traffic
 from topline.solvers.operations import Ascend, OperationRunner
 
 
-class Left(NamedTuple):
+class Budget(NamedTuple):
     """Passes and seconds that a run may still take."""
 
     passes: int
     seconds: float | None
 
     @property
-    def nothing(self) -> bool:
+    def exhausted(self) -> bool:
         """Whether there are not enough for one pass."""
         return self.passes < 1 or (self.seconds is not None and self.seconds <= 0.0)
 
 
 class RoundTimer:
-    """Runs the requests of one round within what is left, and counts the time that they took.
+    """Runs the requests of one round within the budget, and counts the time that they took.
 
     `passes` is where the run stands.
     """
 
-    def __init__(self, executor: OperationRunner, left: Callable[[int], Left]) -> None:
-        self._executor, self._left = executor, left
+    def __init__(self, executor: OperationRunner, budget: Callable[[int], Budget]) -> None:
+        self._executor, self._budget = executor, budget
         self.passes = 0
         self.products = self.per_row = self.waiting = 0.0
 
@@ -43,7 +43,7 @@ class RoundTimer:
         """Run a request; what is not products or per-row work of a busy worker is waiting."""
         began = time.perf_counter()
         if isinstance(request, Ascend):
-            left = self._left(self.passes)
+            left = self._budget(self.passes)
             request = replace(request, most_passes=left.passes, seconds=left.seconds)
         stats = self._executor.run(request)
         busy = (stats.seconds_products + stats.seconds_kernels) / self._executor.workers

@@ -12,7 +12,7 @@ from topline.solvers.core.state import SolverState
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.executors import DualRows, Executor
 from topline.solvers.methods.certificate import rebuild
-from topline.solvers.methods.dual_ascent import warm_memory
+from topline.solvers.methods.dual_ascent import AscentMemory, NearStart
 from topline.solvers.operations import OperationRunner
 from topline.solvers.typing import FloatArray
 
@@ -43,7 +43,7 @@ def started(problem: Problem, executor: Executor, start: Start, tol: float) -> S
         return state
     executor.load_duals(duals)
     # They come with the step that the state was waiting to see applied.
-    return replace(state, pending_step=None)
+    return state.with_point(pending_step=None)
 
 
 def _state_of_duals(
@@ -55,8 +55,8 @@ def _state_of_duals(
     Rows of another loss or of other weights may lie outside their domain, where D bounds nothing: each is
     put at the nearest point of it.  W(A) grows as 1/lam, so that after a step to a smaller lam the whole of A
     is often worse than nothing: the best s of D(s A) >= s b - s^2/2 (lam |W(A)|^2 + gamma aa) is taken.
-    `near` is whether A is that of nearly the same problem, which dual ascent then goes about otherwise, until
-    the gap is within `tol`.
+    `near` is whether A is that of nearly the same problem, for which dual ascent uses shorter first rounds,
+    until the gap is within `tol`.
     """
     with_mass = 0
 
@@ -75,20 +75,23 @@ def _state_of_duals(
     state = state_of_best_multiple(problem, executor, shrink)
     if not near or not state.W.any():
         return state
-    return replace(state, memory=warm_memory(problem, tol, with_mass / problem.n, blocks=executor.blocks))
+    near_start = NearStart.of(problem, tol, with_mass / problem.n, executor.blocks)
+    return replace(state, memory=AscentMemory(near=near_start))
 
 
 def state_of_best_multiple(
     problem: Problem, executor: OperationRunner, shrink: Callable[[float], None]
 ) -> SolverState:
     """Return the state of the best multiple of the A that the blocks hold; `shrink` makes A that one."""
-    W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, SolverState.start(problem), inside=True)
+    W, conjugate_mean, mean_sq_dual = rebuild(
+        problem, executor, SolverState.start(problem).point, inside=True
+    )
     square = problem.lam * squared_norm(W) + problem.smoothing * mean_sq_dual
     if conjugate_mean < square:
         share = max(conjugate_mean / square, 0.0)
         shrink(share)
         W, conjugate_mean, mean_sq_dual = share * W, share * conjugate_mean, share * share * mean_sq_dual
-    return SolverState(round=0, W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual, passes=1)
+    return replace(SolverState.at(W, conjugate_mean, mean_sq_dual), passes=1)
 
 
 def checked_duals(part: DualRows) -> DualRows:

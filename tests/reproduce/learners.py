@@ -101,7 +101,7 @@ class FromSoftmax:
         for C, W in zip(Cs, starts, strict=True):
             result = solve(
                 X, y, TruncatedTopKEntropy(self.k), 1.0 / (C * len(y)), method="lbfgs", m=m, tol=budget.tol,
-                max_passes=budget.passes, state=SolverState(round=0, W=W),
+                max_passes=budget.passes, state=SolverState.at(W),
             )  # fmt: skip
             found.append(result.W)
         return found

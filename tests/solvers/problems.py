@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from topline import (
@@ -17,6 +19,7 @@ from topline import (
     exponential,
     linear,
 )
+from topline.solvers.core.codec import decoded, encoded
 from topline.solvers.core.inputs import LabelledRows
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.executors import SerialExecutor
@@ -74,6 +77,13 @@ class Requests(SerialExecutor):
     def run(self, request):
         self.seen.append(request)
         return super().run(request)
+
+
+def stored(state):
+    """Return a state as a checkpoint gives it back."""
+    plain, arrays = encoded(state)
+    arrays = {name: np.array(array, order="C") for name, array in arrays.items()}
+    return decoded(json.loads(json.dumps(plain)), arrays)
 
 
 def loss_name(loss):

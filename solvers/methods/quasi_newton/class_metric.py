@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,9 +26,14 @@ from scipy.linalg import lapack
 
 from topline.solvers.core.problem import Problem, relative_gap
 from topline.solvers.methods.base import Measurement
+from topline.solvers.methods.quasi_newton.memory import (
+    ClassBlocks,
+    LbfgsMemory,
+    Openness,
+    RowMoments,
+)
 from topline.solvers.methods.quasi_newton.parts import WHOLE, Parts, quotient
 from topline.solvers.methods.quasi_newton.row_metric import (
-    MOMENTS,
     are_open,
     open_rows,
     wants_classes,
@@ -37,15 +41,6 @@ from topline.solvers.methods.quasi_newton.row_metric import (
 from topline.solvers.operations import VertexSums
 from topline.solvers.typing import Float64Array
 
-#: Names in `SolverState.memory` of the inverses of the H_j; of how open the classes are, with the share of
-#: the rows that are open and the passes and relative gap at which the H_j were found, or the run began; of
-#: what the next evaluation is asked for; and of how open all classes together were then.
-CLASSES = _INVERSES, _OPEN, _ASKED, _THEN = (
-    "metric.inverses",
-    "metric.open",
-    "metric.asked",
-    "metric.open_then",
-)
 #: Rows are left out whose o_ij is at most this share of the mean.
 _LEAST = 0.4
 #: Passes before the H_j are found, to which come what they cost, and how many times as many there are before
@@ -80,11 +75,11 @@ class ClassMetric:
     scale: float | Float64Array = 1.0
 
     @classmethod
-    def of(cls, problem: Problem, memory: Mapping[str, Float64Array]) -> ClassMetric | None:
-        """Return the metric that the memory holds, None where there is none."""
-        if _INVERSES not in memory:
+    def of(cls, problem: Problem, blocks: ClassBlocks) -> ClassMetric | None:
+        """Return the metric of blocks that are known, None where none are."""
+        if blocks.inverses is None:
             return None
-        return cls(memory[_INVERSES], problem.lam, problem.form.family.balanced)
+        return cls(blocks.inverses, problem.lam, problem.form.family.balanced)
 
     def fitted(self, step: Float64Array, change: Float64Array, parts: Parts = WHOLE) -> ClassMetric:
         """Return the metric, scaled as far as what the gradient changed by along a step is beyond trust."""
@@ -100,33 +95,25 @@ class ClassMetric:
         return np.ascontiguousarray(self.scale * product)
 
 
-def with_least_openness(
-    problem: Problem, memory: Mapping[str, Float64Array], measured: Measurement
-) -> dict[str, Float64Array]:
-    """Return the memory with the o_ij from which on rows are summed in the next evaluation, where that pays.
+def with_asked(problem: Problem, memory: LbfgsMemory, measured: Measurement) -> ClassBlocks:
+    """Return the blocks with the o_ij from which on the next evaluation sums rows, where that pays.
 
     It pays where the fall of the gap since the H_j were found says that many passes are to come.
     """
-    known = dict(memory)
-    if _OPEN not in memory or MOMENTS not in memory:
-        return known
-    *openness, share, found, gap_then = memory[_OPEN]
-    passes = measured.before.passes
-    cost = SUM * share * problem.d + INVERSE * problem.d**2 / problem.n
+    blocks, openness = memory.classes, memory.classes.openness
+    if openness is None or memory.rows.moments is None:
+        return blocks
+    since = measured.before.passes - openness.passes
+    cost = SUM * openness.rows * problem.d + INVERSE * problem.d**2 / problem.n
     # A start elsewhere than at W = 0, and rows that come apart, have no metric before.
-    first = _FIRST if _INVERSES in memory or are_open(problem, measured.stats) else 0.0
-    wait = 0.0 if _have_changed(memory, sum(openness)) else (_TIMES - 1.0) * found + first
-    to_go = passes_to_go(passes - found, gap_then, _gap(measured), measured.tol)
-    if passes - found < wait + cost or to_go < cost:
-        return known
-    return known | {_ASKED: _LEAST * np.array(openness) / problem.n}
-
-
-def _have_changed(memory: Mapping[str, Float64Array], openness: float) -> bool:
-    """Return whether the rows are much more or less open than when the H_j were found."""
-    # A state of an earlier version does not say.
-    then = float(memory[_THEN][0]) if _THEN in memory else openness
-    return not then / _CHANGED <= openness <= then * _CHANGED
+    first = _FIRST if blocks.inverses is not None or are_open(problem, measured.stats) else 0.0
+    total = sum(openness.classes.tolist())
+    changed = not openness.total / _CHANGED <= total <= openness.total * _CHANGED
+    wait = 0.0 if changed else (_TIMES - 1.0) * openness.passes + first
+    to_go = passes_to_go(since, openness.gap, _gap(measured), measured.tol)
+    if since < wait + cost or to_go < cost:
+        return blocks
+    return replace(blocks, asked=_LEAST * openness.classes / problem.n)
 
 
 def passes_to_go(passes: float, gap_then: float, gap: float, tol: float) -> float:
@@ -140,44 +127,39 @@ def _gap(measured: Measurement) -> float:
     return max(relative_gap(measured.primal - measured.dual, measured.primal), sys.float_info.epsilon)
 
 
-def least_openness(memory: Mapping[str, Float64Array]) -> Float64Array | None:
-    """Return from which o_ij on (m,) rows are to be summed in this evaluation, None where none are."""
-    return memory.get(_ASKED)
-
-
 def with_openness(problem: Problem, measured: Measurement) -> Measurement:
     """Return a measurement that remembers how open the classes are."""
     before, stats = measured.before, measured.stats
     if stats.openness is None or not wants_classes(problem):
         return measured
-    found, gap_then = before.memory[_OPEN][-2:] if _OPEN in before.memory else (0.0, _gap(measured))
-    seen = np.array([*stats.openness, open_rows(problem, stats), found, gap_then])
-    first = {} if _OPEN in before.memory else {_THEN: stats.openness.sum(keepdims=True)}
-    return replace(measured, before=replace(before, memory={**before.memory, **first, _OPEN: seen}))
+    memory, rows = before.recalled(LbfgsMemory), open_rows(problem, stats)
+    seen = memory.classes.openness
+    if seen is None:
+        seen = Openness(stats.openness, rows, 0.0, _gap(measured), float(stats.openness.sum()))
+    blocks = replace(memory.classes, openness=replace(seen, classes=stats.openness, rows=rows))
+    return replace(measured, before=replace(before, memory=replace(memory, classes=blocks)))
 
 
-def with_classes(
-    problem: Problem, memory: Mapping[str, Float64Array], measured: Measurement
-) -> dict[str, Float64Array]:
-    """Return the memory with the H_j at a point that was stepped to, where they were summed."""
-    known, stats = {name: array for name, array in memory.items() if name != _ASKED}, measured.stats
-    if stats.moments is None or stats.openness is None:
-        return known
-    known[_OPEN] = np.array([*memory[_OPEN][:-2], measured.before.passes, _gap(measured)])
-    known[_THEN] = stats.openness.sum(keepdims=True)
-    inverses = inverses_of(problem, memory[MOMENTS], stats.openness, stats.moments)
-    return known if inverses is None else {**known, _INVERSES: inverses}
+def with_classes(problem: Problem, memory: LbfgsMemory, measured: Measurement) -> ClassBlocks:
+    """Return the H_j at a point that was stepped to, where they were summed."""
+    stats, C = measured.stats, memory.rows.moments
+    blocks, openness = replace(memory.classes, asked=None), memory.classes.openness
+    if stats.moments is None or stats.openness is None or openness is None or C is None:
+        return blocks
+    openness = replace(
+        openness, passes=measured.before.passes, gap=_gap(measured), total=float(stats.openness.sum())
+    )
+    inverses = inverses_of(problem, C, stats.openness, stats.moments)
+    known = blocks.inverses if inverses is None else inverses
+    return replace(blocks, openness=openness, inverses=known)
 
 
-def alike_classes(
-    problem: Problem, memory: Mapping[str, Float64Array], stats: VertexSums
-) -> dict[str, Float64Array]:
-    """Return what to remember where all rows are open, which makes the H_j alike: by C alone."""
-    if MOMENTS not in memory or stats.openness is None or not are_open(problem, stats):
-        return {}
-    C, openness = memory[MOMENTS], stats.openness.mean(keepdims=True)
-    inverses = inverses_of(problem, C, openness, np.zeros((1, *C.shape)), share=1.0)
-    return {} if inverses is None else {_INVERSES: inverses}
+def alike_classes(problem: Problem, rows: RowMoments, stats: VertexSums) -> Float64Array | None:
+    """Return the inverses (1, d, d) by C alone where all rows are open, which makes the H_j alike."""
+    if rows.moments is None or stats.openness is None or not are_open(problem, stats):
+        return None
+    C, openness = rows.moments, stats.openness.mean(keepdims=True)
+    return inverses_of(problem, C, openness, np.zeros((1, *C.shape)), share=1.0)
 
 
 def inverses_of(

@@ -9,70 +9,67 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topline.solvers.core.problem import Problem, relative_gap
 from topline.solvers.methods.base import Measurement
-from topline.solvers.methods.quasi_newton.best_parts import VALUES
 from topline.solvers.methods.quasi_newton.class_metric import (
-    CLASSES,
     INVERSE,
     SUM,
     inverses_of,
     passes_to_go,
 )
-from topline.solvers.methods.quasi_newton.row_metric import MOMENTS, wants_classes
+from topline.solvers.methods.quasi_newton.memory import ClassBlocks, LbfgsMemory, Turns
+from topline.solvers.methods.quasi_newton.row_metric import wants_classes
 from topline.solvers.typing import Float64Array
-
-_INVERSES, _, _ASKED, _ = CLASSES
-#: Name in `SolverState.memory` of the passes and the gaps at which each H_j was found, or the run began.
-TURNS = "metric.turns"
 
 
 def with_renewed(
     problem: Problem,
-    memory: Mapping[str, Float64Array],
+    memory: LbfgsMemory,
     measured: Measurement,
     off: NDArray[np.bool_],
     waits: NDArray[np.bool_],
-) -> tuple[dict[str, Float64Array], NDArray[np.bool_]]:
-    """Return the memory with the H_j of those classes that set `off` from where they were summed, and which.
+) -> tuple[ClassBlocks, NDArray[np.bool_]]:
+    """Return the blocks with the H_j of those classes that set `off` from where they were summed, and which.
 
     A class that `waits` for a step that is good enough is to have its own there.
     """
-    known, stats = dict(memory), measured.stats
-    none = np.zeros_like(off)
+    blocks, stats, none = memory.classes, measured.stats, np.zeros_like(off)
     if not wants_classes(problem):
-        return known, none
-    if TURNS not in memory:
+        return blocks, none
+    turns, asked = blocks.turns, blocks.asked
+    if turns is None:
         gaps = _gaps(problem, measured)
-        known[TURNS] = np.array([np.zeros_like(gaps), gaps])
-    asked = known.pop(_ASKED, None)
+        turns = Turns(np.zeros_like(gaps), gaps)
+    blocks = replace(blocks, turns=turns, asked=None)
     if asked is None or stats.moments is None or stats.openness is None:
-        return known, none
+        return blocks, none
     here = off & np.isfinite(asked)
     if (waits & np.isfinite(asked)).any():
-        known[_ASKED] = np.where(waits, asked, math.inf)
+        blocks = replace(blocks, asked=np.where(waits, asked, math.inf))
     if not here.any():
-        return known, none
-    now = np.array([np.full_like(asked, measured.before.passes), _gaps(problem, measured)])
-    known[TURNS] = np.where(here, now, known[TURNS])
-    inverses = _merged(problem, known, stats.openness, stats.moments, here)
-    return (known, none) if inverses is None else ({**known, _INVERSES: inverses}, here)
+        return blocks, none
+    passes = np.where(here, float(measured.before.passes), turns.passes)
+    blocks = replace(blocks, turns=Turns(passes, np.where(here, _gaps(problem, measured), turns.gaps)))
+    inverses = _merged(problem, memory, stats.openness, stats.moments, here)
+    return (blocks, none) if inverses is None else (replace(blocks, inverses=inverses), here)
 
 
 def _merged(
     problem: Problem,
-    memory: Mapping[str, Float64Array],
+    memory: LbfgsMemory,
     openness: Float64Array,
     moments: Float64Array,
     here: NDArray[np.bool_],
 ) -> Float64Array | None:
     """Return the inverses with those of some classes anew, others by C alone where there were none."""
-    C, others = memory[MOMENTS], memory.get(_INVERSES)
+    C, others = memory.rows.moments, memory.classes.inverses
+    if C is None:
+        return None
     some = inverses_of(problem, C, openness[here], moments[here], share=0.0)
     if here.all() or some is None:
         return some
@@ -85,30 +82,32 @@ def _merged(
     return inverses
 
 
-def with_asked(
-    problem: Problem, memory: dict[str, Float64Array], measured: Measurement, off: NDArray[np.bool_]
-) -> dict[str, Float64Array]:
-    """Return the memory with what the next evaluation is asked for: the H_j of classes whose turn it is.
+def with_turns(
+    problem: Problem, memory: LbfgsMemory, measured: Measurement, off: NDArray[np.bool_]
+) -> ClassBlocks:
+    """Return the blocks with what the next evaluation is asked for: the H_j of classes whose turn it is.
 
     That pays for a class where the fall of its gap since its H_j was found says that many passes are to come.
     """
-    if TURNS not in memory or MOMENTS not in memory:
-        return memory
-    found, gaps_then = memory[TURNS]
-    since, gaps, tol = measured.before.passes - found, _gaps(problem, measured), measured.tol / problem.m
+    blocks, C, turns = memory.classes, memory.rows.moments, memory.classes.turns
+    if turns is None or C is None:
+        return blocks
+    since, gaps = measured.before.passes - turns.passes, _gaps(problem, measured)
+    tol = measured.tol / problem.m
     cost = (SUM * problem.d + INVERSE * problem.d**2 / problem.n) / problem.m
-    numbers = zip(since.tolist(), gaps_then.tolist(), gaps.tolist(), strict=True)
+    numbers = zip(since.tolist(), turns.gaps.tolist(), gaps.tolist(), strict=True)
     to_go = np.array([passes_to_go(*of_class, tol) for of_class in numbers])
     pays = off & (since >= cost * np.count_nonzero(off & (gaps > tol))) & (to_go >= cost)
     if not pays.any():
-        return memory
+        return blocks
     # With (1/n) sum_i x_i x_i^T at most its trace, what is left out is at most lam.
-    least = problem.lam / max(float(np.trace(memory[MOMENTS])), sys.float_info.min)
-    return {**memory, _ASKED: np.where(pays, least, memory.get(_ASKED, math.inf))}
+    least = problem.lam / max(float(np.trace(C)), sys.float_info.min)
+    return replace(blocks, asked=np.where(pays, least, math.inf if blocks.asked is None else blocks.asked))
 
 
 def _gaps(problem: Problem, measured: Measurement) -> Float64Array:
     """Return what every class adds to the relative gap."""
-    gaps = measured.before.memory[VALUES][1] / (2.0 * problem.lam)
-    relative = [relative_gap(gap, measured.primal) for gap in gaps.tolist()]
+    best = measured.before.recalled(LbfgsMemory).best
+    steepness = np.full(problem.m, math.inf) if best is None else best.steepness
+    relative = [relative_gap(gap, measured.primal) for gap in (steepness / (2.0 * problem.lam)).tolist()]
     return np.maximum(relative, sys.float_info.epsilon)

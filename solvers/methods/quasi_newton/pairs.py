@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods.quasi_newton.parts import NONE, WHOLE, Parts, chosen, quotient
 from topline.solvers.typing import Float64Array
@@ -17,10 +17,6 @@ from topline.solvers.typing import Float64Array
 #: for so many examples, lest the product with them takes longer than a pass.
 _PAIRS = 10, 80
 _NUMBERS, _EXAMPLES = 1 << 22, 64
-#: Names in `SolverState.memory` of the pairs and of their curvatures.
-_STEPS = tuple(f"step_{i}" for i in range(_PAIRS[1]))
-_CHANGES = tuple(f"change_{i}" for i in range(_PAIRS[1]))
-CURVATURES = "curvatures"
 #: A pair that changed the gradient by so many times what a later Hessian says no longer holds.
 _FALLEN = 4.0
 #: A pair whose curvature is below this share of the sizes is rounding.
@@ -37,6 +33,7 @@ class Metric(Protocol):
         """Return the product of the inverse with V (d, m)."""
 
 
+@stored
 @dataclass(frozen=True, eq=False)
 class Pairs:
     """The inverse Hessian of L-BFGS (J. Nocedal, Math. Comp. 35, 1980), as a product with it.
@@ -49,27 +46,6 @@ class Pairs:
     changes: tuple[Float64Array, ...] = ()
     curvatures: tuple[Float64Array, ...] = ()
     parts: Parts = WHOLE
-
-    @classmethod
-    def of(cls, memory: Mapping[str, Float64Array], parts: Parts = WHOLE) -> Pairs:
-        """Return what `to_memory` was made from; what else is in the mapping is left alone."""
-        curvatures = memory.get(CURVATURES, np.empty(0))
-        count = len(curvatures)
-        return cls(
-            tuple(memory[name] for name in _STEPS[:count]),
-            tuple(memory[name] for name in _CHANGES[:count]),
-            tuple(curvatures.reshape(count, -1)) if count else (),
-            parts,
-        )
-
-    def to_memory(self) -> dict[str, Float64Array]:
-        """Return the arrays by name."""
-        named = {
-            **dict(zip(_STEPS, self.steps, strict=False)),
-            **dict(zip(_CHANGES, self.changes, strict=False)),
-        }
-        curvatures = np.array(self.curvatures)
-        return named | {CURVATURES: curvatures if self.parts.apart else curvatures.ravel()}
 
     @property
     def known(self) -> NDArray[np.bool_]:
@@ -99,7 +75,7 @@ class Pairs:
             found = found.with_pair(chosen(kept, step, NONE), chosen(kept, change, NONE), len(self.steps))
         return found
 
-    def that_hold(self, metric: Metric) -> Pairs:
+    def consistent_with(self, metric: Metric) -> Pairs:
         """Return those whose curvature has not fallen since by much, as a metric of now has it, and the last.
 
         Where a loss has fallen by orders of magnitude, so has its Hessian.

@@ -17,20 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import blas
 
+from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem, inner
 from topline.solvers.jit_cache import jit
 from topline.solvers.methods.line_search import Bracket
 from topline.solvers.operations import VertexSums
 from topline.solvers.typing import Float64Array
 
-#: Numbers of a line search, as `Bracket.to_array` gives them.
-_OF_A_LINE = 8
 #: The share of a first step that was too long which the next one has at least.
 _LEAST_SHARE = 0.1
 #: Steps of Newton's method that find the least value of a model.
 _MODEL_STEPS = 12
 
 
+@stored
 @dataclass(frozen=True)
 class Parts:
     """What is minimised by itself: the columns of W (d, m) where they are `apart`, else W.
@@ -105,6 +105,7 @@ def chosen(parts: NDArray[np.bool_], V: Float64Array, W: Float64Array) -> Float6
     return np.where(parts, V, W) if parts.any() else W
 
 
+@stored
 @dataclass(frozen=True)
 class Lines:
     """A line search for every part.
@@ -116,19 +117,9 @@ class Lines:
     brackets: tuple[Bracket, ...]
 
     @classmethod
-    def of(cls, values: Float64Array) -> Lines:
-        """Return what `to_array` was made from."""
-        return cls(tuple(Bracket.of(line) for line in values.reshape(-1, _OF_A_LINE)))
-
-    @classmethod
     def start(cls, values: Float64Array, slopes: Float64Array, steps: Float64Array) -> Lines:
         """Begin with a first step of every part; one that is at rest has the slope 0."""
         return cls(tuple(map(Bracket.start, values.tolist(), slopes.tolist(), steps.tolist())))
-
-    def to_array(self) -> Float64Array:
-        """Return the numbers, (8,) of one part or (m, 8)."""
-        lines = np.array([line.to_array() for line in self.brackets])
-        return lines[0] if len(lines) == 1 else lines
 
     @property
     def steps(self) -> Float64Array:

@@ -10,7 +10,6 @@ and one decomposition serves every round.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,18 +17,11 @@ from scipy.linalg import eigh
 
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
+from topline.solvers.methods.quasi_newton.memory import LbfgsMemory, RowMoments
 from topline.solvers.methods.quasi_newton.parts import WHOLE, Parts, quotient
 from topline.solvers.operations import Runner, SumMoments, VertexSums
 from topline.solvers.typing import Float64Array
 
-#: Names in `SolverState.memory` of the eigenvectors of C, of its eigenvalues, of what says that a step by
-#: them led astray, and of C itself where the metric of classes needs it.
-METRIC = _BASIS, _SPECTRUM, _MISLED, MOMENTS = (
-    "metric.basis",
-    "metric.spectrum",
-    "metric.misled",
-    "metric.moments",
-)
 #: Rows of the sample for each column.
 _ROWS_A_COLUMN = 5
 #: The sample is as large as this share of n m / d where that is more, whose sum costs an eighth of a pass;
@@ -72,14 +64,16 @@ class RowMetric:
     scale: float = 1.0
 
     @classmethod
-    def of(cls, problem: Problem, memory: Mapping[str, Float64Array], stats: VertexSums) -> RowMetric | None:
-        """Return the metric at the point of an answer, None where the memory holds no C."""
-        if _BASIS not in memory or stats.openness is None or not are_open(problem, stats):
+    def of(cls, problem: Problem, rows: RowMoments, stats: VertexSums) -> RowMetric | None:
+        """Return the metric at the point of an answer, None where C is not decomposed."""
+        if rows.basis is None or rows.spectrum is None:
+            return None
+        if stats.openness is None or not are_open(problem, stats):
             return None
         openness = stats.openness / problem.n
         openness = np.maximum(openness, _OPEN * float(openness.max()))
         balanced = problem.form.family.balanced
-        return cls(memory[_BASIS], memory[_SPECTRUM], openness, problem.lam, balanced)
+        return cls(rows.basis, rows.spectrum, openness, problem.lam, balanced)
 
     def fitted(self, step: Float64Array, change: Float64Array, parts: Parts = WHOLE) -> RowMetric:
         """Return the metric with the scale that explains best what the gradient changed by along a step."""
@@ -114,8 +108,7 @@ class RowMetric:
 
 def wants_metric(problem: Problem, state: SolverState, stats: VertexSums) -> bool:
     """Return whether C is to be made: at the first point of a run, so that no later budget decides on it."""
-    known = {_BASIS, _MISLED, MOMENTS} & state.memory.keys()
-    if state.round > 0 or known or stats.openness is None:
+    if state.round > 0 or state.recalled(LbfgsMemory).rows.known or stats.openness is None:
         return False
     return wants_classes(problem) or (_worth_it(problem) and are_open(problem, stats))
 
@@ -143,23 +136,23 @@ def are_open(problem: Problem, stats: VertexSums) -> bool:
     return open_rows(problem, stats) >= _SPREAD
 
 
-def find_metric(problem: Problem, run: Runner) -> dict[str, Float64Array]:
-    """Sum C over a sample of the rows, one pass; return what to remember, nothing where blocks have no C."""
+def find_moments(problem: Problem, run: Runner) -> RowMoments | None:
+    """Sum C over a sample of the rows, one pass; return None where blocks have no C."""
     n, d, m = problem.n, problem.d, problem.m
     classes = wants_classes(problem)
     rows = max(_ROWS_A_COLUMN * d, (_SHARE_THAT_STANDS if classes else _SHARE) * n * m / d)
     stats = run(SumMoments(max(1, round(n / rows))))
     if stats.total is None:
-        return {}
+        return None
     moments = stats.total / max(stats.rows, 1)
     if not np.isfinite(moments).all():
         # Squares of float32 overflow where the features themselves do not.
-        return {_MISLED: np.ones(1)}
-    found = {MOMENTS: moments.copy()} if classes else {}
+        return RowMoments(misled=True)
+    found = RowMoments(moments=moments.copy() if classes else None)
     if not _worth_it(problem):
         return found
     spectrum, basis = eigh(moments, driver="evd", overwrite_a=True, check_finite=False)
-    return found | {_BASIS: np.ascontiguousarray(basis), _SPECTRUM: np.maximum(spectrum, 0.0)}
+    return replace(found, basis=np.ascontiguousarray(basis), spectrum=np.maximum(spectrum, 0.0))
 
 
 def misled(problem: Problem, stats: VertexSums) -> bool:
@@ -168,16 +161,6 @@ def misled(problem: Problem, stats: VertexSums) -> bool:
     Where the classes come apart such a step goes far along directions that hardly any row has a say in.
     """
     return open_rows(problem, stats) < _ASTRAY
-
-
-def without_metric(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
-    """Return what is remembered besides, and that none of all rows is wanted."""
-    return {name: array for name, array in memory.items() if name not in METRIC[:2]} | {_MISLED: np.ones(1)}
-
-
-def of_rows(memory: Mapping[str, Float64Array]) -> dict[str, Float64Array]:
-    """Return what is remembered of the rows alone: it serves every other lam."""
-    return {name: memory[name] for name in METRIC if name in memory}
 
 
 def arrays_of_metric(problem: Problem) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
-from topline.solvers.methods.quasi_newton.best_parts import STALLED, VALUES
+from topline.solvers.methods.quasi_newton.memory import STALLED, LbfgsMemory
 from topline.solvers.methods.quasi_newton.pairs import Metric, Pairs, most_pairs
 from topline.solvers.methods.quasi_newton.parts import NONE, Lines, Parts, chosen, gradient_steps
 from topline.solvers.typing import Float64Array
@@ -46,13 +45,13 @@ class Searches:
     @classmethod
     def of(cls, problem: Problem, before: SolverState, values: Float64Array, gradient: Float64Array) -> Self:
         """Return them after an evaluation that gave P of the parts, and the gradient."""
-        memory, parts, exact = before.memory, Parts.of(problem), before.exact
-        pairs = Pairs.of(memory, parts)
+        memory, parts, exact = before.recalled(LbfgsMemory), Parts.of(problem), before.point.exact
+        pairs, line = memory.pairs or Pairs(parts=parts), memory.line
         rest = lost = np.zeros(len(values), dtype=np.bool_)
         taken, lines = ~rest, Lines.start(values, np.zeros_like(values), np.ones_like(values))
-        if "line" in memory:
-            lines = Lines.of(memory["line"])
-            rested, slopes = lines.slopes == 0.0, parts.inner(gradient, memory["direction"])
+        if line is not None:
+            lines = line.lines
+            rested, slopes = lines.slopes == 0.0, parts.inner(gradient, line.direction)
             taken = rested | lines.accept(values, slopes)
             lines = lines.after(values, slopes, taken)
             # A shorter step promises less than sums of float32 products tell.
@@ -61,8 +60,8 @@ class Searches:
             stalled = taken & (lines.values - values <= STALLED * np.abs(values)) & (not exact)
             rest, lost = rested | vain | stalled, (vain & pairs.known) | (rested & (lines.trials > 0))
             if taken.any():
-                step = chosen(taken, before.W - memory["base"], NONE)
-                change = chosen(taken, gradient - memory["gradient"], NONE)
+                step = chosen(taken, before.W - line.base, NONE)
+                change = chosen(taken, gradient - line.gradient, NONE)
                 pairs = pairs.with_pair(step, change, most_pairs(problem))
             pairs = pairs.of_parts(~vain)
         rounding = _ROUNDING if exact else _ROUNDING_FLOAT32
@@ -80,11 +79,11 @@ class Searches:
         """The parts that set off in another direction."""
         return self.taken & ~self.rest
 
-    def are_over(self, memory: Mapping[str, Float64Array], *, exact: bool) -> bool:
+    def are_over(self, memory: LbfgsMemory, *, exact: bool) -> bool:
         """Return whether no part goes on, or those that float32 cannot move have most of the gap."""
-        if exact or not self.rest.any():
+        if exact or memory.best is None or not self.rest.any():
             return bool(self.rest.all())
-        gaps = memory[VALUES].reshape(3, -1)[1]
+        gaps = memory.best.steepness
         return bool(self.rest.all() or gaps[self.rest].sum() >= gaps[~self.rest].sum())
 
 

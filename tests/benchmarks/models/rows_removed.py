@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from topline import MaxHinge, SerialExecutor, Softmax, TopKHinge, solve
 from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.operations import Evaluate, FindSelectedVertices, FindVertices, Operation, Rebuild
-from topline.solvers.run import left_behind
 
 SETS = ("googlenet", "usps", "letter", "satimage")
 LOSSES = {"max_hinge": MaxHinge(), "topk_hinge": TopKHinge(5), "softmax": Softmax()}
@@ -82,7 +81,7 @@ def counted(
 def start_from(before: SolveResult, kept: Any) -> dict[str, Any]:
     """Return what `solve` starts from that goes on without some rows."""
     if before.A is None:
-        return {"state": left_behind(SolverState(round=0, W=before.W))}
+        return {"state": replace(SolverState.at(before.W), left_behind=True)}
     return {"duals": [(0, len(kept), before.A[kept])], "duals_near": True}
 
 

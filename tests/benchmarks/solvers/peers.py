@@ -168,7 +168,7 @@ def goal_for(data: DataSet, loss: str, lam_n: float, options: Options) -> float:
         data.X, data.y, LOSSES[loss], lam_n / len(data.y), tol=TIGHT_GAP, max_passes=MANY_PASSES,
         time_limit=options.budget,
     )  # fmt: skip
-    return min(tight.primal, tight.state.best_primal) * (1.0 + GAP)
+    return min(tight.primal, tight.state.best.primal) * (1.0 + GAP)
 
 
 def run_ours(data: DataSet, loss: Any, lam_n: float, method: str, options: Options) -> Outcome:

@@ -17,7 +17,7 @@ from topline.pipeline.training.checkpointing import SAVING_SHARE, Pace, written_
 from topline.pipeline.training.saved_state import RunPlace, find_checkpoint, save_state
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.state import Point, SolverState
 from topline.solvers.executors import Executor
 from topline.solvers.operations import FindVertices
 from topline.storage.arrays import duals
@@ -55,7 +55,7 @@ def bound(executor: Executor) -> Executor:
 def saved(
     place: RunPlace, executor: Executor, round_: int, pending_step: PendingStep | None = None
 ) -> Checkpoint:
-    save_state(place, SolverState(round=round_, W=W), written_where_held(executor, pending_step))
+    save_state(place, SolverState(Point(round_, W)), written_where_held(executor, pending_step))
     found = find_checkpoint(place)
     assert found is not None
     return found

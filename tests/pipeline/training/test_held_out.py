@@ -18,8 +18,7 @@ from topline.pipeline.telemetry import view_run
 from topline.pipeline.training import held_out, train
 from topline.pipeline.training.held_out import HeldOutRows, Watch
 from topline.pipeline.training.plan import plan_training
-from topline.solvers.core.best import with_primal
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.state import Best, Point, SolverState
 from topline.storage.datasets import Dataset
 from topline.storage.errors import IntegrityError
 from topline.storage.runs import read_history
@@ -88,13 +87,13 @@ def test_looks_come_ever_more_rarely_and_take_a_hundredth_of_the_time(tmp_path: 
             return super().accuracy(W)
 
     watch = Watch(Slow(rows.rows), clock=lambda: now[0])
-    state = with_primal(SolverState(round=3, W=np.ones((D, M))), np.eye(D)[:, :M], 0.5)
+    state = SolverState(Point(3, np.ones((D, M))), Best(0.5, np.eye(D)[:, :M]))
     looks = []
     while now[0] < 60.0:
         if watch.look(state):
             looks.append(now[0])
         now[0] += 0.05
-    assert watch.look(SolverState(round=0, W=np.zeros((D, M)))) == {}
+    assert watch.look(SolverState.at(np.zeros((D, M)))) == {}
     assert looks[0] == pytest.approx(1.0, abs=0.1)
     ratios = np.divide(looks[1:], looks[:-1])
     assert ratios.min() >= held_out.LONGER * 0.99

@@ -126,7 +126,7 @@ def test_frank_wolfe_goes_on_from_w_while_all_rows_are_there(store: Store) -> No
     problem = plan.problem
     state = plan.start.state
     # D n / C is what A alone makes: zeros add nothing to it.
-    assert problem.dual(state.W, state.conjugate_mean, 0.0) * len(plan.rows) == pytest.approx(
+    assert problem.dual(state.W, state.point.conjugate_mean, 0.0) * len(plan.rows) == pytest.approx(
         first.dual * first.n, rel=1e-6
     )
     warm = fitted(store, 2, start_from=name, keep_duals=False, **options)

@@ -133,7 +133,7 @@ def tried(setting: Setting, data: Examples, split: Split, Cs: Sequence[float], k
             W = solve(
                 X, y, TruncatedTopKEntropy(k), 1.0 / (C * len(y)), method="lbfgs", m=data.m,
                 tol=min(cause.tol, goal.tol), max_passes=goal.passes * (10 if cause.tol < goal.tol else 1),
-                state=SolverState(round=0, W=W),
+                state=SolverState.at(W),
             ).W  # fmt: skip
         for rows, into in ((validation, found.validation), (split.test, found.test)):
             accuracy = topk_percent(data.X[rows], data.y[rows], W, KS)

@@ -30,7 +30,7 @@ def test_the_value_is_the_librarys_and_the_slope_is_its_slope(examples, k: int) 
     np.testing.assert_allclose(slope.ravel(), numeric, rtol=1e-4, atol=1e-4)
     # A run without a pass reports the objective of where it starts, per example and over C.
     loss = TruncatedTopKEntropy(k)
-    start = SolverState(round=0, W=W)
+    start = SolverState.at(W)
     here = solve(X, y, loss, 1.0 / (C * N), method="lbfgs", m=M, max_passes=1, state=start)
     assert here.history[0].primal * C * N == pytest.approx(value, rel=1e-9)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy import sparse
@@ -11,9 +9,8 @@ from scipy import sparse
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from topline import SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge, solve
-from topline.solvers.core.deflation import found, remembered
+from topline.solvers.core.deflation import Deflation
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import SolverState
 from topline.solvers.methods.dual_ascent import DualAscent
 
 
@@ -40,7 +37,7 @@ def test_the_answer_is_that_of_the_problem_and_the_dual_never_falls(loss, blocks
     lam = 0.02
     with SerialExecutor(blocks=blocks) as executor:
         result = solve(X, y, loss, lam, tol=1e-7, max_passes=5000, method="dual_ascent", executor=executor)
-    assert remembered(result.state.memory) is not None
+    assert result.state.memory.deflation.direction is not None
     assert result.status is Status.SOLVED
     assert result.dual == pytest.approx(reference.dual(X, y, loss, lam, 0.0, result.A), rel=1e-9)
     assert result.primal == pytest.approx(reference.primal(X, y, loss, lam, 0.0, result.W), rel=1e-9)
@@ -54,7 +51,7 @@ def test_the_optimum_lies_between_the_bounds() -> None:
     result = solve(
         X, y, TopKHinge(2), 0.02, tol=1e-4, max_passes=5000, method="dual_ascent", executor=executor
     )
-    assert remembered(result.state.memory) is not None
+    assert result.state.memory.deflation.direction is not None
     best = optimum(X, y, TopKHinge(2), 0.02, 0.0, 4)
     assert result.dual - 1e-7 <= best <= result.primal + 1e-7
 
@@ -69,7 +66,7 @@ def test_rows_that_are_long_or_centred_do_not_stall(rectify) -> None:
     executor = SerialExecutor(blocks=4)
     result = solve(X, y, TopKHinge(5), 1.0 / len(y), max_passes=5000, method="dual_ascent", executor=executor)
     assert result.status is Status.SOLVED
-    assert (remembered(result.state.memory) is not None) == rectify
+    assert (result.state.memory.deflation.direction is not None) == rectify
     assert len(result.history) < 100
 
 
@@ -101,7 +98,7 @@ def test_a_checkpoint_remembers_it() -> None:
         lam,
         tol=1e-6,
         method="dual_ascent",
-        state=replace(state, pending_step=None),
+        state=state.with_point(pending_step=None),
         duals=[(0, 200, A)],
         executor=SerialExecutor(blocks=3),
     )
@@ -114,7 +111,6 @@ def test_sparse_and_centred_features_have_none() -> None:
     result = solve(
         sparse.csr_matrix(X), y, TopKHinge(2), 1e-2, method="dual_ascent", executor=SerialExecutor(blocks=3)
     )
-    assert remembered(result.state.memory) is None
+    assert result.state.memory.deflation.direction is None
     problem = Problem(loss=TopKHinge(2), n=4, d=3, m=4, lam=1.0)
-    assert remembered(found(problem, np.zeros((3, 1)), 1.0, 1)) is None
-    assert remembered(SolverState.start(problem).memory) is None
+    assert Deflation.of(problem, np.zeros((3, 1)), 1.0, 1).direction is None

@@ -39,7 +39,7 @@ from topline.solvers.core.risks import LargestLosses, MeanRisk
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import TopLossBlocks
 from topline.solvers.methods import METHODS, atoms
-from topline.solvers.methods.atoms import Atoms
+from topline.solvers.methods.bundle import atoms_of
 from topline.solvers.operations import FindLargestLosses, FindSelectedVertices, FindVertices
 
 CONVEX = [loss for loss in EVERY_LOSS if loss.form(M).convex]
@@ -165,7 +165,7 @@ def test_the_cuts_of_a_run_are_a_dual_point_that_certifies_it(loss, smoothing) -
     assert result.gap_kind == "true"
     primal = top_primal(X, y, loss, 0.05, smoothing, k, result.W)
     assert result.primal == pytest.approx(primal, rel=1e-11)
-    points, shares = Atoms.of(result.problem, result.state).cuts()
+    points, shares = atoms_of(result.problem, result.state).cuts()
     assert (shares > 0).all()
     assert shares.sum() <= 1.0 + 1e-12
     p, A, dual = dual_of_cuts(X, y, loss, 0.05, smoothing, k, points, shares)
@@ -207,7 +207,7 @@ def test_the_gap_is_the_slope_towards_the_vertex(loss) -> None:
         U = np.array([reference.gradient(loss, s, label) for s, label in zip(S, y, strict=True)])
         b = sum(p[i] * reference.minus_conjugate(loss, U[i], y[i]) for i in range(len(y)))
         W_U = X.T @ (p[:, None] * U) / lam
-        slope = b - state.conjugate_mean - lam * np.sum(state.W * (W_U - state.W))
+        slope = b - state.point.conjugate_mean - lam * np.sum(state.W * (W_U - state.W))
         primal = top_primal(X, y, loss, lam, 0.0, k, state.W)
         assert primal - record.dual == pytest.approx(slope, rel=1e-9, abs=1e-12)
         assert record.primal <= primal * (1.0 + 1e-12)
@@ -299,7 +299,7 @@ def test_atoms_that_became_one_still_bound_the_optimum(monkeypatch) -> None:
     assert result.dual <= best.primal * (1.0 + 1e-12)
     assert best.dual <= result.primal * (1.0 + 1e-12)
     assert result.relative_gap < 0.3
-    assert Atoms.of(result.problem, result.state).cuts() is None
+    assert atoms_of(result.problem, result.state).cuts() is None
 
 
 def test_examples_with_several_labels() -> None:

@@ -202,7 +202,7 @@ def test_a_second_opinion_on_a_hinge_bounds_what_brute_force_finds_for_a_softmax
     found = second_opinion(X, y, replace(hinge, A=None), sample_weight=weights)
     exact = brute_force(X, y, weights=weights, loss=Softmax(), lam=1.0 / (len(y) * near))
     agrees(found, exact)
-    start, lam = SolverState(round=0, W=hinge.W), 1.0 / (len(y) * near)
+    start, lam = SolverState.at(hinge.W), 1.0 / (len(y) * near)
     softmax = solve(X, y, Softmax(), lam, sample_weight=weights, tol=0.1, state=start)
     same = leave_one_out(X, y, softmax, sample_weight=weights, max_passes=0)
     np.testing.assert_allclose(found.margins, same.margins, rtol=1e-6, atol=1e-9)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from tests.solvers.problems import M, examples
+from tests.solvers.problems import M, examples, stored
 from topline import OneVsAll, SerialExecutor, Status, solve
 from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.state import Point, SolverState
 from topline.solvers.losses.label_sets import LabelSets
 from topline.solvers.methods.base import Measurement
 from topline.solvers.methods.line_search import Bracket
-from topline.solvers.methods.quasi_newton.best_parts import BEST, VALUES, with_best
-from topline.solvers.methods.quasi_newton.class_metric import CLASSES
-from topline.solvers.methods.quasi_newton.class_turns import TURNS, with_asked, with_renewed
+from topline.solvers.methods.quasi_newton.class_turns import with_renewed, with_turns
+from topline.solvers.methods.quasi_newton.memory import (
+    BestParts,
+    ClassBlocks,
+    LbfgsMemory,
+    RowMoments,
+    Turns,
+)
 from topline.solvers.methods.quasi_newton.pairs import Pairs
 from topline.solvers.methods.quasi_newton.parts import Lines, Parts
-from topline.solvers.methods.quasi_newton.row_metric import MOMENTS
 from topline.solvers.operations import FindVertices
 
 LOSS, APART = OneVsAll("logistic"), Parts(apart=True)
@@ -77,8 +79,7 @@ def test_pairs_of_classes_are_those_of_each_class() -> None:
         changes = steps * random.uniform(0.5, 2.0, m) + 0.1 * steps[::-1]
         together = together.with_pair(steps, changes, 10)
         alone = [pairs.with_pair(steps[:, [j]], changes[:, [j]], 10) for j, pairs in enumerate(alone)]
-    memory = {name: np.array(array) for name, array in together.to_memory().items()}
-    together, g = Pairs.of(memory, APART), random.standard_normal((d, m))
+    g = random.standard_normal((d, m))
     expected = np.concatenate([pairs.times(g[:, [j]]) for j, pairs in enumerate(alone)], axis=1)
     np.testing.assert_allclose(together.times(g), expected, rtol=1e-10)
     without = together.of_parts(np.array([True, False, True]))
@@ -89,21 +90,22 @@ def test_pairs_of_classes_are_those_of_each_class() -> None:
 
 def test_the_best_point_is_put_together_class_by_class() -> None:
     W, V = np.zeros((2, 3)), np.ones((2, 3))
-    first = with_best({}, W, np.array([1.0, 1.0, 1.0]), np.array([4.0, 4.0, 4.0]))
-    both = first | with_best(first, V, np.array([0.5, 2.0, 1.0]), np.array([9.0, 1.0, 1.0]))
-    np.testing.assert_array_equal(both[BEST], [[1.0, 0.0, 1.0]] * 2)
-    np.testing.assert_array_equal(both[VALUES][:2], [[0.5, 1.0, 1.0], [9.0, 4.0, 1.0]])
-    assert with_best(both, W, np.array([0.6, 3.0, 1.0]), np.array([1.0, 0.0, 2.0])) == {}
+    first = BestParts(W, np.ones(3), np.full(3, 4.0), np.ones(3))
+    both = first.with_point(V, np.array([0.5, 2.0, 1.0]), np.array([9.0, 1.0, 1.0]))
+    np.testing.assert_array_equal(both.W, [[1.0, 0.0, 1.0]] * 2)
+    np.testing.assert_array_equal(both.values, [0.5, 1.0, 1.0])
+    np.testing.assert_array_equal(both.steepness, [9.0, 4.0, 1.0])
+    assert both.with_point(W, np.array([0.6, 3.0, 1.0]), np.array([1.0, 0.0, 2.0])) is both
 
 
 def test_lines_keep_what_rests_and_what_was_lost() -> None:
     lines = Lines.start(np.ones(3), np.array([-1.0, -2.0, 0.0]), np.array([1.0, 0.5, 1.0]))
     assert lines.steps.tolist() == [1.0, 0.5, 1.0]
     rest, lost = np.array([False, True, True]), np.array([False, True, False])
-    again = Lines.of(lines.at_rest(rest, lost).to_array())
+    again = lines.at_rest(rest, lost)
     assert (again.slopes == 0.0).tolist() == [False, True, True]
     assert again.trials.tolist() == [0, 1, 0]
-    np.testing.assert_array_equal(again.brackets[0].to_array(), Bracket.start(1.0, -1.0, 1.0).to_array())
+    assert str(again.brackets[0]) == str(Bracket.start(1.0, -1.0, 1.0))
 
 
 def test_a_step_that_is_much_too_long_is_shortened_by_the_tangents() -> None:
@@ -128,23 +130,24 @@ def test_classes_take_turns_and_those_that_are_done_have_none() -> None:
     n, d, m = 1_000, 20, 3
     problem = Problem(LOSS, n, d, m, 1e-3)
     steepness = 2.0 * problem.lam * np.array([1e-1, 1e-1, 1e-6])
-    memory = {
-        MOMENTS: 2.0 * np.eye(d),
-        TURNS: np.array([[10.0, 10.0, 10.0], [0.5, 0.2, 0.5]]),
-        VALUES: np.array([np.ones(m), steepness, np.ones(m)]),
-    }
+    W, C = np.zeros((d, m)), 2.0 * np.eye(d)
+    memory = LbfgsMemory(
+        best=BestParts(W, np.ones(m), steepness, np.ones(m)),
+        rows=RowMoments(moments=C),
+        classes=ClassBlocks(turns=Turns(np.full(m, 10.0), np.array([0.5, 0.2, 0.5]))),
+    )
 
     def asked(passes, off=(True, True, True)):
-        state = SolverState(round=9, W=np.zeros((d, m)), passes=passes, memory=memory)
+        state = SolverState(Point(9, W), passes=passes, memory=memory)
         measured = Measurement(1.0, 0.8, "true", state, BlockStats(), passes=1, tol=1e-3)
-        found = with_asked(problem, memory, measured, np.array(off)).get(CLASSES[2])
+        found = with_turns(problem, memory, measured, np.array(off)).asked
         return None if found is None else np.isfinite(found).tolist(), found
 
     # One costs (0.1 d + 2 d^2 / n) / m, .93 of a pass, and two are not done.
     assert asked(11)[0] is None
     which, least = asked(12)
     assert which == [True, True, False]
-    assert least[0] * np.trace(memory[MOMENTS]) == pytest.approx(problem.lam)
+    assert least[0] * np.trace(C) == pytest.approx(problem.lam)
     assert asked(11, (False, True, False))[0] == [False, True, False]
 
 
@@ -156,23 +159,25 @@ def test_a_class_that_tries_another_step_waits_for_its_own() -> None:
     W, least = np.random.default_rng(3).standard_normal((d, M)), np.full(M, 1e-9)
     stats = executor.run(FindVertices(9, W, envelope=True, least_openness=least))
     old = np.stack([np.eye(d)] * M)
-    memory = {
-        MOMENTS: X.T @ X / 80, TURNS: np.ones((2, M)), VALUES: np.ones((3, M)),
-        CLASSES[0]: old, CLASSES[2]: least,
-    }  # fmt: skip
-    state = SolverState(round=9, W=W, passes=30, memory=memory)
+    ones = np.ones(M)
+    memory = LbfgsMemory(
+        best=BestParts(W, ones, ones, ones),
+        rows=RowMoments(moments=X.T @ X / 80),
+        classes=ClassBlocks(old, asked=least, turns=Turns(ones, ones)),
+    )
+    state = SolverState(Point(9, W), passes=30, memory=memory)
     measured = Measurement(1.0, 0.5, "true", state, stats, passes=1, tol=1e-3)
     off = np.arange(M) < 2
     known, renewed = with_renewed(problem, memory, measured, off, ~off)
     assert renewed.tolist() == off.tolist()
-    assert np.isfinite(known[CLASSES[2]]).tolist() == (~off).tolist()
-    assert known[TURNS][0].tolist() == np.where(off, 30.0, 1.0).tolist()
-    np.testing.assert_array_equal(known[CLASSES[0]][2:], old[2:])
+    assert np.isfinite(known.asked).tolist() == (~off).tolist()
+    assert known.turns.passes.tolist() == np.where(off, 30.0, 1.0).tolist()
+    np.testing.assert_array_equal(known.inverses[2:], old[2:])
     p = 1.0 / (1.0 + np.exp(-(X @ W)))
     for j in range(2):
         H = (X * (p * (1.0 - p))[:, [j]]).T @ X / 80 + problem.lam * np.eye(d)
-        np.testing.assert_allclose(known[CLASSES[0]][j] @ H, np.eye(d), atol=1e-9)
-    np.testing.assert_array_equal(memory[CLASSES[0]], np.stack([np.eye(d)] * M), "a state stays as it is")
+        np.testing.assert_allclose(known.inverses[j] @ H, np.eye(d), atol=1e-9)
+    np.testing.assert_array_equal(old, np.stack([np.eye(d)] * M), "a state stays as it is")
 
 
 # ---------------------------------------------------------------- runs
@@ -207,21 +212,6 @@ def test_a_run_goes_on_to_the_same_bits() -> None:
     assert states[-1].exact
     assert not states[20].exact
     for state in states[:-1:6]:
-        memory = {name: np.array(array, order="C") for name, array in state.memory.items()}
-        rest = solve(X, y, LOSS, 1e-4 / len(y), max_passes=70, state=replace(state, memory=memory), **options)
+        rest = solve(X, y, LOSS, 1e-4 / len(y), max_passes=70, state=stored(state), **options)
         assert rest.passes == whole.passes
         np.testing.assert_array_equal(rest.W, whole.W)
-
-
-def test_a_state_of_one_line_for_all_classes_begins_anew_from_its_point() -> None:
-    X, y = examples(n=100)
-    W = 0.1 * np.random.default_rng(4).standard_normal((X.shape[1], M))
-    memory = {
-        "base": W, "gradient": W, "direction": W, "step_0": W, "change_0": W, "best": W,
-        "curvatures": np.ones(1), "best_values": np.ones(3), "line": Bracket.start(1.0, -1.0, 1.0).to_array(),
-    }  # fmt: skip
-    options = {"method": "lbfgs", "tol": 1e-6, "m": M}
-    old = solve(X, y, LOSS, 0.01, state=SolverState(round=7, W=W, passes=7, memory=memory), **options)
-    new = solve(X, y, LOSS, 0.01, state=SolverState(round=7, W=W, passes=7), **options)
-    assert old.status is Status.SOLVED
-    np.testing.assert_array_equal(old.W, new.W)

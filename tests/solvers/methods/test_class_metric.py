@@ -10,26 +10,26 @@ import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits, load_iris
 
+from tests.solvers.problems import stored
 from topline import MaxHinge, OneVsAll, SerialExecutor, Softmax, Status, TopKEntropy, solve
 from topline.solvers.blocks.vertices import open_sizes
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.state import Point, SolverState
 from topline.solvers.losses import TruncatedTopKEntropy
 from topline.solvers.losses.ranking import N_SUMS
 from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.methods.base import Measurement
 from topline.solvers.methods.quasi_newton import class_metric, numbers_in_classes, row_metric
 from topline.solvers.methods.quasi_newton.class_metric import (
-    CLASSES,
     ClassMetric,
     arrays_of_classes,
-    least_openness,
+    with_asked,
     with_classes,
-    with_least_openness,
     with_openness,
 )
+from topline.solvers.methods.quasi_newton.memory import ClassBlocks, LbfgsMemory, RowMoments
 from topline.solvers.methods.quasi_newton.pairs import Pairs
-from topline.solvers.methods.quasi_newton.row_metric import MOMENTS, find_metric
+from topline.solvers.methods.quasi_newton.row_metric import find_moments
 from topline.solvers.operations import FindVertices
 
 N, D, M = 60, 5, 4
@@ -101,23 +101,24 @@ def test_openness_of_the_topk_entropy_is_the_diagonal_of_its_curvature(k) -> Non
 
 def measured(problem, stats, W, memory, passes, gap=0.5):
     """Return the measurement of a point with a relative gap, after some passes."""
-    state = SolverState(round=9, W=W, passes=passes, memory=memory)
+    state = SolverState(Point(9, W), passes=passes, memory=memory)
     return Measurement(1.0, 1.0 - gap, "true", state, stats, passes=1, tol=1e-3)
 
 
 def metric_of(W, executor, problem):
     """Return the metric at W of all rows that are open enough, what is remembered, and what was asked for."""
     first = executor.run(FindVertices(0, W, envelope=True))
-    begun = with_openness(problem, measured(problem, first, W, find_metric(problem, executor.run), 1))
-    later = measured(problem, first, W, begun.before.memory, 99, gap=0.2)
-    memory = with_least_openness(problem, begun.before.memory, later)
-    least = least_openness(memory)
+    memory = LbfgsMemory(rows=find_moments(problem, executor.run))
+    memory = with_openness(problem, measured(problem, first, W, memory, 1)).before.memory
+    later = measured(problem, first, W, memory, 99, gap=0.2)
+    memory = replace(memory, classes=with_asked(problem, memory, later))
+    least = memory.classes.asked
     stats = executor.run(FindVertices(9, W, envelope=True, least_openness=least))
     seen = with_openness(problem, measured(problem, stats, W, memory, 99, gap=0.2))
-    assert least_openness(seen.before.memory) is not None, "asked for until a point is stepped to"
-    memory = with_classes(problem, seen.before.memory, seen)
-    assert least_openness(memory) is None
-    return ClassMetric.of(problem, memory), memory, least
+    assert seen.before.memory.classes.asked is not None, "asked for until a point is stepped to"
+    memory = replace(memory, classes=with_classes(problem, seen.before.memory, seen))
+    assert memory.classes.asked is None
+    return ClassMetric.of(problem, memory.classes), memory, least
 
 
 def test_it_is_the_hessian_of_each_class_with_C_for_the_rows_that_are_left_out() -> None:
@@ -171,7 +172,7 @@ def test_pairs_go_whose_curvature_has_fallen_since_but_the_last_stays() -> None:
     steps, pairs = random.standard_normal((4, D, M)), Pairs()
     for step, curvature in zip(steps, (3.0, 5.0, 0.1, 7.0), strict=True):
         pairs = pairs.with_pair(step, curvature * step, most=10)
-    kept = pairs.that_hold(metric)
+    kept = pairs.consistent_with(metric)
     np.testing.assert_array_equal(np.stack(kept.steps), steps[[0, 2, 3]])
     assert kept.curvatures == tuple(pairs.curvatures[i] for i in (0, 2, 3))
 
@@ -182,24 +183,23 @@ def test_it_is_found_anew_after_twice_as_many_passes_and_what_it_costs() -> None
     W = np.zeros((D, M))
     stats = executor.run(FindVertices(0, W, envelope=True))
     _, memory, _ = metric_of(W, executor, problem)
-    *_, share, found, gap_then = memory[CLASSES[1]]
-    assert (share, found, gap_then) == (pytest.approx(1.0), 99, pytest.approx(0.2))
+    known = memory.classes.openness
+    share, found = known.rows, known.passes
+    assert (share, found, known.gap) == (pytest.approx(1.0), 99, pytest.approx(0.2))
     cost = 0.1 * share * D + 2.0 * D**2 / N
     after = int(np.ceil(2 * 99 + 4 + cost))
 
-    def asked(passes, gap=0.1, without=(), then=1.0):
-        known = {name: array for name, array in memory.items() if name not in without}
-        if CLASSES[3] in known:
-            known[CLASSES[3]] = then * known[CLASSES[3]]
-        now = measured(problem, stats, W, known, passes, gap)
-        return least_openness(with_least_openness(problem, known, now)) is not None
+    def asked(passes, gap=0.1, then=1.0, rows=memory.rows):
+        classes = replace(memory.classes, openness=replace(known, total=then * known.total))
+        held = replace(memory, classes=classes, rows=rows)
+        return with_asked(problem, held, measured(problem, stats, W, held, passes, gap)).asked is not None
 
     assert [asked(passes) for passes in (1, after - 1, after)] == [False, False, True]
-    # Rows that are half as open, or twice, wait for what it costs alone; an old state does not say.
+    # Rows that are half as open, or twice, wait for what it costs alone.
     paid = int(np.ceil(found + cost))
     assert [asked(paid - 1, then=2.1), asked(paid, then=2.1), asked(paid, then=0.4)] == [False, True, True]
-    assert [asked(paid, then=1.9), asked(paid, without=[CLASSES[3]])] == [False, False]
-    assert not asked(after, without=[MOMENTS]), "nothing stands for the rows that are left out"
+    assert not asked(paid, then=1.9)
+    assert not asked(after, rows=RowMoments()), "nothing stands for the rows that are left out"
     # As many passes are to come as it costs, if the gap goes on falling as it did since, or never falls.
     since, tol = after - found, 1e-3
     fall = (cost / since) * np.log(0.2 / tol) / (1.0 + cost / since)
@@ -215,8 +215,8 @@ def test_rounding_that_leaves_no_metric_keeps_the_one_before() -> None:
     stats = executor.run(FindVertices(9, W, envelope=True, least_openness=least))
     broken = replace(stats, moments=-stats.moments)
     after = with_classes(problem, memory, measured(problem, broken, W, memory, 300))
-    assert after[CLASSES[0]] is memory[CLASSES[0]]
-    assert after[CLASSES[1]][-2] == 300
+    assert after.inverses is memory.classes.inverses
+    assert after.openness.passes == 300
 
 
 # ---------------------------------------------------------------- runs
@@ -236,8 +236,8 @@ def test_it_saves_passes_where_few_rows_stay_open(loss, monkeypatch) -> None:
     monkeypatch.setattr(row_metric, "_MOST_NUMBERS", 0)
     plain = solve(X, y, loss, 0.1 / len(y), method="lbfgs")
     assert (found.status, plain.status) == (Status.SOLVED, Status.SOLVED)
-    assert CLASSES[0] in found.state.memory
-    assert CLASSES[0] not in plain.state.memory
+    assert found.state.memory.classes.inverses is not None
+    assert plain.state.memory.classes == ClassBlocks()
     assert found.passes <= 0.75 * plain.passes
     assert found.primal == pytest.approx(plain.primal, rel=1e-3)
 
@@ -255,7 +255,7 @@ def test_it_costs_none_where_classes_come_apart_at_once(loss, seed, monkeypatch)
     monkeypatch.setattr(row_metric, "_WORTH_IT", 0.0)
     plain = solve(X, y, loss, 1.0 / n, method="lbfgs")
     assert (found.status, plain.status) == (Status.SOLVED, Status.SOLVED)
-    assert CLASSES[0] in found.state.memory
+    assert found.state.memory.classes.inverses is not None
     assert found.passes <= plain.passes + 4
 
 
@@ -285,9 +285,7 @@ def test_a_run_goes_on_to_the_same_bits() -> None:
     whole = solve(X, y, Softmax(), 0.1 / len(y), max_passes=25, **options)
     for cut in (3, 9, 20):
         state = solve(X, y, Softmax(), 0.1 / len(y), max_passes=cut, **options).state
-        memory = {name: np.array(array, order="C") for name, array in state.memory.items()}
-        state = replace(state, memory=memory)
-        resumed = solve(X, y, Softmax(), 0.1 / len(y), max_passes=25, state=state, **options)
+        resumed = solve(X, y, Softmax(), 0.1 / len(y), max_passes=25, state=stored(state), **options)
         assert resumed.passes == whole.passes
         np.testing.assert_array_equal(resumed.W, whole.W)
 

@@ -164,8 +164,8 @@ def test_float32_gives_up_a_line_along_which_it_sees_nothing(seed) -> None:
     trials = []
 
     def note(_, state):
-        if "line" in state.memory and not state.exact:
-            trials.append(Bracket.of(state.memory["line"]).trials)
+        if state.memory.line is not None and not state.exact:
+            trials.extend(state.memory.line.lines.trials)
 
     result = solve(X, y, Softmax(), 1e-3 / len(y), method="lbfgs", callbacks=[note])
     assert (result.status, result.state.exact) == (Status.SOLVED, True)
@@ -290,7 +290,7 @@ def test_a_start_elsewhere_is_measured_against_the_gradient_at_zero() -> None:
     cold = run(X, y, TruncatedTopKEntropy(2), 0.3, tol=1e-6, max_passes=1)
     warm = run(X, y, TruncatedTopKEntropy(2), 0.3, tol=1e-6, state=_at(start.W))
     assert warm.status is Status.SOLVED
-    assert warm.state.memory["first"] == pytest.approx(cold.state.memory["first"], rel=1e-12)
+    assert warm.state.memory.first == pytest.approx(cold.state.memory.first, rel=1e-12)
     assert warm.history[0].passes == 2
     assert warm.history[0].primal < cold.primal
 
@@ -298,7 +298,7 @@ def test_a_start_elsewhere_is_measured_against_the_gradient_at_zero() -> None:
 def _at(W):
     from topline.solvers.core.state import SolverState
 
-    return SolverState(round=0, W=W)
+    return SolverState.at(W)
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_a_step_meets_the_weak_wolfe_conditions(f, slope, first) -> None:
         at = safely(f, line.step), safely(slope, line.step)
         if line.accepts(*at):
             break
-        line = Bracket.of(line.after(*at).to_array())
+        line = line.after(*at)
         assert line.low < line.step < line.high
     assert f(line.step) <= f(0.0) + 1e-4 * line.step * slope(0.0)
     assert slope(line.step) >= 0.9 * slope(0.0)
@@ -440,7 +440,7 @@ def test_pairs_are_the_inverse_hessian_of_BFGS() -> None:
     for _ in range(5):
         s = random.standard_normal((3, 2))
         y = (hessian @ s.ravel()).reshape(3, 2)
-        pairs = Pairs.of(pairs.with_pair(s, y, 4).to_memory() | {"other": s})
+        pairs = pairs.with_pair(s, y, 4)
         kept = [*kept, (s.ravel(), y.ravel())][-4:]
     s, y = kept[-1]
     H = np.eye(6) * (s @ y) / (y @ y)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from topline.solvers.methods.line_search import Bracket, least_slope
@@ -124,15 +123,6 @@ def test_a_step_is_too_long_where_the_value_rose_by_more_than_rounding() -> None
     bracket = Bracket.start(1.0, -1.0, 2.0)
     assert bracket.after(1.0 + 1e-7, -1.0).low == 2.0
     assert bracket.after(1.0 + 1.1e-7, -1.0).high == 2.0
-
-
-def test_an_array_holds_all_of_it() -> None:
-    bracket = Bracket(1.0, -2.0, 3.0, 4.0, -5.0, 6.0, 7.0, 8)
-    values = bracket.to_array()
-    assert values.dtype == np.float64
-    np.testing.assert_array_equal(values, [1.0, -2.0, 3.0, 4.0, -5.0, 6.0, 7.0, 8.0])
-    assert Bracket.of(values) == bracket
-    assert isinstance(Bracket.of(values).trials, int)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.special import logsumexp
@@ -12,7 +14,6 @@ from topline import Softmax, solve
 from topline.solvers.core.state import SolverState
 from topline.solvers.core.stopping import Status
 from topline.solvers.operations import FindSelectedVertices, FindVertices
-from topline.solvers.run import left_behind
 
 N, D, M = 4800, 12, 4
 _rng = np.random.default_rng(3)
@@ -35,7 +36,7 @@ def without_rows(method: str, tol: float, W, rows=X[KEPT], **options):
     executor = Requests()
     result = solve(
         rows, Y[KEPT], Softmax(), LAM * N / KEPT.sum(), method=method, tol=tol, executor=executor,
-        state=left_behind(SolverState(round=0, W=W)), **options,
+        state=replace(SolverState.at(W), left_behind=True), **options,
     )  # fmt: skip
     return result, executor.seen
 
@@ -98,7 +99,7 @@ def test_a_step_that_the_certificate_refutes_is_gone_on_from() -> None:
     X_other[KEPT & ~taken] *= 2.0
     lam = LAM * N / n
     before = solve(X_other, Y, Softmax(), LAM, method="lbfgs", tol=1e-3)
-    start = left_behind(SolverState(round=0, W=before.W))
+    start = replace(SolverState.at(before.W), left_behind=True)
     result = solve(X_other[KEPT], Y[KEPT], Softmax(), lam, method="lbfgs", tol=1e-3, state=start)
     exact = solve(X_other[KEPT], Y[KEPT], Softmax(), lam, method="lbfgs", tol=1e-9)
     assert result.status is Status.SOLVED

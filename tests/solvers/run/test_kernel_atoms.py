@@ -65,7 +65,7 @@ def test_few_atoms_are_mixed_and_end_at_the_same_optimum(monkeypatch) -> None:
     monkeypatch.setattr(kernel_atoms, "ATOM_BYTES", 0)
     few = on_blocks(MaxHinge())
     assert few.status is Status.SOLVED
-    assert len(few.state.memory["kernel.atoms.b"]) <= 4 < len(every.state.memory["kernel.atoms.b"])
+    assert len(few.state.memory.atoms.names) <= 4 < len(every.state.memory.atoms.names)
     assert few.primal == pytest.approx(every.primal, rel=1e-2)
 
 

@@ -80,7 +80,7 @@ def test_state_and_duals_belong_together() -> None:
         run(X, y, 0.0, duals=[(0, len(y), A)], state=state)
     with pytest.raises(StateLostError, match=r"shape \(20, 2\) do not fit"):
         run(X, y, 0.5, state=state, duals=[(0, len(y), A[:, :2])])
-    narrow = SolverState(round=1, W=np.zeros((2, 2)))
+    narrow = SolverState.at(np.zeros((2, 2)))
     with pytest.raises(InvalidProblemError, match=r"weights of shape \(2, 2\)"):
         run(X, y, 0.0, state=narrow)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -26,7 +27,6 @@ from topline import (
 )
 from topline.solvers.core.state import SolverState
 from topline.solvers.operations import PutInside, Rebuild
-from topline.solvers.run import left_behind
 
 N, LAM = 60, 0.05
 X, Y = examples(n=N, d=8, spread=1.5)
@@ -171,10 +171,10 @@ def test_weights_that_other_rows_made_are_no_answer_however_good_they_are(method
     """Two of 60 rows are left out; with a tolerance of a tenth the weights of all of them would do."""
     kept, lam = np.arange(N) >= 2, LAM * N / (N - 2)
     before = solve(X, Y, Softmax(), LAM, method=method, tol=1e-6)
-    start = SolverState(round=0, W=before.W)
+    start = SolverState.at(before.W)
     stays, leaves = (
         solve(X[kept], Y[kept], Softmax(), lam, method=method, tol=0.1, state=state)
-        for state in (start, left_behind(start))
+        for state in (start, replace(start, left_behind=True))
     )
     exact = solve(X[kept], Y[kept], Softmax(), lam, method=method, tol=1e-6)
     assert np.array_equal(stays.W, before.W)
