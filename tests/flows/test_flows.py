@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -28,7 +29,8 @@ from topline.flows.tasks import fit_model, repeatable
 from topline.pipeline.errors import ClusterError, InputError
 from topline.pipeline.options import EvaluateConfig, ExtractConfig, RunConfig, TrainConfig
 from topline.pipeline.training import session, train
-from topline.solvers.core.state import IterationRecord, SolverState
+from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
+from topline.solvers.run import Task
 from topline.storage.errors import NotFoundError
 from topline.storage.runs import list_runs, read_history
 from topline.storage.stores import open_store
@@ -220,10 +222,10 @@ def test_a_run_that_lost_its_scheduler_goes_on_from_its_checkpoint(
     training: TrainConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first attempt loses it when the certified gap is not reached yet; the second is the same run."""
-    solve, rounds_before = session.solve, []
+    run_task, rounds_before = session.run_task, []
 
-    def losing(*arguments: Any, callbacks: tuple[Any, ...], **options: Any) -> Any:
-        state = options["state"]
+    def losing(task: Task) -> SolveResult:
+        state, callbacks = task.options.start.state, task.options.callbacks
         rounds_before.append(0 if state is None else state.round)
 
         def lost_after_two_rounds(record: IterationRecord, state: SolverState) -> bool:
@@ -232,9 +234,10 @@ def test_a_run_that_lost_its_scheduler_goes_on_from_its_checkpoint(
                 raise ClusterError("the connection to the scheduler is closed")
             return True
 
-        return solve(*arguments, callbacks=(*callbacks, lost_after_two_rounds), **options)
+        options = replace(task.options, callbacks=(*callbacks, lost_after_two_rounds))
+        return run_task(replace(task, options=options))
 
-    monkeypatch.setattr(session, "solve", losing)
+    monkeypatch.setattr(session, "run_task", losing)
     monkeypatch.setattr(training_flow, "fit_model", fit_model.with_options(retry_delay_seconds=0.0))
     result = run_flow("train", {"config": training, "cluster": IN_PROCESS})
     assert rounds_before[0] == 0
