@@ -36,10 +36,10 @@ from topline.flows.parameters import refuse_credentials
 from topline.flows.retraining import renew_waiting_runs, retrain
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.images import check_images_exist
-from topline.pipeline.notices import Kind, Notice, NoticeLog, addresses, pulse, told
+from topline.pipeline.notices import Kind, Notice, NoticeLog, addresses, told
 from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress, begin
-from topline.pipeline.telemetry import ANCHOR, interval_of, next_time
+from topline.pipeline.telemetry import ANCHOR, interval_of, next_time, pulse
 from topline.storage.fingerprint import digest_bytes
 from topline.storage.stores import DEFAULT_TERMS, Lease, Store, held_lease, open_store
 

@@ -19,7 +19,7 @@ from prefect.runtime import task_run
 from topline.flows.events import champion_chosen, dataset_extracted, model_decided, model_trained
 from topline.pipeline.certification import certify
 from topline.pipeline.errors import ClusterError, InterruptedRunError
-from topline.pipeline.evaluation import evaluate
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.ingest import ExtractResult, extract
 from topline.pipeline.jobs import Steps
 from topline.pipeline.options import ClusterConfig, TrainConfig

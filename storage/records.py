@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import types
+import typing
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -34,6 +37,11 @@ def plain(value: Any) -> Any:
     return value
 
 
+def json_object(value: Any) -> dict[str, Any]:
+    """Return a dataclass, with those that it holds, as a JSON object that `from_fields` reads."""
+    return {key: plain(item) for key, item in dataclasses.asdict(value).items()}
+
+
 @contextmanager
 def reading(place: str) -> Iterator[None]:
     """Turn a field that is missing in the record `place` into a `FormatError` that names both."""
@@ -44,16 +52,36 @@ def reading(place: str) -> Iterator[None]:
 
 
 def from_fields(cls: type[T], record: Mapping[str, Any], place: str) -> T:
-    """Return the object of the dataclass `cls` from a JSON object.
+    """Return the object of the dataclass `cls` from a JSON object, with the dataclasses that it holds.
 
-    Raises `FormatError` naming `place` if one is missing.
+    Raises `FormatError` naming `place` if a field is missing.
     """
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    values = {name: value for name, value in record.items() if name in fields}
-    for name, value in values.items():
-        if isinstance(value, list) and str(fields[name].type).startswith("tuple"):
-            values[name] = tuple(value)
+    kinds: Mapping[str, Any] = _field_types(cls)  # type: ignore[arg-type]
+    values = {name: _value(kinds[name], value, place) for name, value in record.items() if name in kinds}
     try:
         return cls(**values)
     except TypeError as error:
         raise FormatError(f"{place} lacks a field: {error}") from error
+
+
+@functools.cache
+def _field_types(cls: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _value(kind: Any, value: Any, place: str) -> Any:
+    """Return a JSON value as a field of type `kind` holds it: JSON has no tuples, dataclasses or int keys."""
+    parts = [part for part in typing.get_args(kind) if part is not type(None)]
+    if isinstance(value, Mapping):
+        if dataclasses.is_dataclass(kind):
+            return from_fields(kind, value, place)  # type: ignore[arg-type]
+        if typing.get_origin(kind) is dict and parts[0] is int:
+            return {key: _value(parts[1], value[str(key)], place) for key in sorted(map(int, value))}
+        if typing.get_origin(kind) is dict:
+            return {key: _value(parts[1], item, place) for key, item in value.items()}
+    if isinstance(value, list | tuple) and typing.get_origin(kind) is tuple:
+        return tuple(_value(parts[0], item, place) for item in value)
+    if typing.get_origin(kind) is types.UnionType and len(parts) == 1:
+        return _value(parts[0], value, place)
+    return value

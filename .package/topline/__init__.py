@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from topline.pipeline.export import load_estimator
+    from topline.pipeline.export.estimator import load_estimator
     from topline.pipeline.telemetry import view_run
     from topline.solvers.average_top.estimators import AverageTopKClassifier, AverageTopKRegressor
     from topline.solvers.core.feature_maps import ClassEmbeddings
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from topline.storage.stores import open_store
 
 _NAMES_OF = {
-    "topline.pipeline.export": ("load_estimator",),
+    "topline.pipeline.export.estimator": ("load_estimator",),
     "topline.pipeline.telemetry": ("view_run",),
     "topline.solvers.average_top.estimators": ("AverageTopKClassifier", "AverageTopKRegressor"),
     "topline.solvers.core.risks": ("AverageTopK",),

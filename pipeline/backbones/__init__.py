@@ -14,10 +14,10 @@ from topline.pipeline.backbones.base import (
     IntegerOptions,
     TwoStepFunction,
 )
-from topline.pipeline.backbones.choice import default_backbone
 from topline.pipeline.backbones.registry import (
     BACKBONES,
     backbone_of_spec,
+    default_backbone,
     fitted_backbone,
     make_backbone,
     register_backbone,

@@ -8,8 +8,6 @@ with the code that training shares.
 from __future__ import annotations
 
 from topline.pipeline.certification.average_top_k import CUT_POINTS, CUT_SHARES, DUAL_W
-from topline.pipeline.certification.certificate import Certificate
-from topline.pipeline.certification.objective import objective
-from topline.pipeline.certification.recompute import certify
+from topline.pipeline.certification.recompute import Certificate, certify, objective
 
 __all__ = ["CUT_POINTS", "CUT_SHARES", "DUAL_W", "Certificate", "certify", "objective"]

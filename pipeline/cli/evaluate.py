@@ -43,7 +43,7 @@ def evaluate(
     rows, or where there are none on the training rows, and recorded with the model.
     """
     from topline.pipeline.evaluation import Evaluation
-    from topline.pipeline.evaluation import evaluate as measure
+    from topline.pipeline.evaluation.measurement import evaluate as measure
 
     config = call.config(EvaluateConfig)
     url = find_model(model)
@@ -111,7 +111,7 @@ def _multilabel_lines(found: MultilabelEvaluation, worst: int) -> list[str]:
 
 
 def _worst(found: Evaluation, most: int) -> list[str]:
-    from topline.pipeline.evaluation import ranked_worst
+    from topline.pipeline.evaluation.records import ranked_worst
 
     parts = ranked_worst(found.per_class)[:most]
     if not parts:

@@ -14,8 +14,7 @@ from topline.pipeline.export import FORMATS, chosen_format
 from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
-    from topline.pipeline.export import ExportReport
-    from topline.pipeline.export.compression import Compression
+    from topline.pipeline.export.writing import Compression, ExportReport
 
 
 def export(
@@ -45,7 +44,7 @@ def export(
     ] = None,
 ) -> Outcome:
     """Write a model for other programs, and check that the file predicts the same."""
-    from topline.pipeline.export import export_model
+    from topline.pipeline.export.writing import export_model
 
     form = chosen_format(format, output)
     url = find_model(model)

@@ -136,7 +136,7 @@ def _width(call: Call) -> int | None:
 
 
 def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
-    from topline.pipeline.prediction import DecisionRule, predict_dataset
+    from topline.pipeline.prediction import predict_dataset
     from topline.storage.stores import open_store
 
     url = find_model(model)
@@ -149,7 +149,7 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
     shown = {
         "predictions": f"{found.predictions or f'not kept, the store is {why}'} ({speed})",
         "dataset": f"{found.dataset}, {how_many(found.rows, 'rows')}{without}",
-        "classes": DecisionRule(found.top_k, found.threshold).text(),
+        "classes": found.classes_text(),
         "probabilities": found.probabilities,
     }
     if found.sets is not None:

@@ -45,7 +45,7 @@ def report(
 
 def _evaluate(url: str, call: Call) -> bool:
     """Measure the model on its test rows, if it has any."""
-    from topline.pipeline.evaluation import evaluate
+    from topline.pipeline.evaluation.measurement import evaluate
     from topline.pipeline.rows import StoredModel
 
     if not len(StoredModel.open(url).rows("test")):

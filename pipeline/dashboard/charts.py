@@ -11,7 +11,19 @@ import numpy as np
 from markupsafe import Markup
 
 from topline.pipeline.evaluation import Metric
-from topline.pipeline.pages import Scale, Series, clock, count, legend, percent, when, x_ticks, y_grid
+from topline.pipeline.pages import (
+    Scale,
+    Series,
+    clock,
+    count,
+    curve,
+    legend,
+    percent,
+    svg,
+    when,
+    x_ticks,
+    y_grid,
+)
 from topline.pipeline.telemetry import RunEvent, RunView, WorkerTimeline
 from topline.solvers.counts import how_many
 from topline.storage.models import Reign
@@ -64,10 +76,8 @@ def timelines_chart(run: RunView) -> Markup:
     parts.append(_AXIS_TITLE.format((NAMES + WIDE - SHARES) / 2, bottom + 34))
     workers = how_many(len(known), "workers")
     note = f"{len(shown)} of {workers}" if len(known) > len(shown) else workers
-    return Markup(
-        '<svg class="workers" viewBox="0 0 {0} {1}" role="img" aria-label="{2}: share of the time in which'
-        ' each worked, over {3:.0f} seconds">{4}</svg>'
-    ).format(WIDE, bottom + 40, note, end - run.begun, Markup("").join(parts))
+    label = f"{note}: share of the time in which each worked, over {end - run.begun:.0f} seconds"
+    return svg(WIDE, bottom + 40, label, parts, "workers")
 
 
 def busy_shares(worker: WorkerTimeline, begun: float, edges: np.ndarray) -> np.ndarray:
@@ -155,10 +165,7 @@ def versions_chart(models: Sequence[Model], metrics: Sequence[Metric]) -> Markup
         parts.append(_line(points, style, metric))
         lines.append(Series.of(metric.column, [], [], style))
     spoken = ", ".join(metric.column for metric in drawn)
-    svg = Markup('<svg class="wide" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">{3}</svg>').format(
-        WIDE, TALL, f"{spoken} of {len(known)} versions", Markup("").join(parts)
-    )
-    return svg + legend(lines)
+    return svg(WIDE, TALL, f"{spoken} of {len(known)} versions", parts, "wide") + legend(lines)
 
 
 def reigns_chart(reigns: Sequence[Reign], now: float) -> Markup:
@@ -169,16 +176,15 @@ def reigns_chart(reigns: Sequence[Reign], now: float) -> Markup:
     spans = [(_seconds(reign.since), _seconds(reign.until) if reign.until else now, reign) for reign in shown]
     first, last = spans[0][0], max(now, spans[-1][1], spans[0][0] + 1.0)
     axis = Scale(first, last, LEFT, WIDE - RIGHT)
-    blocks = Markup("").join(_reign(axis(start), axis(max(end, start)), reign) for start, end, reign in spans)
+    blocks = [_reign(axis(start), axis(max(end, start)), reign) for start, end, reign in spans]
     last_reign = shown[-1]
     until = "now" if last_reign.until is None else when(last_reign.until)
     current = last_reign.model if last_reign.until is None else "none"
     tick = Markup('<text class="tick" x="{0}" y="54" text-anchor="{1}">{2}</text>')
     ends = tick.format(LEFT, "start", when(shown[0].since)) + tick.format(WIDE - RIGHT, "end", until)
-    return Markup(
-        '<svg class="wide reigns" viewBox="0 0 {0} 60" role="img" aria-label="{1}">'
-        '<rect class="track" x="{2}" y="8" width="{3}" height="28"/>{4}{5}</svg>'
-    ).format(WIDE, f"Champions over time, now {current}", LEFT, WIDE - RIGHT - LEFT, blocks, ends)
+    track = Markup('<rect class="track" x="{0}" y="8" width="{1}" height="28"/>')
+    parts = [track.format(LEFT, WIDE - RIGHT - LEFT), *blocks, ends]
+    return svg(WIDE, 60, f"Champions over time, now {current}", parts, "wide reigns")
 
 
 def _reign(start: float, end: float, reign: Reign) -> Markup:
@@ -217,17 +223,12 @@ def _names(models: Sequence[Model], places: Sequence[float]) -> Markup:
 
 
 def _line(points: Sequence[tuple[float, float, Model]], style: int, metric: Metric) -> Markup:
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
-    dots = Markup("").join(
-        Markup('{0}<circle class="dot" cx="{1:.1f}" cy="{2:.1f}" r="4"><title>{3}</title></circle>').format(
-            Markup('<circle class="ring" cx="{0:.1f}" cy="{1:.1f}" r="7.5"/>').format(x, y)
-            if model["reigned"]
-            else "",
-            x,
-            y,
-            f"{model['id']}, {model['stage']}: {metric.column} {metric.text(model['metrics'][metric.name])}"
-            f" on {model['dataset']}",
-        )
-        for x, y, model in points
-    )
-    return Markup('<g class="s{0}"><polyline points="{1}"/>{2}</g>').format(style, path, dots)
+    ring = Markup('<circle class="ring" cx="{0:.1f}" cy="{1:.1f}" r="7.5"/>')
+    dot = Markup('<circle class="dot" cx="{0:.1f}" cy="{1:.1f}" r="4"><title>{2}</title></circle>')
+    marks = []
+    for x, y, model in points:
+        value = metric.text(model["metrics"][metric.name])
+        said = f"{model['id']}, {model['stage']}: {metric.column} {value} on {model['dataset']}"
+        marks += [ring.format(x, y)] if model["reigned"] else []
+        marks.append(dot.format(x, y, said))
+    return curve(points, style, marks)

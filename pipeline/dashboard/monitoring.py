@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from topline.pipeline.dashboard.overview import Overview
+from topline.pipeline.dashboard.overview import Overview, last_run
+from topline.pipeline.dashboard.run_status import UNFINISHED
+from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.telemetry import Served, next_time
+from topline.storage.stores import Store
 
 
 def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes: int | None) -> bytes:
@@ -106,3 +111,31 @@ def health(seen: Overview) -> dict[str, Any]:
 
 def _seconds(when: str) -> float:
     return datetime.fromisoformat(when).timestamp()
+
+
+@dataclass(frozen=True)
+class StoreStatus:
+    """Lines of a name and what is said of it; `health` is what `/health` answers.
+
+    `unfinished` is the last run where it stopped early or is not heard of any more.
+    """
+
+    lines: Mapping[str, str]
+    health: Mapping[str, Any]
+    unfinished: str | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no model is damaged and no schedule is dead."""
+        return bool(self.health["status"] == "ok")
+
+
+def store_status(store: Store, now: float | None = None) -> StoreStatus:
+    """Return how a store stands at the time `now`, in seconds since 1970 (default: now)."""
+    seen = StoreFollower(store).overview(time.time() if now is None else now)
+    lines = {tile.label: f"{tile.figure} ({tile.note})" if tile.note else tile.figure for tile in seen.tiles}
+    free = store.free_bytes()
+    if free is not None:
+        lines["room left"] = f"{free / 2**30:,.1f} GiB"
+    last = last_run(seen.runs)
+    return StoreStatus(lines, health(seen), last.id if last and last.words in UNFINISHED else None)

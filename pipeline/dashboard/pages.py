@@ -10,37 +10,35 @@ from typing import Any
 from markupsafe import Markup
 
 from topline.pipeline.dashboard.charts import reigns_chart, timelines_chart, versions_chart
-from topline.pipeline.dashboard.comparisons import (
+from topline.pipeline.dashboard.models import (
+    ModelSeen,
     Paired,
     class_gains,
     evidence_table,
-    recorded_table,
-    run_comparison_charts,
-    run_facts,
-    setting_table,
-)
-from topline.pipeline.dashboard.models import (
-    ModelSeen,
     export_table,
     lineage_rows,
     model_tiles,
     others_table,
     own_decisions,
     problem,
+    recorded_table,
+    run_comparison_charts,
+    run_facts,
+    setting_table,
 )
-from topline.pipeline.dashboard.overview import Overview
-from topline.pipeline.dashboard.run_status import last_rounds, problem_words, remark, verdict
-from topline.pipeline.dashboard.run_status import tiles as run_tiles
-from topline.pipeline.dashboard.store_follower import StoreFollower
-from topline.pipeline.dashboard.sweeps import sweep_parts, sweep_table
-from topline.pipeline.dashboard.tables import (
+from topline.pipeline.dashboard.overview import (
+    Overview,
     champion_table,
     decision_table,
     model_table,
     round_table,
     run_table,
 )
-from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation
+from topline.pipeline.dashboard.run_status import last_rounds, problem_words, remark, verdict
+from topline.pipeline.dashboard.run_status import tiles as run_tiles
+from topline.pipeline.dashboard.store_follower import StoreFollower
+from topline.pipeline.dashboard.sweeps import sweep_parts, sweep_table
+from topline.pipeline.evaluation import read_evaluation
 from topline.pipeline.pages import Live, Page, clock, flat, macros, make_page
 from topline.pipeline.registry import settings
 from topline.pipeline.report import tables
@@ -97,10 +95,9 @@ def run_page(
 
 def model_page(seen: ModelSeen, now: float, root: str | None = None) -> Page:
     """Return the page of a model; `root` leads to the page of runs and models, None where there is none."""
-    record, stored = seen.record, seen.record.evaluation
+    record = seen.record
     lineage = lineage_rows(seen, root)
-    labels = MultilabelEvaluation.from_dict(stored) if stored and record.multilabel else None
-    evaluation = Evaluation.from_dict(stored) if stored and not record.multilabel else None
+    evaluation, labels = read_evaluation(record)
     return make_page(
         "model.html.j2",
         title=f"Model {record.id}",

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from topline.pipeline.dashboard.comparisons import Paired, paired
-from topline.pipeline.dashboard.models import ModelSeen, model_seen
+from topline.pipeline.dashboard.models import ModelSeen, Paired, model_seen, paired
 from topline.pipeline.dashboard.overview import Overview, RunLine, followed_line, outcome_line, overview
 from topline.pipeline.telemetry import RunFollower, RunView
 from topline.storage.errors import FormatError, IntegrityError, StorageError

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from topline.pipeline.dashboard.tables import newest_of, page_link
+from topline.pipeline.dashboard.overview import newest_of, page_link
 from topline.pipeline.options import SweepConfig
 from topline.pipeline.pages import (
     DASH,

@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from topline.pipeline.calibration import calibration_of
-from topline.pipeline.evaluation.metric_kinds import ranks_against_ties
-from topline.pipeline.evaluation.records import ClassAccuracy, Evaluation
+from topline.pipeline.evaluation.metrics import ranks_against_ties
+from topline.pipeline.evaluation.records import Evaluation, ranked_worst
 from topline.pipeline.images import thumbnail_or_reason
 from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.solvers.calibration import ProbabilityMap
@@ -153,11 +153,6 @@ def images_to_show(
         WorstClass(part.name, part.rows, part.topk, show.all(misses[code].best()))
         for part, code in zip(worst, codes, strict=True)
     ]
-
-
-def ranked_worst(per_class: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
-    """Return the classes by top-1 accuracy, lowest first; of equals the one with more rows comes first."""
-    return sorted(per_class, key=lambda part: (part.topk[1], -part.rows, part.name))
 
 
 def _answers(

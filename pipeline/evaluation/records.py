@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from topline.pipeline.evaluation.metric_kinds import Metric
-from topline.pipeline.evaluation.metrics import METRICS, measured
+from topline.pipeline.evaluation.metrics import METRICS, Metric, measured
 from topline.solvers.calibration import ReliabilityBin
-from topline.solvers.estimators.multilabel_metrics import CARDINALITY, PARTITION_METRICS
-from topline.storage.records import from_fields, reading
+from topline.solvers.estimators.multilabel_metrics import CARDINALITY
+from topline.storage.models import ModelRecord
+from topline.storage.records import from_fields, json_object
 
 PLACE = "the evaluation of a model"
 
@@ -111,10 +111,7 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; the keys of `topk` are strings there."""
-        values = asdict(self)
-        for part in (values, *values["per_class"], *values["sizes"]):
-            part["topk"] = {str(k): share for k, share in part["topk"].items()}
-        return values
+        return json_object(self)
 
     def measured(self) -> list[tuple[Metric, float]]:
         """Return all metrics with their values, in the order of the tables."""
@@ -127,25 +124,7 @@ class Evaluation:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Evaluation:
         """Return what `to_dict` made, from a model's record; `FormatError` if a field is missing."""
-        with reading(PLACE):
-            per_class = tuple(
-                from_fields(ClassAccuracy, {**part, "topk": _by_k(part["topk"])}, PLACE)
-                for part in values["per_class"]
-            )
-            confused = tuple(from_fields(Confusion, pair, PLACE) for pair in values["confused"])
-            parts = {
-                "topk": _by_k(values["topk"]),
-                "per_class": per_class,
-                "confused": confused,
-                "probabilities": _probabilities(values.get("probabilities")),
-                "sets": tuple(from_fields(SetQuality, part, PLACE) for part in values.get("sets", ())),
-                "confusion": tuple(map(tuple, values.get("confusion", ()))),
-                "sizes": tuple(
-                    from_fields(SizePoint, {**part, "topk": _by_k(part["topk"])}, PLACE)
-                    for part in values.get("sizes", ())
-                ),
-            }
-        return from_fields(cls, {**values, **parts}, PLACE)
+        return from_fields(cls, values, PLACE)
 
 
 @dataclass(frozen=True)
@@ -219,10 +198,7 @@ class MultilabelEvaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; the keys of `precision` and `recall` are strings there."""
-        values = asdict(self)
-        for name in ("precision", "recall"):
-            values[name] = {str(k): share for k, share in values[name].items()}
-        return values
+        return json_object(self)
 
     def measured(self) -> list[tuple[Metric, float]]:
         """Return all metrics with their values, in the order of the tables."""
@@ -255,24 +231,18 @@ class MultilabelEvaluation:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> MultilabelEvaluation:
         """Return what `to_dict` made, from a model's record; `FormatError` if a field is missing."""
-        with reading(PLACE):
-            tuned = values["tuned"]
-            parts = {
-                "precision": _by_k(values["precision"]),
-                "recall": _by_k(values["recall"]),
-                "threshold": from_fields(Threshold, values["threshold"], PLACE),
-                "tuned": {name: from_fields(Tuned, tuned[name], PLACE) for name in PARTITION_METRICS},
-                "per_label": tuple(from_fields(LabelQuality, part, PLACE) for part in values["per_label"]),
-            }
-        return from_fields(cls, {**values, **parts}, PLACE)
+        return from_fields(cls, values, PLACE)
 
 
-def _probabilities(values: Mapping[str, Any] | None) -> ProbabilityQuality | None:
-    if values is None:
-        return None
-    bins = tuple(from_fields(ReliabilityBin, part, PLACE) for part in values["bins"])
-    return from_fields(ProbabilityQuality, {**values, "bins": bins}, PLACE)
+def read_evaluation(record: ModelRecord) -> tuple[Evaluation | None, MultilabelEvaluation | None]:
+    """Return the evaluation in a model's record, the first for one label per row, the second for several."""
+    if not record.evaluation:
+        return None, None
+    if record.multilabel:
+        return None, MultilabelEvaluation.from_dict(record.evaluation)
+    return Evaluation.from_dict(record.evaluation), None
 
 
-def _by_k(shares: Mapping[str, float]) -> dict[int, float]:
-    return {k: float(shares[str(k)]) for k in sorted(map(int, shares))}
+def ranked_worst(per_class: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
+    """Return the classes by top-1 accuracy, lowest first; of equals the one with more rows comes first."""
+    return sorted(per_class, key=lambda part: (part.topk[1], -part.rows, part.name))

@@ -15,19 +15,6 @@ from topline.storage.records import now
 
 #: Labels in dispute that have a card, and neighbours on it.
 SHOWN, NEAR = 60, 3
-STYLE = """
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr)); gap: 14px; }
-.card { border: 1px solid var(--rule); border-radius: 8px; padding: 10px 12px; min-width: 0; }
-.card > img, .card .gone { display: flex; width: 96px; height: 96px; object-fit: contain;
-  background: var(--track); border-radius: 6px; margin-bottom: 6px; }
-.card h3 { font-size: 13px; font-weight: 500; margin: 0 0 4px; overflow-wrap: anywhere; }
-.card td, .card th { padding: 2px 8px 2px 0; font-size: 13px; text-align: left; }
-.card p { margin: 6px 0 2px; font-size: 13px; }
-.near { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 8px 4px;
-  list-style: none; margin: 0; padding: 0; font-size: 12px; }
-.near li { min-width: 0; overflow-wrap: anywhere; } .near .sub { display: block; font-size: inherit; }
-.near img { display: block; width: 48px; height: 48px; object-fit: contain; background: var(--track); }
-"""
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,6 @@ def write_page(path: Path, shown: Shown) -> None:
     """Write the page; what is there is replaced."""
     make_page(
         "inspect.html.j2",
-        style=STYLE,
         model=shown.model,
         dataset=shown.dataset.info.id,
         total=shown.total,

@@ -14,7 +14,7 @@ from topline.pipeline.inspection.page import SHOWN, Shown, write_page
 from topline.pipeline.inspection.stored_point import stored_point
 from topline.pipeline.inspection.verdicts import SCHEMA, JudgedRows, Suspect, most_disputed, verdict_tables
 from topline.pipeline.options import InspectConfig
-from topline.pipeline.prediction.table import table_writer
+from topline.pipeline.prediction.files import table_writer
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel
 from topline.solvers.inspection import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topline.pipeline.certification import Certificate, certify
-from topline.pipeline.evaluation import evaluate
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.ingest import ExtractResult, extract
 from topline.pipeline.registry import Weighing, promote_by_rule
 from topline.pipeline.report import write_report

@@ -7,9 +7,7 @@ else Apprise reaches.  `pulse` keeps the sign of life that the dashboard and `to
 
 from __future__ import annotations
 
-from topline.pipeline.notices.log import NoticeLog
-from topline.pipeline.notices.notice import Kind, Notice, decision_notices, disk_notice
-from topline.pipeline.notices.pulse import pulse
+from topline.pipeline.notices.notice import Kind, Notice, NoticeLog, decision_notices, disk_notice
 from topline.pipeline.notices.telling import NOTIFY, Teller, addresses, told
 
 __all__ = [
@@ -21,6 +19,5 @@ __all__ = [
     "addresses",
     "decision_notices",
     "disk_notice",
-    "pulse",
     "told",
 ]

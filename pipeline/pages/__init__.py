@@ -11,8 +11,10 @@ from topline.pipeline.pages.charts import (
     Series,
     axes,
     bar_chart,
+    curve,
     legend,
     line_chart,
+    svg,
     x_ticks,
     y_grid,
 )
@@ -21,16 +23,16 @@ from topline.pipeline.pages.formatting import (
     amount,
     clock,
     count,
+    csv_url,
     duration,
     flat,
     gap,
+    harmless,
     number,
     percent,
     when,
 )
-from topline.pipeline.pages.matrix import ConfusionMatrix
-from topline.pipeline.pages.spreadsheet import csv_url, harmless
-from topline.pipeline.pages.tables import Badge, Column, Link, Table
+from topline.pipeline.pages.tables import Badge, Column, ConfusionMatrix, Link, Table
 from topline.pipeline.pages.templating import Live, Page, Tile, environment, macros, make_page, message_page
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "clock",
     "count",
     "csv_url",
+    "curve",
     "duration",
     "environment",
     "flat",
@@ -63,6 +66,7 @@ __all__ = [
     "message_page",
     "number",
     "percent",
+    "svg",
     "when",
     "x_ticks",
     "y_grid",

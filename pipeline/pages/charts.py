@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
 
 WIDTH, HEIGHT = 560, 280
@@ -102,10 +103,11 @@ def line_chart(
     y_axis = _y_scale(values, log=log, decades=decades, most=most)
     parts = [axes(x_axis, y_axis, x_label, y_label)]
     if target is not None and y_axis.low <= target[1] <= y_axis.high:
-        parts.append(_target(y_axis(target[1])))
+        drawn_at = Markup('<line class="target" x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}"/>')
+        parts.append(drawn_at.format(LEFT, WIDTH - RIGHT, y_axis(target[1])))
     parts += [_line(line, x_axis, y_axis) for line in shown]
     names = ", ".join(line.name for line in shown)
-    drawn = _svg(Markup("").join(parts), HEIGHT, f"{names} against {x_label}")
+    drawn = svg(WIDTH, HEIGHT, f"{names} against {x_label}", parts)
     return drawn + legend(shown, None if target is None else target[0])
 
 
@@ -151,13 +153,23 @@ def bar_chart(rows: Sequence[tuple[str, float]], *, mark: tuple[str, float] | No
                 '<text class="note" x="{0}" y="{2}" text-anchor="{3}">{4}</text>'
             ).format(f"{at:.1f}", height - 24, height - 8, side, mark[0])
         )
-    return _svg(Markup("").join(parts), height, "top-k accuracies")
+    return svg(WIDTH, height, "top-k accuracies", parts)
 
 
-def _svg(body: Markup, height: int, title: str) -> Markup:
-    return Markup(
-        '<svg viewBox="0 0 {0} {1}" role="img" aria-label="{2}" preserveAspectRatio="xMidYMid meet">{3}</svg>'
-    ).format(WIDTH, height, title, body)
+def svg(width: int, height: float, label: str, parts: Iterable[Markup], kind: str = "") -> Markup:
+    """Put drawn parts into one picture; `label` is read aloud in its place, `kind` its class, if any."""
+    named = Markup('class="{}" ').format(kind) if kind else Markup("")
+    return Markup('<svg {0}viewBox="0 0 {1} {2}" role="img" aria-label="{3}">{4}</svg>').format(
+        named, width, height, label, Markup("").join(parts)
+    )
+
+
+def curve(points: Iterable[Sequence[Any]], style: int, marks: Iterable[Markup]) -> Markup:
+    """Draw a line of a style through points, of which x and y in pixels come first, and marks on it."""
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, *_ in points)
+    return Markup('<g class="s{0}"><polyline points="{1}"/>{2}</g>').format(
+        style, path, Markup("").join(marks)
+    )
 
 
 def _x_scale(values: NDArray[np.float64]) -> Scale:
@@ -256,25 +268,17 @@ def x_ticks(axis: Scale, y: float, values: Sequence[float] | None = None) -> Mar
     return Markup("").join(tick.format(axis(value), y, tick_text(value)) for value in shown)
 
 
-def _target(y: float) -> Markup:
-    return Markup('<line class="target" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>').format(
-        LEFT, WIDTH - RIGHT, f"{y:.1f}"
-    )
-
-
 def _line(line: Series, x_axis: Scale, y_axis: Scale) -> Markup:
     kept = thin(line.x, line.y)
     floor = y_axis.low
     points = [(x_axis(float(line.x[i])), y_axis(max(float(line.y[i]), floor)), i) for i in kept]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
     # Invisible discs carry the browser's own tool tips: the value under the pointer, without a script.
-    spots = Markup("").join(
-        Markup('<circle class="spot" cx="{0}" cy="{1}" r="5"><title>{2}</title></circle>').format(
-            f"{x:.1f}", f"{y:.1f}", f"{line.name} at {tick_text(float(line.x[i]))}: {float(line.y[i]):.6g}"
-        )
+    spot = Markup('<circle class="spot" cx="{0:.1f}" cy="{1:.1f}" r="5"><title>{2}</title></circle>')
+    marks = [
+        spot.format(x, y, f"{line.name} at {tick_text(float(line.x[i]))}: {float(line.y[i]):.6g}")
         for x, y, i in points
-    )
+    ]
     if len(points) == 1:
         # A line of one point draws nothing.
-        spots += Markup('<circle class="dot" cx="{0:.1f}" cy="{1:.1f}" r="3.5"/>').format(*points[0][:2])
-    return Markup('<g class="s{0}"><polyline points="{1}"/>{2}</g>').format(line.style, escape(path), spots)
+        marks.append(Markup('<circle class="dot" cx="{0:.1f}" cy="{1:.1f}" r="3.5"/>').format(*points[0][:2]))
+    return curve(points, line.style, marks)

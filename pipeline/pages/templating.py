@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from topline.pipeline.pages import formatting
-from topline.pipeline.pages.spreadsheet import csv_url
+from topline.pipeline.pages.formatting import csv_url
 from topline.storage.stores import open_store
 
 FILTERS = ("number", "percent", "duration", "count", "when", "gap")

@@ -1,20 +1,18 @@
 """Predictions of a stored model: for new images, for new features, or for every row of a stored dataset.
 
 `predict` describes images by the model's own backbone; `predict_features` reads rows from a file;
-`predict_dataset` runs on Dask workers and stores its predictions beside the dataset.  A `DecisionRule` says
-which classes follow from the scores.
+`predict_dataset` runs on Dask workers and stores its predictions beside the dataset.  An
+`answers.AnswerRule` says which classes follow from the scores.
 """
 
 from __future__ import annotations
 
-from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.prediction.of_datasets import BatchResult, predict_dataset
 from topline.pipeline.prediction.of_features import FeaturesResult, predict_features
 from topline.pipeline.prediction.of_images import Prediction, PredictResult, predict
 
 __all__ = [
     "BatchResult",
-    "DecisionRule",
     "FeaturesResult",
     "PredictResult",
     "Prediction",

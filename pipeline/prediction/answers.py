@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from topline.pipeline.calibration import calibration_of, in_words, row_draws
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import PredictConfig
-from topline.pipeline.prediction.decision_rule import DecisionRule
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel
 from topline.solvers.calibration import ProbabilityMap, SetRule
+from topline.storage.models import ModelRecord
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +27,55 @@ class Answers:
     """
 
     classes: NDArray[np.int32]
-    scores: NDArray[np.float32]
+    scores: NDArray[Any]
     probabilities: NDArray[np.float32] | None
     sets: NDArray[np.bool_] | None
+
+    def columns(
+        self, class_names: Sequence[str], order: NDArray[Any] | None = None, read: NDArray[Any] | None = None
+    ) -> dict[str, list[Any]]:
+        """Return the lists that a table of predictions has of each row; None in rows that are not `read`.
+
+        The members of a set come in the `order` (r, m) of all classes, by default the predicted ones first.
+        """
+        names = np.array([*class_names, None], dtype=object)
+        there = np.ones(len(self.classes), bool) if read is None else read
+
+        def lists(values: NDArray[Any]) -> list[Any]:
+            rows = zip(values, self.classes >= 0, there, strict=True)
+            return [row[kept].tolist() if known else None for row, kept, known in rows]
+
+        columns = {
+            "classes": lists(names[self.classes]),
+            "scores": lists(self.scores),
+            "probabilities": (
+                [None] * len(self.classes) if self.probabilities is None else lists(self.probabilities)
+            ),
+        }
+        if self.sets is not None:
+            rows = zip(self.sets, self.classes if order is None else order, there, strict=True)
+            columns["set"] = [
+                names[_ordered(members, best)].tolist() if known else None for members, best, known in rows
+            ]
+        return columns
+
+
+def _ordered(members: NDArray[np.bool_], best: NDArray[Any]) -> list[int]:
+    """Return the codes of a set (m,): those among the best classes in their order, then the others."""
+    first = [code for code in best.tolist() if code >= 0 and members[code]]
+    return first + sorted(set(np.flatnonzero(members).tolist()) - set(first))
 
 
 @dataclass(frozen=True, eq=False)
 class AnswerRule:
-    """How scores become answers; pickles to the workers.  `seed` is that of the draws of sets."""
+    """How scores become answers; pickles to the workers.
 
-    best: DecisionRule
+    The best `top_k` classes of a row are predicted, or of them those that score above a `threshold`.  `seed`
+    is that of the draws of sets.
+    """
+
+    top_k: int
+    threshold: float | None
     calibration: str
     probabilities: ProbabilityMap | None
     sets: SetRule | None
@@ -46,44 +85,65 @@ class AnswerRule:
     def of(cls, stored: StoredModel, config: PredictConfig, progress: Progress | None = None) -> AnswerRule:
         """Return what the options mean for a model, whose calibration is made and stored if need be.
 
-        Raises `ConfigError` for options that the model has no use for, and for sets that it cannot give.
+        A model of several labels predicts all that score above its threshold, or the best `top_k` of these
+        where that was asked for.  Raises `ConfigError` for options that the model has no use for, and for
+        sets that it cannot give.
         """
-        best = DecisionRule.of(stored.model.record, config)
+        record = stored.model.record
+        asked = "top_k" in config.model_fields_set
+        if asked and config.top_k > record.m:
+            raise ConfigError(f"--top-k {config.top_k} is more than the model's {record.m} classes")
+        threshold = _threshold(record, config)
         if config.coverage is None and (config.per_class or config.sets_by is not None):
             raise ConfigError("--per-class and --sets-by are about sets: give their --coverage, such as 0.9")
-        if config.coverage is not None and stored.model.record.multilabel:
+        if config.coverage is not None and record.multilabel:
             raise ConfigError(
-                f"model {stored.model.record.id} predicts several labels per row, and sets hold one right"
-                " class: leave --coverage out"
+                f"model {record.id} predicts several labels per row, and sets hold one right class: leave"
+                " --coverage out"
             )
         known = calibration_of(stored, progress)
         sets = None
         if config.coverage is not None:
             sets = known.rule(config.coverage, per_class=config.per_class, sets_by=config.sets_by)
-        return cls(best, in_words(known), known.probabilities, sets, config.seed)
+        top_k = record.m if record.multilabel and not asked else min(config.top_k, record.m)
+        return cls(top_k, threshold, in_words(known), known.probabilities, sets, config.seed)
 
     def answer(self, scores: NDArray[np.float64], ids: Sequence[str]) -> Answers:
         """Return the answers for rows with scores (r, m) and ids (r,)."""
-        classes, kept = self.best.best(scores)
+        classes = np.argsort(-scores, axis=1, kind="stable")[:, : self.top_k]
+        kept = np.take_along_axis(scores, classes, axis=1)
+        if self.threshold is not None:
+            # In float64, before the scores are rounded.
+            classes = np.where(kept > self.threshold, classes, -1)
+            kept = np.where(classes >= 0, kept, np.nan)
         p = None
         if self.probabilities is not None:
             every = self.probabilities.probabilities(scores)
             known = np.take_along_axis(every, np.maximum(classes, 0), axis=1)
             p = np.where(classes >= 0, known, np.nan).astype(np.float32)
         sets = None if self.sets is None else self.sets.sets(scores, row_draws(ids, self.seed))
-        return Answers(classes, kept, p, sets)
+        return Answers(classes.astype(np.int32), kept.astype(np.float32), p, sets)
 
     def facts(self) -> dict[str, Any]:
         """Return all that answers follow from besides model and rows."""
         return {
-            "top_k": self.best.top_k,
-            **({} if self.best.threshold is None else {"threshold": self.best.threshold}),
+            "top_k": self.top_k,
+            **({} if self.threshold is None else {"threshold": self.threshold}),
             **({} if self.probabilities is None else {"probabilities": self.probabilities.to_dict()}),
             **({} if self.sets is None else {"sets": {**self.sets.facts(), "seed": self.seed}}),
         }
 
 
-def ordered_members(members: NDArray[np.bool_], classes: NDArray[np.int32]) -> list[int]:
-    """Return the codes of a set (m,): those among the best `classes` in their order, then the others."""
-    first = [code for code in classes.tolist() if code >= 0 and members[code]]
-    return first + sorted(set(np.flatnonzero(members).tolist()) - set(first))
+def _threshold(record: ModelRecord, config: PredictConfig) -> float | None:
+    if not record.multilabel:
+        if config.threshold is not None:
+            raise ConfigError(f"model {record.id} predicts the best classes of a row: leave --threshold out")
+        return None
+    if config.threshold is not None:
+        return config.threshold
+    if record.threshold is None:
+        raise ConfigError(
+            f"model {record.id} has no threshold yet, above which it predicts a label: topline evaluate"
+            " chooses one, or give --threshold"
+        )
+    return float(record.threshold["value"])

@@ -7,6 +7,7 @@ writes whole: units that were lost with a worker are simply done again.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,20 +17,21 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from topline.pipeline.errors import ClusterError, InputError, NotStoredError
 from topline.pipeline.images import Pixels, SourceImages
 from topline.pipeline.options import ClusterConfig, PredictConfig
-from topline.pipeline.prediction.answers import AnswerRule
-from topline.pipeline.prediction.dataset_table import dataset_tables, set_sizes
-from topline.pipeline.prediction.page import write_files
-from topline.pipeline.prediction.table import table_schema
-from topline.pipeline.prediction.units import BatchTask, forget_model, predict_units
+from topline.pipeline.prediction.answers import AnswerRule, Answers
+from topline.pipeline.prediction.files import table_schema, write_files
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel
+from topline.storage.arrays import ArrayReader, Span
 from topline.storage.cache import PredictionsDraft, StoredPredictions, cache_key
 from topline.storage.datasets import Dataset
 from topline.storage.errors import DiskFullError
+from topline.storage.schema import SPLITS
 from topline.storage.stores import FileEntry, Store, open_store
 
 if TYPE_CHECKING:
@@ -37,12 +39,142 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Scores of so many bytes are computed at once.
+SCORE_BYTES = 1 << 26
 # Rows of about so many bytes go to a worker in one call: seconds of work, and little to do again.
 CALL_BYTES = 1 << 28
 # So many rounds in a row may lose a worker.
 LOSSES = 5
 # Features of fewer bytes are scored here unless somebody chooses workers: sooner than those would start.
 HERE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class BatchTask:
+    """Model, dataset, draft and rule: all that a worker needs."""
+
+    model_url: str
+    dataset: Dataset
+    draft: PredictionsDraft
+    rule: AnswerRule
+    kernel: bool = False
+
+
+def predict_units(task: BatchTask, units: Sequence[int]) -> list[FileEntry]:
+    """Predict and write some units, on a worker; return the files."""
+    stored = _opened(task.model_url)
+    labels, m = task.dataset.labels(), stored.model.record.m
+    ids = task.dataset.sample_ids() if task.rule.sets is not None else []
+    entries: list[FileEntry] = []
+    for unit in units:
+        span = task.draft.plan.bounds(unit)
+        rows: Any = task.dataset.rows(span.start, span.stop)
+        arrays = {
+            name: np.empty((span.rows, *spec.row_shape), spec.dtype)
+            for name, spec in task.draft.specs.items()
+        }
+        step = max(1, SCORE_BYTES // (8 * m))
+        for low in range(0, span.rows, step):
+            scores = stored.scores(stored.transforms.apply(rows[low : low + step]))
+            part = slice(span.start + low, span.start + low + len(scores))
+            for name, values in _stored_arrays(task.rule.answer(scores, ids[part])).items():
+                arrays[name][low : low + step] = values
+        # A rejected row has zeros for features, which mean nothing.
+        rejected = labels[span.start : span.stop] < 0
+        for name, values in arrays.items():
+            values[rejected] = {"classes": -1, "sets": 0}.get(name, np.nan)
+        entries += task.draft.write_unit(unit, arrays)
+    return entries
+
+
+def _stored_arrays(answers: Answers) -> dict[str, NDArray[Any]]:
+    found: dict[str, NDArray[Any]] = {"classes": answers.classes, "scores": answers.scores}
+    if answers.probabilities is not None:
+        found["probabilities"] = answers.probabilities
+    if answers.sets is not None:
+        found["sets"] = np.packbits(answers.sets, axis=1)
+    return found
+
+
+_model_lock = threading.Lock()
+_held_model: StoredModel | None = None
+
+
+def _opened(model_url: str) -> StoredModel:
+    """Return the model, opened once in each process; the last one makes room."""
+    global _held_model
+    with _model_lock:
+        if _held_model is None or _held_model.model.url != model_url:
+            _held_model = None
+            _held_model = StoredModel.open(model_url)
+        return _held_model
+
+
+def forget_model() -> None:
+    """Drop the model that this process holds."""
+    global _held_model
+    with _model_lock:
+        _held_model = None
+
+
+def dataset_tables(found: StoredPredictions, dataset: Dataset) -> Iterator[pa.Table]:
+    """Yield the predictions of all rows in their order, with sample id, label and split.
+
+    A rejected row has no label and no lists, and one of several labels without any above the threshold has
+    empty lists.
+    """
+    ids, labels = dataset.sample_ids(), dataset.labels()
+    words = np.array([*_label_names(dataset), None], dtype=object)
+    splits = np.array(sorted(SPLITS, key=lambda name: SPLITS[name]), dtype=object)[dataset.split()]
+    for span in map(dataset.plan.bounds, range(dataset.plan.units)):
+        rows = slice(span.start, span.stop)
+        columns = {
+            "sample_id": ids[rows],
+            "label": words[labels[rows]].tolist(),
+            "split": splits[rows].tolist(),
+            **_stored_answers(found, span).columns(found.facts["class_names"], read=labels[rows] >= 0),
+        }
+        yield pa.table(columns, schema=table_schema("sample_id", sets=found.sets is not None))
+
+
+def _stored_answers(found: StoredPredictions, span: Span) -> Answers:
+    """Return the answers for some rows, from the arrays that `predict_units` wrote."""
+
+    def part(array: ArrayReader | None) -> Any:
+        return None if array is None else array.rows(span.start, span.stop)
+
+    sets = part(found.sets)
+    if sets is not None:
+        sets = np.unpackbits(sets, axis=1, count=len(found.facts["class_names"])).astype(bool)
+    return Answers(part(found.classes), part(found.scores), part(found.probabilities), sets)
+
+
+def set_sizes(found: StoredPredictions, dataset: Dataset, rule: AnswerRule) -> dict[str, Any] | None:
+    """Return what sets were made, their mean size, and how many are empty; rejected rows have none."""
+    if found.sets is None or rule.sets is None:
+        return None
+    known = dataset.labels() >= 0
+    sizes = np.concatenate(
+        [
+            np.bitwise_count(found.sets.rows(span.start, span.stop)).sum(axis=1)
+            for span in map(dataset.plan.bounds, range(dataset.plan.units))
+        ]
+    )[known]
+    facts = {name: value for name, value in rule.sets.facts().items() if name != "thresholds"}
+    return {
+        **facts,
+        "mean_size": float(sizes.mean()) if len(sizes) else 0.0,
+        "empty": int(np.count_nonzero(sizes == 0)),
+    }
+
+
+def _label_names(dataset: Dataset) -> Sequence[str]:
+    """Return the text of every label: a class, or the classes of a label set with semicolons between."""
+    sets = dataset.label_sets()
+    names = dataset.info.class_names
+    if sets is None:
+        return names
+    return [";".join(names[code] for code in classes.tolist()) for classes in sets]
 
 
 @dataclass(frozen=True)
@@ -71,6 +203,12 @@ class BatchResult:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self)
+
+    def classes_text(self) -> str:
+        """Return in words which classes are predicted."""
+        if self.threshold is None:
+            return f"the best {self.top_k} of each row"
+        return f"those of each row above {self.threshold:.4g}, {self.top_k} at most"
 
 
 def predict_dataset(
@@ -107,18 +245,30 @@ def predict_dataset(
     def predicted_in(keeper: Store) -> BatchResult:
         kept = found
         if kept is None:
-            draft = _draft(keeper, key, dataset, rule, record.m)
+            draft = PredictionsDraft.begin(
+                keeper,
+                key,
+                dataset.plan,
+                rule.top_k,
+                probabilities=rule.probabilities is not None,
+                set_classes=0 if rule.sets is None else record.m,
+            )
             task = BatchTask(stored.model.url, dataset, draft, rule, stored.kernel is not None)
             named = {**facts, "class_names": list(record.class_names)}
-            kept = _predicted(task, key, named, cluster or ClusterConfig(), progress, client)
+            try:
+                entries = _entries(task, cluster or ClusterConfig(), progress, client)
+                kept = draft.publish(key, entries, named)
+            except BaseException:
+                draft.discard()
+                raise
         result = BatchResult(
             predictions=kept.url if found is not None or keeper == store else None,
             model=stored.model.url,
             dataset=dataset.info.id,
             rows=dataset.info.n_rows,
             unclassified=int((dataset.labels() < 0).sum()),
-            top_k=rule.best.top_k,
-            threshold=rule.best.threshold,
+            top_k=rule.top_k,
+            threshold=rule.threshold,
             probabilities=rule.calibration,
             sets=set_sizes(kept, dataset, rule),
             seconds=time.perf_counter() - started,
@@ -140,34 +290,6 @@ def predict_dataset(
         logger.warning("predictions go to the output alone, and are made here: %s", error)
         with _memory() as memory:
             raise NotStoredError(f"the predictions are not kept: {error}", predicted_in(memory)) from error
-
-
-def _draft(store: Store, key: str, dataset: Dataset, rule: AnswerRule, m: int) -> PredictionsDraft:
-    """Begin the predictions of a dataset, with room for what the rule answers."""
-    return PredictionsDraft.begin(
-        store,
-        key,
-        dataset.plan,
-        rule.best.top_k,
-        probabilities=rule.probabilities is not None,
-        set_classes=0 if rule.sets is None else m,
-    )
-
-
-def _predicted(
-    task: BatchTask,
-    key: str,
-    facts: Mapping[str, Any],
-    cluster: ClusterConfig,
-    progress: Progress | None,
-    client: Client | None,
-) -> StoredPredictions:
-    """Predict all rows and publish that, or leave nothing behind."""
-    try:
-        return task.draft.publish(key, _entries(task, cluster, progress, client), facts)
-    except BaseException:
-        task.draft.discard()
-        raise
 
 
 def _shown(

@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
 
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import Pixels, words_of
 from topline.pipeline.options import PredictConfig
-from topline.pipeline.prediction.answers import AnswerRule, Answers, ordered_members
-from topline.pipeline.prediction.page import write_files
-from topline.pipeline.prediction.table import table_schema
+from topline.pipeline.prediction.answers import AnswerRule
+from topline.pipeline.prediction.files import table_schema, write_files
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import (
     FeatureFile,
@@ -125,40 +123,16 @@ class _Rows:
         X = _as_in_training(self.stored, checked_rows(self.source, found, start, "float32"))
         scores = self.stored.scores(self.stored.transforms.apply(X))
         rows = slice(start, stop)
-        columns = {
+        answers = self.rule.answer(scores, self.ids[rows])
+        columns: dict[str, Any] = {
             "sample_id": self.ids[rows],
             "label": self.labels[rows],
             "split": self.splits[rows],
-            **_answered(
-                self.rule.answer(scores, self.ids[rows]), scores, self.stored.model.record.class_names
+            **answers.columns(
+                self.stored.model.record.class_names, np.argsort(-scores, axis=1, kind="stable")
             ),
         }
         return pa.table({name: columns[name] for name in self.schema.names}, schema=self.schema)
-
-
-def _answered(
-    answers: Answers, scores: NDArray[np.float64], class_names: Sequence[str]
-) -> dict[str, list[Any] | None]:
-    """Return the columns that say what is predicted of rows with scores (r, m), the best class first."""
-    names = np.array([*class_names, None], dtype=object)
-
-    def predicted(values: NDArray[Any]) -> list[Any]:
-        return [row[kept].tolist() for row, kept in zip(values, answers.classes >= 0, strict=True)]
-
-    columns: dict[str, Any] = {
-        "classes": predicted(names[answers.classes]),
-        "scores": predicted(answers.scores),
-        "probabilities": [None] * len(scores),
-    }
-    if answers.probabilities is not None:
-        columns["probabilities"] = predicted(answers.probabilities)
-    if answers.sets is not None:
-        orders = np.argsort(-scores, axis=1, kind="stable").astype(np.int32)
-        columns["set"] = [
-            names[ordered_members(members, order)].tolist()
-            for members, order in zip(answers.sets, orders, strict=True)
-        ]
-    return columns
 
 
 def _as_in_training(stored: StoredModel, X: Any) -> Any:

@@ -15,9 +15,8 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import ImageItem, ImageListing, Pixels, decode, list_images
 from topline.pipeline.ingest import Describer, ImageRow, open_backbone
 from topline.pipeline.options import PredictConfig
-from topline.pipeline.prediction.answers import AnswerRule, ordered_members
-from topline.pipeline.prediction.page import write_files
-from topline.pipeline.prediction.table import table_schema
+from topline.pipeline.prediction.answers import AnswerRule
+from topline.pipeline.prediction.files import table_schema, write_files
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import StoredModel
 
@@ -196,23 +195,28 @@ def _predicted(
     X = describer.describe(network, rows)
     scores = stored.scores(np.asarray(stored.transforms.apply(X), dtype=np.float64))
     answers = rule.answer(scores, [row.item.sample_id for row in rows])
-    names = stored.model.record.class_names
-    found = []
-    for i, row in enumerate(rows):
-        codes = answers.classes[i][answers.classes[i] >= 0]
-        one = Prediction(
-            row.item.path, "ok", label=truth.label(row.item), split=truth.split(row), error=row.error or ""
+    exact = replace(answers, scores=np.take_along_axis(scores, np.maximum(answers.classes, 0), axis=1))
+    columns = exact.columns(
+        stored.model.record.class_names,
+        np.argsort(-scores, axis=1, kind="stable"),
+        np.array([row.error is None for row in rows]),
+    )
+
+    def of_row(name: str, i: int) -> tuple[Any, ...] | None:
+        found = columns[name][i] if name in columns else None
+        return None if found is None else tuple(found)
+
+    return [
+        Prediction(
+            sample=row.item.path,
+            status="ok" if row.error is None else "rejected",
+            labels=of_row("classes", i) or (),
+            scores=of_row("scores", i) or (),
+            error=row.error or "",
+            label=truth.label(row.item),
+            split=truth.split(row),
+            probabilities=of_row("probabilities", i),
+            set=of_row("set", i),
         )
-        if row.error is not None:
-            one = replace(one, status="rejected")
-        else:
-            labels = tuple(names[code] for code in codes.tolist())
-            one = replace(one, labels=labels, scores=tuple(scores[i, codes].tolist()))
-            if answers.probabilities is not None:
-                one = replace(one, probabilities=tuple(answers.probabilities[i, : len(codes)].tolist()))
-            if answers.sets is not None:
-                order = np.argsort(-scores[i], kind="stable").astype(np.int32)
-                members = ordered_members(answers.sets[i], order)
-                one = replace(one, set=tuple(names[code] for code in members))
-        found.append(one)
-    return found
+        for i, row in enumerate(rows)
+    ]

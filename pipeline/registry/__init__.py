@@ -7,28 +7,22 @@ guarded decisions.  The log of decisions itself is in `topline.storage.models.de
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from topline.pipeline.registry.summary import settings, summary
-
-if TYPE_CHECKING:
-    from topline.pipeline.registry.comparison import Comparison, compare, measure
-    from topline.pipeline.registry.decisions import (
-        LOUD,
-        Weighing,
-        archive,
-        champion_url,
-        delete,
-        pin,
-        promote,
-        promote_by_rule,
-        registered,
-        rollback,
-        unpin,
-    )
-    from topline.pipeline.registry.drift import SHIFTED
-    from topline.pipeline.registry.promotion import Decision, Evidence
+from topline.pipeline.registry.comparison import Comparison, compare, measure, settings, summary
+from topline.pipeline.registry.decisions import (
+    LOUD,
+    Weighing,
+    archive,
+    champion_url,
+    delete,
+    pin,
+    promote,
+    promote_by_rule,
+    registered,
+    rollback,
+    unpin,
+)
+from topline.pipeline.registry.drift import SHIFTED
+from topline.pipeline.registry.promotion import Decision, Evidence
 
 __all__ = [
     "LOUD",
@@ -51,16 +45,3 @@ __all__ = [
     "summary",
     "unpin",
 ]
-
-_LAZY = {
-    **dict.fromkeys(("Comparison", "compare", "measure"), "comparison"),
-    **dict.fromkeys(("Decision", "Evidence"), "promotion"),
-    "SHIFTED": "drift",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Return a name of a module that reads stored models, which is loaded when it is first asked for."""
-    if name in __all__:
-        return getattr(import_module(f"{__name__}.{_LAZY.get(name, 'decisions')}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

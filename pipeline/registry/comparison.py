@@ -11,20 +11,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.evaluation import RowMetric, ScoredRows, check_split, row_metrics
+from topline.pipeline.evaluation import RowMetric, ScoredRows, measured, row_metrics
+from topline.pipeline.evaluation.measurement import check_split
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.registry.class_changes import ClassChanges, class_changes
 from topline.pipeline.registry.drift import Drift, drift_between
 from topline.pipeline.registry.paired_tests import paired_metric
 from topline.pipeline.registry.promotion import Disputed, Evidence
-from topline.pipeline.registry.summary import settings, summary
 from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.storage.datasets import Dataset
 from topline.storage.errors import IntegrityError
 from topline.storage.models import ModelRecord, load_model, read_standing
 from topline.storage.schema import SPLITS
 from topline.storage.stores import open_store, split_url
+
+
+def summary(record: ModelRecord) -> dict[str, Any]:
+    """Return what is shown of a model in a line; `metrics` are all that were measured, by name."""
+    certificate, evaluation = record.certificate or {}, record.evaluation or {}
+    return {
+        "id": record.id,
+        "version": record.version,
+        "dataset": record.dataset,
+        "loss": dict(record.loss),
+        "C": record.C,
+        "method": record.result.get("method") or record.method,
+        "relative_gap": certificate.get("relative_gap"),
+        "certified": certificate.get("certified"),
+        "accuracy": evaluation.get("topk"),
+        "mean_average_precision": evaluation.get("mean_average_precision"),
+        "metrics": {metric.name: value for metric, value in measured(evaluation)},
+        "passes": record.result.get("passes"),
+        "seconds": record.result.get("seconds"),
+        "parents": list(record.parents),
+        "run": record.run,
+        "created": record.created,
+    }
+
+
+def settings(record: ModelRecord) -> dict[str, Any]:
+    """Return what was chosen for a model, and the size of its data."""
+    own = {"code_version": record.code_version, "n": record.n, "d": record.d, "m": record.m}
+    skipped = {"store", "resume", "checkpoint_seconds"}
+    return own | {name: value for name, value in record.config.items() if name not in skipped}
 
 
 @dataclass(frozen=True, eq=False)

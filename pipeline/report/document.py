@@ -2,43 +2,132 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow.compute as pc
+from markupsafe import Markup
 
-from topline.pipeline.evaluation import (
-    METRICS,
-    Evaluation,
-    Gallery,
-    MultilabelEvaluation,
-    ReadImage,
-    WorstClass,
-    images_to_show,
-    measured,
-    ranked_worst,
-)
+from topline.pipeline.evaluation import METRICS, Evaluation, SizePoint, measured, read_evaluation
+from topline.pipeline.evaluation.confusions import Gallery, ReadImage, WorstClass, images_to_show
+from topline.pipeline.evaluation.records import ranked_worst
 from topline.pipeline.images import SourceImages
-from topline.pipeline.pages import DASH, ConfusionMatrix, Tile, count, flat, gap, make_page, percent
+from topline.pipeline.pages import (
+    DASH,
+    ConfusionMatrix,
+    Scale,
+    Tile,
+    axes,
+    bar_chart,
+    count,
+    curve,
+    flat,
+    gap,
+    make_page,
+    percent,
+    svg,
+)
 from topline.pipeline.progress import Progress, begin
-from topline.pipeline.report import facts, tables
-from topline.pipeline.report.answer_charts import accuracy_chart, reliability_chart, sizes_chart
+from topline.pipeline.report import tables
 from topline.pipeline.report.run_section import event_table, run_charts, work_charts, work_facts
 from topline.pipeline.report.training_sizes import measure_training_sizes, size_words
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.telemetry import RunView, view_run
+from topline.solvers.calibration import ReliabilityBin
+from topline.solvers.counts import how_many
 from topline.storage.errors import AccessError, NotFoundError
 from topline.storage.models import ModelRecord
+from topline.storage.records import now
 from topline.storage.stores import open_store
 from topline.storage.stores.urls import join
 
 logger = logging.getLogger(__name__)
+
+WIDE, TALL = 560, 300
+LEFT, RIGHT, TOP, BOTTOM = 62, 20, 14, 44
+# How axes of shares are written.
+_SHARES: Final[dict[str, Any]] = {"text": "{:.0%}".format, "below": 17}
+# Of accuracies the least span of an axis: a difference of one point is not to look like a cliff.
+LEAST_SPAN = 0.2
+
+
+def accuracy_chart(evaluation: Evaluation | None) -> Markup:
+    """Draw the top-k accuracies against always answering the largest class."""
+    if evaluation is None:
+        return Markup("")
+    rows = [(f"top-{k}", share) for k, share in evaluation.topk.items()]
+    return bar_chart(rows, mark=("always the largest class", evaluation.majority_baseline))
+
+
+def reliability_chart(bins: Sequence[ReliabilityBin]) -> Markup:
+    """Draw how often the first class is right against how probable it is, a disc a bin.
+
+    The area of a disc is its share of the rows, so that a bin of three rows does not look like a finding.
+    """
+    x_axis, y_axis = Scale(0.0, 1.03, LEFT, WIDE - RIGHT), Scale(0.0, 1.06, TALL - BOTTOM, TOP)
+    total = max(sum(part.rows for part in bins), 1)
+    disc = Markup('<circle class="bin" cx="{0:.1f}" cy="{1:.1f}" r="{2:.1f}"><title>{3}</title></circle>')
+    discs = [
+        disc.format(
+            x_axis(part.confidence),
+            y_axis(part.accuracy),
+            3.0 + 20.0 * math.sqrt(part.rows / total),
+            f"{how_many(part.rows, 'rows')} of probability {part.confidence:.1%} on average:"
+            f" {part.accuracy:.1%} right",
+        )
+        for part in sorted(bins, key=lambda part: -part.rows)
+    ]
+    exact = Markup('<line class="target" x1="{0}" y1="{1}" x2="{2}" y2="{3}"/>').format(
+        x_axis(0.0), y_axis(0.0), x_axis(1.0), y_axis(1.0)
+    )
+    frame = axes(x_axis, y_axis, "probability of the first class", "share right", **_SHARES)
+    return svg(WIDE, TALL, "Share right against the probability of the first class", [frame, exact, *discs])
+
+
+def sizes_chart(points: Sequence[SizePoint]) -> Markup:
+    """Draw accuracy against training rows, with two standard errors of the differences to all rows."""
+    if len(points) < 2:
+        return Markup("")
+    ks = [k for k in (1, 5) if k in points[-1].topk]
+    shares = [point.topk[k] for point in points for k in ks]
+    low, high = min(shares), max(shares)
+    low = max(0.0, min(low - 0.03, high - LEAST_SPAN))
+    x_axis = Scale(points[0].rows / 1.15, points[-1].rows * 1.15, LEFT, WIDE - RIGHT, log=True)
+    y_axis = Scale(low, min(1.01, high + 0.02), TALL - BOTTOM, TOP)
+    ticks = [float(point.rows) for point in points]
+    drawn = [axes(x_axis, y_axis, "training rows", "accuracy", ticks=ticks, **_SHARES)]
+    drawn += [_accuracy_curve(points, k, style, x_axis, y_axis) for style, k in enumerate(ks, start=1)]
+    key = Markup('<span class="key s{0}"><i></i>top-{1}</span>')
+    keys = Markup("").join(key.format(style, k) for style, k in enumerate(ks, start=1))
+    picture = svg(WIDE, TALL, "Accuracy against training rows", drawn)
+    return picture + Markup('<div class="legend">{}</div>').format(keys)
+
+
+def _accuracy_curve(points: Sequence[SizePoint], k: int, style: int, x_axis: Scale, y_axis: Scale) -> Markup:
+    places = [(x_axis(point.rows), point.topk[k], point) for point in points]
+    bar = Markup('<line class="error" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/>')
+    dot = Markup('<circle class="dot" cx="{0:.1f}" cy="{1:.1f}" r="4"><title>{2}</title></circle>')
+    parts = [
+        bar.format(
+            x,
+            y_axis(max(y_axis.low, share - 2.0 * point.error)),
+            y_axis(min(y_axis.high, share + 2.0 * point.error)),
+        )
+        for x, share, point in places
+        if k == 1 and point.error
+    ]
+    parts += [
+        dot.format(x, y_axis(share), f"top-{k} {share:.1%} with {point.rows:,} training rows")
+        for x, share, point in places
+    ]
+    return curve([(x, y_axis(share)) for x, share, _ in places], style, parts)
+
 
 REJECTED_SHOWN = 200
 #: What is said elsewhere of the features, or is too long.
@@ -88,8 +177,7 @@ def write_report(
             logger.warning("accuracy against training rows was not measured: %s", why)
         stored = StoredModel.open(model_url)
     begin(progress, "report")
-    created = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    page = render_report(gather(stored, SourceImages(stored.model.record.features), created)).encode()
+    page = render_report(gather(stored, SourceImages(stored.model.record.features), now())).encode()
     if path is not None:
         path = path.absolute()
         open_store(str(path.parent), create=True).write_bytes(path.name, page)
@@ -142,9 +230,7 @@ def _run(stored: StoredModel) -> RunView:
 def render_report(data: ReportData) -> str:
     """Return the page as HTML; everything that came from a user (paths, class names) is escaped."""
     record = data.record
-    stored = record.evaluation
-    labels = MultilabelEvaluation.from_dict(stored) if stored and record.multilabel else None
-    evaluation = Evaluation.from_dict(stored) if stored and not record.multilabel else None
+    evaluation, labels = read_evaluation(record)
     return make_page(
         "report.html.j2",
         data=data,
@@ -152,8 +238,7 @@ def render_report(data: ReportData) -> str:
         result=record.result,
         certificate=record.certificate,
         verdict=verdict(record.certificate, record.result),
-        facts=facts,
-        row_facts=facts.row_facts(
+        row_facts=tables.row_facts(
             record.m, data.counts, data.training_counts, data.rejected_total, data.duplicates
         ),
         evaluation=evaluation,

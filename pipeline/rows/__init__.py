@@ -7,11 +7,21 @@ frozen class, entered in `TRANSFORMS`.
 
 from __future__ import annotations
 
-from topline.pipeline.rows.feature_maps import Bias, ChiSquared, Hellinger, L2Normalize, Power
-from topline.pipeline.rows.kernel_transforms import Fourier
 from topline.pipeline.rows.partition import CachedRows, TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel, record_if_possible
-from topline.pipeline.rows.transforms import PCA, TRANSFORMS, Standardize, Transforms, parse_transforms
+from topline.pipeline.rows.transforms import (
+    PCA,
+    TRANSFORMS,
+    Bias,
+    ChiSquared,
+    Fourier,
+    Hellinger,
+    L2Normalize,
+    Power,
+    Standardize,
+    Transforms,
+    parse_transforms,
+)
 
 __all__ = [
     "PCA",

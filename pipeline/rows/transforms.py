@@ -3,32 +3,353 @@
 A transform is a frozen class with a `name`, a `fit` over tiles of rows, an `apply` from rows (r, d) to rows
 (r, d'), float32 in and out, and its fitted arrays by name; one with `keeps_sparse` takes CSR matrices as
 well.  A new one is written here, or where its mathematics is, and entered in `TRANSFORMS`.
+
+Under maps of single features a linear classifier is one with another kernel.  Zero stays zero, so sparse
+rows stay sparse.  Features below zero keep their signs: the kernels are those of the absolute values, times 1
+or -1, as is usual for Fisher vectors.  Source: A. Vedaldi, A. Zisserman, "Efficient additive kernels via
+explicit feature maps", 2012; thesis, sections 4.4.1 and 4.4.2.
+
+Nystroem's and Fourier features stand for k(x, y) = exp(-gamma |x - y|^2), for data too large for the kernel
+itself.  They are written NAME:SIZE or NAME:SIZE:GAMMA; the gamma that is not given is 1 / (d var X) of the
+training rows, as in scikit-learn's SVC.  What is random follows from the seed of the run.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.rows.feature_maps import (
-    Bias,
-    ChiSquared,
-    Hellinger,
-    L2Normalize,
-    Power,
-    inverse,
-    refuse_argument,
-)
-from topline.pipeline.rows.kernel_transforms import Fourier, Nystroem
+from topline.solvers.jit_cache import jit
+from topline.solvers.kernels import RBFKernel
 
 Float32Array = NDArray[np.float32]
+Map = Callable[[Float32Array], Float32Array]
+#: Returns the training rows, tile by tile, each time it is called.
 Tiles = Callable[[], Iterable[Any]]
-"""Returns the training rows, tile by tile, each time it is called."""
+
+# Spacing of the samples of the spectrum for so many of them (figure 2c of Vedaldi and Zisserman).
+_SPACING = {1: 0.8, 2: 0.5, 3: 0.4}
+
+
+class Parameterless:
+    """A transform without argument or fitted arrays."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:  # noqa: ARG003
+        """Return the transform; `ConfigError` for an argument."""
+        refuse_argument(cls.name, argument)
+        return cls()
+
+
+@dataclass(frozen=True, eq=False)
+class L2Normalize(Parameterless):
+    """Each row divided by its Euclidean norm; a row of zeros stays."""
+
+    name: ClassVar[str] = "l2"
+    keeps_sparse: ClassVar[bool] = True
+
+    def apply(self, X: Any) -> Any:
+        """Return rows of norm 1."""
+        if sparse.issparse(X):
+            rows: Any = X
+            norms = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1), dtype=np.float64)).ravel()
+            scale = np.repeat(inverse(norms), np.diff(rows.indptr)).astype(np.float32)
+            return sparse.csr_matrix((rows.data * scale, rows.indices, rows.indptr), shape=rows.shape)
+        norms = np.sqrt(squared_norms(X))
+        return (X * inverse(norms)[:, None].astype(np.float32)).astype(np.float32, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Bias(Parameterless):
+    """A constant feature 1 at the end, so that the classifier need not pass through the origin."""
+
+    name: ClassVar[str] = "bias"
+    keeps_sparse: ClassVar[bool] = True
+
+    def apply(self, X: Any) -> Any:
+        """Return rows with one more column."""
+        ones = np.ones((X.shape[0], 1), dtype=np.float32)
+        if sparse.issparse(X):
+            parts: Any = [X, sparse.csr_matrix(ones)]
+            return sparse.csr_matrix(sparse.hstack(parts, format="csr"))
+        return np.hstack([X, ones])
+
+
+@dataclass(frozen=True, eq=False)
+class Power:
+    """sign(x) |x|^p, written power:p with 0 < p <= 1; plain power is p = 1/2, signed square rooting."""
+
+    exponent: Float32Array
+    name: ClassVar[str] = "power"
+    keeps_sparse: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:  # noqa: ARG003
+        """Return the transform of this exponent."""
+        try:
+            exponent = float(argument or "0.5")
+        except ValueError:
+            exponent = math.nan
+        if not 0.0 < exponent <= 1.0:
+            raise ConfigError(
+                f"power needs an exponent above 0 and at most 1, as in power:0.5, not {argument!r}"
+            )
+        return cls(np.array([exponent], dtype=np.float32))
+
+    def apply(self, X: Any) -> Any:
+        """Return rows (r, d) of the same width."""
+        return _mapped(X, [lambda values: np.sign(values) * np.abs(values) ** self.exponent[0]])
+
+
+@dataclass(frozen=True, eq=False)
+class Hellinger(Parameterless):
+    """sign(x) sqrt(|x| / sum of |x| over the row): rows of length 1; a row of zeros stays.
+
+    Inner products of rows that are not negative are the Hellinger kernel sum_j sqrt(x_j y_j) of the
+    distributions that they are proportional to.
+    """
+
+    name: ClassVar[str] = "hellinger"
+    keeps_sparse: ClassVar[bool] = True
+
+    def apply(self, X: Any) -> Any:
+        """Return rows (r, d) of the same width."""
+        sums = np.asarray(abs(X).sum(axis=1, dtype=np.float64)).ravel()
+        scale = inverse(sums).astype(np.float32)
+        if sparse.issparse(X):
+            rows: Any = X
+            each = np.repeat(scale, np.diff(rows.indptr))
+            scaled: Any = sparse.csr_matrix((rows.data * each, rows.indices, rows.indptr), shape=rows.shape)
+        else:
+            scaled = X * scale[:, None]
+        return _mapped(scaled, [lambda values: np.sign(values) * np.sqrt(np.abs(values))])
+
+
+@dataclass(frozen=True, eq=False)
+class ChiSquared:
+    """2 s - 1 features for each: inner products come near the additive chi2 kernel sum_j 2 x y / (x + y).
+
+    Written chi2:s with s = 1, 2 or 3 samples of the kernel's spectrum; plain chi2 is s = 2.  For |x| > 0 they
+    are sqrt(|x| L) and, for j = 1, ..., s - 1, cosine and sine of j L log |x| times
+    sqrt(2 |x| L / cosh(pi j L)), all times the sign of x.
+    """
+
+    samples: NDArray[np.int64]
+    name: ClassVar[str] = "chi2"
+    keeps_sparse: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:  # noqa: ARG003
+        """Return the transform with this number of samples."""
+        samples = argument or "2"
+        if samples not in {str(known) for known in _SPACING}:
+            raise ConfigError(f"chi2 takes 1, 2 or 3 samples, as in chi2:2, not {argument!r}")
+        return cls(np.array([int(samples)], dtype=np.int64))
+
+    @property
+    def copies(self) -> int:
+        """Number of features made of one."""
+        return 2 * int(self.samples[0]) - 1
+
+    @property
+    def factors(self) -> list[tuple[float, float, bool]]:
+        """Return for each copy what stands before sqrt |x|, before log |x|, and whether the sine is taken."""
+        spacing = _SPACING[int(self.samples[0])]
+        found = [(math.sqrt(spacing), 0.0, False)]
+        for j in range(1, int(self.samples[0])):
+            size = math.sqrt(2.0 * spacing / math.cosh(math.pi * j * spacing))
+            found += [(size, j * spacing, False), (size, j * spacing, True)]
+        return found
+
+    def apply(self, X: Any) -> Any:
+        """Return rows (r, (2 s - 1) d): all of the first kind, all cosines of the second, and so on."""
+        return _mapped(X, [_wave(*factor) for factor in self.factors])
+
+
+def _wave(size: float, frequency: float, sine: bool) -> Map:
+    def wave(values: Float32Array) -> Float32Array:
+        lengths = np.abs(values).astype(np.float64)
+        # The root of 0 takes care of 0, so long as its logarithm is a number.
+        phases = frequency * np.log(np.maximum(lengths, np.finfo(np.float32).tiny))
+        turned = np.sin(phases) if sine else np.cos(phases)
+        return np.asarray(np.sign(values) * (size * np.sqrt(lengths) * turned), dtype=np.float32)
+
+    return wave
+
+
+def _mapped(X: Any, maps: list[Map]) -> Any:
+    """Return the results of all maps side by side, in the layout of X."""
+    if not sparse.issparse(X):
+        return np.hstack([apply(X) for apply in maps])
+    rows: Any = X
+    parts: Any = [
+        sparse.csr_matrix((apply(rows.data), rows.indices, rows.indptr), shape=rows.shape) for apply in maps
+    ]
+    return sparse.csr_matrix(sparse.hstack(parts, format="csr"))
+
+
+def inverse(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return 1 / values, and 0 where a value is 0."""
+    return np.divide(1.0, values, out=np.zeros_like(values), where=values > 0.0)
+
+
+def refuse_argument(name: str, argument: str | None) -> None:
+    """Raise `ConfigError` for an argument of a transform that takes none."""
+    if argument is not None:
+        raise ConfigError(
+            f"the transform {name} takes no argument, so write {name} instead of {name}:{argument}"
+        )
+
+
+@jit(fastmath={"reassoc"})
+def squared_norms(X: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Sums of squares of the rows of X (r, d) in float64; each depends on its row alone."""
+    sums = np.zeros(len(X))
+    for i in range(X.shape[0]):
+        total = 0.0
+        for j in range(X.shape[1]):
+            value = np.float64(X[i, j])
+            total += value * value
+        sums[i] = total
+    return sums
+
+
+@dataclass(frozen=True, eq=False)
+class Nystroem:
+    """Kernel values at landmarks, made white there: z(x) = K_LL^(-1/2) k_L(x).
+
+    Inner products are exact between landmarks, so that taking every training row as one gives K itself.
+    Landmarks are drawn from the training rows.  Source: C. Williams, M. Seeger, "Using the Nystroem method to
+    speed up kernel machines", 2001, in the symmetric form of sklearn.kernel_approximation.Nystroem.
+    """
+
+    landmarks: Float32Array
+    whitening: NDArray[np.float64]
+    gamma: NDArray[np.float64]
+    name: ClassVar[str] = "nystroem"
+    keeps_sparse: ClassVar[bool] = False
+
+    @classmethod
+    def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:
+        """Return the transform; landmarks are drawn in a second pass, after one that counts the rows."""
+        size, gamma = _size_and_gamma(cls.name, argument)
+        rows, _, scale = _measured(tiles)
+        if size > rows:
+            raise ConfigError(
+                f"nystroem:{size} asks for more landmarks than the {rows} training rows: use at most {rows}"
+            )
+        chosen = np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))
+        landmarks = _picked(tiles, chosen)
+        kernel = RBFKernel(scale if gamma is None else gamma)
+        values, vectors = np.linalg.eigh(kernel.matrix(landmarks, landmarks))
+        # What landmarks that repeat each other add to nothing must not be blown up.
+        kept = values > size * np.finfo(np.float64).eps * values.max()
+        whitening = (vectors[:, kept] / np.sqrt(values[kept])) @ vectors[:, kept].T
+        return cls(landmarks, np.ascontiguousarray(whitening), np.array([kernel.gamma], dtype=np.float64))
+
+    @property
+    def input_width(self) -> int:
+        """Features that it takes."""
+        return int(self.landmarks.shape[1])
+
+    def apply(self, X: Any) -> Any:
+        """Return z of each row, one feature a landmark."""
+        values = RBFKernel(float(self.gamma[0])).matrix(X, self.landmarks)
+        return (values @ self.whitening).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Fourier:
+    """Random cosines: z(x) = sqrt(2/D) cos(x^T directions + offsets), whose inner products are k on average.
+
+    Source: A. Rahimi, B. Recht, "Random features for large-scale kernel machines", 2007; drawn by
+    sklearn.kernel_approximation.RBFSampler.
+    """
+
+    directions: Float32Array
+    offsets: Float32Array
+    name: ClassVar[str] = "fourier"
+    keeps_sparse: ClassVar[bool] = False
+
+    @classmethod
+    def fit(cls, tiles: Tiles, argument: str | None, seed: int = 0) -> Self:
+        """Return directions drawn from the kernel's spectrum; of the rows only width and variance count."""
+        from sklearn.kernel_approximation import RBFSampler
+
+        size, gamma = _size_and_gamma(cls.name, argument)
+        _, d, scale = _measured(tiles)
+        sampler = RBFSampler(gamma=scale if gamma is None else gamma, n_components=size, random_state=seed)
+        sampler.fit(np.zeros((1, d)))
+        return cls(
+            np.ascontiguousarray(sampler.random_weights_, dtype=np.float32),
+            np.ascontiguousarray(sampler.random_offset_, dtype=np.float32),
+        )
+
+    @property
+    def input_width(self) -> int:
+        """Features that it takes."""
+        return int(self.directions.shape[0])
+
+    def apply(self, X: Any) -> Any:
+        """Return D cosines of each row."""
+        phases = X @ self.directions
+        phases += self.offsets
+        np.cos(phases, out=phases)
+        phases *= np.float32(math.sqrt(2.0 / len(self.offsets)))
+        return phases
+
+
+def _size_and_gamma(name: str, argument: str | None) -> tuple[int, float | None]:
+    """Return size and gamma of "300" or "300:0.5"."""
+    first, _, second = (argument or "").partition(":")
+    try:
+        size = int(first)
+        gamma = float(second) if second else None
+    except ValueError:
+        size, gamma = 0, None
+    if size < 1 or (gamma is not None and not 0.0 < gamma < math.inf):
+        raise ConfigError(
+            f"{name} needs a number of features and may have a gamma above 0, as in {name}:300 or"
+            f" {name}:300:0.5, not {argument!r}"
+        )
+    return size, gamma
+
+
+def _measured(tiles: Tiles) -> tuple[int, int, float]:
+    """Return rows, columns, and 1 / (d var X) of all entries, summed tile by tile."""
+    rows = d = 0
+    mean = squares = 0.0
+    for X in tiles():
+        values = np.asarray(X, dtype=np.float64)
+        if not values.size:
+            continue
+        # Chan, Golub and LeVeque: the squares about a common mean from those about two.
+        before, new = rows * values.shape[1], values.size
+        shift = float(values.mean()) - mean
+        squares += float(np.square(values - values.mean()).sum()) + shift**2 * before * new / (before + new)
+        mean += shift * new / (before + new)
+        rows, d = rows + values.shape[0], int(values.shape[1])
+    variance = squares / max(rows * d, 1)
+    return rows, d, 1.0 / (d * variance) if variance > 0.0 else 1.0
+
+
+def _picked(tiles: Tiles, chosen: NDArray[np.int64]) -> Float32Array:
+    """Return the rows of these numbers, which ascend."""
+    found, reached = [], 0
+    for X in tiles():
+        low, high = np.searchsorted(chosen, [reached, reached + X.shape[0]])
+        found.append(np.asarray(X[chosen[low:high] - reached], dtype=np.float32))
+        reached += X.shape[0]
+    return np.ascontiguousarray(np.concatenate(found))
 
 
 @dataclass(frozen=True, eq=False)

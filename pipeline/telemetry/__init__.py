@@ -2,15 +2,22 @@
 
 `HistoryRecorder` writes what happens to a run; `view_run` and `RunFollower` read it back as a `RunView` of
 bounded size, however long the run.  `Forecast` estimates when the gap reaches its tolerance, `next_time`
-when a schedule falls due, and `served` whether its process still lives.
+when a schedule falls due, and `served` whether its process still lives, by the sign of life of `pulse`.
 """
 
 from __future__ import annotations
 
 from topline.pipeline.telemetry.forecast import Forecast, TimeLeft, rough_time, time_text
 from topline.pipeline.telemetry.recorder import HistoryRecorder
-from topline.pipeline.telemetry.run_view import EVENTS_SHOWN, RunEvent, RunFollower, RunView, view_run
-from topline.pipeline.telemetry.schedule_times import (
+from topline.pipeline.telemetry.run_view import (
+    EVENTS_SHOWN,
+    RunEvent,
+    RunFollower,
+    RunView,
+    WorkerTimeline,
+    view_run,
+)
+from topline.pipeline.telemetry.schedules import (
     ANCHOR,
     BEAT_SECONDS,
     HEARTBEAT_TIMEOUT,
@@ -18,9 +25,9 @@ from topline.pipeline.telemetry.schedule_times import (
     heartbeat_age,
     interval_of,
     next_time,
+    pulse,
     served,
 )
-from topline.pipeline.telemetry.timeline import WorkerTimeline
 
 __all__ = [
     "ANCHOR",
@@ -38,6 +45,7 @@ __all__ = [
     "heartbeat_age",
     "interval_of",
     "next_time",
+    "pulse",
     "rough_time",
     "served",
     "time_text",

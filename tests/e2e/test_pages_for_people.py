@@ -22,8 +22,7 @@ from topline.pipeline.dashboard import serve_dashboard
 from topline.pipeline.ingest import extract
 from topline.pipeline.inspection import inspect_model
 from topline.pipeline.options import ClusterConfig, ExtractConfig, InspectConfig, PredictConfig, TrainConfig
-from topline.pipeline.prediction.page import write_page
-from topline.pipeline.prediction.table import table_schema
+from topline.pipeline.prediction.files import table_schema, write_page
 from topline.pipeline.report import render_report
 from topline.pipeline.sweep.page import render
 from topline.pipeline.training import train

@@ -25,8 +25,7 @@ from scipy.stats import t as student
 
 from tests.benchmarks.datasets import DATA_DIR, digits
 from topline import MaxHinge, StructuredHinge, ldam_margins, logit_adjusted_margins, solve, tree_margins
-from topline.pipeline.evaluation.metric_kinds import ranks_against_ties
-from topline.pipeline.evaluation.metrics import rarest_third
+from topline.pipeline.evaluation.metrics import ranks_against_ties, rarest_third
 from topline.pipeline.ingest import extract
 from topline.pipeline.options import ClusterConfig, ExtractConfig
 from topline.pipeline.rows import TrainingRows

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from tests.pipeline.pictures import scene
 from topline.pipeline.backbones import default_backbone
-from topline.pipeline.backbones.choice import is_drawing
+from topline.pipeline.backbones.registry import is_drawing
 from topline.pipeline.images import ImageListing, Pixels, list_images
 from topline.pipeline.options import ImageLimits
 

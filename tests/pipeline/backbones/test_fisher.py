@@ -15,8 +15,7 @@ from sklearn.decomposition import PCA
 from tests.contracts.backbone_contract import BackboneContract
 from tests.pipeline.pictures import scene, write_classes
 from topline.pipeline.backbones import Backbone, backbone_of_spec, make_backbone
-from topline.pipeline.backbones.fisher import Fisher, colour_grid, gradient_grid
-from topline.pipeline.backbones.vocabulary import Vocabulary
+from topline.pipeline.backbones.fisher import Fisher, Vocabulary, colour_grid, gradient_grid
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.ingest import extract
 from topline.pipeline.options.ingest import BackboneConfig, ExtractConfig, PredictConfig

@@ -12,8 +12,10 @@ import pytest
 from tests.pipeline.small_data import make_features, write_dataset
 from tests.storage.test_integrity import flip_first
 from topline.pipeline.calibration import calibration_of, making, row_draws
-from topline.pipeline.evaluation import Evaluation, evaluate
-from topline.pipeline.export import export_model, load_estimator
+from topline.pipeline.evaluation import Evaluation
+from topline.pipeline.evaluation.measurement import evaluate
+from topline.pipeline.export.estimator import load_estimator
+from topline.pipeline.export.writing import export_model
 from topline.pipeline.options import ClusterConfig, PredictConfig, TrainConfig
 from topline.pipeline.prediction import predict_dataset
 from topline.pipeline.registry import compare

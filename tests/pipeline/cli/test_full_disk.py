@@ -16,7 +16,7 @@ from topline.pipeline.certification import certify
 from topline.pipeline.cli.exits import FAILURE
 from topline.pipeline.ingest import extract
 from topline.pipeline.options import ClusterConfig, ExtractConfig, TrainConfig
-from topline.pipeline.prediction import table
+from topline.pipeline.prediction import files
 from topline.pipeline.training import session, train
 from topline.storage.models import load_model
 from topline.storage.stores import local, open_store
@@ -41,7 +41,7 @@ def fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> Fill:
 
     def fill() -> None:
         monkeypatch.setattr(local, "_write_all", full)
-        monkeypatch.setattr(table, "_csv", full)
+        monkeypatch.setattr(files, "_csv", full)
 
     return fill
 
@@ -144,6 +144,6 @@ def test_a_store_that_is_only_read_is_not_called_full(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(table, "_csv", full)
+    monkeypatch.setattr(files, "_csv", full)
     ran = topline(*words, str(tmp_path / "more.csv"))
     assert (ran.code, "not kept, the store is read-only" in ran.out) == (FAILURE, True)

@@ -12,7 +12,8 @@ from tests.pipeline.dashboards import NASTY, hand_made_store
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.dashboard import write_page
 from topline.pipeline.dashboard.charts import TALL, versions_chart
-from topline.pipeline.evaluation import METRICS, evaluate
+from topline.pipeline.evaluation import METRICS
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.registry import measure
 from topline.pipeline.training import train

@@ -16,7 +16,8 @@ from topline.pipeline.cli import main
 from topline.pipeline.dashboard.pages import overview_parts
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.evaluation import METRICS, Evaluation, RowMetric, evaluate, register_metric
+from topline.pipeline.evaluation import METRICS, Evaluation, RowMetric, register_metric
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.report.document import write_report
 from topline.pipeline.rows.stored_model import StoredModel

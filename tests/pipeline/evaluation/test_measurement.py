@@ -10,7 +10,8 @@ from sklearn.metrics import top_k_accuracy_score
 
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from topline.pipeline.errors import InputError
-from topline.pipeline.evaluation import Evaluation, evaluate, ranks_against_ties, topk_shares
+from topline.pipeline.evaluation import Evaluation, ranks_against_ties, topk_shares
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training import train

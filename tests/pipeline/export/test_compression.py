@@ -12,7 +12,8 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.export import export_model, load_estimator
+from topline.pipeline.export.estimator import load_estimator
+from topline.pipeline.export.writing import export_model
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.training import train
 from topline.storage.datasets import Dataset

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.cli import main
 from topline.pipeline.errors import ConfigError, PipelineError
-from topline.pipeline.export import FORMATS, ExportFormat, export_format, export_model, register_format
+from topline.pipeline.export import FORMATS, ExportFormat, export_format, register_format
+from topline.pipeline.export.writing import export_model
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training import train

@@ -15,8 +15,10 @@ from sklearn.base import clone
 
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.errors import ConfigError, InputError, PipelineError
-from topline.pipeline.export import FORMATS, export_model, load_estimator
+from topline.pipeline.export import FORMATS
 from topline.pipeline.export import onnx as onnx_graphs
+from topline.pipeline.export.estimator import load_estimator
+from topline.pipeline.export.writing import export_model
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training import train

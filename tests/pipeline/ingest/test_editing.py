@@ -16,7 +16,7 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.ingest import Edits, edited_dataset, tell_edits
 from topline.pipeline.inspection import inspect_model
 from topline.pipeline.options import ClusterConfig, InspectConfig, TrainConfig
-from topline.pipeline.prediction.table import table_writer
+from topline.pipeline.prediction.files import table_writer
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.training import train
 from topline.storage.datasets import Dataset

@@ -21,12 +21,11 @@ from topline.pipeline.notices import (
     Teller,
     addresses,
     decision_notices,
-    pulse,
     told,
 )
-from topline.pipeline.notices.log import FILE_BYTES, FILES_KEPT
+from topline.pipeline.notices.notice import FILE_BYTES, FILES_KEPT
 from topline.pipeline.notices.telling import MOST_WAITING
-from topline.pipeline.telemetry import HEARTBEAT_TIMEOUT, Served, served
+from topline.pipeline.telemetry import HEARTBEAT_TIMEOUT, Served, pulse, served
 from topline.storage.models import DecisionRecord
 from topline.storage.served_schedule import ServedSchedule, read_schedule
 from topline.storage.stores import open_store

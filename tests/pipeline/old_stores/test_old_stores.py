@@ -11,7 +11,7 @@ import pytest
 
 from topline.pipeline.certification import certify
 from topline.pipeline.dashboard import write_page
-from topline.pipeline.evaluation import evaluate
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.ingest.editing import Edits, edited_dataset
 from topline.pipeline.options import ClusterConfig, SweepConfig, TrainConfig
 from topline.pipeline.registry import compare

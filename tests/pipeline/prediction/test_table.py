@@ -11,7 +11,7 @@ from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import PredictConfig, build
 from topline.pipeline.options.ingest import InspectConfig
 from topline.pipeline.pages import harmless
-from topline.pipeline.prediction.table import table_schema, table_writer
+from topline.pipeline.prediction.files import table_schema, table_writer
 from topline.storage.errors import IntegrityError
 
 

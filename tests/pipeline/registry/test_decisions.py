@@ -12,7 +12,8 @@ import pytest
 from tests.pipeline.small_data import make_features, make_split, write_dataset
 from tests.storage.test_integrity import flip_first
 from topline.pipeline.errors import GuardError, InputError
-from topline.pipeline.evaluation import Evaluation, evaluate
+from topline.pipeline.evaluation import Evaluation
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry.comparison import compare, measure
 from topline.pipeline.registry.decisions import (

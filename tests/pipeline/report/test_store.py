@@ -11,8 +11,9 @@ from sklearn.metrics import confusion_matrix, recall_score
 from tests.pipeline.pictures import write_classes
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.calibration import calibration_of
-from topline.pipeline.evaluation import Evaluation, evaluate, ranks_against_ties
+from topline.pipeline.evaluation import Evaluation, ranks_against_ties
 from topline.pipeline.evaluation.confusions import GALLERY, IMAGES_PER_CLASS, WORST_CLASSES, images_to_show
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.ingest import extract
 from topline.pipeline.options import ClusterConfig, ExtractConfig, TrainConfig
 from topline.pipeline.report import render_report, write_report

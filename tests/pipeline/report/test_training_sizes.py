@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.pipeline.small_data import small_dataset
-from topline.pipeline.evaluation import Evaluation, SizePoint, evaluate
+from topline.pipeline.evaluation import Evaluation, SizePoint
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.report import write_report
 from topline.pipeline.report.training_sizes import _nested_order, measure_training_sizes, size_words

@@ -15,8 +15,8 @@ from sklearn.svm import SVC
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.certification import certify
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.evaluation import evaluate
-from topline.pipeline.export import export_model
+from topline.pipeline.evaluation.measurement import evaluate
+from topline.pipeline.export.writing import export_model
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.rows.transforms import Transforms

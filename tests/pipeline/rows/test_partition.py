@@ -14,8 +14,7 @@ from scipy.sparse import issparse
 
 from tests.pipeline.small_data import make_features, small_dataset, write_dataset
 from topline.pipeline.rows import partition
-from topline.pipeline.rows.partition import CachedRows, TrainingRows
-from topline.pipeline.rows.read_batches import nbytes
+from topline.pipeline.rows.partition import CachedRows, TrainingRows, nbytes
 from topline.pipeline.rows.transforms import Transforms
 from topline.solvers.core.rows import RowRange
 from topline.solvers.core.tiles import iterate_tiles
@@ -127,7 +126,7 @@ def test_float16_is_kept_as_stored_where_only_that_fits(
 def test_shards_of_any_size_are_read_in_units_of_a_few_megabytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("topline.pipeline.rows.read_batches.BATCH_BYTES", 2 * 12 * 40)
+    monkeypatch.setattr("topline.pipeline.rows.partition.BATCH_BYTES", 2 * 12 * 40)
     dataset = small_dataset(tmp_path, dtype="float16")
     rows = TrainingRows(dataset)
     assert max(stop - start for start, stop in read_spans(rows, monkeypatch, 50)) <= 32

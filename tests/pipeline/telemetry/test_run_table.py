@@ -5,8 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topline.pipeline.telemetry.run_table import LEVELS, SUMS, RunTable
-from topline.pipeline.telemetry.timeline import MOST_STRETCHES, MOST_WORKERS, WorkerTimelines
+from topline.pipeline.telemetry.run_view import (
+    LEVELS,
+    MOST_STRETCHES,
+    MOST_WORKERS,
+    SUMS,
+    RunTable,
+    WorkerTimelines,
+)
 
 MOST = 500
 

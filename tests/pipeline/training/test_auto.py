@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipeline.small_data import make_features, make_split, write_dataset
 from topline.pipeline.options import ClusterConfig, TrainConfig
-from topline.pipeline.registry.summary import summary
+from topline.pipeline.registry.comparison import summary
 from topline.pipeline.report import write_report
 from topline.pipeline.training import TrainResult, train
 from topline.storage.models import load_model

@@ -15,8 +15,8 @@ from topline import RBFKernel, Status, TopKHinge, UnsupportedCombinationError, s
 from topline.pipeline.certification import certify
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.errors import ConfigError, InterruptedRunError
-from topline.pipeline.evaluation import evaluate
-from topline.pipeline.export import export_model
+from topline.pipeline.evaluation.measurement import evaluate
+from topline.pipeline.export.writing import export_model
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel

@@ -19,7 +19,8 @@ from topline.pipeline.cli import main
 from topline.pipeline.cli.evaluate import ThresholdRule
 from topline.pipeline.cluster import open_cluster
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.evaluation import MultilabelEvaluation, evaluate
+from topline.pipeline.evaluation import MultilabelEvaluation
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.ingest import import_features
 from topline.pipeline.options.ingest import ImportConfig, PredictConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig

@@ -13,7 +13,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from tests.pipeline.small_data import make_features, make_split, write_dataset
 from topline.pipeline.certification import certify
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.evaluation import evaluate
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.options import PredictConfig
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.prediction.of_datasets import predict_dataset

@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_wine
 
 from tests.pipeline.small_data import make_split, small_dataset, write_dataset
-from topline.pipeline.evaluation import evaluate
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training import train

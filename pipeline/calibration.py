@@ -1,14 +1,19 @@
-"""Fitting a model's calibration on its held-out rows, once, and storing it with the model."""
+"""What a stored model's held-out rows say of its scores: probabilities, and the rows behind sets of classes.
+
+`calibration_of` finds it with the model, or makes it in one pass over the validation rows and one over the
+calibration rows and stores it.  Ties of sets are settled by `row_draws`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.pipeline.calibration.stored import ROW_ARRAYS, row_draws, stored_calibration
 from topline.pipeline.errors import InputError
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel, TrainingRows
@@ -22,10 +27,57 @@ from topline.solvers.calibration import (
     tuned_weighings,
 )
 from topline.storage.errors import AccessError, DiskFullError
-from topline.storage.models import save_calibration
+from topline.storage.models import Model, calibration_array, save_calibration
 from topline.storage.records import now
 
 logger = logging.getLogger(__name__)
+
+ROW_ARRAYS = ("labels", "ranks", "before", "own", "draws")
+
+
+def stored_calibration(model: Model) -> Calibration:
+    """Return what is stored with a model; the digests of its arrays are checked."""
+    record: Mapping[str, Any] = model.record.calibration or {}
+    fitted, rows = record.get("probabilities"), None
+    if record.get("rows"):
+        rows = CalibrationRows(*(calibration_array(model, name) for name in ROW_ARRAYS))
+    if fitted is not None:
+        slope, offset = calibration_array(model, "probabilities").tolist()
+        fitted = ProbabilityMap(fitted["kind"], slope, offset)
+    return Calibration(
+        model.record.class_names,
+        fitted,
+        int(record.get("fitted_rows", 0)),
+        tuple((coverage, *both) for coverage, *both in record.get("penalties", ())),
+        rows,
+    )
+
+
+def in_words(found: Calibration) -> str:
+    """Return in words what the probabilities are."""
+    how = found.probabilities
+    if how is None:
+        return "none: hold out rows to fit them on with --val-share, or give rows the split val"
+    if not found.fitted_rows:
+        return "the loss's own, not fitted: there are no validation rows"
+    kinds = {
+        "temperature": "every class equally probable"
+        if how.temperature is None
+        else f"temperature {how.temperature:.4g}",
+        "one_vs_all": f"normalised sigmoids of {how.slope:.4g} s {how.offset:+.4g}",
+        "labels": f"a sigmoid of {how.slope:.4g} s {how.offset:+.4g} for each label",
+    }
+    return f"{kinds[how.kind]}, fitted on {found.fitted_rows:,} validation rows"
+
+
+def row_draws(ids: Sequence[str], seed: int) -> NDArray[np.float64]:
+    """Return a number in [0, 1) for each row, by seed and id: the same in whatever batch a row comes."""
+    # Splits are drawn by another hash of the same text, so that calibration rows have draws like all others.
+    hashed = (hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8, person=b"sets") for name in ids)
+    found = [int.from_bytes(one.digest(), "big") for one in hashed]
+    # The upper 53 bits are what a double holds.
+    return (np.array(found, dtype=np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
 
 # Two numbers are fitted on so many scores at most: more would not move them.
 FITTED_SCORES = 1 << 23

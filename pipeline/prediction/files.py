@@ -1,39 +1,108 @@
-"""The page of predictions: pictures with their best classes, the least certain first."""
+"""Predictions in files: a table, Parquet or CSV, and a page of pictures, the least certain ones first."""
 
 from __future__ import annotations
 
+import csv
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import NotStoredError
 from topline.pipeline.images import thumbnail_or_reason
 from topline.pipeline.options import PredictConfig
-from topline.pipeline.pages import csv_url, make_page
-from topline.pipeline.prediction.table import table_writer
-from topline.storage.errors import AccessError, DiskFullError
+from topline.pipeline.pages import csv_url, harmless, make_page
+from topline.storage.errors import AccessError, DiskFullError, StorageError
 from topline.storage.records import now
+
+Key = Literal["sample_id", "path"]
+WriteTable = Callable[[pa.Table], None]
+
+
+def table_schema(key: Key, *, sets: bool) -> pa.Schema:
+    """Return the columns of a table of predictions, a row each image or row of a dataset.
+
+    `label` and `split` are null where they are not known, the lists null where nothing was predicted: of a
+    rejected row.  The lists have the best class first.  `probabilities` are null where the model has none,
+    and an empty `set` says that the row is like none of the classes.
+    """
+    columns = [
+        (key, pa.string()),
+        ("label", pa.string()),
+        ("split", pa.string()),
+        ("classes", pa.list_(pa.string())),
+        ("scores", pa.list_(pa.float32())),
+        ("probabilities", pa.list_(pa.float32())),
+    ]
+    return pa.schema([*columns, ("set", pa.list_(pa.string()))] if sets else columns)
+
+
+@contextmanager
+def table_writer(path: Path, schema: pa.Schema) -> Iterator[WriteTable]:
+    """Write tables of `schema` one after the other to `path`, which appears whole at the end or not at all.
+
+    CSV where the name ends so, Parquet otherwise.  `DiskFullError` where the file cannot be written.
+    """
+    waiting = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with (_csv_rows if path.suffix.lower() == ".csv" else _parquet)(waiting, schema) as write:
+            yield write
+        waiting.replace(path)
+    except StorageError:
+        # It is not the file that fails, but what is to be written to it.
+        raise
+    except OSError as error:
+        raise DiskFullError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        waiting.unlink(missing_ok=True)
+
+
+@contextmanager
+def _parquet(path: Path, schema: pa.Schema) -> Iterator[WriteTable]:
+    with pq.ParquetWriter(path, schema) as writer:
+        yield writer.write_table
+
+
+@contextmanager
+def _csv_rows(path: Path, schema: pa.Schema) -> Iterator[WriteTable]:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(schema.names)
+
+        def write(table: pa.Table) -> None:
+            columns = [_cells(column) for column in table.select(schema.names).columns]
+            writer.writerows(zip(*columns, strict=True))
+
+        yield write
+
+
+def _cells(column: pa.ChunkedArray) -> list[str]:
+    """Return a column as text: lists as JSON, what is not known as nothing."""
+    if not pa.types.is_list(column.type):
+        return ["" if value is None else harmless(str(value)) for value in column.to_pylist()]
+    decimal = pa.types.is_floating(column.type.value_type)
+    return ["" if value is None else _json_list(value, decimal=decimal) for value in column.to_pylist()]
+
+
+def _json_list(values: list[Any], *, decimal: bool) -> str:
+    # A float32 has seven digits; Python would write what its conversion adds to them.
+    shown = [float(f"{value:.7g}") for value in values] if decimal else values
+    return json.dumps(shown, ensure_ascii=False)
+
 
 #: The result of a prediction: a dataclass with a `model`, and with the places `output` and `page`.
 Result = TypeVar("Result", bound=Any)
 
 SHOWN = 200
-STYLE = """
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr)); gap: 14px; }
-.card { border: 1px solid var(--rule); border-radius: 8px; padding: 10px 12px; min-width: 0; }
-.card img, .card .gone { display: flex; width: 96px; height: 96px; object-fit: contain;
-  background: var(--track); border-radius: 6px; margin-bottom: 6px; }
-.card h3 { font-size: 13px; font-weight: 500; margin: 0 0 4px; }
-.card td, .card th { padding: 2px 8px 2px 0; font-size: 13px; }
-.card p { margin: 6px 0 0; font-size: 13px; }
-"""
-
 #: Return RGB pixels (h, w, 3) of the picture of a row of the table, given its place and its values.
 ReadPicture = Callable[[int, Mapping[str, Any]], NDArray[np.uint8]]
 
@@ -68,7 +137,6 @@ def write_page(
     cards = [_card(place, row, read_picture) for place, row in rows]
     make_page(
         "predictions.html.j2",
-        style=STYLE,
         model=model,
         subject=subject,
         cards=cards,
@@ -154,6 +222,4 @@ def _card(place: int, row: Mapping[str, Any], read_picture: ReadPicture) -> Card
     guesses = tuple(zip(classes, figures, strict=True))
     members = None if row.get("set") is None else tuple(row["set"])
     right = classes[:1] == [label] if label is not None else None
-    return Card(
-        name, label, row["split"], guesses, right, picture, note, None if members is None else tuple(members)
-    )
+    return Card(name, label, row["split"], guesses, right, picture, note, members)
