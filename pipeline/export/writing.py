@@ -15,13 +15,11 @@ from numpy.typing import NDArray
 from topline.pipeline.certification import objective
 from topline.pipeline.errors import ConfigError, InputError, PipelineError
 from topline.pipeline.export.formats import FORMATS, ExportFormat, export_format, require_holds
-from topline.pipeline.options import TrainConfig
 from topline.pipeline.rows import StoredModel, TrainingRows, Transforms
 from topline.pipeline.rows.transforms import Nystroem
-from topline.pipeline.training.problem_checks import problem_of
+from topline.pipeline.training import spec_of_model
 from topline.solvers.core.rows import as_rows
 from topline.solvers.kernels import KernelExpansion, RBFKernel
-from topline.solvers.losses import loss_from_dict
 from topline.solvers.run import compress
 from topline.storage.errors import FULL_DISK, IntegrityError
 from topline.storage.models import load_model
@@ -65,10 +63,10 @@ def compressed(stored: StoredModel, most_loss: float) -> tuple[StoredModel, Comp
     """
     record, certificate = stored.model.record, stored.model.record.certificate
     _refuse(stored, most_loss)
-    rows, config = stored.rows("train"), TrainConfig.model_validate(record.config)
+    rows = stored.rows("train")
     labels = rows.labels()
     weights = None if record.class_weights is None else np.asarray(record.class_weights)[labels]
-    problem = problem_of(config, loss_from_dict(record.loss), rows)
+    problem = spec_of_model(record).problem(*rows.shape, record.m)
     few = compress(
         stored.expansion,
         as_rows(rows[0 : len(rows)], np.dtype(np.float32)),
