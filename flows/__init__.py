@@ -15,23 +15,10 @@ from typing import TYPE_CHECKING, Any
 from topline.flows import environment
 
 if TYPE_CHECKING:
-    from topline.flows.end_to_end import run
-    from topline.flows.evaluation import evaluate
-    from topline.flows.extraction import extract
+    from topline.flows.definitions import evaluate, extract, run, sweep, train
     from topline.flows.retraining import retrain
-    from topline.flows.sweeping import sweep
-    from topline.flows.training import train
 
 __all__ = ["evaluate", "extract", "retrain", "run", "sweep", "train"]
-
-_MODULES = {
-    "evaluate": "evaluation",
-    "extract": "extraction",
-    "retrain": "retraining",
-    "run": "end_to_end",
-    "sweep": "sweeping",
-    "train": "training",
-}
 
 environment.prepare(os.environ)
 
@@ -39,5 +26,6 @@ environment.prepare(os.environ)
 def __getattr__(name: str) -> Any:
     """Return a flow when it is first asked for: Prefect is imported by then, with its settings in place."""
     if name in __all__:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        module = "retraining" if name == "retrain" else "definitions"
+        return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

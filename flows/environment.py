@@ -11,7 +11,12 @@ from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from topline.flows.errors import FlowServerError
+from topline.pipeline.errors import PipelineError
+
+
+class FlowServerError(PipelineError, ConnectionError):
+    """Prefect's server did not start, or does not answer."""
+
 
 # Everywhere: no telemetry; a first start of the embedded server on a fresh database takes longer than the
 # 20 s that Prefect allows; a heartbeat often enough for an automation to notice a dead run.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from uuid import UUID
@@ -35,6 +35,8 @@ LOOK_SECONDS = 2.0
 RUNS_SEEN = 50
 
 MISSED = "missed:"
+#: What Prefect's client raises where its server does not answer.
+UNREACHABLE = (httpx.HTTPError, PrefectException, RuntimeError)
 #: What Prefect says before the exception that a flow raised.
 RAISED = "Flow run encountered an exception: "
 
@@ -74,7 +76,7 @@ class Follower:
     def _new_states(self) -> Iterator[Notice]:
         try:
             runs = self._runs()
-        except (httpx.HTTPError, PrefectException, RuntimeError) as error:
+        except UNREACHABLE as error:
             if not self._unreachable:
                 self._unreachable = True
                 yield Notice(Kind.FAILED, self._store.url, f"Prefect's server does not answer: {error}")
@@ -146,15 +148,25 @@ def _kind(run: FlowRun) -> Kind | None:
     return Kind.MISSED if kind is Kind.CANCELLED and (state.message or "").startswith(MISSED) else kind
 
 
+def in_states(states: Iterable[StateType]) -> FlowRunFilter:
+    """Return the filter of flow runs that are in one of these states."""
+    return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(states))))
+
+
+def of_deployment(deployment: UUID) -> DeploymentFilter:
+    """Return the filter of what belongs to a deployment."""
+    return DeploymentFilter(id=DeploymentFilterId(any_=[deployment]))
+
+
 def runs_of(deployment: UUID) -> Runs:
     """Return what reads the newest runs of a deployment that have begun, or were cancelled before."""
-    begun = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(_KINDS))))
+    begun = in_states(_KINDS)
 
     def read() -> list[FlowRun]:
         with get_client(sync_client=True) as client:
             return client.read_flow_runs(
                 flow_run_filter=begun,
-                deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
+                deployment_filter=of_deployment(deployment),
                 # By when they began, as the run that makes up for many missed ones was due before them all.
                 sort=FlowRunSort.START_TIME_DESC,
                 limit=RUNS_SEEN,

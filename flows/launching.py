@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextvars import copy_context
 from types import MappingProxyType
@@ -17,19 +17,41 @@ from prefect.client.orchestration import get_client
 from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from pydantic import BaseModel
 
-from topline.flows.end_to_end import run
-from topline.flows.errors import FlowServerError
-from topline.flows.evaluation import evaluate
-from topline.flows.extraction import extract
-from topline.flows.parameters import refuse_credentials
+from topline.flows.definitions import evaluate, extract, run, sweep, train
+from topline.flows.environment import FlowServerError
 from topline.flows.reporting import Caller, called_by
 from topline.flows.retraining import retrain
-from topline.flows.sweeping import sweep
-from topline.flows.training import train
+from topline.pipeline.errors import ConfigError
 from topline.pipeline.progress import Progress, begin
+from topline.storage.stores import masked
 
 logger = logging.getLogger(__name__)
+
+
+def refuse_credentials(parameters: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` where a URL among the parameters holds credentials, before anybody records it."""
+    for text in _texts(parameters):
+        if masked(text) != text:
+            raise ConfigError(
+                f"{masked(text)}: leave credentials and options out of URLs, which Prefect's server would"
+                " keep in clear; set them in the environment"
+            )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, BaseModel):
+        yield from _texts(dict(value))
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _texts(part)
+
 
 FLOWS: Mapping[str, Flow[..., Any]] = MappingProxyType(
     {"extract": extract, "train": train, "evaluate": evaluate, "run": run, "retrain": retrain, "sweep": sweep}

@@ -25,7 +25,7 @@ from tempfile import NamedTemporaryFile
 import httpx
 import psutil
 
-from topline.flows.errors import FlowServerError
+from topline.flows.environment import FlowServerError
 
 PORT = 4200
 START_SECONDS = 180.0

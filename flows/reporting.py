@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from topline.flows.artifacts import dashboard_entry, posted_artifacts
-from topline.flows.latest_values import Entry, LatestValues
+from topline.flows.artifacts import Entry, LatestValues, dashboard_entry, posted_artifacts
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.telemetry import time_text
 

@@ -10,24 +10,15 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-import httpx
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterId,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
-from prefect.exceptions import PrefectException
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
-from topline.flows.following import MISSED
+from topline.flows.following import MISSED, UNREACHABLE, in_states, of_deployment
 from topline.flows.reporting import watched
 from topline.flows.summaries import retraining_summary
 from topline.flows.tasks import STEPS
@@ -98,7 +89,7 @@ def coalesce_missed_runs() -> list[FlowRun]:
                     message=f"{MISSED} {count} coalesced into the run {run.name} ({run.id})"
                 )
                 client.set_flow_run_state(missed.id, state, force=True)
-    except (httpx.HTTPError, PrefectException, RuntimeError) as error:
+    except UNREACHABLE as error:
         logger.warning("missed runs are not cancelled: %s", error)
         return []
     if others:
@@ -135,7 +126,7 @@ def _delete(runs: Sequence[str]) -> None:
             for first in range(0, len(runs), _DELETED_AT_ONCE):
                 ids = runs[first : first + _DELETED_AT_ONCE]
                 client.request("POST", path, json={"flow_runs": {"id": {"any_": ids}}})
-    except (httpx.HTTPError, PrefectException, RuntimeError) as error:
+    except UNREACHABLE as error:
         logger.warning("missed runs are not deleted: %s", error)
 
 
@@ -145,10 +136,8 @@ def _waiting(client: SyncPrefectClient, deployment: UUID) -> list[FlowRun]:
     while True:
         # The server answers with some at a time.
         page = client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(
-                state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
-            ),
-            deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment])),
+            flow_run_filter=in_states([StateType.SCHEDULED]),
+            deployment_filter=of_deployment(deployment),
             sort=FlowRunSort.EXPECTED_START_TIME_ASC,
             offset=len(found),
         )

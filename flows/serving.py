@@ -1,11 +1,16 @@
-"""`topline serve`: the flow `retrain` on a schedule, one run at a time, for one machine."""
+"""`topline serve`: the flow `retrain` on a schedule, one run at a time, for one machine.
+
+Prefect's server also comes to know which runs have no process any more, and which tasks these left.  An
+automation of the server marks a run as crashed when its heartbeat stops, whoever serves it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,34 +19,156 @@ from typing import Any, TextIO, cast
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import State, StateType
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectNotFound
 from prefect.runner import Runner
 from prefect.schedules import Cron, Interval, Schedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelled, Crashed
 from prefect.types.entrypoint import EntrypointType
 from pydantic import ValidationError
 
 from topline.flows.environment import remembering
-from topline.flows.following import Follower, followed, runs_of
-from topline.flows.killed_runs import (
-    cancel_interrupted_runs,
-    crash_killed_runs,
-    crash_orphaned_tasks,
-    ensure_heartbeat_automation,
-)
+from topline.flows.following import UNREACHABLE, Follower, followed, in_states, of_deployment, runs_of
+from topline.flows.launching import refuse_credentials
 from topline.flows.local_server import local_server
-from topline.flows.parameters import refuse_credentials
 from topline.flows.retraining import renew_waiting_runs, retrain
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.images import check_images_exist
+from topline.pipeline.jobs import LEASE
 from topline.pipeline.notices import Kind, Notice, NoticeLog, addresses, told
 from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.telemetry import ANCHOR, interval_of, next_time, pulse
 from topline.storage.fingerprint import digest_bytes
-from topline.storage.stores import DEFAULT_TERMS, Lease, Store, held_lease, open_store
+from topline.storage.stores import DEFAULT_TERMS, Lease, LeaseHeldError, Store, held_lease, open_store
+
+logger = logging.getLogger(__name__)
+
+AUTOMATION = "topline: runs without a heartbeat have crashed"
+
+# Beats come every 30 s (topline.flows.environment): two may be late, and two minutes are not over.
+HEARTBEAT_TIMEOUT = timedelta(seconds=80)
+
+_BEAT = "prefect.flow-run.heartbeat"
+_ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "AwaitingRetry")
+_ALIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
+# In these a run does not end by itself: its process has reported no outcome of its tasks.
+_CUT_OFF = [StateType.CRASHED, StateType.CANCELLED]
+
+
+def crash_killed_runs(deployment: UUID, store_url: str) -> int:
+    """Mark the runs of a deployment whose process is gone as crashed, and return how many there were."""
+    try:
+        with held_lease(open_store(store_url, create=True), LEASE, "topline serve"):
+            return _crash_runs(deployment)
+    except LeaseHeldError as error:
+        logger.warning("%s", error)
+        return 0
+
+
+def _crash_runs(deployment: UUID) -> int:
+    with get_client(sync_client=True) as client:
+        found = client.read_flow_runs(
+            flow_run_filter=in_states(_ALIVE),
+            deployment_filter=of_deployment(deployment),
+        )
+        for run in found:
+            state: State[Any] = Crashed(
+                message="its process died; noticed when the schedule was served again"
+            )
+            client.set_flow_run_state(run.id, state, force=True)
+    return len(found)
+
+
+def cancel_interrupted_runs(runs: Iterable[UUID], ended_by: str) -> int:
+    """Mark the runs whose processes ended with the serving as cancelled, and return how many there were.
+
+    A server that does not answer leaves them as they are: the next serving marks them.
+    """
+    why = f"interrupted: the serving was ended by {ended_by}; the next run does its work"
+    count = 0
+    try:
+        with get_client(sync_client=True) as client:
+            for number in runs:
+                before = client.read_flow_run(number).state
+                if before is not None and before.type in _ALIVE:
+                    state: State[Any] = Cancelled(message=why)
+                    client.set_flow_run_state(number, state, force=True)
+                    count += 1
+    except UNREACHABLE as error:
+        logger.warning("interrupted runs are not marked as such: %s", error)
+    return count
+
+
+def crash_orphaned_tasks(deployment: UUID) -> int:
+    """Mark the tasks that crashed and cancelled runs left as running, and return how many there were.
+
+    A server that does not answer leaves them as they are: the next serving marks them.
+    """
+    of_runs = in_states(_CUT_OFF)
+    alive = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_ALIVE)))
+    marked: set[UUID] = set()
+    try:
+        with get_client(sync_client=True) as client:
+            # The server answers with some at a time; those that are marked are not among the next, but a
+            # server that is behind shows them again.
+            while True:
+                found = client.read_task_runs(
+                    flow_run_filter=of_runs,
+                    task_run_filter=alive,
+                    deployment_filter=of_deployment(deployment),
+                    offset=0,
+                )
+                fresh = [task for task in found if task.id not in marked]
+                if not fresh:
+                    break
+                for task in fresh:
+                    state: State[Any] = Crashed(message="its run has ended, and its process is gone")
+                    client.set_task_run_state(task.id, state, force=True)
+                marked.update(task.id for task in fresh)
+    except UNREACHABLE as error:
+        logger.warning("tasks of runs that were cut off are not marked as such: %s", error)
+    return len(marked)
+
+
+def ensure_heartbeat_automation() -> UUID:
+    """Create the automation unless the server has it, and return its id."""
+    wanted = AutomationCore(
+        name=AUTOMATION,
+        description="The process of a run that sends no heartbeat was killed, or its machine is gone.",
+        enabled=True,
+        trigger=EventTrigger(
+            after={_BEAT},
+            expect={_BEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=HEARTBEAT_TIMEOUT,
+        ),
+        actions=[
+            ChangeFlowRunState(
+                name=None,
+                state=StateType.CRASHED,
+                message=f"no heartbeat for {HEARTBEAT_TIMEOUT.total_seconds():g} s",
+                force=False,
+            )
+        ],
+    )
+    with get_client(sync_client=True) as client:
+        found = client.read_automations_by_name(AUTOMATION)
+        return found[0].id if found else client.create_automation(wanted)
+
 
 LEAST_SECONDS = 10
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from topline.storage.datasets.checks import check_dataset
 from topline.storage.datasets.contents import UnitRef
-from topline.storage.datasets.csr import CsrDatasetWriter
 from topline.storage.datasets.dataset import Dataset
-from topline.storage.datasets.edits import RecordedEdits, digest_of_id
 from topline.storage.datasets.info import (
     Catalog,
     DatasetInfo,
@@ -20,10 +18,10 @@ from topline.storage.datasets.info import (
     read_catalog,
     remove_dataset,
 )
-from topline.storage.datasets.labels import LabelSetTable
+from topline.storage.datasets.labels import LabelSetTable, RecordedEdits, digest_of_id
 from topline.storage.datasets.manifest import MANIFEST_SCHEMA, empty_manifest, with_labels_and_splits
 from topline.storage.datasets.staging import discard_staged, staged
-from topline.storage.datasets.writer import DatasetWriter
+from topline.storage.datasets.writer import CsrDatasetWriter, DatasetWriter
 
 __all__ = [
     "MANIFEST_SCHEMA",

@@ -10,7 +10,7 @@ from scipy.sparse import issparse
 from topline.storage.datasets.contents import UnitRef, unit_table
 from topline.storage.datasets.dataset import Dataset
 from topline.storage.datasets.labels import check_labels_and_splits, check_rejected, split_counts
-from topline.storage.datasets.units import dense_spec
+from topline.storage.datasets.writer import dense_spec
 from topline.storage.errors import StorageError
 from topline.storage.findings import Finding
 from topline.storage.schema import FILES_LIST, MARKS, STAGING, UNITS_LIST, manifest_path, unit_folder

@@ -18,10 +18,11 @@ import pyarrow as pa
 from topline.storage.datasets.manifest import dump_manifest, load_manifest
 from topline.storage.errors import FormatError, IntegrityError, NotFoundError
 from topline.storage.fingerprint import canonical_json, digest_bytes
-from topline.storage.schema import FILES_LIST, manifest_path, unit_folder
+from topline.storage.schema import FILES_LIST, MARKS, manifest_path, mark_path, unit_folder
 from topline.storage.stores import FileSet, Store, held_lease
 from topline.storage.stores.files import PackedFile, dump_entries, load_entries
 from topline.storage.stores.lease import tenant
+from topline.storage.stores.sealed import sealed, unsealed
 from topline.storage.stores.urls import join
 
 PRUNE_LEASE = "prune"
@@ -162,3 +163,28 @@ def load_units(data: bytes, n_rows: int, owner: str) -> tuple[UnitRef, ...]:
     if [unit.rows[0] for unit in units] != ends[:-1] or ends[-1] != n_rows:
         raise FormatError(f"the units of {owner} do not hold its {n_rows} rows one after the other")
     return units
+
+
+def write_mark(store: Store, folder: str, unit: int, ref: UnitRef) -> None:
+    """Mark the contents of `unit`, before they are stored: from here on nobody removes them."""
+    path = join(folder, mark_path(unit))
+    store.write_bytes(path, sealed(path, {"unit": unit, **ref.to_json()}))
+
+
+def finished_unit(store: Store, folder: str, unit: int) -> UnitRef | None:
+    """Return what `unit` refers to if all of that is stored: then the unit is done.
+
+    Otherwise None: whatever the reason, the fix is to write the unit again.
+    """
+    try:
+        ref = UnitRef.from_json(unsealed(store, join(folder, mark_path(unit))))
+    except (NotFoundError, IntegrityError, FormatError):
+        return None
+    return ref if is_stored(store, ref) else None
+
+
+def marked_units(store: Store, folder: str) -> list[int]:
+    """Return the units that are marked, done or not."""
+    names = store.list(join(folder, MARKS))
+    stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+    return [int(stem) for stem in stems if stem.isdecimal()]

@@ -17,16 +17,15 @@ from topline.storage.arrays import ArrayReader, ChunkPlan, Span
 from topline.storage.arrays.reader import read_checked, read_strings
 from topline.storage.arrays.writer import ArraySpec
 from topline.storage.datasets.contents import UnitRef, load_units, unit_files, unit_table
-from topline.storage.datasets.edits import RecordedEdits, load_edits
 from topline.storage.datasets.info import DatasetInfo, find_dataset, read_catalog
-from topline.storage.datasets.labels import LabelSetTable
+from topline.storage.datasets.labels import LabelSetTable, RecordedEdits, load_edits
 from topline.storage.datasets.manifest import (
     load_manifest,
     load_overrides,
     overridden,
     with_labels_and_splits,
 )
-from topline.storage.datasets.units import dense_spec
+from topline.storage.datasets.writer import dense_spec
 from topline.storage.errors import FormatError, NotFoundError
 from topline.storage.fingerprint import digest_bytes
 from topline.storage.schema import (

@@ -1,4 +1,8 @@
-"""Writing a dataset: whole units into a staging folder, then one commit that makes it visible."""
+"""Writing a dataset: whole units into a staging folder, then one commit that makes it visible.
+
+The features of a unit are checked here, and laid out as one shard of rows, or as the arrays of a sparse
+matrix.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_matrix, issparse
 
 from topline.storage.arrays import ChunkPlan, Span
 from topline.storage.arrays.writer import (
+    ArraySpec,
     packed_array,
     packed_group,
     packed_metadata,
     packed_shard,
     packed_strings,
 )
-from topline.storage.datasets.contents import PackedUnit, UnitRef, dump_units, unit_table
-from topline.storage.datasets.edits import RecordedEdits, dump_edits
+from topline.storage.datasets.contents import (
+    PackedUnit,
+    UnitRef,
+    dump_units,
+    finished_unit,
+    marked_units,
+    unit_table,
+    write_mark,
+)
 from topline.storage.datasets.info import (
     DatasetInfo,
     dataset_folder,
@@ -31,20 +44,22 @@ from topline.storage.datasets.info import (
 )
 from topline.storage.datasets.labels import (
     LabelSetTable,
+    RecordedEdits,
     check_class_names,
     check_labels_and_splits,
     check_rejected,
+    dump_edits,
     split_counts,
 )
 from topline.storage.datasets.manifest import conform, dump_overrides, overrides_of, shared_columns
-from topline.storage.datasets.marks import finished_unit, marked_units, write_mark
 from topline.storage.datasets.staging import check_cuts, claim, discard_staged, folder_for
-from topline.storage.datasets.units import dense_spec, dense_unit
 from topline.storage.errors import FormatError, IncompleteError
 from topline.storage.fingerprint import canonical_json, digest_bytes
 from topline.storage.records import now
 from topline.storage.schema import (
     CLASS_NAMES,
+    CSR_ARRAYS,
+    CSR_ENCODING,
     DATASET_ENCODING,
     EDITS,
     FILES_LIST,
@@ -63,6 +78,84 @@ from topline.storage.schema import (
 from topline.storage.stores import Store
 from topline.storage.stores.files import PackedFile, dump_entries, put_files
 from topline.storage.stores.urls import join
+
+_NAMED_ROWS = 5
+
+
+def dense_spec(rows: int, d: int, dtype: np.dtype[Any], chunk_rows: int) -> ArraySpec:
+    """Return how the features of a dense unit are laid out, whatever dataset it is in: as one shard."""
+    chunk = max(1, min(rows, chunk_rows))
+    return ArraySpec(ChunkPlan(rows, chunk, -(-rows // chunk) * chunk), (d,), dtype)
+
+
+def dense_unit(X: ArrayLike, span: Span, d: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return `X` as a contiguous (span.rows, d) array of `dtype`.
+
+    Raises `FormatError` naming rows for what cannot be.
+    """
+    if issparse(X):
+        raise FormatError("a dense dataset takes dense rows; use CsrDatasetWriter for sparse ones")
+    array = np.asarray(X)
+    _check_shape(array.shape, span, d)
+    _check_kind(array.dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = np.ascontiguousarray(array, dtype=dtype)
+    finite = np.isfinite(stored)
+    if not finite.all():
+        _refuse(~finite.all(axis=1), np.isfinite(array).all(axis=1), span, dtype)
+    return stored
+
+
+def csr_unit(
+    X: Any, span: Span, d: int, dtype: np.dtype[Any]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return `indptr` (int64, from 0), `indices` (int32, sorted in each row) and `data` of a sparse unit."""
+    source: Any = X  # SciPy's stubs would narrow X itself to a class that csr_matrix does not take
+    if not issparse(X):
+        raise FormatError("a sparse dataset takes SciPy sparse matrices; use DatasetWriter for dense rows")
+    matrix: Any = csr_matrix(source)
+    _check_shape(matrix.shape, span, d)
+    _check_kind(matrix.dtype)
+    if not (matrix.has_canonical_format and matrix.has_sorted_indices):
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    with np.errstate(over="ignore", invalid="ignore"):
+        data = np.ascontiguousarray(matrix.data, dtype=dtype)
+    finite = np.isfinite(data)
+    if not finite.all():
+        row_of = np.repeat(np.arange(span.rows), np.diff(matrix.indptr))
+        bad, good_before = np.zeros(span.rows, bool), np.ones(span.rows, bool)
+        bad[row_of[~finite]] = True
+        good_before[row_of[~np.isfinite(matrix.data)]] = False
+        _refuse(bad, good_before, span, dtype)
+    return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), data
+
+
+def _check_shape(shape: tuple[int, ...], span: Span, d: int) -> None:
+    if shape != (span.rows, d):
+        raise FormatError(f"the unit of {span} takes an array of shape {(span.rows, d)}, not {tuple(shape)}")
+
+
+def _check_kind(dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in "biuf":
+        raise FormatError(f"features are real numbers, not {dtype}")
+
+
+def _refuse(bad: NDArray[np.bool_], good_before: NDArray[np.bool_], span: Span, dtype: np.dtype[Any]) -> None:
+    """Name the rows whose stored form would not be finite, and whether the conversion is to blame."""
+    rows = np.flatnonzero(bad)
+    named = ", ".join(str(span.start + row) for row in rows[:_NAMED_ROWS])
+    more = " and others" if len(rows) > _NAMED_ROWS else ""
+    if good_before[rows].all():
+        raise FormatError(
+            f"{len(rows)} of the {span.rows} rows {span.start}-{span.stop - 1} are too large for {dtype}"
+            f" (row {named}{more}); store them as float32 or scale them"
+        )
+    raise FormatError(
+        f"{len(rows)} of the {span.rows} rows {span.start}-{span.stop - 1} hold NaN or infinity"
+        f" (row {named}{more}); fix or reject them before they are stored"
+    )
+
 
 _NAMED_UNITS = 5
 
@@ -322,3 +415,28 @@ class DatasetWriter:
         spec = dense_spec(len(X), self.d, self.dtype, self.plan.chunk_rows)
         yield packed_shard("", spec, 0, X)
         yield packed_metadata("", spec)
+
+
+class CsrDatasetWriter(DatasetWriter):
+    """Writer of one sparse dataset; `X` of a unit is a SciPy sparse matrix of finite numbers.
+
+    Every unit is a Zarr group of its own with the arrays indptr (int64, from 0), indices (int32) and data,
+    so that units can be written in any order, again, and by different processes.  A plan from
+    `ChunkPlan.choose` wants the mean number of stored entries a row in the place of d.
+    """
+
+    layout: ClassVar[str] = "csr"
+
+    def _checked(self, unit: int, X: Any) -> tuple[NDArray[Any], ...]:
+        return csr_unit(X, self.bounds(unit), self.d, self.dtype)
+
+    def _nonzero_rows(self, arrays: tuple[NDArray[Any], ...], rows: NDArray[Any]) -> bool:
+        return bool(np.diff(arrays[0])[rows].any())
+
+    def _nonzeros(self, arrays: tuple[NDArray[Any], ...]) -> int:
+        return int(arrays[-1].size)
+
+    def _packed_unit(self, arrays: tuple[NDArray[Any], ...]) -> Iterator[PackedFile]:
+        for name, array in zip(CSR_ARRAYS, arrays, strict=True):
+            yield from packed_array(name, array)
+        yield packed_group("", {**encoding(CSR_ENCODING), "shape": [len(arrays[0]) - 1, self.d]})

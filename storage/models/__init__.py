@@ -7,16 +7,18 @@ A model is a sealed record with revisions, and arrays that are written once; `sa
 
 from __future__ import annotations
 
-from topline.storage.models.calibration import calibration_array, calibration_files, save_calibration
 from topline.storage.models.decisions import DecisionRecord, Reign, Standing, read_standing, record_decision
 from topline.storage.models.records import (
     Model,
     ModelRecord,
+    calibration_array,
+    calibration_files,
     delete_model,
     list_models,
     load_model,
     published_models,
     readable_models,
+    save_calibration,
     save_model,
     update_record,
 )

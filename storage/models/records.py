@@ -1,10 +1,12 @@
 """Published models: a sealed record, its revisions, and named arrays that are written once.
 
-Their stage is not theirs to say: it follows from the decisions in `topline.storage.models.decisions`.
+What held-out rows say of a model's scores lies in arrays beside its own, named by its newest record.  Its
+stage is not its own to say: it follows from the decisions in `topline.storage.models.decisions`.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -16,7 +18,7 @@ from topline.storage.arrays.duals import stored_rows
 from topline.storage.arrays.groups import ArrayGroup, whole_or_nothing, write_group
 from topline.storage.errors import FormatError, IncompleteError, IntegrityError, NotFoundError
 from topline.storage.records import from_fields, now, plain
-from topline.storage.schema import MODEL_ENCODING, check_encoding, encoding
+from topline.storage.schema import CALIBRATION_ENCODING, MODEL_ENCODING, check_encoding, encoding
 from topline.storage.stores import CommitLog, FileEntry, FileSet, Store, open_store, split_url
 from topline.storage.stores.holds import hold_while
 from topline.storage.stores.numbered_folders import TOMBSTONE, NumberedFolders
@@ -271,3 +273,36 @@ def _check_dual_rows(entries: list[FileEntry], n: int) -> None:
     rows = stored_rows(entries)
     if rows not in (0, n):
         raise FormatError(f"the model has {n} examples, and dual variables of {rows} were given")
+
+
+def save_calibration(
+    model: Model, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> ModelRecord:
+    """Write the arrays into a new folder of the model and add a revision that names them; return it.
+
+    `facts` are plain values for the record's field `calibration`.  Of racing writers the last one's counts.
+    """
+    folder = f"calibration-{uuid.uuid4().hex[:8]}"
+    place = join("models", model.record.id, folder)
+    with whole_or_nothing(model.store, place):
+        entries = write_group(model.store, place, CALIBRATION_ENCODING, arrays, None)
+        files = [entry.to_json() for entry in entries]
+        return update_record(model.url, calibration={**facts, "folder": folder, "files": files})
+
+
+def calibration_files(model: Model) -> FileSet | None:
+    """Return the files of the model's calibration, None where it has none."""
+    record = model.record.calibration
+    if record is None:
+        return None
+    entries = [FileEntry.from_json(item) for item in record["files"]]
+    place = join("models", model.record.id, str(record["folder"]))
+    return FileSet(model.store, place, entries, f"the calibration of model {model.record.id}")
+
+
+def calibration_array(model: Model, name: str) -> NDArray[Any]:
+    """Return an array of the model's calibration, with its digest checked; `NotFoundError` without one."""
+    files = calibration_files(model)
+    if files is None:
+        raise NotFoundError(f"model {model.record.id} has no calibration")
+    return ArrayGroup(files).array(name)

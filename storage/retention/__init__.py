@@ -7,7 +7,6 @@ run under way or a younger version still refers to stays.
 from __future__ import annotations
 
 from topline.storage.retention.execution import Pruned, prune, remove_now
-from topline.storage.retention.plan import Going, PruningPlan, plan_pruning
-from topline.storage.retention.policy import RetentionPolicy
+from topline.storage.retention.plan import Going, PruningPlan, RetentionPolicy, plan_pruning
 
 __all__ = ["Going", "Pruned", "PruningPlan", "RetentionPolicy", "plan_pruning", "prune", "remove_now"]

@@ -19,13 +19,14 @@ from topline.storage.errors import FormatError
 from topline.storage.models import DecisionRecord, delete_model, read_standing, record_decision
 from topline.storage.retention.plan import (
     Going,
+    RetentionPolicy,
     cached_results,
     contents,
+    is_after,
     plan_pruning,
     referred_contents,
     size_of,
 )
-from topline.storage.retention.policy import RetentionPolicy, is_after
 from topline.storage.runs.records import remove_run
 from topline.storage.runs.sweeps import remove_sweep
 from topline.storage.schema import FILES_LIST, STAGING

@@ -1,9 +1,9 @@
-"""What may go from a store: looked at without changing anything."""
+"""What may go from a store by the rule that says what stays: looked at without changing anything."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import product
@@ -15,7 +15,6 @@ from topline.storage.datasets.staging import listed_units, writers_folder
 from topline.storage.errors import NotFoundError, StorageError
 from topline.storage.models import ModelRecord, Standing, list_models, read_standing
 from topline.storage.models.records import deleted_models, model_folder
-from topline.storage.retention.policy import RetentionPolicy, is_after
 from topline.storage.runs import RunRecord, list_runs, run_names
 from topline.storage.runs.records import run_folder
 from topline.storage.runs.sweeps import list_sweeps, sweep_folder
@@ -24,6 +23,33 @@ from topline.storage.stores import Store
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.sealed import unsealed
 from topline.storage.stores.urls import join
+
+
+@dataclass(frozen=True)
+class RetentionPolicy:
+    """What stays: the newest `keep` of each kind, and whatever is younger than `days`.
+
+    Models stay too that are champion, would be after a rollback, or are pinned; with a model its run, and
+    with models, runs and sweeps their datasets.  What is in use stays in any case.
+    """
+
+    keep: int = 10
+    days: float = 30.0
+
+    def kept(self, created: Mapping[str, str], now: datetime) -> set[str]:
+        """Return the names, oldest first with the times they were made, that are new or young enough."""
+        oldest = now - timedelta(days=self.days)
+        newest = list(created)[-self.keep :]
+        return {*newest, *(name for name, when in created.items() if is_after(when, oldest))}
+
+
+def is_after(when: str, oldest: datetime) -> bool:
+    """Return whether a time of a record is later than another; True for one that cannot be read."""
+    try:
+        return datetime.fromisoformat(when) > oldest
+    except (TypeError, ValueError):
+        return True
+
 
 # A writer that was killed left it, or one is at work: so long no write takes.
 _WRITING = timedelta(days=1)

@@ -8,9 +8,8 @@ the answers that it has so far in the same way.
 from __future__ import annotations
 
 from topline.storage.runs.checkpoints import Checkpoint, latest_checkpoint, save_checkpoint
-from topline.storage.runs.history import HistoryReader, HistoryWriter, read_history
+from topline.storage.runs.history import HistoryReader, HistoryWriter, check_history, finish_run, read_history
 from topline.storage.runs.lock import RunLock, run_lock
-from topline.storage.runs.outcomes import check_history, finish_run
 from topline.storage.runs.records import RunRecord, create_run, list_runs, read_run, run_names
 from topline.storage.runs.sweeps import (
     SweepRecord,

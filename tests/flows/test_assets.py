@@ -14,9 +14,9 @@ from prefect.context import AssetContext
 
 from tests.flows.conftest import IN_PROCESS
 from tests.pipeline.fresh_photos import photographs
-from topline.flows import events
-from topline.flows.events import asset_of
+from topline.flows import tasks
 from topline.flows.retraining import retrain
+from topline.flows.tasks import asset_of
 from topline.pipeline.options import ExtractConfig, PromotionRule, RetrainConfig, TrainConfig
 from topline.pipeline.registry import Decision, Evidence, Weighing
 from topline.storage.models import Standing
@@ -47,7 +47,7 @@ def materialized(server: str, *made: Asset) -> list[dict[str, Any]]:
 def declared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Keys of the assets that are declared from now on, in place of telling Prefect."""
     keys: list[str] = []
-    monkeypatch.setattr(events, "_materialized", lambda made, *_: keys.append(made.key))
+    monkeypatch.setattr(tasks, "_materialized", lambda made, *_: keys.append(made.key))
     return keys
 
 
@@ -116,12 +116,12 @@ def weighed(*, promote: bool) -> Weighing:
 
 def test_a_champion_that_is_kept_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     told = declared(monkeypatch)
-    events.champion_chosen("/nights/models/m2", weighed(promote=False))
+    tasks.champion_chosen("/nights/models/m2", weighed(promote=False))
     assert told == []
-    events.champion_chosen("/nights/models/m2", weighed(promote=True))
+    tasks.champion_chosen("/nights/models/m2", weighed(promote=True))
     assert told == ["topline:///nights/models/champion"]
 
 
 def test_outside_of_a_task_nobody_is_told_and_nothing_fails() -> None:
     assert AssetContext.get() is None
-    events.champion_chosen("/nights/models/m2", weighed(promote=True))
+    tasks.champion_chosen("/nights/models/m2", weighed(promote=True))

@@ -17,8 +17,8 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 from prefect.flows import load_flow_from_entrypoint
 
 from topline.flows import environment
-from topline.flows.killed_runs import AUTOMATION
 from topline.flows.launching import FLOWS
+from topline.flows.serving import AUTOMATION
 
 BEAT = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
 ROOT = Path(__file__).resolve().parents[2]

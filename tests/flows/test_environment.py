@@ -13,7 +13,7 @@ from prefect.settings.models.server.events import ServerEventsSettings
 from prefect.settings.models.server.services import ServerServicesDBVacuumSettings
 
 from topline.flows import environment
-from topline.flows.errors import FlowServerError
+from topline.flows.environment import FlowServerError
 from topline.flows.runners import run_flow
 
 
@@ -86,10 +86,7 @@ def test_nobody_else_reads_prefects_database(tmp_path: Path) -> None:
 
 
 def test_the_package_prepares_the_environment_before_prefect_is_there() -> None:
-    script = (
-        "import sys; from topline.flows import environment, latest_values, runners; "
-        "assert 'prefect' not in sys.modules"
-    )
+    script = "import sys; from topline.flows import environment, runners; assert 'prefect' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=600)
 
 

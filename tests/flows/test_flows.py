@@ -22,8 +22,7 @@ from prefect.client.schemas.objects import Artifact, FlowRun
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, temporary_settings
 
 from tests.flows.conftest import IN_PROCESS
-from topline.flows import artifacts, reporting
-from topline.flows import training as training_flow
+from topline.flows import artifacts, definitions, reporting
 from topline.flows.runners import run_flow
 from topline.flows.tasks import fit_model, repeatable
 from topline.pipeline.errors import ClusterError, InputError
@@ -238,7 +237,7 @@ def test_a_run_that_lost_its_scheduler_goes_on_from_its_checkpoint(
         return run_task(replace(task, options=options))
 
     monkeypatch.setattr(session, "run_task", losing)
-    monkeypatch.setattr(training_flow, "fit_model", fit_model.with_options(retry_delay_seconds=0.0))
+    monkeypatch.setattr(definitions, "fit_model", fit_model.with_options(retry_delay_seconds=0.0))
     result = run_flow("train", {"config": training, "cluster": IN_PROCESS})
     assert rounds_before[0] == 0
     assert rounds_before[1:] == [pytest.approx(2, abs=1)]

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from topline.flows.latest_values import Entry, Forwarder, LatestValues
+from topline.flows.artifacts import Entry, Forwarder, LatestValues
 
 
 class Recorder:

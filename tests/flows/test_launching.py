@@ -12,7 +12,7 @@ from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from topline.flows import launching, reporting
-from topline.flows.errors import FlowServerError
+from topline.flows.environment import FlowServerError
 from topline.flows.launching import FLOWS, launch, require_server
 from topline.flows.runners import run_flow
 from topline.pipeline.errors import InputError, InterruptedRunError, PipelineError

@@ -15,7 +15,7 @@ import pytest
 
 from tests.free_ports import free_port
 from topline.flows import local_server as module
-from topline.flows.errors import FlowServerError
+from topline.flows.environment import FlowServerError
 from topline.flows.local_server import local_server
 
 #: A server that asks for a password, at a port of its arguments; it ends where the port is taken.

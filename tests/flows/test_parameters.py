@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topline.flows.launching import launch
-from topline.flows.parameters import refuse_credentials
+from topline.flows.launching import launch, refuse_credentials
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig, TrainConfig
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from topline.flows import reporting
-from topline.flows.artifacts import DASHBOARD_URL, artifact_data, dashboard_entry
-from topline.flows.latest_values import Entry, LatestValues
+from topline.flows.artifacts import DASHBOARD_URL, Entry, LatestValues, artifact_data, dashboard_entry
 from topline.flows.reporting import FlowProgress, artifact_key, report_link
 from topline.pipeline.telemetry import TimeLeft
 

@@ -26,11 +26,10 @@ from prefect.types.entrypoint import EntrypointType
 
 from tests.flows.endless import endless
 from tests.pipeline.fresh_photos import photographs
-from topline.flows import events, killed_runs, retraining, serving
-from topline.flows.killed_runs import HEARTBEAT_TIMEOUT, ensure_heartbeat_automation
+from topline.flows import retraining, serving, tasks
 from topline.flows.local_server import LocalServer
 from topline.flows.retraining import coalesce_missed_runs, retrain
-from topline.flows.serving import OrderlyRunner, schedule_of
+from topline.flows.serving import HEARTBEAT_TIMEOUT, OrderlyRunner, ensure_heartbeat_automation, schedule_of
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.jobs import LEASE
 from topline.pipeline.options import ClusterConfig, ExtractConfig, PromotionRule, RetrainConfig, TrainConfig
@@ -237,14 +236,14 @@ def test_a_run_that_ends_with_the_serving_is_cancelled_at_once(
                 signal.signal(each, handler)
         assert runner.interrupted == {run.id}
         assert client.read_flow_run(run.id).state_type == StateType.RUNNING, "Prefect leaves it so"
-        assert killed_runs.cancel_interrupted_runs(runner.interrupted, runner.ended_by) == 1
+        assert serving.cancel_interrupted_runs(runner.interrupted, runner.ended_by) == 1
         ended = client.read_flow_run(run.id).state
         assert ended is not None
         assert (ended.type, ended.message) == (
             StateType.CANCELLED,
             f"interrupted: the serving was ended by {name}; the next run does its work",
         )
-        assert killed_runs.cancel_interrupted_runs([run.id, waiting.id], name) == 0
+        assert serving.cancel_interrupted_runs([run.id, waiting.id], name) == 0
         assert client.read_flow_run(waiting.id).state_type == StateType.SCHEDULED
         client.delete_deployment(deployment)
 
@@ -260,7 +259,7 @@ def test_tasks_of_runs_that_were_cut_off_crash_and_others_do_not(prefect_server:
             made = client.create_task_run(step, flow_run_id=run.id, dynamic_key="0", state=Running())
             tasks[name] = made.id
             client.set_flow_run_state(run.id, end, force=True)
-        assert killed_runs.crash_orphaned_tasks(deployment) == 2
+        assert serving.crash_orphaned_tasks(deployment) == 2
         states = {name: client.read_task_run(number).state_type for name, number in tasks.items()}
         assert states == {
             "crashed": StateType.CRASHED,
@@ -268,7 +267,7 @@ def test_tasks_of_runs_that_were_cut_off_crash_and_others_do_not(prefect_server:
             "completed": StateType.RUNNING,
             "running": StateType.RUNNING,
         }
-        assert killed_runs.crash_orphaned_tasks(deployment) == 0
+        assert serving.crash_orphaned_tasks(deployment) == 0
         client.delete_deployment(deployment)
 
 
@@ -470,12 +469,12 @@ def test_a_retraining_beside_another_one_is_cancelled_and_says_who(
 
 def test_a_decision_is_an_event_for_automations(monkeypatch: pytest.MonkeyPatch) -> None:
     emitted: list[dict[str, Any]] = []
-    monkeypatch.setattr(events, "emit_event", lambda event, **rest: emitted.append({"event": event, **rest}))
+    monkeypatch.setattr(tasks, "emit_event", lambda event, **rest: emitted.append({"event": event, **rest}))
     standing = Standing(champion="m0002")
     for promote in (True, False):
         decision = Decision(promote, ("as the rule says",))
         weighed = Weighing("store/models/m0002", "store/models/m0001", decision, Evidence(), standing)
-        events.model_decided("store/models/m0002", weighed)
+        tasks.model_decided("store/models/m0002", weighed)
     assert [one["event"] for one in emitted] == ["topline.model.promoted", "topline.model.kept"]
     assert emitted[0]["resource"]["prefect.resource.id"] == "topline.model.store/models/m0002"
     assert emitted[0]["payload"]["champion_before"] == "store/models/m0001"

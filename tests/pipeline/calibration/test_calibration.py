@@ -11,7 +11,8 @@ import pytest
 
 from tests.pipeline.small_data import make_features, write_dataset
 from tests.storage.test_integrity import flip_first
-from topline.pipeline.calibration import calibration_of, making, row_draws
+from topline.pipeline import calibration
+from topline.pipeline.calibration import calibration_of, row_draws
 from topline.pipeline.evaluation import Evaluation
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.export.estimator import load_estimator
@@ -76,7 +77,7 @@ def test_in_a_store_that_cannot_be_written_it_is_made_and_not_kept(
         raise AccessError("the disk is read-only")
 
     with monkeypatch.context() as patched:
-        patched.setattr(making, "save_calibration", refuse)
+        patched.setattr(calibration, "save_calibration", refuse)
         made = calibration_of(StoredModel.open(url))
     assert "the calibration is used and not stored: the disk is read-only" in caplog.text
     assert StoredModel.open(url).model.record.calibration is None

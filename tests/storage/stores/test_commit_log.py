@@ -12,7 +12,7 @@ import pytest
 from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, check_dataset, list_datasets
-from topline.storage.datasets.marks import write_mark
+from topline.storage.datasets.contents import write_mark
 from topline.storage.errors import IntegrityError, NotFoundError
 from topline.storage.stores import CommitLog, Store, open_store
 from topline.storage.stores.sealed import STORE_KEY, sealed, unsealed

@@ -1,7 +1,8 @@
-"""Cached results: drafts that many processes write, and entries that are visible once they are whole.
+"""Results that follow from other things in a store: kernel matrices and predictions.
 
 Each lies in a folder of its own, and is visible once the record <kind>/<key>.json names that folder.  The key
-stands for everything that the result follows from.
+stands for everything that the result follows from.  Drafts are written by many processes.  All of it may be
+deleted at any time, and is then computed again.
 """
 
 from __future__ import annotations
@@ -10,17 +11,25 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
-from topline.storage.arrays import ArrayReader, ChunkPlan
-from topline.storage.arrays.writer import ArraySpec, packed_group, packed_metadata, packed_shard
+from topline.storage.arrays import ArrayReader, ChunkPlan, RowBlocks
+from topline.storage.arrays.writer import (
+    ArraySpec,
+    packed_group,
+    packed_metadata,
+    packed_shard,
+    write_row_blocks,
+)
 from topline.storage.errors import NotFoundError, StorageError
 from topline.storage.findings import Finding
 from topline.storage.fingerprint import digest_json
 from topline.storage.records import now, plain
-from topline.storage.schema import encoding
+from topline.storage.schema import KERNEL_ENCODING, PREDICTIONS_ENCODING, encoding
 from topline.storage.stores import FileEntry, FileSet, Store, check_files
 from topline.storage.stores.files import put_file
 from topline.storage.stores.sealed import put_own, read_record
@@ -158,3 +167,138 @@ class StoredEntry:
     def reader(self, name: str) -> ArrayReader:
         """Return the reader of the array `name`."""
         return ArrayReader.open(self.files, name, f"{name} of {self.files.owner}")
+
+
+_KERNELS = CacheKind("kernels", KERNEL_ENCODING, "kernel", "train again")
+_MATRIX = "matrix"
+_FACTOR = "factor"
+
+
+class KernelDraft(Draft):
+    """A kernel matrix (n, n) in float64 that is being written."""
+
+    kind = _KERNELS
+
+    @classmethod
+    def begin(cls, store: Store, key: str, n: int) -> KernelDraft:
+        """Begin an (n, n) matrix in a new folder."""
+        spec = ArraySpec(ChunkPlan.choose(n, n, 8), (n,), np.dtype(np.float64))
+        return cls.new(store, key, {_MATRIX: spec})
+
+    def write_unit(self, unit: int, rows: NDArray[np.float64]) -> FileEntry:
+        """Write one unit's rows (r, n) of the matrix."""
+        return self.write_arrays(unit, {_MATRIX: rows})[0]
+
+    def reader(self, entries: Sequence[FileEntry]) -> ArrayReader:
+        """Return a reader of the matrix, before anything is published."""
+        files = FileSet(self.store, self.folder, entries, "the kernel matrix")
+        return ArrayReader(files, _MATRIX, self.specs[_MATRIX], "the kernel matrix")
+
+    def publish(self, key: str, entries: Sequence[FileEntry], factor: RowBlocks, facts: Any) -> StoredKernel:
+        """Write the factor (n, r) and the record that makes both visible; return the first one of the key."""
+        written, _ = write_row_blocks(self.store, self.folder, _FACTOR, factor)
+        self.publish_files(key, [*entries, *written], facts)
+        return StoredKernel.load(self.store, key)
+
+
+class StoredKernel(StoredEntry):
+    """A kernel matrix (n, n) and its factor (n, r).
+
+    The factor of an equal matrix may be another basis: workers open the one whose record they were sent.
+    """
+
+    kind = _KERNELS
+
+    @cached_property
+    def matrix(self) -> ArrayReader:
+        """The matrix, by rows."""
+        return self.reader(_MATRIX)
+
+    @cached_property
+    def factor(self) -> ArrayReader:
+        """The factor, by rows."""
+        return self.reader(_FACTOR)
+
+
+_PREDICTIONS = CacheKind("predictions", PREDICTIONS_ENCODING, "predictions", "run topline predict again")
+
+
+class PredictionsDraft(Draft):
+    """Predictions that are being written: best classes (n, k) in int32 and their scores (n, k) in float32.
+
+    Where there are any, their probabilities (n, k) in float32, and the classes of sets as bits (n, b) in
+    uint8, the first class in the highest bit of the first byte.
+    """
+
+    kind = _PREDICTIONS
+
+    @classmethod
+    def begin(
+        cls,
+        store: Store,
+        key: str,
+        plan: ChunkPlan,
+        top_k: int,
+        *,
+        probabilities: bool = False,
+        set_classes: int = 0,
+    ) -> PredictionsDraft:
+        """Begin predictions of rows that are cut as `plan` says, in a new folder.
+
+        `set_classes` is the number of classes that a set may have, 0 without sets.
+        """
+        whole = ChunkPlan(plan.n_rows, plan.shard_rows, plan.shard_rows)
+        kinds: dict[str, tuple[int, type[np.generic]]] = {
+            "classes": (top_k, np.int32),
+            "scores": (top_k, np.float32),
+        }
+        if probabilities:
+            kinds["probabilities"] = (top_k, np.float32)
+        if set_classes:
+            kinds["sets"] = (-(-set_classes // 8), np.uint8)
+        specs = {name: ArraySpec(whole, (width,), np.dtype(kind)) for name, (width, kind) in kinds.items()}
+        return cls.new(store, key, specs)
+
+    @property
+    def top_k(self) -> int:
+        """Number k of classes of a row."""
+        return self.specs["classes"].row_shape[0]
+
+    def write_unit(self, unit: int, arrays: Mapping[str, NDArray[Any]]) -> list[FileEntry]:
+        """Write one unit's rows: classes, -1 in rows without a prediction, and what else was begun."""
+        return self.write_arrays(unit, arrays)
+
+    def publish(self, key: str, entries: Sequence[FileEntry], facts: Mapping[str, Any]) -> StoredPredictions:
+        """Write the record that makes them visible; return the first ones of the key."""
+        self.publish_files(key, entries, facts)
+        return StoredPredictions.load(self.store, key)
+
+
+class StoredPredictions(StoredEntry):
+    """Predictions, read by rows of the dataset."""
+
+    kind = _PREDICTIONS
+
+    @cached_property
+    def classes(self) -> ArrayReader:
+        """Best classes (n, k), the best first; -1 in rows without a prediction."""
+        return self.reader("classes")
+
+    @cached_property
+    def scores(self) -> ArrayReader:
+        """Their scores (n, k); NaN in rows without a prediction."""
+        return self.reader("scores")
+
+    @cached_property
+    def probabilities(self) -> ArrayReader | None:
+        """Their probabilities (n, k); None where the model has none."""
+        return self._optional("probabilities")
+
+    @cached_property
+    def sets(self) -> ArrayReader | None:
+        """Bits of the classes in each row's set (n, b); None where no sets were asked for."""
+        return self._optional("sets")
+
+    def _optional(self, name: str) -> ArrayReader | None:
+        there = any(path.startswith(f"{name}/") for path in self.files.by_path)
+        return self.reader(name) if there else None
