@@ -22,17 +22,3 @@ from topline.pipeline.backbones.registry import (
     make_backbone,
     register_backbone,
 )
-
-__all__ = [
-    "BACKBONES",
-    "Backbone",
-    "FeatureFunction",
-    "Features",
-    "IntegerOptions",
-    "TwoStepFunction",
-    "backbone_of_spec",
-    "default_backbone",
-    "fitted_backbone",
-    "make_backbone",
-    "register_backbone",
-]

@@ -9,5 +9,3 @@ from __future__ import annotations
 
 from topline.pipeline.certification.average_top_k import CUT_POINTS, CUT_SHARES, DUAL_W
 from topline.pipeline.certification.recompute import Certificate, certify, objective
-
-__all__ = ["CUT_POINTS", "CUT_SHARES", "DUAL_W", "Certificate", "certify", "objective"]

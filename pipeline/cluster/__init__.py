@@ -28,26 +28,3 @@ from topline.pipeline.cluster.memory_plan import (
 )
 from topline.pipeline.cluster.scheduling import LOSSES_IN_A_ROW, too_many_losses
 from topline.pipeline.cluster.watchdog import known_workers
-
-__all__ = [
-    "LOSSES_IN_A_ROW",
-    "TOPIC",
-    "Call",
-    "DaskExecutor",
-    "MemoryPlan",
-    "ProblemSize",
-    "WorkerCalls",
-    "WorkersLost",
-    "announce",
-    "given_or_own_client",
-    "known_workers",
-    "memory_limit",
-    "open_cluster",
-    "plan_alone",
-    "plan_memory",
-    "plan_on_workers",
-    "room_for_rows",
-    "takes_processes",
-    "too_many_losses",
-    "worker_count",
-]

@@ -10,5 +10,3 @@ from __future__ import annotations
 from topline.pipeline.dashboard.monitoring import store_status
 from topline.pipeline.dashboard.pages import write_page
 from topline.pipeline.dashboard.server import serve_dashboard
-
-__all__ = ["serve_dashboard", "store_status", "write_page"]

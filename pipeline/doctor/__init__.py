@@ -7,5 +7,3 @@ fixes a failure.  A package adds checks through the entry point group "topline.c
 from __future__ import annotations
 
 from topline.pipeline.doctor.runner import DEADLINE, Check, CheckFailedError, CheckResult, run_checks
-
-__all__ = ["DEADLINE", "Check", "CheckFailedError", "CheckResult", "run_checks"]

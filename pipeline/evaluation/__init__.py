@@ -20,20 +20,3 @@ from topline.pipeline.evaluation.metrics import (
     topk_shares,
 )
 from topline.pipeline.evaluation.records import Evaluation, MultilabelEvaluation, SizePoint, read_evaluation
-
-__all__ = [
-    "METRICS",
-    "Evaluation",
-    "Metric",
-    "MultilabelEvaluation",
-    "RowMetric",
-    "ScoredRows",
-    "SizePoint",
-    "measured",
-    "ranks_against_ties",
-    "read_evaluation",
-    "register_metric",
-    "row_metric",
-    "row_metrics",
-    "topk_shares",
-]

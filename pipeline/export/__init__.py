@@ -14,5 +14,3 @@ from topline.pipeline.export.formats import (
     export_format,
     register_format,
 )
-
-__all__ = ["FORMATS", "ExportFormat", "chosen_format", "export_format", "register_format"]

@@ -26,28 +26,3 @@ from topline.pipeline.images.words import (
     word,
     words_of,
 )
-
-__all__ = [
-    "DELIMITERS",
-    "NAMED_ROWS",
-    "ImageItem",
-    "ImageListing",
-    "Pixels",
-    "SourceImages",
-    "check_images_exist",
-    "class_words",
-    "decode",
-    "delimiter_of",
-    "is_number",
-    "list_images",
-    "numbers_in",
-    "read_picture",
-    "refuse_rows",
-    "sorted_names",
-    "split_name",
-    "thumbnail",
-    "thumbnail_or_reason",
-    "word",
-    "words_of",
-    "write_digits",
-]

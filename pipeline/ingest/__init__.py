@@ -16,22 +16,3 @@ from topline.pipeline.ingest.importing import ImportResult, import_features
 from topline.pipeline.ingest.kept_edits import newest_edited, with_edits_of
 from topline.pipeline.ingest.listed_images import names_line
 from topline.pipeline.ingest.unit import Describer, ImageRow, open_backbone
-
-__all__ = [
-    "Changes",
-    "Describer",
-    "Edits",
-    "ExtractResult",
-    "ImageRow",
-    "ImportResult",
-    "changes_between",
-    "edited_dataset",
-    "extract",
-    "forget",
-    "import_features",
-    "names_line",
-    "newest_edited",
-    "open_backbone",
-    "tell_edits",
-    "with_edits_of",
-]

@@ -7,5 +7,3 @@ cannot be proven is called open.  The result is a table to correct labels in.
 from __future__ import annotations
 
 from topline.pipeline.inspection.suspects import Inspection, inspect_model
-
-__all__ = ["Inspection", "inspect_model"]

@@ -9,15 +9,3 @@ from __future__ import annotations
 
 from topline.pipeline.notices.notice import Kind, Notice, NoticeLog, decision_notices, disk_notice
 from topline.pipeline.notices.telling import NOTIFY, Teller, addresses, told
-
-__all__ = [
-    "NOTIFY",
-    "Kind",
-    "Notice",
-    "NoticeLog",
-    "Teller",
-    "addresses",
-    "decision_notices",
-    "disk_notice",
-    "told",
-]

@@ -10,13 +10,3 @@ from __future__ import annotations
 from topline.pipeline.prediction.of_datasets import BatchResult, predict_dataset
 from topline.pipeline.prediction.of_features import FeaturesResult, predict_features
 from topline.pipeline.prediction.of_images import Prediction, PredictResult, predict
-
-__all__ = [
-    "BatchResult",
-    "FeaturesResult",
-    "PredictResult",
-    "Prediction",
-    "predict",
-    "predict_dataset",
-    "predict_features",
-]

@@ -28,29 +28,3 @@ from topline.pipeline.readers.labels import (
 )
 from topline.pipeline.readers.libsvm import LibsvmFeatures
 from topline.pipeline.readers.values import checked_rows, names_of_rows, row_name
-
-__all__ = [
-    "ConcatenatedFeatures",
-    "FeatureFile",
-    "LabelLists",
-    "LibsvmFeatures",
-    "Rows",
-    "check_columns",
-    "checked_rows",
-    "label_lists",
-    "label_set_table",
-    "label_sets_for_solver",
-    "label_words",
-    "named",
-    "names_of_rows",
-    "open_features",
-    "read_class_names",
-    "read_column",
-    "read_label_names",
-    "read_labels",
-    "reading",
-    "require_single_labels",
-    "row_name",
-    "split_labels",
-    "split_words",
-]

@@ -23,25 +23,3 @@ from topline.pipeline.registry.decisions import (
 )
 from topline.pipeline.registry.drift import SHIFTED
 from topline.pipeline.registry.promotion import Decision, Evidence
-
-__all__ = [
-    "LOUD",
-    "SHIFTED",
-    "Comparison",
-    "Decision",
-    "Evidence",
-    "Weighing",
-    "archive",
-    "champion_url",
-    "compare",
-    "delete",
-    "measure",
-    "pin",
-    "promote",
-    "promote_by_rule",
-    "registered",
-    "rollback",
-    "settings",
-    "summary",
-    "unpin",
-]

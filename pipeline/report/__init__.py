@@ -7,5 +7,3 @@ run is drawn and described (`run_section`) is shared with the dashboard.
 from __future__ import annotations
 
 from topline.pipeline.report.document import render_report, write_report
-
-__all__ = ["render_report", "write_report"]

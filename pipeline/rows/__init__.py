@@ -22,21 +22,3 @@ from topline.pipeline.rows.transforms import (
     Transforms,
     parse_transforms,
 )
-
-__all__ = [
-    "PCA",
-    "TRANSFORMS",
-    "Bias",
-    "CachedRows",
-    "ChiSquared",
-    "Fourier",
-    "Hellinger",
-    "L2Normalize",
-    "Power",
-    "Standardize",
-    "StoredModel",
-    "TrainingRows",
-    "Transforms",
-    "parse_transforms",
-    "record_if_possible",
-]

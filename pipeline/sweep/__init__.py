@@ -8,5 +8,3 @@ from __future__ import annotations
 
 from topline.pipeline.sweep.result import SweepCell, SweepResult
 from topline.pipeline.sweep.search import sweep
-
-__all__ = ["SweepCell", "SweepResult", "sweep"]

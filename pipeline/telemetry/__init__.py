@@ -28,26 +28,3 @@ from topline.pipeline.telemetry.schedules import (
     pulse,
     served,
 )
-
-__all__ = [
-    "ANCHOR",
-    "BEAT_SECONDS",
-    "EVENTS_SHOWN",
-    "HEARTBEAT_TIMEOUT",
-    "Forecast",
-    "HistoryRecorder",
-    "RunEvent",
-    "RunFollower",
-    "RunView",
-    "Served",
-    "TimeLeft",
-    "WorkerTimeline",
-    "heartbeat_age",
-    "interval_of",
-    "next_time",
-    "pulse",
-    "rough_time",
-    "served",
-    "time_text",
-    "view_run",
-]

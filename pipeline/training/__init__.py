@@ -12,24 +12,3 @@ from topline.pipeline.training.problem_checks import check_options, checked_spec
 from topline.pipeline.training.result import TrainResult
 from topline.pipeline.training.run import already_solved, resuming, runs_of, unfinished_run
 from topline.pipeline.training.session import Fitted, fit, train
-
-__all__ = [
-    "Fitted",
-    "TrainResult",
-    "already_solved",
-    "check_options",
-    "checked_spec",
-    "continued",
-    "dataset_loss",
-    "fit",
-    "handed_on",
-    "resolve_options",
-    "resume_options",
-    "resuming",
-    "runs_of",
-    "settings_of_model",
-    "spec_of",
-    "spec_of_model",
-    "train",
-    "unfinished_run",
-]

@@ -9,14 +9,3 @@ from __future__ import annotations
 from topline.storage.arrays.chunking import ChunkPlan, Span
 from topline.storage.arrays.duals import DualSource, DualWriter, RowBlocks, StoredDuals, from_rows
 from topline.storage.arrays.reader import ArrayReader
-
-__all__ = [
-    "ArrayReader",
-    "ChunkPlan",
-    "DualSource",
-    "DualWriter",
-    "RowBlocks",
-    "Span",
-    "StoredDuals",
-    "from_rows",
-]

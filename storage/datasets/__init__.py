@@ -22,26 +22,3 @@ from topline.storage.datasets.labels import LabelSetTable, RecordedEdits, digest
 from topline.storage.datasets.manifest import MANIFEST_SCHEMA, empty_manifest, with_labels_and_splits
 from topline.storage.datasets.staging import discard_staged, staged
 from topline.storage.datasets.writer import CsrDatasetWriter, DatasetWriter
-
-__all__ = [
-    "MANIFEST_SCHEMA",
-    "Catalog",
-    "CsrDatasetWriter",
-    "Dataset",
-    "DatasetInfo",
-    "DatasetWriter",
-    "LabelSetTable",
-    "RecordedEdits",
-    "UnitRef",
-    "check_dataset",
-    "digest_of_id",
-    "discard_staged",
-    "empty_manifest",
-    "find_by_key",
-    "find_dataset",
-    "list_datasets",
-    "read_catalog",
-    "remove_dataset",
-    "staged",
-    "with_labels_and_splits",
-]

@@ -22,23 +22,3 @@ from topline.storage.models.records import (
     save_model,
     update_record,
 )
-
-__all__ = [
-    "DecisionRecord",
-    "Model",
-    "ModelRecord",
-    "Reign",
-    "Standing",
-    "calibration_array",
-    "calibration_files",
-    "delete_model",
-    "list_models",
-    "load_model",
-    "published_models",
-    "read_standing",
-    "readable_models",
-    "record_decision",
-    "save_calibration",
-    "save_model",
-    "update_record",
-]

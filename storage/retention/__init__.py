@@ -8,5 +8,3 @@ from __future__ import annotations
 
 from topline.storage.retention.execution import Pruned, prune, remove_now
 from topline.storage.retention.plan import Going, PruningPlan, RetentionPolicy, plan_pruning
-
-__all__ = ["Going", "Pruned", "PruningPlan", "RetentionPolicy", "plan_pruning", "prune", "remove_now"]

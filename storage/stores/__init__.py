@@ -13,24 +13,3 @@ from topline.storage.stores.files import FileEntry, FileSet, check_files
 from topline.storage.stores.lease import Lease, LeaseHeldError, LeaseLostError, held_lease, holder, tenant
 from topline.storage.stores.lease_terms import DEFAULT_TERMS, LeaseTerms, Tenant
 from topline.storage.stores.urls import masked, parse_url, split_url
-
-__all__ = [
-    "DEFAULT_TERMS",
-    "CommitLog",
-    "FileEntry",
-    "FileSet",
-    "Lease",
-    "LeaseHeldError",
-    "LeaseLostError",
-    "LeaseTerms",
-    "Store",
-    "Tenant",
-    "check_files",
-    "held_lease",
-    "holder",
-    "masked",
-    "open_store",
-    "parse_url",
-    "split_url",
-    "tenant",
-]
