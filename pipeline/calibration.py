@@ -37,18 +37,26 @@ ROW_ARRAYS = ("labels", "ranks", "before", "own", "draws")
 
 def stored_calibration(model: Model) -> Calibration:
     """Return what is stored with a model; the digests of its arrays are checked."""
-    record: Mapping[str, Any] = model.record.calibration or {}
-    fitted, rows = record.get("probabilities"), None
+    record: dict[str, Any] = {**(model.record.calibration or {})}
+    rows = None
     if record.get("rows"):
         rows = CalibrationRows(*(calibration_array(model, name) for name in ROW_ARRAYS))
-    if fitted is not None:
+    if record.get("probabilities") is not None:
         slope, offset = calibration_array(model, "probabilities").tolist()
-        fitted = ProbabilityMap(fitted["kind"], slope, offset)
+        record["probabilities"] = {**record["probabilities"], "slope": slope, "offset": offset}
+    return calibration_of_facts(model.record.class_names, record, rows)
+
+
+def calibration_of_facts(
+    class_names: tuple[str, ...], facts: Mapping[str, Any], rows: CalibrationRows | None
+) -> Calibration:
+    """Return the calibration that a record describes; one of an earlier version has none."""
+    fitted = facts.get("probabilities")
     return Calibration(
-        model.record.class_names,
-        fitted,
-        int(record.get("fitted_rows", 0)),
-        tuple((coverage, *both) for coverage, *both in record.get("penalties", ())),
+        class_names,
+        None if fitted is None else ProbabilityMap(fitted["kind"], fitted["slope"], fitted["offset"]),
+        int(facts.get("fitted_rows", 0)),
+        tuple((coverage, *both) for coverage, *both in facts.get("penalties", ())),
         rows,
     )
 

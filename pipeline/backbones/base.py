@@ -67,8 +67,8 @@ class TwoStepFunction(Protocol):
     """A `FeatureFunction` whose work on one image alone can be done beside that on others."""
 
     def __call__(self, images: Sequence[Pixels], /) -> Features:
-        """Return the features (b, dim) of images."""
-        ...
+        """Return the features (b, dim) of images of any size."""
+        return self.describe([self.prepare(image) for image in images])
 
     def prepare(self, image: Pixels) -> Pixels:
         """Return what of an image (h, w, 3) the backbone sees."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.pipeline.backbones.base import Features, short
+from topline.pipeline.backbones.base import Features, TwoStepFunction, short
 from topline.pipeline.backbones.preprocessing import Preprocessing
 from topline.pipeline.errors import InputError
 from topline.pipeline.images import Pixels
@@ -23,7 +23,7 @@ INPUT_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tens
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkFunction:
+class NetworkFunction(TwoStepFunction):
     """An opened network as a function of images; `file` is what its errors name.
 
     It takes `at_once` images in a call (None: all that it is given), filled up with the first one where the
@@ -38,10 +38,6 @@ class NetworkFunction:
     input_type: str = "tensor(float)"
     at_once: int | None = None
     fixed: bool = False
-
-    def __call__(self, images: Sequence[Pixels]) -> Features:
-        """Return features (b, dim) of images of any size."""
-        return self.describe([self.prepare(image) for image in images])
 
     def prepare(self, image: Pixels) -> Pixels:
         """Return the square of pixels that the network sees."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options, short
+from topline.pipeline.backbones.base import FeatureFunction, Features, TwoStepFunction, refuse_options, short
 from topline.pipeline.backbones.preprocessing import FILTERS, Preprocessing
 from topline.pipeline.errors import ConfigError, InputError, MissingExtraError
 from topline.pipeline.images import Pixels
@@ -113,15 +113,11 @@ class TimmModel:
 
 
 @dataclass(frozen=True, eq=False)
-class TimmFunction:
+class TimmFunction(TwoStepFunction):
     """A loaded model as a function of images."""
 
     network: Any
     preprocessing: Preprocessing
-
-    def __call__(self, images: Sequence[Pixels]) -> Features:
-        """Return features (b, dim) of images of any size."""
-        return self.describe([self.prepare(image) for image in images])
 
     def prepare(self, image: Pixels) -> Pixels:
         """Return the square of pixels that the model sees."""

@@ -201,27 +201,27 @@ def rollback(
 
 def archive(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
     """Archive a model; it can still be promoted."""
-    from topline.pipeline.registry import archive as lay_aside
+    from topline.pipeline.registry import mark
 
     url = find_model(model)
     listed = following(("topline", "models", "list", "--store", url.rpartition("/models/")[0]))
-    return _decided(lay_aside(url, reason=reason), listed)
+    return _decided(mark(url, "archive", reason=reason), listed)
 
 
 def pin(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
     """Keep a model, its run and its dataset, however old they get: topline prune does not remove them."""
-    from topline.pipeline.registry import pin as keep
+    from topline.pipeline.registry import mark
 
     url = find_model(model)
-    return _decided(keep(url, reason=reason), _next_of_room(url))
+    return _decided(mark(url, "pin", reason=reason), _next_of_room(url))
 
 
 def unpin(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
     """Allow topline prune to remove a model again when its rule says so."""
-    from topline.pipeline.registry import unpin as let_go
+    from topline.pipeline.registry import mark
 
     url = find_model(model)
-    return _decided(let_go(url, reason=reason), _next_of_room(url))
+    return _decided(mark(url, "unpin", reason=reason), _next_of_room(url))
 
 
 def delete(

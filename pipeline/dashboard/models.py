@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from topline.pipeline.dashboard.overview import (
     CERTIFIED,
     decision_table,
@@ -302,8 +300,7 @@ def run_facts(runs: Sequence[tuple[RunRecord, RunView]], now: float) -> Table:
 
 
 def _facts(run: RunView, now: float) -> dict[str, str]:
-    last = {name: float(values[-1]) for name, values in run.columns.items()} if run.rounds else {}
-    known: dict[str, Any] = {name: value if np.isfinite(value) else None for name, value in last.items()}
+    known = run.last
     return {
         "state": verdict(run, now)[1],
         "smallest relative gap": gap(bound(run)[1]),

@@ -160,7 +160,7 @@ def followed_line(record: RunRecord, run: RunView, now: float) -> RunLine:
     """Return the line of a run whose history was read."""
     if run.stage == "finished":
         return outcome_line(replace(record, outcome=run.outcome))
-    last = {name: float(run.columns[name][-1]) for name in ("passes", "seconds")} if run.rounds else {}
+    last = {name: run.last.get(name) for name in ("passes", "seconds")}
     seen = "" if run.heard is None else datetime.fromtimestamp(run.heard, UTC).isoformat(timespec="seconds")
     return _run_line(record, verdict(run, now), reason=run.reason or "", gap=bound(run)[1], seen=seen, **last)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from topline.pipeline.pages import DASH, Tile, amount, clock, count, duration, gap, number, percent
-from topline.pipeline.telemetry import EVENTS_SHOWN, RunView, TimeLeft, rough_time
+from topline.pipeline.telemetry import EVENTS_SHOWN, RunView, TimeLeft, finite, rough_time
 from topline.solvers.counts import how_many
 from topline.storage.records import plain
 
@@ -70,7 +69,6 @@ def is_silent(run: RunView, now: float) -> bool:
 
 def numbers(run: RunView, now: float) -> dict[str, Any]:
     """Return a run in JSON's types: where it is, its last round, its workers and its latest events."""
-    last = {name: values[-1] for name, values in run.columns.items()} if len(run.columns["round"]) else {}
     workers = [
         {"name": worker.name, "rows": worker.rows, "memory_bytes": worker.memory_bytes, "here": worker.here,
          "seconds_busy": worker.seconds_busy}
@@ -88,7 +86,7 @@ def numbers(run: RunView, now: float) -> dict[str, Any]:
             "heard": run.heard,
             "rounds": run.rounds,
             "rounds_again": run.repeated,
-            "last": last,
+            "last": run.last,
             "left": None if run.left is None else asdict(run.left),
             "workers": workers,
             "events": [asdict(event) for event in run.events[-EVENTS_SHOWN:]],
@@ -112,7 +110,7 @@ def tiles(run: RunView) -> list[Tile]:
     looks = columns["held_out"][np.isfinite(columns["held_out"])]
     if len(looks):
         shown.append(Tile("held-out top-1", percent(float(looks[-1])), "a sample, at the last look"))
-    last = {name: _finite(values[-1]) for name, values in columns.items()}
+    last = run.last
     bounds = f"dual {number(last['dual'])}" if last["dual"] is not None else "no dual"
     shown.append(Tile("primal", number(last["primal"]), bounds))
     passes = "" if last["passes"] is None else how_many(last["passes"], "passes", ".5g")
@@ -148,7 +146,7 @@ def last_rounds(run: RunView) -> list[dict[str, float | None]]:
     """Return the last rounds that are known, the newest first."""
     names = ("round", "seconds", "primal", "dual", "relative_gap", "step", "active")
     columns = [run.columns[name][-ROUNDS_SHOWN:][::-1].tolist() for name in names]
-    return [dict(zip(names, map(_finite, row), strict=True)) for row in zip(*columns, strict=True)]
+    return [dict(zip(names, map(finite, row), strict=True)) for row in zip(*columns, strict=True)]
 
 
 def problem_words(config: Mapping[str, Any]) -> str:
@@ -159,7 +157,3 @@ def problem_words(config: Mapping[str, Any]) -> str:
     if config.get("method"):
         said.append(f"method {config['method']}")
     return ", ".join(said)
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -6,9 +6,9 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from topline.pipeline.dashboard.models import ModelSeen, Paired, model_seen, paired
 from topline.pipeline.dashboard.overview import Overview, RunLine, followed_line, outcome_line, overview
@@ -29,6 +29,8 @@ from topline.storage.stores import Store, tenant
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # Runs that are followed at once; the least recently viewed one is dropped.
 MOST_FOLLOWED = 16
 # The newest runs, whose histories the page of all runs reads while they live; of others it shows the outcome.
@@ -41,6 +43,25 @@ RETRAINING = "retrain"
 OVERVIEW_SECONDS = 3.0
 # Comparisons of models that are kept.
 MOST_PAIRS = 32
+
+
+class _Latest(Generic[T]):
+    """The values that were asked for last, at most so many; each is made once, by one thread at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._held: OrderedDict[Hashable, T] = OrderedDict()
+
+    def of(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the value of a key, made now if it is not held."""
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = make()
+            self._held.move_to_end(key)
+            while len(self._held) > self._most:
+                self._held.popitem(last=False)
+            return self._held[key]
 
 
 @dataclass
@@ -60,20 +81,21 @@ class StoreFollower:
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self.store = store
         self._clock = clock
-        self._lock = threading.Lock()
-        self._followed: OrderedDict[str, _Followed] = OrderedDict()
+        self._followed: _Latest[_Followed] = _Latest(MOST_FOLLOWED)
         self._overview_lock = threading.Lock()
         self._overview: tuple[float, Overview] | None = None
         self._registry_lock = threading.Lock()
         self._registry: tuple[float, Standing, list[ModelRecord], dict[str, str]] | None = None
-        self._pairs: OrderedDict[tuple[str, int, str, int], Paired] = OrderedDict()
-        self._pair_lock = threading.Lock()
-        self._answers: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+        self._pairs: _Latest[Paired] = _Latest(MOST_PAIRS)
+        self._answers: _Latest[list[dict[str, Any]]] = _Latest(MOST_FOLLOWED)
         self._answers_lock = threading.Lock()
 
     def run(self, run_id: str) -> tuple[RunRecord, RunView]:
         """Return what a run was started with, and how it is now; `NotFoundError` if there is none."""
-        followed = self._find(run_id)
+        store = self.store
+        followed = self._followed.of(
+            run_id, lambda: _Followed(read_run(store, run_id), RunFollower(store, run_id))
+        )
         with followed.lock:
             if followed.seen is None or self._clock() - followed.seen_at >= FRESH_SECONDS:
                 followed.seen = followed.follower.poll()
@@ -84,11 +106,8 @@ class StoreFollower:
         """Return a sweep and its answers so far, each of which is read once; `NotFoundError` without one."""
         record = read_sweep(self.store, sweep_id)
         with self._answers_lock:
-            known = self._answers.setdefault(sweep_id, [])
-            self._answers.move_to_end(sweep_id)
+            known = self._answers.of(sweep_id, list)
             known += read_answers(self.store, sweep_id, len(known))
-            while len(self._answers) > MOST_FOLLOWED:
-                self._answers.popitem(last=False)
             return record, list(known)
 
     def known_runs(self, names: Sequence[str | None]) -> list[tuple[RunRecord, RunView]]:
@@ -126,13 +145,7 @@ class StoreFollower:
         """Return the comparison of two models, which is measured once; one viewer measures at a time."""
         sides = self.model(first), self.model(second)
         key = (first, sides[0].record.revision, second, sides[1].record.revision)
-        with self._pair_lock:
-            if key not in self._pairs:
-                self._pairs[key] = paired(*sides)
-            self._pairs.move_to_end(key)
-            while len(self._pairs) > MOST_PAIRS:
-                self._pairs.popitem(last=False)
-            return self._pairs[key]
+        return self._pairs.of(key, lambda: paired(*sides))
 
     def _look_around(self, now: float) -> Overview:
         names, sweeps = run_names(self.store), self._sweeps()
@@ -171,15 +184,3 @@ class StoreFollower:
             return followed_line(*self.run(name), now)
         except (FormatError, IntegrityError) as error:
             return RunLine(name, "bad", "Damaged", str(error))
-
-    def _find(self, run_id: str) -> _Followed:
-        with self._lock:
-            if run_id in self._followed:
-                self._followed.move_to_end(run_id)
-                return self._followed[run_id]
-        found = _Followed(read_run(self.store, run_id), RunFollower(self.store, run_id))
-        with self._lock:
-            found = self._followed.setdefault(run_id, found)
-            while len(self._followed) > MOST_FOLLOWED:
-                self._followed.popitem(last=False)
-        return found

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from topline.pipeline.calibration import ROW_ARRAYS, calibration_of
+from topline.pipeline.calibration import ROW_ARRAYS, calibration_of, calibration_of_facts
 from topline.pipeline.errors import InputError
 from topline.pipeline.rows import StoredModel, Transforms
-from topline.solvers.calibration import Calibration, CalibrationRows, ProbabilityMap
+from topline.solvers.calibration import CalibrationRows
 from topline.solvers.core.stopping import Status
 from topline.solvers.estimators.topk import TopKClassifier
 from topline.solvers.losses import loss_from_dict
@@ -160,7 +160,10 @@ def _estimator(content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -
     made.transforms_ = Transforms.from_arrays(content["transforms"], arrays)
     made.n_features_in_ = int(content["features"])
     made.k_ = min(k, len(made.classes_))
-    made.calibration_ = _calibration(content, arrays, tuple(made.classes_.tolist()))
+    rows = None
+    if "calibration.labels" in arrays:
+        rows = CalibrationRows(*(arrays[f"calibration.{name}"] for name in ROW_ARRAYS))
+    made.calibration_ = calibration_of_facts(tuple(made.classes_.tolist()), content, rows)
     bounds = {"primal_": "primal", "dual_": "dual", "dual_gap_": "gap", "relative_gap_": "relative_gap"}
     facts: dict[str, Any] = {name: result.get(key) for name, key in bounds.items()}
     facts = {name: math.nan if value is None else float(value) for name, value in facts.items()}
@@ -172,22 +175,6 @@ def _estimator(content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -
     for name, value in facts.items():
         setattr(made, name, value)
     return made
-
-
-def _calibration(
-    content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], names: tuple[str, ...]
-) -> Calibration:
-    """Return the calibration that came with the estimator; one of an earlier version has none."""
-    fitted, rows = content.get("probabilities"), None
-    if "calibration.labels" in arrays:
-        rows = CalibrationRows(*(arrays[f"calibration.{name}"] for name in ROW_ARRAYS))
-    return Calibration(
-        names,
-        None if fitted is None else ProbabilityMap(fitted["kind"], fitted["slope"], fitted["offset"]),
-        int(content.get("fitted_rows", 0)),
-        tuple((coverage, *both) for coverage, *both in content.get("penalties", ())),
-        rows,
-    )
 
 
 def estimator_scores(folder: Path, rows: NDArray[Any]) -> NDArray[np.float64]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from topline.pipeline.backbones.onnx_session import open_session
 from topline.pipeline.errors import InputError
 from topline.pipeline.rows import (
     PCA,
@@ -171,7 +172,5 @@ def build_onnx(
 
 def run_onnx(path: str, features: NDArray[Any]) -> NDArray[Any]:
     """Return the scores (rows, m) that ONNX Runtime computes of features (rows, d) by the file at `path`."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = open_session(Path(path))
     return np.asarray(session.run(["scores"], {"features": features.astype(np.float32)})[0])

@@ -1,7 +1,7 @@
 """The model registry of a store: which model is champion, and the decisions that change it.
 
 `compare` and `measure` set two models side by side on rows that neither was trained on, `decide` applies a
-promotion rule to that evidence, and `promote`, `promote_by_rule`, `rollback`, `archive` and `delete` are the
+promotion rule to that evidence, and `promote`, `promote_by_rule`, `rollback`, `mark` and `delete` are the
 guarded decisions.  The log of decisions itself is in `topline.storage.models.decisions`.
 """
 
@@ -11,15 +11,13 @@ from topline.pipeline.registry.comparison import Comparison, compare, measure, s
 from topline.pipeline.registry.decisions import (
     LOUD,
     Weighing,
-    archive,
     champion_url,
     delete,
-    pin,
+    mark,
     promote,
     promote_by_rule,
     registered,
     rollback,
-    unpin,
 )
 from topline.pipeline.registry.drift import SHIFTED
 from topline.pipeline.registry.promotion import Decision, Evidence

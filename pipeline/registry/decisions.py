@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from topline.pipeline.errors import GuardError, InputError
 from topline.pipeline.evaluation import row_metric
@@ -196,25 +196,17 @@ def rollback(store_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Sta
     return _decided(place, standing, "rollback", reason or "rolled back by hand", by, None)
 
 
-def archive(model_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Standing:
-    """Archive a model; `FormatError` for the champion."""
-    return _marked(model_url, "archive", reason or "archived by hand", by)
+def mark(model_url: str, action: Literal["archive", "pin", "unpin"], *, reason: str = "") -> Standing:
+    """Archive a model, or keep it until it is unpinned, or leave it to retention again.
 
-
-def pin(model_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Standing:
-    """Keep a model until it is unpinned; `FormatError` for one that is pinned already."""
-    return _marked(model_url, "pin", reason or "pinned by hand", by)
-
-
-def unpin(model_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Standing:
-    """Leave a model to retention again; `FormatError` for one that is not pinned."""
-    return _marked(model_url, "unpin", reason or "unpinned by hand", by)
-
-
-def _marked(model_url: str, action: str, reason: str, by: str) -> Standing:
+    Raises `FormatError` for archiving the champion, pinning what is pinned and unpinning what is not.
+    """
     place = _Place.of(model_url)
     load_model(model_url)
-    return _decided(place, read_standing(place.store), action, reason, by, None)
+    said = {"archive": "archived", "pin": "pinned", "unpin": "unpinned"}[action]
+    return _decided(
+        place, read_standing(place.store), action, reason or f"{said} by hand", COMMAND_LINE, None
+    )
 
 
 def delete(model_url: str, *, reason: str = "", by: str = COMMAND_LINE, force: bool = False) -> Standing:

@@ -15,6 +15,7 @@ from topline.pipeline.telemetry.run_view import (
     RunFollower,
     RunView,
     WorkerTimeline,
+    finite,
     view_run,
 )
 from topline.pipeline.telemetry.schedules import (

@@ -284,12 +284,22 @@ class RunView:
     events: tuple[RunEvent, ...] = ()
     left: TimeLeft | None = None
 
+    @property
+    def last(self) -> dict[str, float | None]:
+        """The last row by column, None where a value is not known; empty before the first round."""
+        return {name: finite(values[-1]) for name, values in self.columns.items() if len(values)}
+
     def time_split(self) -> dict[str, NDArray[np.float64]]:
         """Return the seconds of each row by what an average worker did; "other" is the coordinator's own."""
         columns = self.columns
         split = {part: columns[f"seconds_{part}"] for part in ("products", "kernels", "waiting")}
         whole = np.diff(columns["seconds"], prepend=0.0)
         return {**split, "other": np.maximum(whole - sum(split.values()), 0.0)}
+
+
+def finite(value: float) -> float | None:
+    """Return a value as a number of Python's, None where it is not finite."""
+    return float(value) if math.isfinite(value) else None
 
 
 class RunFollower:

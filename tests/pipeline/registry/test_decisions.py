@@ -17,9 +17,9 @@ from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry.comparison import compare, measure
 from topline.pipeline.registry.decisions import (
-    archive,
     champion_url,
     delete,
+    mark,
     promote,
     promote_by_rule,
     registered,
@@ -196,7 +196,7 @@ def test_deleting_spares_the_champion_and_the_way_back(store: str) -> None:
         delete(url(store, 2))
     with pytest.raises(GuardError, match="a rollback of m0002 would need it"):
         delete(url(store, 1))
-    archive(url(store, 3))
+    mark(url(store, 3), "archive")
     assert registered(store)[0].stage("m0003") == "archived"
     delete(url(store, 3))
     delete(url(store, 3), reason="to finish it")
