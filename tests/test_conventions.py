@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.import_graph import circles_of, import_graph, modules_of, relative_imports
+from tests.sizes import LINES, ONE_IMPORTER, SOLVERS_WITH_ONE_IMPORTER
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("solvers", "storage", "pipeline", "flows")
@@ -72,6 +73,44 @@ def test_no_folder_is_too_full_to_look_through() -> None:
     folders = Counter(path.parent.relative_to(ROOT) for path in modules)
     assert folders[Path("tests/contracts")], "tests are counted too"
     assert not {f"{folder}: {count}" for folder, count in folders.items() if count > MOST_MODULES}
+
+
+@cache
+def lines_of_rooms() -> Counter[str]:
+    """Lines of every room, by its folder; modules beside the rooms of `pipeline` and `storage` are one."""
+    found: Counter[str] = Counter()
+    for path in MODULES:
+        parts = path.relative_to(ROOT).parts
+        room = "/".join(parts[:2]) if len(parts) > 2 and parts[0] in ("pipeline", "storage") else parts[0]
+        found[room] += len(path.read_text(encoding="utf-8").splitlines())
+    return found
+
+
+def test_no_room_grows_beyond_its_lines() -> None:
+    found = lines_of_rooms()
+    assert LINES.keys() == found.keys(), "every room has a number of lines in tests/sizes.py, and no other"
+    over = [f"{room}: {found[room]} lines, of {most}" for room, most in LINES.items() if found[room] > most]
+    assert not over, "say why in the commit and pay elsewhere"
+
+
+def test_a_module_with_one_importer_is_a_subject_of_its_own() -> None:
+    """The face of a room is no importer: what it offers is for all others."""
+    modules = modules_of(ROOT / ".package" / "topline")
+    graph = import_graph(modules)
+    importers: dict[str, set[str]] = {name: set() for name in graph}
+    for name, imported in graph.items():
+        for other in imported:
+            importers[other].add(name)
+    alone = {
+        name
+        for name, by in importers.items()
+        if len(by) == 1 and name.rpartition(".")[0] not in by and modules[name].stem != "__init__"
+    }
+    listed = set().union(*ONE_IMPORTER.values())
+    solvers = {name for name in alone if name.startswith("topline.solvers.")}
+    assert alone - solvers - listed == set(), "merge it into its importer, or list why it stands alone"
+    assert listed - alone == set(), "take it off the list"
+    assert len(solvers) <= SOLVERS_WITH_ONE_IMPORTER, "merge a module into its importer"
 
 
 def test_every_room_says_what_it_is_for() -> None:

@@ -54,7 +54,7 @@ def table_writer(path: Path, schema: pa.Schema) -> Iterator[WriteTable]:
     waiting = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with (_csv_rows if path.suffix.lower() == ".csv" else _parquet)(waiting, schema) as write:
+        with (_csv if path.suffix.lower() == ".csv" else _parquet)(waiting, schema) as write:
             yield write
         waiting.replace(path)
     except StorageError:
@@ -73,7 +73,7 @@ def _parquet(path: Path, schema: pa.Schema) -> Iterator[WriteTable]:
 
 
 @contextmanager
-def _csv_rows(path: Path, schema: pa.Schema) -> Iterator[WriteTable]:
+def _csv(path: Path, schema: pa.Schema) -> Iterator[WriteTable]:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(schema.names)
@@ -143,7 +143,7 @@ def write_page(
         coverage=None if config.coverage is None else f"{100.0 * config.coverage:g}%",
         per_class=config.per_class,
         scored=any(not row["probabilities"] for _, row in rows),
-        csv=_csv(cards),
+        csv=_cards_csv(cards),
         total=total,
         unread=unread,
         created=now(),
@@ -176,7 +176,7 @@ def write_files(
     return result
 
 
-def _csv(cards: Sequence[Card]) -> str:
+def _cards_csv(cards: Sequence[Card]) -> str:
     """Return the predictions that the page shows as CSV in a data URL, a row for each."""
     heads = ("name", "label", "split", "classes", "figures", "set")
     rows = (

@@ -245,14 +245,7 @@ def predict_dataset(
     def predicted_in(keeper: Store) -> BatchResult:
         kept = found
         if kept is None:
-            draft = PredictionsDraft.begin(
-                keeper,
-                key,
-                dataset.plan,
-                rule.top_k,
-                probabilities=rule.probabilities is not None,
-                set_classes=0 if rule.sets is None else record.m,
-            )
+            draft = _draft(keeper, key, dataset, rule, record.m)
             task = BatchTask(stored.model.url, dataset, draft, rule, stored.kernel is not None)
             named = {**facts, "class_names": list(record.class_names)}
             try:
@@ -290,6 +283,14 @@ def predict_dataset(
         logger.warning("predictions go to the output alone, and are made here: %s", error)
         with _memory() as memory:
             raise NotStoredError(f"the predictions are not kept: {error}", predicted_in(memory)) from error
+
+
+def _draft(store: Store, key: str, dataset: Dataset, rule: AnswerRule, m: int) -> PredictionsDraft:
+    """Begin the predictions of a dataset, with room for what the rule answers."""
+    probable, set_classes = rule.probabilities is not None, 0 if rule.sets is None else m
+    return PredictionsDraft.begin(
+        store, key, dataset.plan, rule.top_k, probabilities=probable, set_classes=set_classes
+    )
 
 
 def _shown(

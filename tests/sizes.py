@@ -1,0 +1,118 @@
+"""How many lines a room may have, and which modules may have a single importer.
+
+Both lists only shrink.  Whoever needs more lines in one room says why in the commit and pays elsewhere;
+whoever makes a room smaller lowers its number.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Lines of Python in each room; modules that lie beside the rooms count as the room of their folder.
+LINES: Final = {
+    "flows": 2_414,
+    "pipeline": 384,
+    "pipeline/backbones": 2_051,
+    "pipeline/certification": 1_430,
+    "pipeline/cli": 2_620,
+    "pipeline/cluster": 2_910,
+    "pipeline/dashboard": 2_285,
+    "pipeline/doctor": 431,
+    "pipeline/evaluation": 1_174,
+    "pipeline/export": 926,
+    "pipeline/images": 1_110,
+    "pipeline/ingest": 2_150,
+    "pipeline/inspection": 486,
+    "pipeline/jobs": 580,
+    "pipeline/notices": 407,
+    "pipeline/options": 1_140,
+    "pipeline/pages": 729,
+    "pipeline/prediction": 1_207,
+    "pipeline/readers": 2_280,
+    "pipeline/registry": 1_385,
+    "pipeline/report": 910,
+    "pipeline/rows": 1_039,
+    "pipeline/sweep": 2_330,
+    "pipeline/telemetry": 851,
+    "pipeline/training": 2_470,
+    "solvers": 35_200,
+    "storage": 1_010,
+    "storage/arrays": 955,
+    "storage/datasets": 1_718,
+    "storage/models": 595,
+    "storage/retention": 531,
+    "storage/runs": 791,
+    "storage/stores": 1_780,
+}
+
+#: Modules that one other module imports, the face of their room aside, by why they stand alone.
+ONE_IMPORTER: Final = {
+    "One file a command of the command line, and the application that gathers them.": {
+        "topline.pipeline.cli.app",
+        "topline.pipeline.cli.certs",
+        "topline.pipeline.cli.dashboard",
+        "topline.pipeline.cli.display",
+        "topline.pipeline.cli.doctor",
+        "topline.pipeline.cli.evaluate",
+        "topline.pipeline.cli.export",
+        "topline.pipeline.cli.ingest",
+        "topline.pipeline.cli.inspect",
+        "topline.pipeline.cli.options",
+        "topline.pipeline.cli.predict",
+        "topline.pipeline.cli.report",
+        "topline.pipeline.cli.retrain",
+        "topline.pipeline.cli.run",
+        "topline.pipeline.cli.status",
+        "topline.pipeline.cli.sweep",
+        "topline.pipeline.cli.upkeep",
+    },
+    "One file a backbone, a format or a kind of store.": {
+        "topline.pipeline.backbones.fisher",
+        "topline.pipeline.backbones.hog",
+        "topline.pipeline.backbones.lite0",
+        "topline.pipeline.backbones.onnx",
+        "topline.pipeline.backbones.timm",
+        "topline.pipeline.export.onnx",
+        "topline.pipeline.images.shards",
+        "topline.pipeline.images.tables",
+        "topline.pipeline.readers.delimited",
+        "topline.pipeline.readers.parquet",
+        "topline.storage.stores.objects",
+    },
+    "Formulas of the certificate, which must reach no solver.": {
+        "topline.pipeline.certification.dense",
+        "topline.pipeline.certification.kernels",
+        "topline.pipeline.certification.sums",
+    },
+    "What an entry point or a command begins with: it is imported when it is asked for.": {
+        "topline.flows.serving",
+        "topline.pipeline.export.writing",
+        "topline.storage.verification",
+    },
+    "A subject of its own: a reader of foreign files, a server, pictures, a calculation.": {
+        "topline.flows.artifacts",
+        "topline.flows.local_server",
+        "topline.pipeline.backbones.torch_weights",
+        "topline.pipeline.cluster.tls",
+        "topline.pipeline.dashboard.charts",
+        "topline.pipeline.ingest.row_order",
+        "topline.pipeline.ingest.unit_runs",
+        "topline.pipeline.inspection.duplicates",
+        "topline.pipeline.inspection.stored_point",
+        "topline.pipeline.jobs.earlier_settings",
+    },
+    "To be merged into their importers.": {
+        "topline.pipeline.cluster.tree_weights",
+        "topline.pipeline.cluster.versions",
+        "topline.pipeline.sweep.memory",
+        "topline.pipeline.sweep.page",
+        "topline.pipeline.sweep.refine",
+        "topline.pipeline.sweep.shared",
+        "topline.pipeline.training.layout",
+        "topline.pipeline.training.precomputed",
+        "topline.pipeline.training.starting_point",
+    },
+}
+
+#: Modules of the solvers with a single importer; it falls as they are merged.
+SOLVERS_WITH_ONE_IMPORTER: Final = 45
