@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -27,6 +26,8 @@ from topline.pipeline.backbones.preprocessing import Preprocessing
 from topline.pipeline.backbones.torch_weights import read_state
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options import BackboneConfig
+from topline.storage.errors import StorageError
+from topline.storage.stores import open_store
 
 logger = logging.getLogger(__name__)
 
@@ -262,8 +263,8 @@ def lite0_network(folder: Path | None) -> bytes:
     made = lite0_graph(read_state(weights_path()))
     if folder is not None:
         try:
-            _put(folder, f"{stem}-{_digest(made)}.onnx", made)
-        except OSError as error:
+            open_store(folder, create=True).write_bytes(f"{stem}-{_digest(made)}.onnx", made)
+        except StorageError as error:
             logger.debug("%s is not kept in %s: %s", stem, folder, error)
     return made
 
@@ -296,15 +297,3 @@ def _content(path: Path) -> bytes | None:
         return path.read_bytes()
     except OSError:
         return None
-
-
-def _put(folder: Path, name: str, content: bytes) -> None:
-    """Write a file that appears whole, also where several processes write it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle, staged = tempfile.mkstemp(prefix=f".{name}-", dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(staged).replace(folder / name)
-    finally:
-        Path(staged).unlink(missing_ok=True)

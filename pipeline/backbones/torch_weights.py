@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +37,7 @@ KINDS = MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(NamedTuple):
     """Numbers of one type that come after the pickles."""
 
     key: str
@@ -47,8 +45,7 @@ class Storage:
     size: int
 
 
-@dataclass(frozen=True)
-class Tensor:
+class Tensor(NamedTuple):
     """A view of a storage."""
 
     storage: Storage
@@ -57,138 +54,110 @@ class Tensor:
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class _Name:
+class _Name(NamedTuple):
     """A name that is not called."""
 
     text: str
 
 
 _MARK = object()
-
-
-@dataclass(eq=False)
-class _Machine:
-    """The stack and the memory of a pickle while it is read."""
-
-    stack: list[Any] = field(default_factory=list)
-    memory: dict[int, Any] = field(default_factory=dict)
-
-    def since_mark(self) -> list[Any]:
-        """Take off the stack all that was put there since the last mark."""
-        place = next(i for i in range(len(self.stack) - 1, -1, -1) if self.stack[i] is _MARK)
-        values = self.stack[place + 1 :]
-        del self.stack[place:]
-        return values
-
-    def last(self, count: int) -> list[Any]:
-        """Take the last values off the stack."""
-        values = [self.stack.pop() for _ in range(count)]
-        return values[::-1]
-
-    def set_items(self, values: list[Any]) -> None:
-        """Put keys and values into the dictionary on the stack."""
-        self._on_top(dict).update(zip(values[::2], values[1::2], strict=True))
-
-    def append(self, values: list[Any]) -> None:
-        """Put values into the list on the stack."""
-        self._on_top(list).extend(values)
-
-    def name(self, text: str) -> None:
-        """Put a known name on the stack."""
-        if text not in (DICTIONARY, TENSOR, *KINDS):
-            raise ValueError(f"it names {text.replace(' ', '.')}, and only tensors are read")
-        self.stack.append(_Name(text))
-
-    def refer(self) -> None:
-        """Put the storage on the stack that the tuple there means."""
-        mark, kind, key, _, size, view = self.stack.pop()
-        if mark != "storage" or not isinstance(kind, _Name) or type(size) is not int or view is not None:
-            raise ValueError("it refers to something else than a storage")
-        self.stack.append(Storage(str(key), KINDS[kind.text], size))
-
-    def make(self) -> None:
-        """Put what a name and its arguments mean on the stack."""
-        name, arguments = self.last(2)
-        if name == _Name(TENSOR):
-            self.stack.append(_tensor(*arguments[:4]))
-        elif name == _Name(DICTIONARY) and arguments == ():
-            self.stack.append({})
-        else:
-            raise ValueError("it calls something else than a tensor or an empty dictionary")
-
-    def build(self) -> None:
-        """Forget what a dictionary is said to know besides its items."""
-        self.stack.pop()
-        self._on_top(dict)
-
-    def _on_top(self, kind: type[Any]) -> Any:
-        if not isinstance(self.stack[-1], kind):
-            raise ValueError(f"it changes a {type(self.stack[-1]).__name__} as if it were a {kind.__name__}")  # noqa: TRY004
-        return self.stack[-1]
-
-
-def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> Tensor:
-    if not isinstance(storage, Storage) or any(type(n) is not int for n in (offset, *shape, *strides)):
-        raise ValueError("a tensor is made of something else than a storage and whole numbers")
-    return Tensor(storage, offset, tuple(shape), tuple(strides))
-
-
-_Step = Callable[[_Machine, Any], Any]
-
-
-def _made(make: Callable[[], Any]) -> _Step:
-    return lambda machine, _: machine.stack.append(make())
-
-
-def _tuple_of(count: int) -> _Step:
-    return lambda machine, _: machine.stack.append(tuple(machine.last(count)))
-
-
-_STEPS: Mapping[str, _Step] = MappingProxyType(
+_PLAIN = frozenset({"BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE"})
+_CONSTANTS: Mapping[str, Callable[[], Any]] = MappingProxyType(
     {
-        "PROTO": lambda _, __: None,
-        **dict.fromkeys(
-            ("BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE"), lambda m, arg: m.stack.append(arg)
-        ),
-        "NONE": _made(lambda: None),
-        "NEWTRUE": _made(lambda: True),
-        "NEWFALSE": _made(lambda: False),
-        "EMPTY_DICT": _made(dict),
-        "EMPTY_LIST": _made(list),
-        "EMPTY_TUPLE": _made(tuple),
-        "MARK": _made(lambda: _MARK),
-        "TUPLE1": _tuple_of(1),
-        "TUPLE2": _tuple_of(2),
-        "TUPLE3": _tuple_of(3),
-        "TUPLE": lambda m, _: m.stack.append(tuple(m.since_mark())),
-        **dict.fromkeys(("BINPUT", "LONG_BINPUT"), lambda m, arg: m.memory.update({arg: m.stack[-1]})),
-        **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda m, arg: m.stack.append(m.memory[arg])),
-        "SETITEM": lambda m, _: m.set_items(m.last(2)),
-        "SETITEMS": lambda m, _: m.set_items(m.since_mark()),
-        "APPEND": lambda m, _: m.append(m.last(1)),
-        "APPENDS": lambda m, _: m.append(m.since_mark()),
-        "GLOBAL": _Machine.name,
-        "BINPERSID": lambda m, _: m.refer(),
-        "REDUCE": lambda m, _: m.make(),
-        "BUILD": lambda m, _: m.build(),
+        "NONE": lambda: None,
+        "NEWTRUE": lambda: True,
+        "NEWFALSE": lambda: False,
+        "EMPTY_DICT": dict,
+        "EMPTY_LIST": list,
+        "EMPTY_TUPLE": tuple,
+        "MARK": lambda: _MARK,
     }
 )
+_TUPLES = MappingProxyType({"TUPLE": None, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3})
 
 
 def pickled_values(file: BinaryIO) -> Any:
     """Return what the next pickle in a file holds; `ValueError` for what weights are not made of."""
-    machine = _Machine()
+    stack: list[Any] = []
+    memory: dict[int, Any] = {}
     try:
         for operation, argument, _ in pickletools.genops(file):
-            if operation.name == "STOP":
-                return machine.stack.pop()
-            if operation.name not in _STEPS:
-                raise ValueError(f"it has the operation {operation.name}, and only tensors are read")
-            _STEPS[operation.name](machine, argument)
+            name = operation.name
+            if name == "STOP":
+                return stack.pop()
+            if name in _PLAIN:
+                stack.append(argument)
+            elif name in _CONSTANTS:
+                stack.append(_CONSTANTS[name]())
+            elif name in ("BINPUT", "LONG_BINPUT"):
+                memory[argument] = stack[-1]
+            elif name in ("BINGET", "LONG_BINGET"):
+                stack.append(memory[argument])
+            elif name != "PROTO":
+                _work(name, argument, stack)
     except (IndexError, KeyError, TypeError, StopIteration, OverflowError) as error:
         raise ValueError(f"its pickle is damaged ({type(error).__name__})") from error
     raise ValueError("its pickle has no end")
+
+
+def _work(name: str, argument: Any, stack: list[Any]) -> None:
+    """Do what an operation does with the values on the stack."""
+    if name in _TUPLES:
+        stack.append(tuple(_taken(stack, _TUPLES[name])))
+    elif name in ("SETITEM", "SETITEMS"):
+        values = _taken(stack, 2 if name == "SETITEM" else None)
+        _top(stack, dict).update(zip(values[::2], values[1::2], strict=True))
+    elif name in ("APPEND", "APPENDS"):
+        values = _taken(stack, 1 if name == "APPEND" else None)
+        _top(stack, list).extend(values)
+    elif name == "GLOBAL":
+        if argument not in (DICTIONARY, TENSOR, *KINDS):
+            raise ValueError(f"it names {argument.replace(' ', '.')}, and only tensors are read")
+        stack.append(_Name(argument))
+    elif name == "BINPERSID":
+        stack.append(_storage(*stack.pop()))
+    elif name == "REDUCE":
+        stack.append(_made(*_taken(stack, 2)))
+    elif name == "BUILD":
+        # What a dictionary is said to know besides its items is forgotten.
+        stack.pop()
+        _top(stack, dict)
+    else:
+        raise ValueError(f"it has the operation {name}, and only tensors are read")
+
+
+def _taken(stack: list[Any], count: int | None) -> list[Any]:
+    """Take the last values off the stack: so many, or all since the last mark."""
+    if count is not None:
+        return [stack.pop() for _ in range(count)][::-1]
+    place = next(i for i in range(len(stack) - 1, -1, -1) if stack[i] is _MARK)
+    values = stack[place + 1 :]
+    del stack[place:]
+    return values
+
+
+def _top(stack: list[Any], kind: type[Any]) -> Any:
+    if not isinstance(stack[-1], kind):
+        raise ValueError(f"it changes a {type(stack[-1]).__name__} as if it were a {kind.__name__}")  # noqa: TRY004
+    return stack[-1]
+
+
+def _storage(mark: Any, kind: Any, key: Any, _: Any, size: Any, view: Any) -> Storage:
+    if mark != "storage" or not isinstance(kind, _Name) or type(size) is not int or view is not None:
+        raise ValueError("it refers to something else than a storage")
+    return Storage(str(key), KINDS[kind.text], size)
+
+
+def _made(name: Any, arguments: Any) -> Any:
+    """Return what a name and its arguments mean."""
+    if name == _Name(DICTIONARY) and arguments == ():
+        return {}
+    if name != _Name(TENSOR):
+        raise ValueError("it calls something else than a tensor or an empty dictionary")
+    storage, offset, shape, strides = arguments[:4]
+    if not isinstance(storage, Storage) or any(type(n) is not int for n in (offset, *shape, *strides)):
+        raise ValueError("a tensor is made of something else than a storage and whole numbers")
+    return Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001

@@ -115,7 +115,7 @@ def load_estimator(folder: str | Path) -> ExportedClassifier:
     >>> import tempfile, pathlib
     >>> import numpy as np
     >>> from topline import load_estimator
-    >>> from topline.pipeline.export import export_model
+    >>> from topline.pipeline.export.writing import export_model
     >>> from topline.pipeline.ingest import import_features
     >>> from topline.pipeline.options import ClusterConfig, ImportConfig, TrainConfig
     >>> from topline.pipeline.training import train
