@@ -79,7 +79,7 @@ _TUPLES = MappingProxyType({"TUPLE": None, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3
 def pickled_values(file: BinaryIO) -> Any:
     """Return what the next pickle in a file holds; `ValueError` for what weights are not made of."""
     stack: list[Any] = []
-    memory: dict[int, Any] = {}
+    memory: dict[Any, Any] = {}
     try:
         for operation, argument, _ in pickletools.genops(file):
             name = operation.name
