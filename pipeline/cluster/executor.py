@@ -33,7 +33,7 @@ from topline.pipeline.cluster.tree_sums import joined, with_merges
 from topline.pipeline.cluster.tree_weights import requested
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.rows import TrainingRows
-from topline.solvers.core.answers import tree_total
+from topline.solvers.core.answers import A, tree_total
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.problem import Problem
@@ -41,7 +41,7 @@ from topline.solvers.core.rows import RowSource, compute_dtype
 from topline.solvers.core.traffic import Traffic, resident_bytes
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, StoredDuals, T, block_bounds
-from topline.solvers.operations import HeadsProblem
+from topline.solvers.operations import HeadsProblem, Operation
 from topline.solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)
@@ -153,25 +153,26 @@ class DaskExecutor:
         self._scheduler.begin()
         self._renewal = LeaseRenewal(self._calls, self._scheduler.placement, self._lease)
 
-    def run(self, request: Any) -> Any:
-        """Run a request on every block and give the sum.
+    def run(self, operation: Operation[A]) -> A:
+        """Run an operation on every block and give the sum.
 
         Raises `DualsReplacedError` where dual variables went with a worker and others took their place,
         `ClusterError` where there are no workers or they keep dying.
         """
-        scheduler, pending_step = self._here(), getattr(request, "pending_step", None)
+        scheduler, pending_step = self._here(), getattr(operation, "pending_step", None)
         scheduler.rebalance(pending_step)
         while True:
             epoch = self.epoch
-            message = self._weights.message(request, epoch)
+            message = self._weights.message(operation, epoch)
             try:
                 sums = self._sums(message)
             except WorkersLost as lost:
                 scheduler.recover(lost, pending_step)
                 continue
-            self._weights.answered(request, epoch)
+            self._weights.answered(operation, epoch)
             scheduler.done(sums.answers)
-            return tree_total(sums.parts, self.blocks)
+            total: Any = tree_total(sums.parts, self.blocks)
+            return total  # type: ignore[no-any-return]
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
         """Yield A block by block, a run of rows after the other, after applying `pending_step` once."""

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.options import TrainConfig
-from topline.solvers.core.answers import BlockStats
+from topline.solvers.core.answers import A, LossAnswer
 from topline.solvers.core.dual_points import best_share
 from topline.solvers.core.held_out import HitCount, ball_radius
 from topline.solvers.core.problem import Problem, squared_norm
@@ -37,7 +37,7 @@ from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.methods import Measurement, method_named
-from topline.solvers.operations import OperationRunner
+from topline.solvers.operations import Operation, OperationRunner
 from topline.solvers.run import Callback, Run, iterate
 
 #: The hits of a cell are counted where its gap was last so many times the one that it reaches, too.
@@ -143,9 +143,9 @@ class CellRows(ABC):
         """Number of blocks of the rows."""
         return self._blocks.blocks
 
-    def run(self, request: Any) -> Any:
-        """Run a request on the rows that are trained on."""
-        return self._blocks.run(request)
+    def run(self, operation: Operation[A]) -> A:
+        """Run an operation on the rows that are trained on."""
+        return self._blocks.run(operation)
 
     def traffic(self) -> Traffic:
         """Return what was moved for this cell alone."""
@@ -240,7 +240,7 @@ def _start(
         return state, None
     point, W = state.point, np.zeros_like(state.W)
     dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
-    return state, Measurement(zero, dual, "true", state, BlockStats(rows=problem.n), 0, W=W)
+    return state, Measurement(zero, dual, "true", state, LossAnswer(rows=problem.n), 0, W=W)
 
 
 def reached(C: float, run: Run, duals: Any) -> Reached:

@@ -10,10 +10,9 @@ import numpy as np
 from topline.solvers.blocks.ascent.rows import RowNorms
 from topline.solvers.blocks.ascent.thread_choice import Helpers
 from topline.solvers.blocks.duals import BlockDuals
-from topline.solvers.blocks.kernel.block import BlockKernel
+from topline.solvers.core.answers import Answer
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import ByteBudget, row_runs
-from topline.solvers.core.kernel_rows import Mark
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.read_ahead import stored_slabs
 from topline.solvers.core.risks import SelectedRows
@@ -22,6 +21,8 @@ from topline.solvers.core.tiles import TileReader
 from topline.solvers.crew import ALONE, Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+A_co = TypeVar("A_co", bound=Answer, covariant=True)
 
 
 class Kept(Protocol):
@@ -32,6 +33,14 @@ class Kept(Protocol):
     """
 
     lasting: ClassVar[str]
+
+
+class Asked(Protocol[A_co]):
+    """What a block is asked: `topline.solvers.operations`."""
+
+    def answer(self, block: Block, crew: Crew, /) -> A_co:
+        """Return the answer of the block."""
+        ...
 
 
 K = TypeVar("K", bound=Kept)
@@ -81,19 +90,16 @@ class Block:
         self.tiles = TileReader(X, self.y, self.weights, start, problem.m)
         self.helpers, self.norms = helpers or Helpers(), norms
         self._kept: dict[type[Kept], Any] = {}
-        self._kernel: BlockKernel | None = None
         self.kept_bytes = kept_bytes
         #: Whether A is another one than 0, at the start.
-        self._loaded = False
+        self.loaded = False
         self._duals: BlockDuals | None = None
         if keep_duals:
             cuts = [0, *(stop for _, _, stop in self.tiles.bounds())]
             self._duals = BlockDuals(problem, self.y, self.weights, self.dtype, cuts, dual_bytes)
 
-    def run(self, operation: Any, threads: int = 1) -> Any:
+    def run(self, operation: Asked[A_co], threads: int = 1) -> A_co:
         """Answer an operation on so many threads; the same one again changes nothing more."""
-        if not hasattr(operation, "answer"):
-            return self._kernelised().run(operation)
         # Overflow shows in the sums, which the coordinator checks.
         with np.errstate(over="ignore", invalid="ignore"):
             return operation.answer(self, self.crew(threads))
@@ -157,7 +163,7 @@ class Block:
         """Replace A from row `start` of the problem on by `rows` (r, m)."""
         self.duals.load_counted(start - self.start, rows)
         self._forget({"rows"})
-        self._kernel, self._loaded = None, True
+        self.loaded = True
 
     def finish_step(self, pending_step: PendingStep | None) -> None:
         """Take A for what it is after a step: applied where its change waits, however far requests had come.
@@ -169,11 +175,9 @@ class Block:
 
     def take_duals(self, other: Block) -> None:
         """Take the dual variables of a block of the same rows, which is used no more."""
-        self._duals, self._loaded = other.duals, other._loaded
-        self._kernel = None
+        self._duals, self.loaded = other.duals, other.loaded
         self._forget({"rows"})
-        if other._kernel is not None:
-            self._kernelised().take_scores(other._kernel)
+        self._kept |= {kind: kept for kind, kept in other._kept.items() if kept.lasting == "duals"}
 
     def open_duals(self) -> None:
         """Keep A as an array from now on, whatever its budget."""
@@ -193,9 +197,8 @@ class Block:
         for start, stop in row_runs(0, *theirs.shape):
             rows = theirs.read(start, stop)
             mine.load(start, rows if share == 1.0 else rows * rows.dtype.type(share))
-        self._kernel = None
         self._forget({"rows"})
-        self._loaded = True
+        self.loaded = True
 
     def clear_duals(self) -> None:
         """Give back what A takes of its budget; the block is used no more."""
@@ -204,13 +207,3 @@ class Block:
     def _forget(self, lasting: Collection[str]) -> None:
         """Let go of what operations keep, but for what lasts for so long."""
         self._kept = {kind: kept for kind, kept in self._kept.items() if kept.lasting in lasting}
-
-    def _kernelised(self) -> BlockKernel:
-        """Return the scores of this block, which begin at 0 with A."""
-        if self._kernel is None:
-            mark = None if self._loaded else Mark()
-            place = self.index, self.start, self.stop
-            self._kernel = BlockKernel(
-                self.problem, self.tiles, self.duals, *place, self.dtype, mark, self.kept_bytes
-            )
-        return self._kernel

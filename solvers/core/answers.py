@@ -17,9 +17,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-import numpy as np
-
-from topline.solvers.core.kernel_rows import Change, PickedRows
 from topline.solvers.errors import StateLostError
 from topline.solvers.typing import FloatArray
 
@@ -91,68 +88,6 @@ class VectorSums(LossAnswer):
     conjugate_u: float = 0.0
     alpha_u: float = 0.0
     u_sq: float = 0.0
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class BlockStats(VectorSums):
-    """Sums over the rows of one or more blocks, each row times its weight; `merge` adds them.
-
-    The product is carried whole: the curvature of a step is the squared norm of a *sum* of products, so
-    nothing may be squared before all blocks are in.
-
-    Attributes
-    ----------
-    rows : examples summed over.
-    product : (d, m) sum x_i u_i^T, in float64, or the float32 in which an AscentRequest moves large weights;
-        None where the request asks for none.  Here and below u_i is
-        alpha_i in the answer to a RebuildRequest, and the change of alpha_i in that to an AscentRequest.  A
-        GramRequest is answered by the (m d, d) Gram matrices of all classes or the (m d, m d) Hessian, a
-        MomentsRequest by a (d, d) sum, a SlopeRequest by a (1, 1) one.
-    class_losses : (m,) what every class adds to `loss`, in the answer to an OracleRequest with `envelope`
-        where the loss is a sum over the classes; None elsewhere.
-    openness : (m,) about sum o_ij in the answer to an OracleRequest with `envelope`, from some rows of every
-        tile: for the softmax sum p_ij (1 - p_ij), in general |u_ij| - u_ij^2.  None elsewhere.
-    moments : (m, d, d) the sums that an OracleRequest asks for with `least_openness`; None elsewhere.
-    openness_sq : about the sum of the squares of what the rows add to it over all classes.
-    conjugate_u : sum b(u_i), b(u) = -Phi*(-u), which is -<delta_i, u_i> for the hinges; for an
-        AscentRequest the change of sum b(alpha_i).
-    alpha_u : sum <alpha_i, u_i>; 0 where no A is kept.
-    u_sq : sum |u_i|^2; in the answer to an EvaluateRequest that asks for the total, sum |x_i|^2.
-    alpha_sq : sum |alpha_i|^2; 0 where no A is kept.
-    conjugate_alpha : sum -Phi*(-alpha_i) of the kept A in the answer to an EvaluateRequest, where that is
-        not linear.
-    loss : sum Phi at the (shifted) scores; for an EvaluateRequest the true loss, Phi_gamma where
-        smoothing > 0.
-    shifted_loss : sum Phi(W^T x_i + gamma alpha_i) of an EvaluateRequest; equal to `loss` where
-        smoothing is 0.
-    largest : the largest losses in the answer to a LossesRequest.
-    stretch : the least c at which no row has a loss at c W; inf where there is none, 0 where the request does
-        not ask.
-    active : rows with u_i != 0; in the answer to a LossesRequest, with a loss.
-    visited : column updates of an AscentRequest; rows whose scores a second-order request took.
-    left : of an AscentRequest the sum of the duality gaps of the rows that its stages visited, where it
-        was small enough to end them; inf where something else did.
-    seconds_products : time in products with X and in reading it, summed over blocks.
-    seconds_kernels : time in everything per row, summed over blocks.
-    stale, rise, roots, picked, change, values : of the kernelised dual, `topline.solvers.core.kernel_rows`:
-        rows whose scores belong to another A, what n D rises by at least, the sum of the roots of the rows'
-        shares of the gap, the rows that were picked, rows of A or of a change of it, and kernel values; rows
-        of several blocks lie one below the other.
-    """
-
-    product: Any = None
-    alpha_sq: float = 0.0
-    conjugate_alpha: float = 0.0
-    shifted_loss: float = 0.0
-    stretch: float = merged_by(max, 0.0)
-    visited: int = 0
-    left: float = 0.0
-    stale: int = 0
-    rise: float = 0.0
-    roots: float = 0.0
-    picked: PickedRows | None = merged_by(PickedRows.merge)  # noqa: RUF009
-    change: Change | None = merged_by(Change.merge)  # noqa: RUF009
-    values: FloatArray | None = merged_by(lambda above, below: np.concatenate([above, below]))  # noqa: RUF009
 
 
 class Node(NamedTuple):

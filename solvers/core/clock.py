@@ -38,5 +38,5 @@ class Clock:
         return seconds
 
     def seconds(self) -> dict[str, Any]:
-        """Return both by their names in `BlockStats`."""
+        """Return both by their names in an `Answer`."""
         return {"seconds_products": self.products, "seconds_kernels": self.per_row}

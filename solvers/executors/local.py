@@ -13,7 +13,7 @@ import numpy as np
 
 from topline.solvers.blas_threads import one_blas_thread, threads_here
 from topline.solvers.blocks import Block
-from topline.solvers.core.answers import TreeMerger, leaf
+from topline.solvers.core.answers import A, TreeMerger, leaf
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.problem import Problem
@@ -21,7 +21,7 @@ from topline.solvers.core.rows import RowRange, RowSource
 from topline.solvers.core.traffic import MemoryGauge, ThreadActivity, Traffic, counted
 from topline.solvers.errors import InvalidProblemError, StateLostError
 from topline.solvers.executors.base import DualRows, T
-from topline.solvers.operations import HeadsProblem, make_block
+from topline.solvers.operations import HeadsProblem, Operation, make_block
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -115,12 +115,12 @@ class SerialExecutor:
         threads = threads_here() if self._asked_threads is None else self._asked_threads
         self._threads = max(1, threads // min(self.workers, len(self._blocks)))
 
-    def run(self, operation: Any) -> Any:
+    def run(self, operation: Operation[A]) -> A:
         """Run an operation on every block and return the sum.
 
         BLAS keeps to one thread, so that sums do not depend on the machine and workers do not fight.
         """
-        merger: TreeMerger[Any] = TreeMerger(len(self._blocks))
+        merger: TreeMerger[A] = TreeMerger(len(self._blocks))
         self._activity.begin_request()
         with one_blas_thread():
             for block, stats in zip(self._blocks, self._results(operation), strict=True):
@@ -166,10 +166,10 @@ class SerialExecutor:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _results(self, operation: Any) -> Iterator[Any]:
+    def _results(self, operation: Operation[A]) -> Iterator[A]:
         return (self._run_block(block, operation) for block in self._blocks)
 
-    def _run_block(self, block: Block, operation: Any) -> Any:
+    def _run_block(self, block: Block, operation: Operation[A]) -> A:
         began = time.perf_counter()
         stats = block.run(operation, self._threads)
         self._activity.worked(block.stop - block.start, began)
@@ -231,7 +231,7 @@ class ThreadExecutor(SerialExecutor):
         super().close()
         self._pool.shutdown()
 
-    def _results(self, operation: Any) -> Iterator[Any]:
+    def _results(self, operation: Operation[A]) -> Iterator[A]:
         return _results_of([self._pool.submit(self._run_block, block, operation) for block in self._blocks])
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from topline.solvers.core.answers import A
 from topline.solvers.core.feature_maps import FeatureMap
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.traffic import Traffic
@@ -37,11 +36,9 @@ class MappedBlocks(_Wrapped):
         super().__init__(blocks)
         self._view = MapView(feature_map, d)
 
-    def run(self, operation: Any) -> Any:
+    def run(self, operation: Operation[A]) -> A:
         """Answer at V what the blocks answer at the weights of the classes."""
-        if isinstance(operation, Operation):
-            return operation.through(self._blocks.run, self._view)
-        return self._blocks.run(operation)
+        return operation.through(self._blocks.run, self._view)
 
 
 class TopLossBlocks(_Wrapped):
@@ -51,8 +48,6 @@ class TopLossBlocks(_Wrapped):
         super().__init__(blocks)
         self._n, self._risk = n, risk
 
-    def run(self, operation: Any) -> Any:
+    def run(self, operation: Operation[A]) -> A:
         """Answer for the risk what the blocks answer for the mean of all losses."""
-        if isinstance(operation, Operation):
-            return operation.on_largest(self._blocks.run, self._risk, self._n)
-        return self._blocks.run(operation)
+        return operation.on_largest(self._blocks.run, self._risk, self._n)

@@ -21,7 +21,7 @@ from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.rows import RowSource, is_sparse
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
-from topline.solvers.errors import InvalidProblemError, StateLostError
+from topline.solvers.errors import InvalidProblemError
 from topline.solvers.executors import Executor, SerialExecutor, TopLossBlocks
 from topline.solvers.kernels.functions import Kernel
 from topline.solvers.kernels.low_rank import KernelFeatures, is_precomputed
@@ -208,8 +208,6 @@ def values_on_matrix(
         executor.load_duals([(0, n, kept)])
         stats = executor.run(Evaluate(problem.scale * kept))
         sums = executor.run(Rebuild())
-    if sums.product is None:
-        raise StateLostError("the kernel matrix gave no product with A; run it again")
     norm = problem.scale**2 * inner(kept, np.asarray(sums.product, dtype=np.float64))
     conjugate_mean, mean_sq_dual = sums.conjugate / n, sums.alpha_sq / n
     dual = conjugate_mean - 0.5 * lam * norm - 0.5 * gamma * mean_sq_dual

@@ -25,7 +25,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from topline.solvers.core.answers import BlockStats
+from topline.solvers.core.answers import LossAnswer
 from topline.solvers.core.codec import stored
 from topline.solvers.core.deflation import Deflation
 from topline.solvers.core.problem import Problem
@@ -264,7 +264,7 @@ def _bounds_at_zero(problem: Problem, state: SolverState, primal: float) -> Meas
     point = state.point
     dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
     zero = np.zeros_like(point.W)
-    return Measurement(primal, dual, "true", state, BlockStats(rows=problem.n), passes=0, W=zero)
+    return Measurement(primal, dual, "true", state, LossAnswer(rows=problem.n), passes=0, W=zero)
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from topline.solvers.blocks.kernel.tile_extrapolation import extrapolation_bytes
-from topline.solvers.core.kernel_rows import (
-    CrossRequest,
-    PickedRows,
-    PickRequest,
-    SpreadRequest,
-    TileRequest,
-)
+from topline.solvers.core.kernel_rows import PickedRows
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
@@ -38,6 +32,7 @@ from topline.solvers.methods.kernel_scores import (
     values_of_rows,
 )
 from topline.solvers.operations import Runner
+from topline.solvers.operations.kernel import FindCrossValues, PickRows, SpreadChange, UpdateRows
 from topline.solvers.typing import Float64Array
 
 #: Rows with less than this share of the mean share of the gap are not picked.
@@ -84,7 +79,7 @@ class KernelAscent(KernelMethod):
         change, rise = None, 0.0
         if rows is not None:
             stats = run(
-                TileRequest(
+                UpdateRows(
                     kernel=self.kernel,
                     mark=mark,
                     exact=point.exact,
@@ -96,10 +91,10 @@ class KernelAscent(KernelMethod):
             )
             change, rise = stats.change, stats.rise / problem.n
         after = replace(mark, round=mark.round + 1)
-        stats = run(
-            SpreadRequest(kernel=self.kernel, mark=mark, exact=point.exact, change=change, after=after)
+        spread = run(
+            SpreadChange(kernel=self.kernel, mark=mark, exact=point.exact, change=change, after=after)
         )
-        refuse_stale(stats)
+        refuse_stale(spread)
         if point.exact:
             terms = abs(measured.primal) + abs(point.conjugate_mean)
             spent = rows is not None and rise <= _NO_RISE * terms
@@ -117,11 +112,11 @@ class KernelAscent(KernelMethod):
             spent=spent,
         )
 
-    def _pick(self, problem: Problem, state: SolverState) -> PickRequest:
+    def _pick(self, problem: Problem, state: SolverState) -> PickRows:
         """Ask for `tile` rows, as far as the last roots tell; at first every row has the same share."""
         memory = state.recalled(KernelMemory)
         roots = float(problem.n) if memory.roots is None else memory.roots
-        return PickRequest(
+        return PickRows(
             kernel=self.kernel,
             mark=mark_of(state),
             exact=state.point.exact,
@@ -135,7 +130,7 @@ class KernelAscent(KernelMethod):
         if self.kernel.name != "precomputed":
             return None
         stats = run(
-            CrossRequest(
+            FindCrossValues(
                 kernel=self.kernel, mark=mark_of(state), exact=state.point.exact, numbers=rows.numbers
             )
         )

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.core.codec import stored
-from topline.solvers.core.kernel_rows import AtomRequest, ReweighRequest
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods.active_set import AtomRule
 from topline.solvers.methods.base import Advance, Measurement
@@ -22,6 +21,7 @@ from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe
 from topline.solvers.methods.kernel_scores import KernelMemory, mark_of, refuse_stale
 from topline.solvers.methods.simplex_qp import rise_between
 from topline.solvers.operations import Runner
+from topline.solvers.operations.kernel import MultiplyAtoms, ReweighAtoms
 from topline.solvers.typing import Float64Array
 
 #: Bytes that the atoms of all blocks may take together, and how many there may be.
@@ -112,14 +112,12 @@ class KernelAtomFrankWolfe(KernelFrankWolfe):
         }  # fmt: skip
         atoms, stats = memory.atoms, None
         if isinstance(atoms, KernelAtoms):
-            stats = run(AtomRequest(**asked, atoms=atoms.names))
+            stats = run(MultiplyAtoms(**asked, atoms=atoms.names))
         if not isinstance(atoms, KernelAtoms) or stats is None or stats.stale:
             atoms = _itself(problem, measured)
-            stats = run(AtomRequest(**asked, atoms=atoms.names, anew=True))
+            stats = run(MultiplyAtoms(**asked, atoms=atoms.names, anew=True))
             refuse_stale(stats)
-        if stats.product is None:
-            raise ArithmeticError("the blocks gave no products of atoms")
-        products, name = stats.product[:, 0] / problem.n, before.round
+        products, name = stats.products / problem.n, before.round
         atoms = atoms.with_atom(name, found.conjugate_u / problem.n, products)
         newest = len(atoms.names) - 1
         weights, step = self.rule.reweigh(atoms, newest) if _rises(atoms) else (atoms.weights, 0.0)
@@ -127,7 +125,7 @@ class KernelAtomFrankWolfe(KernelFrankWolfe):
         kept = atoms.weighted(atoms.weights if stuck else weights, self.rule.idle, most_atoms(problem))
         refuse_stale(
             run(
-                ReweighRequest(
+                ReweighAtoms(
                     **asked,
                     newest=name,
                     kept=tuple(zip(kept.names, kept.made, strict=True)),
@@ -145,7 +143,7 @@ class KernelAtomFrankWolfe(KernelFrankWolfe):
 def _itself(problem: Problem, measured: Measurement) -> KernelAtoms:
     """Return A as the one atom."""
     point = measured.before.point
-    square = measured.stats.alpha_u / problem.n + problem.smoothing * point.mean_sq_dual
+    square = measured.stats.alpha_s / problem.n + problem.smoothing * point.mean_sq_dual
     return KernelAtoms((-1,), np.array([point.conjugate_mean]), np.ones(1), np.array([[square]]))
 
 

@@ -13,15 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from topline.solvers.core.answers import BlockStats
-from topline.solvers.core.kernel_rows import (
-    Change,
-    CollectRequest,
-    MixRequest,
-    PickRequest,
-    VertexRequest,
-    VertexSpreadRequest,
-)
+from topline.solvers.core.kernel_rows import Change
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, rises
@@ -36,6 +28,15 @@ from topline.solvers.methods.kernel_scores import (
 )
 from topline.solvers.methods.step_rules import Direction, ExactStep
 from topline.solvers.operations import Runner
+from topline.solvers.operations.kernel import (
+    CollectRows,
+    FindKernelVertices,
+    KernelVertices,
+    MixVertices,
+    PickRows,
+    SpreadVertices,
+    VertexProducts,
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class KernelFrankWolfe(KernelMethod):
         before = measured.before
         mark, exact = mark_of(before), before.point.exact
         found, parts, columns = self._vertices(problem, run, before)
-        mixed = MixRequest(kernel=self.kernel, mark=mark, exact=exact, parts=parts)
+        mixed = MixVertices(kernel=self.kernel, mark=mark, exact=exact, parts=parts)
         sums = run(mixed)
         refuse_stale(sums)
         direction = _direction(problem, measured, found, sums)
@@ -71,26 +72,33 @@ class KernelFrankWolfe(KernelMethod):
         memory = replace(before.recalled(KernelMemory), vertices=mark)
         return self._stepped(problem, measured, found, memory, columns, step, stuck=not rises(direction))
 
-    def _vertices(self, problem: Problem, run: Runner, before: SolverState) -> tuple[BlockStats, int, int]:
+    def _vertices(
+        self, problem: Problem, run: Runner, before: SolverState
+    ) -> tuple[KernelVertices, int, int]:
         """Find the vertices and move their scores; return their sums, and in how many parts and columns."""
         mark, exact, held = mark_of(before), before.point.exact, before.recalled(KernelMemory).vertices
         # Scores that were rebuilt since know no vertices.
         of = held if held is not None and held.built == mark.built else None
-        found = run(VertexRequest(kernel=self.kernel, mark=mark, exact=exact, of=of))
+        found = run(FindKernelVertices(kernel=self.kernel, mark=mark, exact=exact, of=of))
         refuse_stale(found)
         parts = columns = 0
-        for change in self._changes(problem, run, before, found.visited):
-            request = VertexSpreadRequest(
-                kernel=self.kernel, mark=mark, exact=exact, change=change, part=parts
-            )
+        for change in self._changes(problem, run, before, found.changed):
+            request = SpreadVertices(kernel=self.kernel, mark=mark, exact=exact, change=change, part=parts)
             refuse_stale(run(request))
             parts, columns = parts + 1, columns + len(change.numbers)
         return found, parts, columns
 
     def _stepped(
-        self, problem: Problem, measured: Measurement, found: BlockStats, memory: KernelMemory, columns: int,
-        step: float, *, stuck: bool,
-    ) -> Advance:  # fmt: skip
+        self,
+        problem: Problem,
+        measured: Measurement,
+        found: KernelVertices,
+        memory: KernelMemory,
+        columns: int,
+        step: float,
+        *,
+        stuck: bool,
+    ) -> Advance:
         """Return where a round went that computed so many columns of K; `stuck` where D does not rise."""
         point = measured.before.point
         memory, passes = memory.after_round(problem.n, columns)
@@ -103,8 +111,8 @@ class KernelFrankWolfe(KernelMethod):
             spent=stuck or (not point.exact and measured.below_float32()),
         )
 
-    def _look(self, state: SolverState) -> PickRequest:
-        return PickRequest(kernel=self.kernel, mark=mark_of(state), exact=state.point.exact)
+    def _look(self, state: SolverState) -> PickRows:
+        return PickRows(kernel=self.kernel, mark=mark_of(state), exact=state.point.exact)
 
     def _changes(self, problem: Problem, run: Runner, state: SolverState, rows: int) -> Iterator[Change]:
         """Yield the change of the vertices, which `rows` rows have, a few at a time."""
@@ -112,7 +120,7 @@ class KernelFrankWolfe(KernelMethod):
 
         def change_of(start: int) -> Change | None:
             stats = run(
-                CollectRequest(
+                CollectRows(
                     kernel=self.kernel, mark=mark_of(state), exact=state.point.exact,
                     start=start, stop=min(problem.n, start + most), vertices=True,
                 )
@@ -123,10 +131,12 @@ class KernelFrankWolfe(KernelMethod):
         return gathered(change_of(start) for start in range(0, problem.n if rows else 0, most))
 
 
-def _direction(problem: Problem, measured: Measurement, found: BlockStats, sums: BlockStats) -> Direction:
+def _direction(
+    problem: Problem, measured: Measurement, found: KernelVertices, sums: VertexProducts
+) -> Direction:
     """Return the direction U - A, of which the dual knows these sums alone."""
     n, point, gamma = problem.n, measured.before.point, problem.smoothing
-    own, mixed, theirs = measured.stats.alpha_u / n, sums.alpha_u / n, sums.u_sq / n
+    own, mixed, theirs = measured.stats.alpha_s / n, sums.u_s / n, sums.u_t / n
     linear = found.conjugate_u / n - point.conjugate_mean
     cross = found.alpha_u / n - point.mean_sq_dual
     square = max(found.u_sq / n - 2.0 * found.alpha_u / n + point.mean_sq_dual, 0.0)

@@ -12,22 +12,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.codec import stored
-from topline.solvers.core.kernel_rows import (
-    Change,
-    CollectRequest,
-    Mark,
-    PairValues,
-    PickRequest,
-    SpreadRequest,
-)
+from topline.solvers.core.kernel_rows import Change, Mark, PairValues
 from topline.solvers.core.problem import Problem, checked_dual
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.methods.base import Method
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.operations import OperationRunner, PutInside, Runner
+from topline.solvers.operations.kernel import CollectRows, KernelAnswer, PickedSums, PickRows, SpreadChange
 
 #: Rows that one request gives of A, or of a change.
 COLLECTED = 4096
@@ -89,7 +82,7 @@ class KernelMethod(Method):
             raise StateLostError("a model with a kernel is its dual variables; bind with keep_duals=True")
         executor.run(PutInside(state.pending_step, anyway=True))
         state = self.with_scores(problem, executor.run, state.with_point(exact=True))
-        stats = executor.run(PickRequest(kernel=self.kernel, mark=mark_of(state), exact=True))
+        stats = executor.run(PickRows(kernel=self.kernel, mark=mark_of(state), exact=True))
         refuse_stale(stats)
         primal, dual, conjugate_mean, mean_sq_dual = values_of_rows(problem, stats)
         if math.isfinite(primal):
@@ -111,7 +104,7 @@ class KernelMethod(Method):
         for part, change in enumerate(_rows_of_duals(problem, run, self.kernel, exact), start=1):
             after = Mark(memory.built, state.round, part)
             run(
-                SpreadRequest(
+                SpreadChange(
                     kernel=self.kernel, mark=mark or after, exact=exact, change=change, after=after,
                     moves=False, anew=mark is None,
                 )
@@ -119,7 +112,7 @@ class KernelMethod(Method):
             mark = after
             columns += len(change.numbers)
         stats = run(
-            SpreadRequest(
+            SpreadChange(
                 kernel=self.kernel, mark=mark or Mark(), exact=exact, after=Mark(memory.built, state.round),
                 moves=False, anew=mark is None,
             )
@@ -134,15 +127,15 @@ def mark_of(state: SolverState) -> Mark:
     return Mark(state.recalled(KernelMemory).built, state.round)
 
 
-def values_of_rows(problem: Problem, stats: BlockStats) -> tuple[float, float, float, float]:
+def values_of_rows(problem: Problem, stats: PickedSums) -> tuple[float, float, float, float]:
     """Return P, D, b and |A|^2 / n; lam |W(A)|^2 is the mean of <alpha_i, s_i>."""
     n = problem.n
-    norm, conjugate_mean, mean_sq_dual = stats.alpha_u / n, stats.conjugate_alpha / n, stats.alpha_sq / n
+    norm, conjugate_mean, mean_sq_dual = stats.alpha_s / n, stats.conjugate_alpha / n, stats.alpha_sq / n
     dual = conjugate_mean - 0.5 * norm - 0.5 * problem.smoothing * mean_sq_dual
     return 0.5 * norm + stats.loss / n, dual, conjugate_mean, mean_sq_dual
 
 
-def refuse_stale(stats: BlockStats) -> None:
+def refuse_stale(stats: KernelAnswer) -> None:
     """Raise StateLostError where some rows have scores of another A."""
     if stats.stale:
         raise StateLostError(f"the scores of {stats.stale} rows belong to other dual variables; run it again")
@@ -152,7 +145,7 @@ def _rows_of_duals(problem: Problem, run: Runner, kernel: PairValues, exact: boo
     """Yield the rows of A that are not zero, a few at a time."""
     spans = ((start, min(problem.n, start + COLLECTED)) for start in range(0, problem.n, COLLECTED))
     return gathered(
-        run(CollectRequest(kernel=kernel, mark=Mark(), exact=exact, start=start, stop=stop)).change
+        run(CollectRows(kernel=kernel, mark=Mark(), exact=exact, start=start, stop=stop)).change
         for start, stop in spans
     )
 

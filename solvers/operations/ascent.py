@@ -21,6 +21,10 @@ class Ascend(AscentPlan, Operation[AscentSums]):
         """Whether dual variables are in float64 from then on."""
         return self.exact
 
+    def within(self, passes: int, seconds: float | None) -> Ascend:
+        """Return the same for a run that may still take so much."""
+        return replace(self, most_passes=passes, seconds=seconds)
+
     def answer(self, block: Block, crew: Crew) -> AscentSums:
         """Return the sums over the changes that sweeps over the rows of a block find."""
         duals = block.duals_after(self.pending_step)

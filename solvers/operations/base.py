@@ -8,19 +8,17 @@ where weights are those of a feature map, or where the risk is not the mean of t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Generic, Protocol, Self, TypeVar
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.tile_work import TileWork, work_through
-from topline.solvers.core.answers import Answer, BlockStats
+from topline.solvers.core.answers import A, Answer
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.kernel_rows import KernelRequest
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.crew import Crew
 from topline.solvers.operations.map_view import MapView
 
-A = TypeVar("A", bound=Answer)
 A_co = TypeVar("A_co", bound=Answer, covariant=True)
 
 
@@ -48,6 +46,10 @@ class Operation(ABC, Generic[A_co]):
         Raises NonFiniteError naming the rows where features are NaN or infinite, StateLostError where a
         step refers to a round that this block has not seen.
         """
+
+    def within(self, passes: int, seconds: float | None) -> Self:
+        """Return the operation for a run that may still take so much; None for no limit."""
+        return self
 
     def through(self, run: Runner, view: MapView) -> A_co:
         """Return the answer at weights V of a feature map, of blocks that know W = L V alone."""
@@ -77,13 +79,7 @@ class TileOperation(Operation[A]):
 class Runner(Protocol):
     """Runs an operation on every block and returns the sum of the answers."""
 
-    @overload
-    def __call__(self, operation: Operation[A], /) -> A: ...
-
-    @overload
-    def __call__(self, operation: KernelRequest, /) -> BlockStats: ...
-
-    def __call__(self, operation: Any, /) -> Any:
+    def __call__(self, operation: Operation[A], /) -> A:
         """Return the answer of all blocks."""
         ...
 
@@ -96,8 +92,7 @@ class OperationRunner(Protocol):
         """How many blocks run at the same time."""
         ...
 
-    @property
-    def run(self) -> Runner:
+    def run(self, operation: Operation[A], /) -> A:
         """Run an operation on every block and return the sum."""
         ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from topline.solvers.blocks.second_order.kept import EnvelopePoint, Found, KeptT
 from topline.solvers.blocks.stretch import least_stretch, slack_of
 from topline.solvers.blocks.tile_work import FLOAT64
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
-from topline.solvers.core.answers import Answer, VectorSums, merged_by
+from topline.solvers.core.answers import A, Answer, VectorSums, merged_by
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.rows import Rows
 from topline.solvers.core.tiles import Scratch, Tile
@@ -30,8 +30,6 @@ from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation, Runner
 from topline.solvers.operations.map_view import MapView
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
-
-A = TypeVar("A", bound=Answer)
 
 
 class _AtPoint:

@@ -9,7 +9,6 @@ from dataclasses import fields, replace
 import numpy as np
 
 from topline.solvers.blas_threads import available_cores, one_blas_thread
-from topline.solvers.core.kernel_rows import PickRequest
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import Status
@@ -22,6 +21,7 @@ from topline.solvers.methods.kernel_atoms import KernelAtomFrankWolfe
 from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe
 from topline.solvers.methods.kernel_scores import KernelMethod, mark_of, values_of_rows
 from topline.solvers.operations import PutInside
+from topline.solvers.operations.kernel import PickRows
 from topline.solvers.run.loop import Run, iterate
 from topline.solvers.run.task import RunOptions, Task, result_of
 from topline.solvers.run.warm_start import checked_duals
@@ -76,7 +76,7 @@ def _of_best_multiple(problem: Problem, executor: Executor, method: KernelMethod
     executor.run(PutInside(anyway=True))
     state = method.with_scores(problem, executor.run, SolverState.start(problem))
     primal, dual, conjugate_mean, _ = values_of_rows(
-        problem, executor.run(PickRequest(kernel=method.kernel, mark=mark_of(state), exact=False))
+        problem, executor.run(PickRows(kernel=method.kernel, mark=mark_of(state), exact=False))
     )
     # D(A) = b - square / 2.
     square = 2.0 * (conjugate_mean - dual)

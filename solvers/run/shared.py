@@ -14,13 +14,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from topline.solvers.core.answers import A
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import DualsReplacedError, SolverError
 from topline.solvers.executors import Executor
-from topline.solvers.operations import CopyDuals, CountHits, HeadCall, HeadRequests, HeadsProblem, HeadStats
+from topline.solvers.operations import (
+    CopyDuals,
+    CountHits,
+    HeadCall,
+    HeadRequests,
+    HeadsProblem,
+    HeadStats,
+    Operation,
+)
 from topline.solvers.typing import Float64Array, IntArray
 
 T = TypeVar("T")
@@ -53,12 +62,13 @@ class HeadExecutor:
         """Number of blocks of the rows."""
         return self._passes.blocks
 
-    def run(self, request: Any) -> Any:
-        """Run a request on every block and return the sum."""
+    def run(self, operation: Operation[A]) -> A:
+        """Run an operation on every block and return the sum."""
         if self._replaced is not None:
             replaced, self._replaced = self._replaced, None
             raise replaced
-        return self._ask(request)
+        answer: A = self._ask(operation)
+        return answer
 
     def copy_duals(self, request: CopyDuals) -> None:
         """Start from the dual variables of another head, which stands still meanwhile."""
@@ -196,7 +206,7 @@ class SharedPasses:
         gone, self._gone = tuple(self._gone), []
         answers: dict[int, Any]
         try:
-            stats: Any = self._executor.run(HeadRequests(calls, gone))  # type: ignore[call-overload]
+            stats: Any = self._executor.run(HeadRequests(calls, gone))  # type: ignore[arg-type]
             answers = dict(stats.parts) if isinstance(stats, HeadStats) else {}
         except DualsReplacedError as error:
             self.replaced += 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from topline.solvers.core.answers import A
 from topline.solvers.core.traffic import Traffic
-from topline.solvers.operations import Ascend, OperationRunner
+from topline.solvers.operations import Operation, OperationRunner
 
 
 class Budget(NamedTuple):
@@ -39,13 +39,11 @@ class RoundTimer:
         """How many blocks run at the same time."""
         return self._executor.workers
 
-    def run(self, request: Any) -> Any:
-        """Run a request; what is not products or per-row work of a busy worker is waiting."""
+    def run(self, operation: Operation[A]) -> A:
+        """Run an operation; what is not products or per-row work of a busy worker is waiting."""
         began = time.perf_counter()
-        if isinstance(request, Ascend):
-            left = self._budget(self.passes)
-            request = replace(request, most_passes=left.passes, seconds=left.seconds)
-        stats = self._executor.run(request)
+        left = self._budget(self.passes)
+        stats = self._executor.run(operation.within(left.passes, left.seconds))
         busy = (stats.seconds_products + stats.seconds_kernels) / self._executor.workers
         self.products += stats.seconds_products
         self.per_row += stats.seconds_kernels

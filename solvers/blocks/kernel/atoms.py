@@ -5,19 +5,14 @@ The mixture A = sum_t w_t U_t has the scores S = sum_t w_t T_t, so that other we
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from scipy import sparse
 
-from topline.solvers.blocks.duals import BlockDuals
-from topline.solvers.core.answers import BlockStats
-from topline.solvers.core.clock import Clock
-from topline.solvers.core.kernel_rows import AtomRequest, ReweighRequest
-from topline.solvers.core.problem import Problem
-from topline.solvers.core.tiles import TileReader
-from topline.solvers.typing import FloatArray
+from topline.solvers.blocks.block import Block
+from topline.solvers.typing import Float64Array, FloatArray
 
 #: Shares of atoms by their names.
 Mixture: TypeAlias = Iterable[tuple[int, float]]
@@ -31,8 +26,7 @@ class _Atom(NamedTuple):
 class BlockAtoms:
     """The atoms of one block by their names."""
 
-    def __init__(self, problem: Problem, tiles: TileReader) -> None:
-        self._problem, self._tiles = problem, tiles
+    def __init__(self) -> None:
         self._atoms: dict[int, _Atom] = {}
 
     def forget(self) -> None:
@@ -43,47 +37,49 @@ class BlockAtoms:
         """Whether some of these are not here."""
         return any(name not in self._atoms for name in names)
 
-    def become(self, name: int, S: FloatArray, duals: BlockDuals) -> None:
+    def become(self, name: int, S: FloatArray, block: Block) -> None:
         """Let A, with its scores S, be the only atom."""
-        rows = [sparse.csr_matrix(duals.A.read(start, stop)) for _, start, stop in self._tiles.bounds()]
+        duals = block.duals.A
+        rows = [sparse.csr_matrix(duals.read(start, stop)) for _, start, stop in block.tiles.bounds()]
         self._atoms = {name: _Atom(sparse.csr_matrix(sparse.vstack(rows, format="csr")), S.copy())}
 
-    def products(self, request: AtomRequest, U: FloatArray, T: FloatArray) -> BlockStats:
-        """Sum <t_i, u_i>, and what smoothing adds, of every atom with new vertices U, and of U with its T."""
-        clock, sums = Clock(), np.zeros((len(request.atoms) + 1, 1))
-        for _, start, stop in self._tiles.bounds():
+    def products(self, names: Sequence[int], U: FloatArray, T: FloatArray, block: Block) -> Float64Array:
+        """Return sum <t_i, u_i>, with smoothing, of these atoms with new vertices U, and of U with its T."""
+        sums, problem = np.zeros(len(names) + 1), block.problem
+        for _, start, stop in block.tiles.bounds():
             rows = slice(start, stop)
-            y, weights = self._tiles.labels_and_weights(rows)
-            of_smoothing = U[rows].astype(np.float64) * self._problem.smoothing
-            of_smoothing[np.arange(len(y)), y] *= self._problem.own_share
-            for place, name in enumerate(request.atoms):
+            y, weights = block.tiles.labels_and_weights(rows)
+            of_smoothing = U[rows].astype(np.float64) * problem.smoothing
+            of_smoothing[np.arange(len(y)), y] *= problem.own_share
+            for place, name in enumerate(names):
                 atom = self._atoms[name]
                 with_scores = np.einsum("ij,ij->i", atom.scores[rows], U[rows], dtype=np.float64)
-                if self._problem.smoothing > 0:
+                if problem.smoothing > 0:
                     with_scores += np.asarray(atom.vertices[rows].multiply(of_smoothing).sum(axis=1)).ravel()
-                sums[place, 0] += float(with_scores @ weights)
+                sums[place] += float(with_scores @ weights)
             own = np.einsum("ij,ij->i", T[rows], U[rows], dtype=np.float64)
-            sums[-1, 0] += float((own + np.einsum("ij,ij->i", of_smoothing, U[rows])) @ weights)
-        clock.row_work()
-        return BlockStats(rows=len(U), product=sums, **clock.seconds())
+            sums[-1] += float((own + np.einsum("ij,ij->i", of_smoothing, U[rows])) @ weights)
+        return sums
 
-    def reweigh(
-        self, request: ReweighRequest, U: FloatArray, T: FloatArray, S: FloatArray, duals: BlockDuals
-    ) -> BlockStats:
-        """Take new vertices among the atoms, make of them what is to be kept, and A and S of its mixture."""
-        clock = Clock()
-        self._atoms[request.newest] = _Atom(sparse.csr_matrix(U), T.copy())
-        self._atoms = {name: self._mixed(parts) for name, parts in request.kept}
+    def add(self, name: int, U: FloatArray, T: FloatArray) -> None:
+        """Take vertices U with their scores T among the atoms."""
+        self._atoms[name] = _Atom(sparse.csr_matrix(U), T.copy())
+
+    def keep(self, kept: Iterable[tuple[int, Mixture]]) -> None:
+        """Make of the atoms what is to be kept."""
+        self._atoms = {name: self._mixed(parts) for name, parts in kept}
+
+    def weigh(self, weights: Sequence[tuple[int, float]], S: FloatArray, block: Block) -> None:
+        """Make A and its scores S those of a mixture of the atoms."""
         S[:] = 0.0
-        for name, share in request.weights:
+        for name, share in weights:
             S += np.asarray(share * self._atoms[name].scores, dtype=S.dtype)
-        for _, start, stop in self._tiles.bounds():
-            A = np.zeros((stop - start, self._problem.m))
-            for name, share in request.weights:
+        duals = block.duals.A
+        for _, start, stop in block.tiles.bounds():
+            A = np.zeros((stop - start, block.problem.m))
+            for name, share in weights:
                 A += share * self._atoms[name].vertices[start:stop].toarray()
-            duals.A.write(start, stop, A.astype(duals.A.dtype))
-        clock.row_work()
-        return BlockStats(rows=len(S), **clock.seconds())
+            duals.write(start, stop, A.astype(duals.dtype))
 
     def _mixed(self, parts: Mixture) -> _Atom:
         """Return the mixture of some atoms; one alone as it is."""

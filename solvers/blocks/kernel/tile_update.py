@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.blocks.kernel import jit
-from topline.solvers.blocks.kernel.products import values_of
 from topline.solvers.blocks.kernel.tile_extrapolation import TileExtrapolation
-from topline.solvers.core.answers import BlockStats
-from topline.solvers.core.clock import Clock
-from topline.solvers.core.kernel_rows import Change, TileRequest
+from topline.solvers.core.kernel_rows import Change, PickedRows
 from topline.solvers.core.problem import Problem
+from topline.solvers.typing import FloatArray
 
 #: Sweeps over a tile end when one brings less than this share of the first, or after so many,
 _PAYS, _MOST_SWEEPS = 0.02, 200
@@ -18,18 +16,16 @@ _PAYS, _MOST_SWEEPS = 0.02, 200
 _VISIT_ALL = 5
 
 
-def updated(problem: Problem, request: TileRequest) -> BlockStats:
-    """Update the picked rows until a sweep over them brings little, and give what changed."""
-    clock, rows = Clock(), request.rows
+def updated(
+    problem: Problem, rows: PickedRows, K: FloatArray, random: np.random.Generator
+) -> tuple[Change, float, int]:
+    """Update the picked rows until a sweep over them brings little.
+
+    `K` (r, r) are the kernel's values.  Returns what changed, what n D rises by, and the column updates.
+    """
     form = problem.form
-    dtype = rows.scores.dtype
-    K = request.values
-    if K is None:
-        K = values_of(request.kernel, rows.X, rows.X, rows.numbers, dtype)
-    clock.product()
     A, scores = np.ascontiguousarray(rows.A), np.ascontiguousarray(rows.scores.T)
     delta, rises = np.zeros_like(A), np.zeros(len(A))
-    random = np.random.default_rng((request.seed, request.mark.round))
     alike = problem.smoothing_own == problem.smoothing
     everyone = order = np.arange(len(A))
     extrapolation = None
@@ -53,11 +49,5 @@ def updated(problem: Problem, request: TileRequest) -> BlockStats:
         if extrapolation is not None and (sweep + 1) % _VISIT_ALL == 0:
             total, swept = total + extrapolation.step(swept), 0.0
     changed = np.flatnonzero(delta.any(axis=1))
-    clock.row_work()
-    values = delta[changed] * rows.weights[changed, None].astype(dtype)
-    return BlockStats(
-        change=Change(rows.numbers[changed], rows.X[changed], values),
-        visited=visited,
-        rise=total,
-        **clock.seconds(),
-    )
+    values = delta[changed] * rows.weights[changed, None].astype(rows.scores.dtype)
+    return Change(rows.numbers[changed], rows.X[changed], values), total, visited

@@ -27,7 +27,6 @@ import numpy as np
 from tests.benchmarks.datasets import DATA_DIR, load
 from tests.benchmarks.models.label_suspects import rows_of
 from topline import MaxHinge, SerialExecutor, Softmax, TopKHinge, solve
-from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.operations import Evaluate, FindSelectedVertices, FindVertices, Operation, Rebuild
 
@@ -46,7 +45,7 @@ class CountedRows(SerialExecutor):
         super().__init__()
         self.rows, self.passes = Counter[str](), Counter[str]()
 
-    def run(self, request: Operation) -> BlockStats:
+    def run(self, request: Any) -> Any:
         """Run a request, and count its rows."""
         if _certifies(request):
             self.passes = Counter({name: rows / self._blocks[0].stop for name, rows in self.rows.items()})

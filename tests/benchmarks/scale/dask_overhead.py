@@ -30,14 +30,13 @@ from topline.pipeline.cluster import DaskExecutor
 from topline.pipeline.cluster.connection import THREAD_VARIABLES, open_cluster
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.blocks import Block
-from topline.solvers.core.answers import BlockStats, leaf, tree_total
+from topline.solvers.core.answers import leaf, tree_total
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, block_bounds
 from topline.solvers.losses import TopKHinge
-from topline.solvers.operations import Operation
 from topline.solvers.run import solve
 from topline.solvers.typing import Float64Array, IntArray
 
@@ -92,7 +91,7 @@ class PlainProcesses:
         for pipe in self._pipes:
             pipe.recv()
 
-    def run(self, order: Operation) -> BlockStats:
+    def run(self, order: Any) -> Any:
         """Run an order on every block and give the sum."""
         for pipe in self._pipes:
             pipe.send(order)

@@ -5,7 +5,7 @@
 One block in one thread, BLAS too. With --threads N the rounds run by turns in one thread and in N, which
 changes no number, and so do the bare products; the speed of N threads is the ratio of the medians. A pass
 of ascent is n column updates: the seconds of an Ascend over the rows that it visited, times n. A
-pass of measuring is an EvaluateRequest. After the first rounds, which move nearly every row, each round is
+pass of measuring is an `Evaluate`. After the first rounds, which move nearly every row, each round is
 followed by the bare products X W and X^T U of the same shapes and type on the same rows, until the run goes
 over to float64. The ratio is that of the medians: a pass of ascent over both products.
 """
@@ -18,16 +18,16 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.datasets import relu_features
-from topline.solvers.core.answers import BlockStats
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import MaxHinge
-from topline.solvers.operations import Ascend, Operation
+from topline.solvers.operations import Ascend
 from topline.solvers.run import solve
 
 #: Rounds before the steady ones.
@@ -68,7 +68,7 @@ class TimedExecutor(SerialExecutor):
     def threads(self, number: int) -> None:
         self._threads = number
 
-    def run(self, order: Operation) -> BlockStats:
+    def run(self, order: Any) -> Any:
         """Run an order and note its seconds a pass."""
         began = time.perf_counter()
         stats = super().run(order)

@@ -245,7 +245,7 @@ def test_keyboard_interrupt_is_not_swallowed() -> None:
 
 
 def test_a_block_sums_what_its_rows_are_worth() -> None:
-    """One FindVertices, every field of BlockStats against the reference."""
+    """One FindVertices, every field of its answer against the reference."""
     X, y = examples()
     loss, lam = TopKHinge(2), 0.05
     problem = Problem(loss, *X.shape, M, lam)

@@ -14,13 +14,14 @@ from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name, solved_on_blocks
 from topline import MaxHinge, RBFKernel, SerialExecutor, Softmax, Status, ThreadExecutor, TopKHinge
 from topline import solve as solve_linear
-from topline.solvers.core.kernel_rows import Change, Mark, PickRequest, SpreadRequest
+from topline.solvers.core.kernel_rows import Change, Mark
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import DualsReplacedError, StateLostError
 from topline.solvers.executors import block_bounds
 from topline.solvers.methods import kernel_scores
 from topline.solvers.methods.kernel_ascent import KernelAscent
+from topline.solvers.operations.kernel import PickRows, SpreadChange
 from topline.solvers.run import ProblemSpec, problem_spec
 from topline.solvers.run.loop import iterate
 
@@ -189,16 +190,15 @@ def test_lost_dual_variables_cost_rounds_and_no_digit(at: int, says: bool) -> No
 def test_a_request_that_comes_twice_changes_nothing_more() -> None:
     problem = Problem(MaxHinge(), N, 1, M, LAM)
     change = Change(np.array([1, 40]), X[[1, 40]], np.eye(M)[:2].astype(np.float32) * 0.1)
-    spread = SpreadRequest(kernel=RBF, mark=Mark(), change=change, after=Mark(0, 1))
+    spread = SpreadChange(kernel=RBF, mark=Mark(), change=change, after=Mark(0, 1))
     with SerialExecutor(blocks=3) as executor:
         executor.bind(problem, X, Y, keep_duals=True)
         executor.run(spread)
-        once = executor.run(PickRequest(kernel=RBF, mark=Mark(0, 1)))
+        once = executor.run(PickRows(kernel=RBF, mark=Mark(0, 1)))
         executor.run(spread)
-        twice = executor.run(PickRequest(kernel=RBF, mark=Mark(0, 1)))
-        assert (once.loss, once.alpha_u, once.alpha_sq) == (twice.loss, twice.alpha_u, twice.alpha_sq)
-        assert once.product is None
-        assert executor.run(PickRequest(kernel=RBF, mark=Mark(0, 2))).stale == N
+        twice = executor.run(PickRows(kernel=RBF, mark=Mark(0, 1)))
+        assert (once.loss, once.alpha_s, once.alpha_sq) == (twice.loss, twice.alpha_s, twice.alpha_sq)
+        assert executor.run(PickRows(kernel=RBF, mark=Mark(0, 2))).stale == N
         A = np.concatenate([rows for _, _, rows in executor.duals()])
     expected = np.zeros((N, M))
     expected[[1, 40]] = change.values
@@ -207,7 +207,7 @@ def test_a_request_that_comes_twice_changes_nothing_more() -> None:
 
 def test_which_rows_are_picked_does_not_depend_on_the_blocks() -> None:
     problem = Problem(MaxHinge(), N, 1, M, LAM)
-    request = PickRequest(kernel=RBF, mark=Mark(), rate=0.3, seed=7)
+    request = PickRows(kernel=RBF, mark=Mark(), rate=0.3, seed=7)
     found = []
     for blocks in (1, 2, 7):
         with SerialExecutor(blocks=blocks) as executor:

@@ -9,9 +9,10 @@ from tests.solvers.problems import LOSSES, M, loss_name, solved_on_blocks
 from tests.solvers.run.test_kernel_blocks import LAM, RBF, Forgetful, K, N, X, Y, psd_root
 from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge
 from topline import solve as solve_linear
-from topline.solvers.core.kernel_rows import Change, Mark, MixRequest, VertexRequest, VertexSpreadRequest
+from topline.solvers.core.kernel_rows import Change, Mark
 from topline.solvers.core.problem import Problem
 from topline.solvers.errors import StateLostError
+from topline.solvers.operations.kernel import FindKernelVertices, MixVertices, SpreadVertices
 from topline.solvers.run import ProblemSpec
 
 
@@ -103,25 +104,25 @@ def test_lost_dual_variables_cost_rounds_and_no_digit(at: int, says: bool) -> No
 def test_a_request_that_comes_twice_changes_nothing_more() -> None:
     problem = Problem(MaxHinge(), N, 1, M, LAM)
     at = Mark()
-    find = VertexRequest(kernel=RBF, mark=at)
+    find = FindKernelVertices(kernel=RBF, mark=at)
     change = Change(np.array([1, 40]), X[[1, 40]], np.eye(M)[:2].astype(np.float32))
-    spread = VertexSpreadRequest(kernel=RBF, mark=at, change=change, part=0)
-    mixed = MixRequest(kernel=RBF, mark=at, parts=1)
-    step = MixRequest(kernel=RBF, mark=at, parts=1, step=0.25, after=Mark(0, 1))
+    spread = SpreadVertices(kernel=RBF, mark=at, change=change, part=0)
+    mixed = MixVertices(kernel=RBF, mark=at, parts=1)
+    step = MixVertices(kernel=RBF, mark=at, parts=1, step=0.25, after=Mark(0, 1))
     with SerialExecutor(blocks=3) as executor:
         executor.bind(problem, X, Y, keep_duals=True)
         assert executor.run(mixed).stale == N
-        assert executor.run(find).visited == executor.run(find).visited == N
+        assert executor.run(find).changed == executor.run(find).changed == N
         executor.run(spread)
         once = executor.run(mixed)
         executor.run(spread)
-        assert executor.run(mixed).u_sq == once.u_sq
-        assert executor.run(MixRequest(kernel=RBF, mark=at, parts=2)).stale == N
+        assert executor.run(mixed).u_t == once.u_t
+        assert executor.run(MixVertices(kernel=RBF, mark=at, parts=2)).stale == N
         executor.run(step)
         executor.run(step)
         A = np.concatenate([rows for _, _, rows in executor.duals()])
         assert executor.run(find).stale == N
-        assert executor.run(VertexRequest(kernel=RBF, mark=Mark(0, 1), of=Mark(3, 3))).stale == N
+        assert executor.run(FindKernelVertices(kernel=RBF, mark=Mark(0, 1), of=Mark(3, 3))).stale == N
     # Max hinge at scores 0: the vertex of a row is that of one other class.
     assert np.count_nonzero(A, axis=1).tolist() == [2] * N
     np.testing.assert_allclose(A[np.arange(N), Y], 0.25)

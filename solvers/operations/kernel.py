@@ -1,0 +1,491 @@
+"""Operations on the kernelised dual, whose blocks keep the scores S = K A / (lam n) of their rows.
+
+No weights W travel: a round picks some rows anywhere, one block makes exact updates within them, and every
+block adds K(its rows, the rows that changed) times the change to its scores.  What a message carries has the
+size of the rows that were picked, whatever n is.
+
+Scores belong to one A.  An operation names the `Mark` that they must have; a block whose scores bear another
+one does nothing and counts its rows as `stale`.  One that changes them names the mark that they get, so that
+it may come twice, and a block that was moved or lost is found out.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from topline.solvers.blocks.block import Block
+from topline.solvers.blocks.kernel import jit
+from topline.solvers.blocks.kernel.products import holds_values, values_of
+from topline.solvers.blocks.kernel.scores import KernelScores, own_places
+from topline.solvers.blocks.kernel.tile_update import updated
+from topline.solvers.blocks.vertices import vertices_of
+from topline.solvers.core.answers import Answer, merged_by
+from topline.solvers.core.clock import Clock
+from topline.solvers.core.kernel_rows import Change, Mark, PairValues, PickedRows
+from topline.solvers.core.rows import Rows, is_sparse
+from topline.solvers.core.tiles import Tile
+from topline.solvers.crew import Crew
+from topline.solvers.losses import ranking
+from topline.solvers.operations.base import Operation
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KernelAnswer(Answer):
+    """`stale` counts rows whose scores belong to another A: nothing was done with them."""
+
+    stale: int = 0
+
+
+K = TypeVar("K", bound=KernelAnswer)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KernelOperation(Operation[K]):
+    """An operation with a kernel, for scores that bear `mark`; products are in float64 where `exact`."""
+
+    kernel: PairValues
+    mark: Mark
+    exact: bool = False
+
+    @property
+    def widens(self) -> bool:
+        """Whether dual variables are in float64 from then on."""
+        return self.exact
+
+    def answer(self, block: Block, crew: Crew) -> K:
+        """Return the answer of one block, whose scores begin at 0 with A."""
+        here = block.recall(KernelScores, lambda: KernelScores(block))
+        if self.exact:
+            block.duals.widen()
+            here.widen()
+        return self.answer_at(block, here)
+
+    @abstractmethod
+    def answer_at(self, block: Block, here: KernelScores) -> K:
+        """Return the answer of a block with its scores."""
+
+
+@contextmanager
+def _changing(here: KernelScores, after: Mark) -> Iterator[None]:
+    """Let the scores belong to no A until they bear `after`, at the end."""
+    here.mark = None
+    yield
+    here.mark = after
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PickedSums(KernelAnswer):
+    """Sums over the rows, and those that were picked; rows of several blocks lie one below the other.
+
+    Attributes
+    ----------
+    loss, active : sum Phi_gamma at the scores s_i, and how many rows have a loss.
+    conjugate_alpha, alpha_s, alpha_sq : sum -Phi*(-alpha_i), sum <alpha_i, s_i> and sum |alpha_i|^2.
+    roots : sum of the roots of the rows' shares of n times the gap.
+    """
+
+    loss: float = 0.0
+    active: int = 0
+    conjugate_alpha: float = 0.0
+    alpha_s: float = 0.0
+    alpha_sq: float = 0.0
+    roots: float = 0.0
+    picked: PickedRows | None = merged_by(PickedRows.merge)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PickRows(KernelOperation[PickedSums]):
+    """Sum losses, conjugates and <alpha_i, s_i>, and pick rows at random for the next update.
+
+    Row i with the share g_i of n times the gap is picked with the probability min(1, rate sqrt(g_i)), unless
+    g_i is below `least`.  Whether it is depends on seed, round and row alone, not on how rows are cut.
+    """
+
+    rate: float = 0.0
+    least: float = 0.0
+    seed: int = 0
+
+    def answer_at(self, block: Block, here: KernelScores) -> PickedSums:
+        """Return the sums over the rows of a block, and those that it picks."""
+        if here.mark != self.mark:
+            return PickedSums(stale=block.stop - block.start)
+        clock, problem, form = Clock(), block.problem, block.problem.form
+        sums, roots, active = np.zeros(jit.N_SUMS), 0.0, 0
+        vertices = vertices_of(problem, block.tiles.rows, smoothed=True)
+        picked: PickedRows | None = None
+        for tile in block.tiles.read(here.dtype):
+            S, A = here.scores[tile.rows], block.duals.A.read(tile.start, tile.stop)
+            losses, gaps = np.empty(len(S)), np.empty(len(S))
+            vertices.losses(S.copy(), tile.y, losses)
+            jit.row_gaps(
+                form.conjugate, A, S, losses, tile.y, tile.weights, problem.smoothing, problem.own_share,
+                form.table, gaps, sums,
+            )  # fmt: skip
+            places = np.empty(len(S), dtype=np.int64)
+            first = block.start + tile.start
+            count, roots_here = jit.picked_rows(
+                gaps, first, self.rate, self.least, self.seed, self.mark.round, places
+            )
+            roots += roots_here
+            active += int(np.count_nonzero(losses))
+            if count:
+                at = places[:count]
+                X = _sent(self.kernel, tile, at)
+                rows = PickedRows(first + at, X, tile.y[at], tile.weights[at], A[at], S[at])
+                picked = rows if picked is None else picked.merge(rows)
+            clock.row_work()
+        return PickedSums(
+            loss=float(sums[jit.LOSS]),
+            conjugate_alpha=float(sums[jit.CONJUGATE]),
+            alpha_s=float(sums[jit.CROSS]),
+            alpha_sq=float(sums[jit.SQUARE]),
+            active=active,
+            roots=roots,
+            picked=picked,
+            **clock.seconds(),
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TileChange(KernelAnswer):
+    """The change of the rows that were updated, what n D rises by at least, and the column updates."""
+
+    change: Change | None = merged_by(Change.merge)
+    rise: float = 0.0
+    visited: int = 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class UpdateRows(KernelOperation[TileChange]):
+    """Let block `by` make exact column updates within the rows that were picked, and give their change.
+
+    `values` (r, r) are the kernel's where the rows do not tell, else None.
+    """
+
+    rows: PickedRows
+    by: int = 0
+    seed: int = 0
+    values: FloatArray | None = None
+
+    def answer_at(self, block: Block, here: KernelScores) -> TileChange:
+        """Return the change, if it is this block's to find."""
+        if self.by != block.index:
+            return TileChange()
+        clock, rows, K = Clock(), self.rows, self.values
+        if K is None:
+            K = values_of(self.kernel, rows.X, rows.X, rows.numbers, rows.scores.dtype)
+        clock.product()
+        random = np.random.default_rng((self.seed, self.mark.round))
+        change, rise, visited = updated(block.problem, rows, K, random)
+        clock.row_work()
+        return TileChange(change=change, rise=rise, visited=visited, **clock.seconds())
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CrossValues(KernelAnswer):
+    """Kernel values of rows that lie in blocks, one below the other."""
+
+    values: FloatArray | None = merged_by(lambda above, below: np.concatenate([above, below]))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FindCrossValues(KernelOperation[CrossValues]):
+    """Give K(own rows, rows) of the rows of these numbers, out of precomputed values."""
+
+    numbers: Int64Array
+
+    def answer_at(self, block: Block, here: KernelScores) -> CrossValues:
+        """Return the values of those rows that lie in a block."""
+        found = []
+        for tile in block.tiles.read(here.dtype):
+            places, _ = own_places(block, self.numbers, tile)
+            if len(places):
+                found.append(values_of(self.kernel, tile.X[places], None, self.numbers, here.dtype))
+        return CrossValues(values=np.concatenate(found) if found else None)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SpreadChange(KernelOperation[KernelAnswer]):
+    """Add K(own rows, rows of the change) times the change, if any, to the scores, which then bear `after`.
+
+    Where `moves`, own rows of A change by it as well.  Where `anew` the scores begin at 0, whatever they
+    were.
+    """
+
+    change: Change | None = None
+    after: Mark
+    moves: bool = True
+    anew: bool = False
+
+    def answer_at(self, block: Block, here: KernelScores) -> KernelAnswer:
+        """Move the scores of a block."""
+        if here.mark == self.after:
+            return KernelAnswer()
+        if here.mark != self.mark and not self.anew:
+            return KernelAnswer(stale=block.stop - block.start)
+        clock = Clock()
+        with _changing(here, self.after):
+            if self.anew:
+                here.scores[:] = 0.0
+            if self.change is not None:
+                here.add(block, self.kernel, self.change, here.scores, clock, moves=self.moves)
+        return KernelAnswer(**clock.seconds())
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CollectedRows(KernelAnswer):
+    """Rows of A, or of a change of it, each times its weight."""
+
+    change: Change | None = merged_by(Change.merge)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CollectRows(KernelOperation[CollectedRows]):
+    """Give the rows start..stop-1 of A that are not zero.
+
+    Where `vertices`, of the change of the vertices at the scores that bear `mark` since the round before.
+    """
+
+    start: int = 0
+    stop: int = 0
+    vertices: bool = False
+
+    def answer_at(self, block: Block, here: KernelScores) -> CollectedRows:
+        """Return those rows that lie in a block."""
+        if self.vertices and here.found != self.mark:
+            return CollectedRows(stale=block.stop - block.start)
+        found: Change | None = None
+        for tile in block.tiles.read(here.dtype, self.start - block.start, self.stop - block.start):
+            first = block.start + tile.start
+            low, high = max(self.start - first, 0), min(self.stop - first, tile.stop - tile.start)
+            if self.vertices:
+                A: FloatArray = np.asarray(here.vertices[tile.rows] - here.before[tile.rows])
+            else:
+                A = block.duals.A.read(tile.start, tile.stop)
+            places = low + np.flatnonzero(A[low:high].any(axis=1))
+            values = A[places] * tile.weights[places, None]
+            part = Change(first + places, _sent(self.kernel, tile, places), values)
+            found = part if found is None else found.merge(part)
+        return CollectedRows(change=found)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class KernelVertices(KernelAnswer):
+    """Sums over vertices: b(u_i), |u_i|^2 and <alpha_i, u_i>; `changed` rows have another than before."""
+
+    conjugate_u: float = 0.0
+    u_sq: float = 0.0
+    alpha_u: float = 0.0
+    active: int = 0
+    changed: int = 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FindKernelVertices(KernelOperation[KernelVertices]):
+    """Find the vertex u_i of each row at its scores.
+
+    Blocks hold the scores of the vertices of the round `of`; where that is None vertices and scores begin
+    at 0.
+    """
+
+    of: Mark | None = None
+
+    def answer_at(self, block: Block, here: KernelScores) -> KernelVertices:
+        """Return the sums over the vertices of a block; rows whose T is of another U are stale."""
+        stale = KernelVertices(stale=block.stop - block.start)
+        if here.mark != self.mark:
+            return stale
+        here.open_vertices()
+        if here.found == self.mark:
+            known: KernelVertices = here.sums
+            return known
+        if self.of is None:
+            here.of_vertices[:] = here.vertices[:] = 0.0
+        elif here.found != self.of:
+            return stale
+        here.found, here.parts = None, 0
+        here.before, here.vertices = here.vertices, here.before
+        here.sums = sums = self._found(block, here)
+        here.found = self.mark
+        return sums
+
+    def _found(self, block: Block, here: KernelScores) -> KernelVertices:
+        clock, problem, duals = Clock(), block.problem, block.duals
+        vertices = vertices_of(problem, block.tiles.rows, smoothed=False)
+        sums, cross, changed = np.zeros(ranking.N_SUMS), 0.0, 0
+        for _, start, stop in block.tiles.bounds():
+            rows = slice(start, stop)
+            y, weights = block.tiles.labels_and_weights(rows)
+            A, lifted, U = duals.A.read(start, stop), here.scores[rows].copy(), here.vertices[rows]
+            duals.lift(lifted, A, rows)
+            vertices.find(lifted, y, weights, sums)
+            vertices.write(U)
+            products = np.einsum("ij,ij->i", A, U, dtype=np.float64)
+            if problem.own_share != 1.0:
+                own = np.arange(len(y)), y
+                products -= (1.0 - problem.own_share) * A[own].astype(np.float64) * U[own]
+            cross += float(products @ weights)
+            changed += int(np.count_nonzero((here.before[rows] != U).any(axis=1)))
+        clock.row_work()
+        return KernelVertices(
+            conjugate_u=float(sums[ranking.B_U]),
+            u_sq=float(sums[ranking.U_SQ]),
+            alpha_u=cross,
+            active=int(sums[ranking.ACTIVE]),
+            changed=changed,
+            **clock.seconds(),
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SpreadVertices(KernelOperation[KernelAnswer]):
+    """Add K(own rows, rows of the change) times the change to the scores of vertices, part after part."""
+
+    change: Change
+    part: int
+
+    def answer_at(self, block: Block, here: KernelScores) -> KernelAnswer:
+        """Move the scores of the vertices of a block."""
+        if not here.mark == here.found == self.mark or here.parts < self.part:
+            return KernelAnswer(stale=block.stop - block.start)
+        if here.parts > self.part:
+            return KernelAnswer()
+        clock = Clock()
+        # Until the end they are of no vertices.
+        here.found = None
+        here.add(block, self.kernel, self.change, here.of_vertices, clock)
+        here.found, here.parts = self.mark, self.part + 1
+        return KernelAnswer(**clock.seconds())
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class VertexProducts(KernelAnswer):
+    """Sums of <u_i, s_i> and <u_i, t_i> with scores s_i and those of the vertices t_i."""
+
+    u_s: float = 0.0
+    u_t: float = 0.0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MixVertices(KernelOperation[VertexProducts]):
+    """Sum <u_i, s_i> and <u_i, t_i>, of scores of vertices that have so many `parts` of their change.
+
+    With a `step` A and the scores go so far towards the vertices and theirs instead, and the scores then bear
+    `after`.
+    """
+
+    parts: int
+    step: float | None = None
+    after: Mark | None = None
+
+    def answer_at(self, block: Block, here: KernelScores) -> VertexProducts:
+        """Return the sums over a block, or take its step."""
+        if self.after is not None and here.mark == self.after:
+            return VertexProducts()
+        if not _has_vertices(self, here, self.parts):
+            return VertexProducts(stale=block.stop - block.start)
+        clock = Clock()
+        if self.after is None or self.step is None:
+            u_s, u_t = self._products(block, here)
+            clock.row_work()
+            return VertexProducts(u_s=u_s, u_t=u_t, **clock.seconds())
+        with _changing(here, self.after):
+            S, U, T, duals = here.scores, here.vertices, here.of_vertices, block.duals.A
+            for _, start, stop in block.tiles.bounds():
+                rows = slice(start, stop)
+                S[rows] += self.step * (T[rows] - S[rows])
+                A = duals.read(start, stop)
+                duals.write(start, stop, A + np.asarray(self.step * (U[rows] - A), dtype=A.dtype))
+        clock.row_work()
+        return VertexProducts(**clock.seconds())
+
+    def _products(self, block: Block, here: KernelScores) -> tuple[float, float]:
+        u_s = u_t = 0.0
+        for _, start, stop in block.tiles.bounds():
+            rows = slice(start, stop)
+            U, (_, weights) = here.vertices[rows], block.tiles.labels_and_weights(rows)
+            u_s += float(np.einsum("ij,ij->i", U, here.scores[rows], dtype=np.float64) @ weights)
+            u_t += float(np.einsum("ij,ij->i", U, here.of_vertices[rows], dtype=np.float64) @ weights)
+        return u_s, u_t
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AtomProducts(KernelAnswer):
+    """lam n times the Gram matrix's new column (atoms + 1,), with what smoothing adds."""
+
+    products: Float64Array
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MultiplyAtoms(KernelOperation[AtomProducts]):
+    """Sum the products of new vertices, after so many `parts` of their change, with atoms of these names.
+
+    Where `anew`, A as it is becomes the one atom of the name first.
+    """
+
+    atoms: tuple[int, ...]
+    parts: int
+    anew: bool = False
+
+    def answer_at(self, block: Block, here: KernelScores) -> AtomProducts:
+        """Return the products of a block."""
+        stale = AtomProducts(stale=block.stop - block.start, products=np.zeros(len(self.atoms) + 1))
+        if not _has_vertices(self, here, self.parts):
+            return stale
+        clock = Clock()
+        if self.anew:
+            here.atoms.become(self.atoms[0], here.scores, block)
+        if here.atoms.lacks(self.atoms):
+            return stale
+        products = here.atoms.products(self.atoms, here.vertices, here.of_vertices, block)
+        clock.row_work()
+        return AtomProducts(products=products, **clock.seconds())
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReweighAtoms(KernelOperation[KernelAnswer]):
+    """Let the atoms be `kept`, mixtures of those that are there and the vertices as `newest`.
+
+    A and the scores become their mixture by `weights`, and bear `after`.
+    """
+
+    newest: int
+    parts: int
+    kept: tuple[tuple[int, tuple[tuple[int, float], ...]], ...]
+    weights: tuple[tuple[int, float], ...]
+    after: Mark
+
+    def answer_at(self, block: Block, here: KernelScores) -> KernelAnswer:
+        """Reweigh the atoms of a block."""
+        if here.mark == self.after:
+            return KernelAnswer()
+        mixed = {name for _, parts in self.kept for name, _ in parts}
+        if not _has_vertices(self, here, self.parts) or here.atoms.lacks(mixed - {self.newest}):
+            return KernelAnswer(stale=block.stop - block.start)
+        clock = Clock()
+        with _changing(here, self.after):
+            here.atoms.add(self.newest, here.vertices, here.of_vertices)
+            here.atoms.keep(self.kept)
+            here.atoms.weigh(self.weights, here.scores, block)
+        clock.row_work()
+        return KernelAnswer(**clock.seconds())
+
+
+def _has_vertices(operation: KernelOperation[K], here: KernelScores, parts: int) -> bool:
+    """Return whether scores and vertices bear the mark, with so many parts of the vertices' change."""
+    return here.mark == here.found == operation.mark and here.parts == parts
+
+
+def _sent(kernel: PairValues, tile: Tile, places: Int64Array) -> Rows:
+    """Return what other blocks need of rows: nothing but their numbers where these hold kernel values."""
+    if holds_values(kernel):
+        return np.empty((len(places), 0), dtype=np.float32)
+    X: Rows = tile.X[places]
+    return X if is_sparse(X) else np.ascontiguousarray(X)
