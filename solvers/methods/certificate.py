@@ -20,8 +20,9 @@ from topline.solvers.typing import Float64Array
 
 #: A gap below minus this share of the terms that it is the difference of is a mistake, not rounding.
 _ROUNDING = 1e-9
-#: A W that was found in a round is measured again where its P lies below that of the last by this share.
-_BETTER = 1e-9
+#: A W that was found in a round is measured again where its P lies below that of the last by this share, of
+#: products in float64 and in float32.
+_BETTER, _BETTER_32 = 1e-9, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +203,7 @@ def with_best_primal(
     if (
         found is not None
         and not np.array_equal(found, at)
-        and state.best.primal < (1.0 - _BETTER) * best.primal
+        and state.best.primal < (1.0 - (_BETTER if state.point.exact else _BETTER_32)) * best.primal
     ):
         other = measured(found)
         best = other if other.primal < best.primal else best
