@@ -3,8 +3,9 @@
 Numba keeps compiled functions beside the package, in NUMBA_CACHE_DIR, or in the user's folder of caches where
 the package cannot be written.  It takes one for current while the file that it was written in is unchanged,
 and does not look at the functions that were compiled into it: after an update an old one may go by another
-layout of its callee's arguments, which ends in wrong numbers.  Here the key is all that was compiled, callees
-and constants included, and neither the time nor the place of a file.
+layout of its callee's arguments, which ends in wrong numbers, or look for a module that is gone.  Here the
+key is all that was compiled, callees, their modules and constants included, and neither the time nor the
+place of a file.
 
 Processes that need the same function at the same time, as the workers of a job do, would all compile it: here
 one does, and the others wait for it and load it.
@@ -155,7 +156,9 @@ def digest_of(dispatcher: Any) -> str:
             continue
         seen.add(id(one))
         function = _function_of(one)
-        digest.update(_spelled((function.__qualname__, getattr(one, "targetoptions", None))).encode())
+        # What was kept names the modules of its callees, which an update may have moved.
+        where = function.__module__, function.__qualname__
+        digest.update(_spelled((*where, getattr(one, "targetoptions", None))).encode())
         _add_code(digest, function.__code__)
         for name, value in _names_used(function):
             if _function_of(value) is not None:

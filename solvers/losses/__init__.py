@@ -17,7 +17,7 @@ from topline.solvers.losses.base import (
     checked_weights,
     rank_form,
 )
-from topline.solvers.losses.entropy import Softmax, TopKEntropy
+from topline.solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
 from topline.solvers.losses.form import Family, LossForm
 from topline.solvers.losses.hinge import MaxHinge
 from topline.solvers.losses.label_sets import LabelSets
@@ -29,7 +29,6 @@ from topline.solvers.losses.registry import LOSSES, RANK_WEIGHTS, loss_from_dict
 from topline.solvers.losses.structured import StructuredHinge
 from topline.solvers.losses.topk import TopKHinge
 from topline.solvers.losses.topk_others import TopKOthersHinge
-from topline.solvers.losses.truncated_entropy import TruncatedTopKEntropy
 from topline.solvers.losses.usunier import UsunierHinge
 from topline.solvers.losses.weighted import WeightedTopKHinge, WeightedUsunierHinge
 

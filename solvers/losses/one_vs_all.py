@@ -1,4 +1,10 @@
-"""One binary problem a class."""
+"""One binary problem a class.
+
+Gradients of the logistic loss are found of many rows at once, in the precision of the scores; sums are in
+float64.  With t = -z s, z = 1 for an own class and -1 elsewhere, a class adds log(1 + exp(t)) = max(t, 0) +
+log(1 + e) to the loss and z a to u, with e = exp(-|t|) and a = 1 / (1 + e) where t > 0, else e / (1 + e).
+The entropy of a is log(1 + e) + |t| e / (1 + e).
+"""
 
 from __future__ import annotations
 
@@ -9,13 +15,20 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.errors import InvalidProblemError
+from topline.solvers.jit_cache import jit
 from topline.solvers.losses.base import rank_form
 from topline.solvers.losses.form import Family, Labels, LossForm
 from topline.solvers.losses.functions import column_function, conjugate_function
-from topline.solvers.losses.logistic_rows import logistic_rows
+from topline.solvers.losses.ranking import N_SUMS
+from topline.solvers.losses.rows import add_to_sums, is_finite
 from topline.solvers.projections.binary import binary_entropy, binary_hinge_column, binary_logistic_column
-from topline.solvers.projections.own_classes import minus_others
-from topline.solvers.typing import Float64Array, IntArray
+from topline.solvers.projections.exponentials import exp_of_row, log_of_one_and
+from topline.solvers.projections.own_classes import minus_others, own_class
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+#: Numbers of as many rows as have their exponentials taken together.
+_AT_ONCE = 512
+_ZERO = np.float64(0.0)
 
 
 @column_function
@@ -50,6 +63,113 @@ def _logistic_conjugate(alpha: Any, _y: Any, _: Any) -> Any:
 def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
     signs = np.where(form.own_rows(y), 1.0, -1.0)
     return np.asarray(signs * np.clip(signs * A, 0.0, 1.0))
+
+
+@jit
+def logistic_rows(
+    scores: FloatArray,
+    y: IntArray,
+    table: Float64Array,
+    weights: Float64Array,
+    U: FloatArray,
+    losses: Float64Array,
+    sums: Float64Array,
+) -> None:
+    """Write u = -grad Phi of the one-vs-all logistic loss to U (b, m), and add to the sums.
+
+    U may be `scores`.  `table` is that of the label sets, or empty.  Of scores that are no numbers Phi is NaN
+    and u is 0.  Where there are more sums, the next m are those of the losses of the classes.
+    """
+    n, m = scores.shape
+    shape = max(1, _AT_ONCE // m), m
+    t, sizes = np.empty(shape, U.dtype), np.empty(shape, U.dtype)
+    e, powers = np.empty(shape, U.dtype), np.empty(shape, U.dtype)
+    for start in range(0, n, len(t)):
+        rows = slice(start, min(start + len(t), n))
+        size = (rows.stop - rows.start) * m
+        _towards_loss(scores[rows], y[rows], table, t)
+        parts = t.ravel()[:size], e.ravel()[:size], sizes.ravel()[:size], powers.ravel()[:size]
+        _shares(*parts)
+        _write_back(e, sizes, powers, y[rows], table, weights[rows], U[rows], losses[rows], sums)
+
+
+@jit
+def _towards_loss(scores: FloatArray, y: IntArray, table: Float64Array, t: FloatArray) -> None:
+    """Write t = -z s."""
+    for i in range(scores.shape[0]):
+        for j in range(scores.shape[1]):
+            t[i, j] = scores[i, j]
+    _turn_own(t, y, table)
+
+
+@jit
+def _turn_own(rows: FloatArray, y: IntArray, table: Float64Array) -> None:
+    """Change the sign of the own classes of each row."""
+    if table.shape[0] == 0:
+        for i in range(len(y)):
+            rows[i, y[i]] = -rows[i, y[i]]
+        return
+    for i in range(len(y)):
+        place = 1
+        own = own_class(table, y[i], place)
+        while own >= 0:
+            rows[i, own] = -rows[i, own]
+            place += 1
+            own = own_class(table, y[i], place)
+
+
+@jit
+def _shares(t: FloatArray, a: FloatArray, loss: FloatArray, entropy: FloatArray) -> None:
+    """Write a, and what it adds to the loss and has of entropy, which of no number is none."""
+    one, zero = t.dtype.type(1.0), t.dtype.type(0.0)
+    for j in range(len(t)):
+        loss[j] = -abs(t[j])
+    exp_of_row(loss, a, entropy)
+    log_of_one_and(a, loss)
+    for j in range(len(t)):
+        share = one / (one + a[j])
+        lesser = a[j] * share
+        entropy[j] = loss[j] + abs(t[j]) * lesser
+        loss[j] += max(t[j], zero)
+        a[j] = share if t[j] > zero else lesser
+
+
+@jit(fastmath={"reassoc", "contract", "nsz"})
+def _write_back(
+    a: FloatArray,
+    loss: FloatArray,
+    entropy: FloatArray,
+    y: IntArray,
+    table: Float64Array,
+    weights: Float64Array,
+    U: FloatArray,
+    losses: Float64Array,
+    sums: Float64Array,
+) -> None:
+    """Write u = z a, and add to the sums."""
+    zero = a.dtype.type(0.0)
+    for i in range(U.shape[0]):
+        all_loss = zero
+        all_entropy = zero
+        all_square = zero
+        for j in range(U.shape[1]):
+            all_loss += loss[i, j]
+            all_entropy += entropy[i, j]
+            all_square += a[i, j] * a[i, j]
+            U[i, j] = -a[i, j]
+        row_loss, row_entropy, square = np.float64(all_loss), np.float64(all_entropy), np.float64(all_square)
+        numbers = is_finite(row_entropy)
+        if not numbers:
+            U[i, :] = zero
+            row_loss, row_entropy, square = np.float64(np.nan), _ZERO, _ZERO
+        if len(losses):
+            losses[i] = row_loss
+        add_to_sums(weights[i], row_loss, row_entropy, square, sums)
+        if len(sums) > N_SUMS:
+            for j in range(U.shape[1]):
+                # A row that is none of numbers has u = 0 in every class.
+                sums[N_SUMS + j] += weights[i] * (np.float64(loss[i, j]) if numbers else row_loss)
+    _turn_own(U, y, table)
 
 
 _HINGE = Family(

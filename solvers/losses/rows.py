@@ -14,7 +14,7 @@ import numpy as np
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.losses.form import Labels, LossForm
-from topline.solvers.losses.row_sums import add_to_sums
+from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
 from topline.solvers.projections.ordering import column_workspace, room
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -214,3 +214,18 @@ def change_of_conjugate(
         value -= conjugate(before, y, margins)
     value += conjugate(after, y, margins)
     return value
+
+
+@jit
+def add_to_sums(weight: float, loss: float, conjugate: float, square: float, sums: Float64Array) -> None:
+    """Add the loss, -Phi*(-u) and |u|^2 of a row to the sums, each times its weight."""
+    sums[LOSS] += weight * loss
+    sums[B_U] += weight * conjugate
+    sums[U_SQ] += weight * square
+    sums[ACTIVE] += square > 0.0
+
+
+@jit
+def is_finite(x: float) -> bool:
+    """Return whether x is a number, where arithmetic that may be reordered takes x - x for 0."""
+    return math.isfinite(x)

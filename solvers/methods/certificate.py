@@ -203,7 +203,7 @@ def with_best_primal(
     if (
         found is not None
         and not np.array_equal(found, at)
-        and state.best.primal < (1.0 - (_BETTER if state.point.exact else _BETTER_32)) * best.primal
+        and state.best.primal < (1.0 - (_BETTER if state.exact else _BETTER_32)) * best.primal
     ):
         other = measured(found)
         best = other if other.primal < best.primal else best

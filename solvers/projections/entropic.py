@@ -13,7 +13,10 @@ u largest, s = k / (k - u) times the sum of X over the others.  Both s and p fal
 of s + p = 1 in one dimension.  The thesis searches over the k possible u; here u follows from t in O(k).
 
 So the own class is one more class, with b_y = c, and no cap.  All is done for a whole row at once, in loops
-that become vector instructions, in float64 or in float32.
+that become vector instructions, in float64 or in float32: a step of Halley's method on log X takes one exp.
+
+w = W(e^z) solves w + log w = z.  It is needed without forming e^z, for z from far below zero, where w = e^z,
+to 1e9.
 """
 
 from __future__ import annotations
@@ -23,15 +26,18 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.projections.exponentials import (
-    entropic_start,
-    entropic_step,
-    entropic_weight,
-    exp_of_row,
-)
+from topline.solvers.projections.exponentials import LOWEST, LOWEST_32, exp_of_row, number_for
 from topline.solvers.projections.ordering import largest_values
 from topline.solvers.typing import Float64Array, FloatArray
 
+# Below this three terms of W(x) = x - x^2 + 3/2 x^3 - .. at x = e^z are exact in double precision.
+_SERIES_BELOW = -13.0
+# Below this W(e^z) = e^z: dividing it by c could only lose what exp(z - log c) still resolves.
+_EXPONENTIAL_BELOW = -37.0
+# log W(e^z) of z from -4 to 20 as a polynomial in (z - 8) / 12, with an error of at most 0.009.
+_FROM, _TO, _MIDDLE, _SCALE = -4.0, 20.0, 8.0, 1.0 / 12.0
+_S0, _S1, _S2, _S3, _S4 = 1.81873, 1.68798, -1.11282, 0.72035, -1.36145
+_S5, _S6, _S7, _S8 = 2.53931, -0.96451, -1.52077, 1.03633
 _EPS, _EPS_32 = (float(np.finfo(dtype).eps) for dtype in (np.float64, np.float32))
 _MAX_STEPS = 200
 #: Curvatures above it take float64: float32 resolves c x to c times its rounding.
@@ -238,3 +244,90 @@ def _tail(u: FloatArray, last: float, c: float, x: FloatArray) -> tuple[float, f
         tail += weight
         slope -= weight / (one + curvature * weight)
     return np.float64(tail), np.float64(slope)
+
+
+@jit
+def lambert_exp(z: float) -> float:
+    """Return W(e^z) for any finite z, with a relative error below 1e-14.
+
+    Two steps of Fritsch, Shafer and Crowley's iteration (order four) from a rough start (Lapin's thesis,
+    prop. 6.15, calls the function V).
+    """
+    if z > 1.0:
+        w = z - math.log(z)
+    elif z > -1.0:
+        # Taylor at z = 1, where W(e) = 1.
+        w = 1.0 + (z - 1.0) * (0.5 + (z - 1.0) * (0.0625 - (z - 1.0) * 0.0052083))
+    else:
+        e = math.exp(z)
+        w = e * (1.0 - e * (1.0 - 1.5 * e))
+        if z < _SERIES_BELOW:
+            return w
+    for _ in range(2):
+        r = (z - w) - math.log(w)
+        q = 2.0 * (1.0 + w) * (1.0 + w + r * (2.0 / 3.0))
+        w *= 1.0 + r / (1.0 + w) * (q - r) / (q - 2.0 * r)
+    return w
+
+
+@jit
+def entropic_weight(u: float, c: float, log_c: float) -> float:
+    """Return x > 0 with c x + log x = u; log_c = log c, and c = 0 gives exp(u)."""
+    if c == 0.0 or u + log_c < _EXPONENTIAL_BELOW:
+        return math.exp(u)
+    return lambert_exp(u + log_c) / c
+
+
+@jit(fastmath={"reassoc", "contract"})
+def entropic_start(u: FloatArray, t: float, log_c: float, logs: FloatArray) -> None:
+    """Write about log X, c X + log X = u - t, to logs (m,): to 0.02 of it."""
+    number = u.dtype.type
+    s0, s1, s2, s3, s4 = number(_S0), number(_S1), number(_S2), number(_S3), number(_S4)
+    s5, s6, s7, s8 = number(_S5), number(_S6), number(_S7), number(_S8)
+    level, log, least, middle, scale = (
+        number(t),
+        number(log_c),
+        number(_FROM),
+        number(_MIDDLE),
+        number(_SCALE),
+    )
+    for j in range(len(u)):
+        v = u[j] - level
+        z = ((v + log) - middle) * scale
+        low = s0 + z * (s1 + z * (s2 + z * (s3 + z * s4)))
+        near = low + z * z * z * z * z * (s5 + z * (s6 + z * (s7 + z * s8))) - log
+        logs[j] = near if v + log > least else v
+    if log_c - t > _TO:
+        for j in range(len(u)):
+            z = (u[j] - level) + log
+            if z > _TO:
+                logs[j] = math.log(z - math.log(z)) - log_c
+
+
+@jit(fastmath={"reassoc", "contract"})
+def entropic_step(
+    u: FloatArray, t: float, c: float, x: FloatArray, logs: FloatArray
+) -> tuple[float, float, float]:
+    """Take a step of Halley's method on v = log x, v + c e^v = u - t, from x and logs = log x, each (m,).
+
+    Returns sum x, its slope in t, and the sum of the squares of the steps; below exp(-708) x is 0, in
+    float32 below exp(-87).
+    """
+    number = u.dtype.type
+    zero, half, one = number(0.0), number(0.5), number(1.0)
+    level, curvature, lowest = number(t), number(c), number_for(x, LOWEST, LOWEST_32)
+    total = zero
+    slope = zero
+    moved = zero
+    for j in range(len(u)):
+        w = curvature * x[j]
+        flat = one / (one + w)
+        newton = (((u[j] - level) - logs[j]) - w) * flat
+        # In this order nothing overflows.
+        step = newton / (one + half * newton * (w * flat))
+        logs[j] += step
+        x[j] = x[j] * (one + step * (one + half * step)) if logs[j] > lowest else zero
+        total += x[j]
+        slope -= x[j] / (one + curvature * x[j])
+        moved += step * step
+    return np.float64(total), np.float64(slope), np.float64(moved)

@@ -1,12 +1,8 @@
-"""exp of a whole row, W(e^z), Lambert's function of the exponential, and the weights that it gives.
+"""exp and log of whole rows, in loops that the compiler can make vector instructions of.
 
-exp(x) = 2^n exp(r) with n = round(x / log 2) and |r| <= log(2) / 2, where the Taylor polynomial of degree 13
-is exact to rounding, in loops that the compiler can make vector instructions of: the C library's exp, called
-number by number, takes several times as long.
-
-w = W(e^z) solves w + log w = z.  Entropic projections need it, without forming e^z, for z from far below zero
-(w = e^z) to 1e9.  They need w of a whole row at once: a step of Halley's method on log w takes one exp, in
-the same loops.
+The C library's functions, called number by number, take several times as long.  exp(x) = 2^n exp(r) with n =
+round(x / log 2) and |r| <= log(2) / 2, where the Taylor polynomial of degree 13 is exact to rounding, and
+log x = 2 artanh((x - 1) / (x + 1)), whose series in odd powers needs few terms where x is near 1.
 """
 
 from __future__ import annotations
@@ -16,7 +12,7 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.typing import FloatArray
+from topline.solvers.typing import Float64Array, FloatArray
 
 _INVERSE_LOG_2 = 1.0 / math.log(2.0)
 # log 2 in two parts, the first with so few digits that n times it is exact; of float64, and of float32.
@@ -24,21 +20,18 @@ _LOG_2_HIGH, _LOG_2_HIGH_32 = 6.93147180369123816490e-01, 0.693359375
 _LOG_2_LOW, _LOG_2_LOW_32 = 1.90821492927058770002e-10, -2.12194440e-4
 # A number near 1.5 * 2^52 has a whole number in its last bits, and one near 1.5 * 2^23 in float32.
 _TO_WHOLE, _TO_WHOLE_32 = 6755399441055744.0, 12582912.0
-_LOWEST, _HIGHEST = -708.0, 709.0
-_LOWEST_32, _HIGHEST_32 = -87.0, 88.0
+LOWEST, _HIGHEST = -708.0, 709.0
+LOWEST_32, _HIGHEST_32 = -87.0, 88.0
 _TAYLOR = tuple(1.0 / math.factorial(i) for i in range(14))
 _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11, _C12, _C13 = _TAYLOR[2:]
 _F2, _F3, _F4, _F5, _F6, _F7 = (np.float32(value) for value in _TAYLOR[2:8])
-# Below this three terms of W(x) = x - x^2 + 3/2 x^3 - .. at x = e^z are exact in double precision.
-_SERIES_BELOW = -13.0
-# Below this W(e^z) = e^z: dividing it by c could only lose what exp(z - log c) still resolves.
-_EXPONENTIAL_BELOW = -37.0
-
-
-# log W(e^z) of z from -4 to 20 as a polynomial in (z - 8) / 12, with an error of at most 0.009.
-_FROM, _TO, _MIDDLE, _SCALE = -4.0, 20.0, 8.0, 1.0 / 12.0
-_S0, _S1, _S2, _S3, _S4 = 1.81873, 1.68798, -1.11282, 0.72035, -1.36145
-_S5, _S6, _S7, _S8 = 2.53931, -0.96451, -1.52077, 1.03633
+_LOG_2 = math.log(2.0)
+#: The bits of sqrt(1/2): above them, up to twice that number, lies what a number is scaled to.
+_ROOT = 0x3FE6A09E667F3BCD
+_SERIES = tuple(2.0 / (2 * i + 1) for i in range(18))
+_L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7, _L8, _L9, _L10 = _SERIES[:11]
+_L11, _L12, _L13, _L14, _L15, _L16, _L17 = _SERIES[11:]
+_G0, _G1, _G2, _G3, _G4, _G5, _G6, _G7 = (np.float32(value) for value in _SERIES[:8])
 
 
 @jit
@@ -48,9 +41,9 @@ def exp_of_row(x: FloatArray, out: FloatArray, powers: FloatArray) -> None:
     In float32 that is [-87, 88], and the polynomial is of degree 7.  `powers` (m,) is for work.
     """
     single = x.itemsize == 4
-    low, high = _number(x, _LOG_2_LOW, _LOG_2_LOW_32), _number(x, _LOG_2_HIGH, _LOG_2_HIGH_32)
-    lowest, highest = _number(x, _LOWEST, _LOWEST_32), _number(x, _HIGHEST, _HIGHEST_32)
-    to_whole, inverse = _number(x, _TO_WHOLE, _TO_WHOLE_32), x.dtype.type(_INVERSE_LOG_2)
+    low, high = number_for(x, _LOG_2_LOW, _LOG_2_LOW_32), number_for(x, _LOG_2_HIGH, _LOG_2_HIGH_32)
+    lowest, highest = number_for(x, LOWEST, LOWEST_32), number_for(x, _HIGHEST, _HIGHEST_32)
+    to_whole, inverse = number_for(x, _TO_WHOLE, _TO_WHOLE_32), x.dtype.type(_INVERSE_LOG_2)
     for j in range(len(x)):
         v = min(max(x[j], lowest), highest)
         whole = v * inverse + to_whole
@@ -72,7 +65,7 @@ def exp_of_row(x: FloatArray, out: FloatArray, powers: FloatArray) -> None:
 
 
 @jit
-def _number(x: FloatArray, double: float, single: float) -> float:
+def number_for(x: FloatArray, double: float, single: float) -> float:
     """Return the one of two numbers that belongs to the precision of x, in that precision."""
     return x.dtype.type(single if x.itemsize == 4 else double)  # type: ignore[return-value]
 
@@ -91,87 +84,49 @@ def _exp_near_0_single(r: float) -> float:
 
 
 @jit
-def lambert_exp(z: float) -> float:
-    """Return W(e^z) for any finite z, with a relative error below 1e-14.
-
-    Two steps of Fritsch, Shafer and Crowley's iteration (order four) from a rough start (Lapin's thesis,
-    prop. 6.15, calls the function V).
-    """
-    if z > 1.0:
-        w = z - math.log(z)
-    elif z > -1.0:
-        # Taylor at z = 1, where W(e) = 1.
-        w = 1.0 + (z - 1.0) * (0.5 + (z - 1.0) * (0.0625 - (z - 1.0) * 0.0052083))
-    else:
-        e = math.exp(z)
-        w = e * (1.0 - e * (1.0 - 1.5 * e))
-        if z < _SERIES_BELOW:
-            return w
-    for _ in range(2):
-        r = (z - w) - math.log(w)
-        q = 2.0 * (1.0 + w) * (1.0 + w + r * (2.0 / 3.0))
-        w *= 1.0 + r / (1.0 + w) * (q - r) / (q - 2.0 * r)
-    return w
+def log_of_row(x: Float64Array, out: Float64Array) -> None:
+    """Write log(x) of positive numbers that are not denormal to `out`, both (n,); x is overwritten."""
+    bits = x.view(np.int64)
+    for j in range(len(x)):
+        exponent = (bits[j] - _ROOT) >> 52
+        out[j] = exponent
+        bits[j] -= exponent << 52
+    for j in range(len(x)):
+        z = (x[j] - 1.0) / (x[j] + 1.0)
+        s = z * z
+        # s is at most 0.03, and what is left out 2e-18.
+        high = _L5 + s * (_L6 + s * (_L7 + s * (_L8 + s * (_L9 + s * _L10))))
+        out[j] = out[j] * _LOG_2 + z * (_L0 + s * (_L1 + s * (_L2 + s * (_L3 + s * (_L4 + s * high)))))
 
 
 @jit
-def entropic_weight(u: float, c: float, log_c: float) -> float:
-    """Return x > 0 with c x + log x = u; log_c = log c, and c = 0 gives exp(u)."""
-    if c == 0.0 or u + log_c < _EXPONENTIAL_BELOW:
-        return math.exp(u)
-    return lambert_exp(u + log_c) / c
+def minus_log_of_rest(x: Float64Array, out: Float64Array) -> None:
+    """Write -log(1 - x) for x from 0 to 1/2 to `out`, both (n,), to the last digits of a small x too."""
+    for j in range(len(x)):
+        out[j] = _twice_artanh(x[j] / (2.0 - x[j]))
 
 
-@jit(fastmath={"reassoc", "contract"})
-def entropic_start(u: FloatArray, t: float, log_c: float, logs: FloatArray) -> None:
-    """Write about log X, c X + log X = u - t, to logs (m,): to 0.02 of it."""
-    number = u.dtype.type
-    s0, s1, s2, s3, s4 = number(_S0), number(_S1), number(_S2), number(_S3), number(_S4)
-    s5, s6, s7, s8 = number(_S5), number(_S6), number(_S7), number(_S8)
-    level, log, least, middle, scale = (
-        number(t),
-        number(log_c),
-        number(_FROM),
-        number(_MIDDLE),
-        number(_SCALE),
-    )
-    for j in range(len(u)):
-        v = u[j] - level
-        z = ((v + log) - middle) * scale
-        low = s0 + z * (s1 + z * (s2 + z * (s3 + z * s4)))
-        near = low + z * z * z * z * z * (s5 + z * (s6 + z * (s7 + z * s8))) - log
-        logs[j] = near if v + log > least else v
-    if log_c - t > _TO:
-        for j in range(len(u)):
-            z = (u[j] - level) + log
-            if z > _TO:
-                logs[j] = math.log(z - math.log(z)) - log_c
+@jit
+def log_of_one_and(x: FloatArray, out: FloatArray) -> None:
+    """Write log(1 + x) for x from 0 to 1 to `out`, both (n,), to the last digits of a small x too."""
+    single, two = x.itemsize == 4, x.dtype.type(2.0)
+    for j in range(len(x)):
+        z = x[j] / (two + x[j])
+        out[j] = _twice_artanh_single(z) if single else _twice_artanh(z)
 
 
-@jit(fastmath={"reassoc", "contract"})
-def entropic_step(
-    u: FloatArray, t: float, c: float, x: FloatArray, logs: FloatArray
-) -> tuple[float, float, float]:
-    """Take a step of Halley's method on v = log x, v + c e^v = u - t, from x and logs = log x, each (m,).
+@jit
+def _twice_artanh(z: float) -> float:
+    """Return 2 artanh(z) for z from 0 to 1/3: z^2 is at most 1/9, and what is left out 2e-18."""
+    s = z * z
+    high = _L12 + s * (_L13 + s * (_L14 + s * (_L15 + s * (_L16 + s * _L17))))
+    middle = _L6 + s * (_L7 + s * (_L8 + s * (_L9 + s * (_L10 + s * (_L11 + s * high)))))
+    return z * (_L0 + s * (_L1 + s * (_L2 + s * (_L3 + s * (_L4 + s * (_L5 + s * middle))))))
 
-    Returns sum x, its slope in t, and the sum of the squares of the steps; below exp(-708) x is 0, in
-    float32 below exp(-87).
-    """
-    number = u.dtype.type
-    zero, half, one = number(0.0), number(0.5), number(1.0)
-    level, curvature, lowest = number(t), number(c), _number(x, _LOWEST, _LOWEST_32)
-    total = zero
-    slope = zero
-    moved = zero
-    for j in range(len(u)):
-        w = curvature * x[j]
-        flat = one / (one + w)
-        newton = (((u[j] - level) - logs[j]) - w) * flat
-        # In this order nothing overflows.
-        step = newton / (one + half * newton * (w * flat))
-        logs[j] += step
-        x[j] = x[j] * (one + step * (one + half * step)) if logs[j] > lowest else zero
-        total += x[j]
-        slope -= x[j] / (one + curvature * x[j])
-        moved += step * step
-    return np.float64(total), np.float64(slope), np.float64(moved)
+
+@jit
+def _twice_artanh_single(z: float) -> float:
+    """Return the same in float32, of which the terms that are left out are 1e-9."""
+    s = z * z
+    high = _G4 + s * (_G5 + s * (_G6 + s * _G7))
+    return z * (_G0 + s * (_G1 + s * (_G2 + s * (_G3 + s * high))))  # type: ignore[return-value]

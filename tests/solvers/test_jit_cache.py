@@ -84,6 +84,15 @@ def test_a_function_goes_with_those_that_were_compiled_into_it(
     assert run() == (300, 1, False)
 
 
+def test_a_function_that_has_moved_to_another_module_is_compiled_there(tmp_path: Path, run) -> None:
+    """What was kept would look for the module that is gone."""
+    write(tmp_path, factor=3, value=5)
+    assert run() == (30, 0, True)
+    (tmp_path / "functions" / "inner.py").rename(tmp_path / "functions" / "moved.py")
+    (tmp_path / "functions" / "outer.py").write_text(OUTER.replace("functions.inner", "functions.moved"))
+    assert run() == (30, 0, True)
+
+
 def test_a_package_that_cannot_be_written_has_its_functions_in_the_users_folder(
     tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from scipy.special import entr, expit
 
 from topline import LabelSets, OneVsAll
 from topline.solvers.losses import ranking
-from topline.solvers.losses.logistic_rows import logistic_rows
+from topline.solvers.losses.one_vs_all import logistic_rows
 
 #: Digits of either precision that a row keeps.
 ROUNDING = {np.float32: 2e-6, np.float64: 1e-14}

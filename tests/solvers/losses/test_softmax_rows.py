@@ -7,8 +7,8 @@ import pytest
 from scipy.special import logsumexp, softmax, xlogy
 
 from topline.solvers.losses import ranking
+from topline.solvers.losses.entropy import _NARROW, softmax_rows
 from topline.solvers.losses.form import NO_MARGINS
-from topline.solvers.losses.softmax_rows import _NARROW, softmax_rows
 
 #: Digits of either precision that a row keeps.
 ROUNDING = {np.float32: 2e-6, np.float64: 1e-14}

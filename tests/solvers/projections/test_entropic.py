@@ -9,8 +9,7 @@ from tests.reference.envelopes import entropy_losses, entropy_updates
 from tests.reference.qp import minimise_qp
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.projections import column_workspace
-from topline.solvers.projections.entropic import entropic_column
-from topline.solvers.projections.exponentials import entropic_weight, lambert_exp
+from topline.solvers.projections.entropic import entropic_column, entropic_weight, lambert_exp
 
 
 def update(q, y, c, k):

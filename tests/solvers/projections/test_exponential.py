@@ -5,12 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topline.solvers.projections.exponentials import (
-    entropic_start,
-    entropic_step,
-    entropic_weight,
-    exp_of_row,
-)
+from topline.solvers.projections.entropic import entropic_start, entropic_step, entropic_weight
+from topline.solvers.projections.exponentials import exp_of_row
 
 
 @pytest.mark.parametrize("m", [1, 2, 7, 1000])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topline.solvers.projections.logarithms import log_of_one_and, log_of_row, minus_log_of_rest
+from topline.solvers.projections.exponentials import log_of_one_and, log_of_row, minus_log_of_rest
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 1000])
