@@ -50,7 +50,8 @@ class BlockAtoms:
             rows = slice(start, stop)
             y, weights = block.tiles.labels_and_weights(rows)
             of_smoothing = U[rows].astype(np.float64) * problem.smoothing
-            of_smoothing[np.arange(len(y)), y] *= problem.own_share
+            if problem.own_share != 1.0:
+                of_smoothing[np.arange(len(y)), y] *= problem.own_share
             for place, name in enumerate(names):
                 atom = self._atoms[name]
                 with_scores = np.einsum("ij,ij->i", atom.scores[rows], U[rows], dtype=np.float64)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.reference.training_qp import optimum
-from tests.solvers.problems import M, loss_name, solved_on_blocks
+from tests.solvers.problems import M, loss_name, several_labels, solved_on_blocks
 from tests.solvers.run.test_kernel_blocks import LAM, RBF, Forgetful, K, N, X, Y, psd_root
-from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge, solve
+from topline import MaxHinge, MultilabelHinge, SerialExecutor, Softmax, Status, TopKHinge, solve
 from topline.solvers.errors import StateLostError
 from topline.solvers.methods import kernel_atoms
 from topline.solvers.run import ATOM_METHODS, ProblemSpec
@@ -90,3 +90,16 @@ def test_lost_dual_variables_cost_rounds_and_no_digit(at: int, says: bool) -> No
         result = on_blocks(MaxHinge())
     assert result.status is Status.SOLVED
     assert result.relative_gap <= 1e-2
+
+
+def test_label_sets_meet_the_optimum_of_the_linear_problem() -> None:
+    sets, codes = several_labels(Y)
+    with SerialExecutor(blocks=2) as executor:
+        ours = solve(
+            X, codes, MultilabelHinge(), LAM, method="fw_fully_corrective", kernel=RBF, tol=1e-2,
+            executor=executor, label_sets=sets,
+        )  # fmt: skip
+    best = solve(psd_root(K), codes, MultilabelHinge(), LAM, tol=1e-6, max_passes=5000, label_sets=sets)
+    assert ours.status is best.status is Status.SOLVED
+    assert ours.dual <= best.primal
+    assert best.dual <= ours.primal
