@@ -23,21 +23,21 @@ if TYPE_CHECKING:
         SolverError,
         UnsupportedCombinationError,
     )
-    from topline.solvers.estimators.cross_validation import TopKClassifierCV
     from topline.solvers.estimators.multilabel import MultilabelClassifier
-    from topline.solvers.estimators.path import RegularisationPath
+    from topline.solvers.estimators.path import RegularisationPath, TopKClassifierCV
     from topline.solvers.estimators.topk import TopKClassifier
     from topline.solvers.executors import SerialExecutor, ThreadExecutor
     from topline.solvers.kernels.combined import FeatureGroup, ProductKernel, SumKernel
     from topline.solvers.kernels.functions import (
         ChiSquaredKernel,
+        IntersectionKernel,
         Kernel,
+        LaplacianKernel,
         LinearKernel,
         PolynomialKernel,
         PrecomputedKernel,
         RBFKernel,
     )
-    from topline.solvers.kernels.histograms import IntersectionKernel, LaplacianKernel
     from topline.solvers.losses import (
         LOSSES,
         Loss,
@@ -59,8 +59,7 @@ if TYPE_CHECKING:
     from topline.solvers.losses.margins import ldam_margins, logit_adjusted_margins, tree_margins
     from topline.solvers.losses.rank_weights import exponential, flat, linear
     from topline.solvers.multitask.estimator import MultitaskClassifier
-    from topline.solvers.privileged.estimators import SVMPlusClassifier, WeightedSVC
-    from topline.solvers.privileged.learned_weights import LearnedWeightsSVC
+    from topline.solvers.privileged.estimators import LearnedWeightsSVC, SVMPlusClassifier, WeightedSVC
     from topline.solvers.run.api import solve
     from topline.solvers.run.mapped import solve_with_features
     from topline.solvers.run.path import regularisation_path
@@ -82,21 +81,21 @@ _NAMES_OF = {
         "SolverError",
         "UnsupportedCombinationError",
     ),
-    "topline.solvers.estimators.cross_validation": ("TopKClassifierCV",),
     "topline.solvers.estimators.multilabel": ("MultilabelClassifier",),
-    "topline.solvers.estimators.path": ("RegularisationPath",),
+    "topline.solvers.estimators.path": ("RegularisationPath", "TopKClassifierCV"),
     "topline.solvers.estimators.topk": ("TopKClassifier",),
     "topline.solvers.executors": ("SerialExecutor", "ThreadExecutor"),
     "topline.solvers.kernels.combined": ("FeatureGroup", "ProductKernel", "SumKernel"),
     "topline.solvers.kernels.functions": (
         "ChiSquaredKernel",
+        "IntersectionKernel",
         "Kernel",
+        "LaplacianKernel",
         "LinearKernel",
         "PolynomialKernel",
         "PrecomputedKernel",
         "RBFKernel",
     ),
-    "topline.solvers.kernels.histograms": ("IntersectionKernel", "LaplacianKernel"),
     "topline.solvers.losses": (
         "LOSSES",
         "Loss",
@@ -118,8 +117,7 @@ _NAMES_OF = {
     "topline.solvers.losses.margins": ("ldam_margins", "logit_adjusted_margins", "tree_margins"),
     "topline.solvers.losses.rank_weights": ("exponential", "flat", "linear"),
     "topline.solvers.multitask.estimator": ("MultitaskClassifier",),
-    "topline.solvers.privileged.estimators": ("SVMPlusClassifier", "WeightedSVC"),
-    "topline.solvers.privileged.learned_weights": ("LearnedWeightsSVC",),
+    "topline.solvers.privileged.estimators": ("LearnedWeightsSVC", "SVMPlusClassifier", "WeightedSVC"),
     "topline.solvers.run.api": ("solve",),
     "topline.solvers.run.mapped": ("solve_with_features",),
     "topline.solvers.run.path": ("regularisation_path",),

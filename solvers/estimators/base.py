@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 from sklearn.base import ClassifierMixin
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from topline.solvers.core.problem import HasGap
+from topline.solvers.core.inputs import positive_number
+from topline.solvers.core.problem import HasGap, SmoothingKind
 from topline.solvers.core.rows import is_sparse
+from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
-from topline.solvers.estimators.support import with_constant
+from topline.solvers.estimators.support import seed_of, shortfall, with_constant
 from topline.solvers.kernels import (
     ChiSquaredKernel,
     Gamma,
     Kernel,
     KernelExpansion,
+    KernelResult,
     LinearKernel,
     WithConstant,
     as_kernel,
@@ -27,6 +35,8 @@ from topline.solvers.kernels import (
     make_kernel,
 )
 from topline.solvers.kernels.low_rank import plain
+from topline.solvers.losses import LabelSets, Loss
+from topline.solvers.run import Callback, solve
 from topline.solvers.typing import Float64Array, IntArray
 
 #: How scikit-learn is to check rows: features stay in the precision and the layout in which they come.
@@ -35,15 +45,19 @@ ROWS: Final[dict[str, Any]] = {"accept_sparse": "csr", "dtype": [np.float64, np.
 KERNEL_ATTRIBUTES = ("kernel_", "support_", "dual_coef_", "_expansion")
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FittedModel:
-    """Kernel parameters and fitted attributes of an estimator; a nonlinear one has no `coef_`."""
+    """Kernel parameters and fitted attributes of an estimator; a nonlinear one has no `coef_`.
 
-    C: Any
-    kernel: str | Kernel | None
-    gamma: Gamma
-    degree: int | None
-    coef0: float | None
-    fit_intercept: bool = True
+    An estimator is the dataclass of its parameters, which are what scikit-learn asks its constructor for.
+    """
+
+    kernel: str | Kernel | None = None
+    gamma: Gamma = None
+    degree: int | None = None
+    coef0: float | None = None
+    # No parameter of those whose bias is not part of the weights.
+    fit_intercept = True
 
     def __getattr__(self, name: str) -> Any:
         expansion = self.__dict__.get("_expansion")
@@ -201,3 +215,51 @@ def _refuse_fractions(y: Any) -> None:
 def one_of_two(values: Float64Array) -> Float64Array:
     """Return columns of classes (rows, m); of two classes the second minus the first (rows, 1)."""
     return values if values.shape[1] > 2 else values[:, 1:] - values[:, :1]
+
+
+class Training(FittedModel):
+    """Training and its attributes, for an estimator with the parameters named here."""
+
+    C: float
+    method: str
+    tol: float
+    max_passes: int
+    random_state: Any
+    verbose: bool
+    callbacks: Sequence[Callback]
+    n_features_in_: int
+
+    def _train(
+        self,
+        X: Any,
+        labels: IntArray,
+        weights: Float64Array | None,
+        loss: Loss,
+        smoothing: float,
+        smoothing_kind: SmoothingKind = "moreau",
+        *,
+        label_sets: LabelSets | None = None,
+        options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> SolveResult:
+        """Solve for the rows of X (n, d); `options` are whatever else `solve` takes."""
+        rows, kernel = self._with_intercept(X)
+        return solve(
+            rows, labels, loss, 1.0 / (len(labels) * positive_number("C", self.C)), smoothing, self.method,
+            kernel, weights, self.tol, self.max_passes, seed_of(self.random_state),
+            callbacks=self.callbacks, verbose=self.verbose, smoothing_kind=smoothing_kind,
+            label_sets=label_sets, **options,
+        )  # fmt: skip
+
+    def _keep_result(self, result: SolveResult, *, two_as_one: bool = True) -> None:
+        """Set the fitted attributes; `two_as_one` keeps of two classes only the second less the first."""
+        self._refuse_overflow(result.status)
+        if result.status is not Status.SOLVED:
+            warnings.warn(shortfall(result, self.tol), ConvergenceWarning, stacklevel=3)
+        if isinstance(result, KernelResult):
+            self._keep_expansion(result.expansion, two_as_one=two_as_one)
+        else:
+            self._keep_weights(one_of_two(result.W) if two_as_one else result.W)
+        self._keep_certificate(result, result.passes)
+        self.status_ = result.status
+        self.method_, self.why_ = result.method, result.why
+        self.history_ = result.history

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum
 from numbers import Real
 from typing import Any, Self, cast
 
@@ -10,21 +12,145 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.model_selection import KFold
+from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.utils import Tags, check_consistent_length
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 
 from topline.solvers.core.state import SolveResult
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.base import ROWS, ScoringClassifier
+from topline.solvers.estimators.base import ROWS, ScoringClassifier, Training
 from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
-from topline.solvers.estimators.multilabel_targets import TargetForm, Targets, are_sets, in_form, indicator_of
 from topline.solvers.estimators.support import combined_weights, seed_of
-from topline.solvers.estimators.training import Training
-from topline.solvers.kernels import Kernel
-from topline.solvers.losses import Loss, checked_k, make_loss
+from topline.solvers.losses import LabelSets, Loss, checked_k, make_loss
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run import Callback
-from topline.solvers.typing import Float64Array
+from topline.solvers.typing import Float64Array, Int64Array
+
+
+class TargetForm(Enum):
+    """How labels come to an estimator, and leave it."""
+
+    INDICATOR = "indicator"
+    SETS = "sets"
+    SINGLE = "single"
+
+
+@dataclass(frozen=True, eq=False)
+class Targets:
+    """The labels of n examples.
+
+    Attributes
+    ----------
+    form : as what they came.
+    classes : (m,) labels in the order of the columns.
+    sets, codes : the label sets that occur, and their number for each example (n,).
+    """
+
+    form: TargetForm
+    classes: np.ndarray[Any, Any]
+    sets: LabelSets
+    codes: Int64Array
+
+    @classmethod
+    def of(cls, y: Any) -> Targets:
+        """Read y: an indicator matrix (n, m), n sets of labels, or n single labels.
+
+        Raises InvalidProblemError, a ValueError, for anything else.
+        """
+        if are_sets(y):
+            binarizer = MultiLabelBinarizer(sparse_output=True)
+            Y = binarizer.fit_transform(y)
+            return cls._several(TargetForm.SETS, binarizer.classes_, Y)
+        if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+            kind = type_of_target(y)
+            if kind != "multilabel-indicator":
+                raise InvalidProblemError(
+                    f"y is a matrix of the type {kind}; give 1 where an example has the label and 0 elsewhere"
+                )
+            return cls._several(TargetForm.INDICATOR, np.arange(np.shape(y)[1]), y)
+        labels = column_or_1d(y, warn=True)
+        check_classification_targets(labels)
+        classes, codes = np.unique(labels, return_inverse=True)
+        _refuse_one_label(classes)
+        everyone = np.arange(len(classes))
+        return cls(
+            TargetForm.SINGLE,
+            classes,
+            LabelSets(np.append(everyone, len(classes)), everyone, len(classes)),
+            codes,
+        )
+
+    @classmethod
+    def _several(cls, form: TargetForm, classes: np.ndarray[Any, Any], Y: Any) -> Targets:
+        _refuse_one_label(classes)
+        sets, codes = LabelSets.from_indicator(Y)
+        return cls(form, classes, sets, codes)
+
+    @property
+    def indicator(self) -> NDArray[np.bool_]:
+        """(n, m), True where an example has the label."""
+        return self.sets.indicator(self.codes)
+
+
+def are_sets(y: Any) -> bool:
+    """Return whether y is a sequence of sets of labels; lists of different lengths are refused.
+
+    Lists that all have one length could be sets or rows of an indicator, so they count as rows.
+    """
+    listed = isinstance(y, Sequence) or (isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1)
+    if not listed or not len(y):
+        return False
+    if all(isinstance(labels, set | frozenset) for labels in y):
+        return True
+    if all(isinstance(labels, list | tuple) for labels in y) and len({len(labels) for labels in y}) > 1:
+        raise InvalidProblemError(
+            "y is a sequence of lists of different lengths; give a set of labels per row, such as"
+            " [set(labels) for labels in y]"
+        )
+    return False
+
+
+def indicator_of(
+    y: Any, form: TargetForm, classes: np.ndarray[Any, Any]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return labels as an indicator (n, m), and which rows (n,) have only labels seen in the fit."""
+    if form is TargetForm.INDICATOR:
+        dense: Any = y.toarray() if hasattr(y, "toarray") else np.asarray(y)
+        if dense.ndim != 2 or dense.shape[1] != len(classes):
+            raise InvalidProblemError(
+                f"y has the shape {dense.shape}; give an indicator matrix with {len(classes)} columns"
+            )
+        return np.asarray(dense != 0), np.ones(len(dense), dtype=np.bool_)
+    if form is TargetForm.SINGLE:
+        rows = np.asarray(column_or_1d(y)[:, None] == classes)
+        return rows, np.asarray(rows.any(axis=1))
+    if not are_sets(y):
+        raise InvalidProblemError(
+            "y is not a sequence of sets, as it was in fit; give a set of labels per row"
+        )
+    place = {label: j for j, label in enumerate(classes.tolist())}
+    rows = np.zeros((len(y), len(classes)), dtype=np.bool_)
+    for i, labels in enumerate(y):
+        rows[i, [place[label] for label in labels if label in place]] = True
+    return rows, np.asarray(rows.sum(axis=1) == np.array([len(labels) for labels in y]))
+
+
+def in_form(predicted: NDArray[np.bool_], form: TargetForm, classes: np.ndarray[Any, Any]) -> Any:
+    """Return predicted labels (n, m): an indicator of 0 and 1, or a list of sets of labels, as in the fit."""
+    if form is TargetForm.INDICATOR:
+        return predicted.astype(np.int64)
+    return [set(classes[row].tolist()) for row in predicted]
+
+
+def _refuse_one_label(classes: np.ndarray[Any, Any]) -> None:
+    if len(classes) < 2:
+        raise InvalidProblemError(
+            f"every label is {classes[0]}, which is one class; give examples of at least two classes"
+            if len(classes)
+            else "no example has a label; give examples of at least two classes"
+        )
+
 
 #: The rule that predicts the same number of labels for every row.
 TOP_K = "top_k"
@@ -33,6 +159,7 @@ _SMOOTHING = 1.0
 
 
 # scikit-learn has no types.
+@dataclass(eq=False, repr=False)
 class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type: ignore[misc]
     """Classifier of examples with several labels each, with a duality gap that says how far training got.
 
@@ -104,44 +231,20 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
     True
     """
 
-    def __init__(
-        self,
-        loss: str | Loss = "multilabel_hinge",
-        C: float = 1.0,
-        smoothing: float | None = None,
-        method: str = DEFAULT_METHOD,
-        tol: float = 1e-3,
-        *,
-        max_passes: int = 1000,
-        fit_intercept: bool = True,
-        threshold: float | str = "f1_micro",
-        cv: int | None = 3,
-        k: int | None = None,
-        kernel: str | Kernel | None = None,
-        gamma: float | str | None = None,
-        degree: int | None = None,
-        coef0: float | None = None,
-        random_state: Any = 0,
-        verbose: bool = False,
-        callbacks: Sequence[Callback] = (),
-    ) -> None:
-        self.loss = loss
-        self.C = C
-        self.smoothing = smoothing
-        self.method = method
-        self.tol = tol
-        self.max_passes = max_passes
-        self.fit_intercept = fit_intercept
-        self.threshold = threshold
-        self.cv = cv
-        self.k = k
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callbacks = callbacks
+    loss: str | Loss = "multilabel_hinge"
+    C: float = 1.0
+    smoothing: float | None = None
+    method: str = DEFAULT_METHOD
+    tol: float = 1e-3
+    _: KW_ONLY
+    max_passes: int = 1000
+    fit_intercept: bool = True
+    threshold: float | str = "f1_micro"
+    cv: int | None = 3
+    k: int | None = None
+    random_state: Any = 0
+    verbose: bool = False
+    callbacks: Sequence[Callback] = ()
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, float32 or float64, and the labels of its rows.

@@ -1,18 +1,27 @@
-"""One classifier for each C, along the path of regularisation, with scikit-learn's words."""
+"""Classifiers along the path of C: one for each value, and the one that cross-validation chooses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
+from sklearn.metrics import check_scoring
+from sklearn.model_selection import check_cv
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.metaestimators import _safe_split
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from topline.solvers.core.inputs import positive_number
+from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.topk import TopKClassifier, fitted_path
+from topline.solvers.kernels import Kernel
+from topline.solvers.losses import Loss
+from topline.solvers.names import DEFAULT_METHOD
+from topline.solvers.run import Callback
 from topline.solvers.typing import Float64Array
 
 #: Decades that a number of values of C is spread over.
@@ -20,6 +29,7 @@ _LOW, _HIGH = -3, 2
 
 
 # scikit-learn has no types.
+@dataclass(eq=False, repr=False)
 class RegularisationPath(BaseEstimator):  # type: ignore[misc]
     """Fits of a classifier for many C, each from the dual variables of the smaller C before it.
 
@@ -55,9 +65,8 @@ class RegularisationPath(BaseEstimator):  # type: ignore[misc]
     True
     """
 
-    def __init__(self, estimator: TopKClassifier | None = None, Cs: Any = 6) -> None:
-        self.estimator = estimator
-        self.Cs = Cs
+    estimator: TopKClassifier | None = None
+    Cs: Any = 6
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d) and y (n,) for each C, from the smallest to the largest.
@@ -106,3 +115,144 @@ def checked_values(Cs: Any) -> Float64Array:
     if not values:
         raise InvalidProblemError("there is no C; give at least one")
     return np.array(values)
+
+
+#: What `scoring` calls the share of rows whose label is among `k_` guesses.
+TOP_K = "top_k"
+
+
+class TopKClassifierCV(TopKClassifier):
+    """`TopKClassifier` with the C that is best in cross-validation.
+
+    On each fold the values of C are trained from the smallest to the largest, each from the dual variables of
+    the one before and to the same certified gap; then the best C is trained on all rows.  Of equally good
+    values the smallest is taken.
+
+    Parameters
+    ----------
+    Cs : int or sequence of floats, default=6
+        The values of C; a number is that many from 1e-3 to 1e2, evenly spread on a logarithmic scale.
+    loss, k, smoothing, tol, smoothing_kind, max_passes, fit_intercept, weights, margins, class_weight,
+    kernel, gamma, degree, coef0, random_state, verbose, callbacks : as for `TopKClassifier`.
+    method : str, default="auto"
+        "auto", "lbfgs", or one that knows warm starts: "dual_ascent", "sdca" or "newton".
+    cv : int, splitter or iterable, default=5
+        As in scikit-learn: stratified folds, an object with `split`, or pairs of places of rows.
+    scoring : str or callable, default=None
+        What a fold is judged by: None is accuracy, "top_k" the share of rows whose label is among `k_`
+        guesses, else a name or a scorer of scikit-learn.
+
+    Attributes
+    ----------
+    C_ : float, the best C.
+    Cs_ : (p,) the values of C, ascending and each once.
+    scores_ : (folds, p), what each fit scored on the rows that its fold held out.
+    best_index_, best_score_ : int and float, the place of `C_` in `Cs_`, and its mean score.
+    passes_ : int, passes over the rows of a fold that cross-validation took.
+
+    Those of `TopKClassifier`, of the fit on all rows, are there too.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from topline import TopKClassifierCV
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = TopKClassifierCV(Cs=[0.01, 1.0], k=1, cv=3).fit(X, y)
+    >>> model.C_
+    1.0
+    >>> model.scores_.shape
+    (3, 2)
+    """
+
+    #: Folds have warm starts of their own, and the last fit starts afresh.
+    warm_start = False
+
+    def __init__(
+        self,
+        Cs: Any = 6,
+        loss: str | Loss = "topk_hinge",
+        k: int = 5,
+        smoothing: float = 0.0,
+        method: str = DEFAULT_METHOD,
+        tol: float = 1e-3,
+        *,
+        cv: Any = 5,
+        scoring: Any = None,
+        smoothing_kind: SmoothingKind = "moreau",
+        max_passes: int = 1000,
+        fit_intercept: bool = True,
+        weights: Any = None,
+        margins: Any = None,
+        class_weight: Any = None,
+        kernel: str | Kernel | None = None,
+        gamma: float | str | None = None,
+        degree: int | None = None,
+        coef0: float | None = None,
+        random_state: Any = 0,
+        verbose: bool = False,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.Cs = Cs
+        self.loss = loss
+        self.k = k
+        self.smoothing = smoothing
+        self.method = method
+        self.tol = tol
+        self.cv = cv
+        self.scoring = scoring
+        self.smoothing_kind = smoothing_kind
+        self.max_passes = max_passes
+        self.fit_intercept = fit_intercept
+        self.weights = weights
+        self.margins = margins
+        self.class_weight = class_weight
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.random_state = random_state
+        self.verbose = verbose
+        self.callbacks = callbacks
+
+    @property
+    def C(self) -> float:  # type: ignore[override]  # noqa: N802 - scikit-learn's word
+        """The C that was chosen."""
+        check_is_fitted(self, "C_")
+        return self.C_
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Choose C by cross-validation on X (n, d) and y (n,), and train on all rows with it.
+
+        `sample_weight` (n,) weighs examples in training; held-out rows count once.  Raises what
+        `TopKClassifier.fit` does, and InvalidProblemError for values of C that are not positive.
+        """
+        Cs = checked_values(self.Cs)
+        rows, classes, labels = self._examples(X, y)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(
+                sample_weight, rows, dtype=np.float64, ensure_non_negative=True
+            )
+        self.scores_, self.passes_ = self._cross_validated(rows, classes[labels], sample_weight, Cs)
+        means = self.scores_.mean(axis=0)
+        self.Cs_, self.best_index_ = Cs, int(np.argmax(means))
+        self.C_, self.best_score_ = float(Cs[self.best_index_]), float(means[self.best_index_])
+        return super().fit(X, y, sample_weight)
+
+    def _cross_validated(self, X: Any, y: Any, weights: Any, Cs: Float64Array) -> tuple[Float64Array, int]:
+        """Return the scores on held-out rows (folds, values of C), and the passes that it took."""
+        given = self.get_params(deep=False)
+        own = {name: given[name] for name in TopKClassifier().get_params(deep=False) if name in given}
+        template = TopKClassifier(**own)
+        score = _top_k if self.scoring == TOP_K else check_scoring(template, scoring=self.scoring)
+        scores, passes = [], 0
+        for train, test in check_cv(self.cv, y, classifier=True).split(X, y):
+            X_train, y_train = _safe_split(template, X, y, train)
+            X_test, y_test = _safe_split(template, X, y, test, train)
+            models = fitted_path(template, Cs, X_train, y_train, None if weights is None else weights[train])
+            scores.append([float(score(model, X_test, y_test)) for model in models])
+            passes += sum(model.n_iter_ for model in models)
+        return np.array(scores), passes
+
+
+def _top_k(model: TopKClassifier, X: Any, y: Any) -> float:
+    return model.top_k_score(X, y)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +19,7 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.state import SolveResult
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.estimators.base import ScoringClassifier
+from topline.solvers.estimators.base import ScoringClassifier, Training
 from topline.solvers.estimators.calibrated import CalibratedScores
 from topline.solvers.estimators.support import (
     Examples,
@@ -27,8 +28,6 @@ from topline.solvers.estimators.support import (
     combined_weights,
     seed_of,
 )
-from topline.solvers.estimators.training import Training
-from topline.solvers.kernels import Kernel
 from topline.solvers.losses import Loss, checked_k
 from topline.solvers.methods import method_named
 from topline.solvers.names import DEFAULT_METHOD
@@ -37,6 +36,7 @@ from topline.solvers.typing import Float64Array, IntArray
 
 
 # scikit-learn has no types.
+@dataclass(eq=False, repr=False)
 class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  # type: ignore[misc]
     """Classifier trained for top-k accuracy, with a duality gap that says how far training got.
 
@@ -135,50 +135,23 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
     True
     """
 
-    def __init__(
-        self,
-        loss: str | Loss = "topk_hinge",
-        k: int = 5,
-        C: float = 1.0,
-        smoothing: float = 0.0,
-        method: str = DEFAULT_METHOD,
-        tol: float = 1e-3,
-        *,
-        smoothing_kind: SmoothingKind = "moreau",
-        max_passes: int = 1000,
-        fit_intercept: bool = True,
-        weights: Any = None,
-        margins: Any = None,
-        warm_start: bool = False,
-        class_weight: Any = None,
-        kernel: str | Kernel | None = None,
-        gamma: float | str | None = None,
-        degree: int | None = None,
-        coef0: float | None = None,
-        random_state: Any = 0,
-        verbose: bool = False,
-        callbacks: Sequence[Callback] = (),
-    ) -> None:
-        self.loss = loss
-        self.k = k
-        self.C = C
-        self.smoothing = smoothing
-        self.method = method
-        self.tol = tol
-        self.smoothing_kind = smoothing_kind
-        self.max_passes = max_passes
-        self.fit_intercept = fit_intercept
-        self.weights = weights
-        self.margins = margins
-        self.warm_start = warm_start
-        self.class_weight = class_weight
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callbacks = callbacks
+    loss: str | Loss = "topk_hinge"
+    k: int = 5
+    C: float = 1.0
+    smoothing: float = 0.0
+    method: str = DEFAULT_METHOD
+    tol: float = 1e-3
+    _: KW_ONLY
+    smoothing_kind: SmoothingKind = "moreau"
+    max_passes: int = 1000
+    fit_intercept: bool = True
+    weights: Any = None
+    margins: Any = None
+    warm_start: bool = False
+    class_weight: Any = None
+    random_state: Any = 0
+    verbose: bool = False
+    callbacks: Sequence[Callback] = ()
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, float32 or float64, and y (n,), labels of two or more classes.

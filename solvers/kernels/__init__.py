@@ -9,14 +9,15 @@ from __future__ import annotations
 from topline.solvers.kernels.combined import FeatureGroup, ProductKernel, SumKernel
 from topline.solvers.kernels.functions import (
     ChiSquaredKernel,
+    IntersectionKernel,
     Kernel,
+    LaplacianKernel,
     LinearKernel,
     PolynomialKernel,
     PrecomputedKernel,
     RBFKernel,
 )
 from topline.solvers.kernels.gammas import Gamma
-from topline.solvers.kernels.histograms import IntersectionKernel, LaplacianKernel
 from topline.solvers.kernels.low_rank import KernelFeatures, factor, gram_matrix, in_memory, is_precomputed
 from topline.solvers.kernels.problem import (
     KernelExpansion,

@@ -12,11 +12,75 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from topline.solvers.core.rows import is_sparse
+from topline.solvers.core.rows import is_sparse, squared_norms
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.kernels.distances import is_exact_enough, squared_distances
 from topline.solvers.kernels.gammas import Gamma, checked_gamma, gamma_of, number_of, real_number
 from topline.solvers.typing import Float64Array, FloatArray
+
+#: Errors of an exponent through products that are looked at, in float64 and in float32, and how many
+#: roundings of |x|^2 + |y|^2 a squared distance is off by.
+_FINE, _COARSE, _ROUNDINGS = 1e-9, 1e-5, 8.0
+#: exp of minus more than this is 0 beside a diagonal of 1.
+_VANISHES = 50.0
+#: Differences that are formed at once, in numbers.
+_AT_ONCE = 1 << 22
+
+
+def squared_distances(X: Any, Y: Any, gamma: float, *, same: bool) -> Any:
+    """Return |x - y|^2 of the rows of X and Y, dense or CSR, in their precision.
+
+    Where exp(-gamma |x - y|^2) would not have nine digits from products, it is from differences: the rows of
+    a tile are then equal to themselves, and to rows of another tile, whatever gamma.  `same` says that X is
+    Y.
+    """
+    if not is_sparse(X) and not is_sparse(Y):
+        # Distances do not change with the origin, and about the mean less of them is rounded away.
+        centre = Y.mean(axis=0) if len(Y) else 0.0
+        X = X - centre
+        Y = X if same else Y - centre
+    products: Any = X @ Y.T
+    squares: FloatArray = np.ascontiguousarray(products.toarray() if is_sparse(products) else products)
+    squares *= -2.0
+    left = squared_norms(X)
+    right = left if same else squared_norms(Y)
+    squares += left[:, None].astype(squares.dtype)
+    squares += right.astype(squares.dtype)
+    np.maximum(squares, 0.0, out=squares)
+    if same:
+        np.fill_diagonal(squares, 0.0)
+    if gamma * _off_by(left, right, squares.dtype) > _FINE:
+        _by_differences(X, Y, gamma, left, right, squares)
+    return squares
+
+
+def is_exact_enough(X: Any, Y: Any, gamma: float) -> bool:
+    """Whether products of rows in float32 give five digits of exp(-gamma |x - y|^2) about their mean."""
+    if is_sparse(X) or is_sparse(Y):
+        return gamma * _off_by(squared_norms(X), squared_norms(Y), np.dtype(np.float32)) <= _COARSE
+    centre = Y.mean(axis=0) if len(Y) else 0.0
+    left, right = squared_norms(X - centre), squared_norms(Y - centre)
+    return gamma * _off_by(left, right, np.dtype(np.float32)) <= _COARSE
+
+
+def _off_by(left: Float64Array, right: Float64Array, dtype: Any) -> float:
+    """Return how far off products leave the largest squared distances."""
+    return _ROUNDINGS * float(np.finfo(dtype).eps) * float(left.max(initial=0.0) + right.max(initial=0.0))
+
+
+def _by_differences(
+    X: Any, Y: Any, gamma: float, left: Float64Array, right: Float64Array, squares: FloatArray
+) -> None:
+    """Replace the squared distances that matter and are rounded too much."""
+    unit = _ROUNDINGS * float(np.finfo(squares.dtype).eps)
+    step = max(1, _AT_ONCE // max(1, int(X.shape[1])))
+    for i in range(squares.shape[0]):
+        rounding = unit * (left[i] + right)
+        close = gamma * (squares[i] - rounding) < _VANISHES
+        places = np.flatnonzero(close & (gamma * rounding > _FINE))
+        for start in range(0, len(places), step):
+            chosen = places[start : start + step]
+            one = X[np.full(len(chosen), i)] if is_sparse(X) else X[i]
+            squares[i, chosen] = squared_norms(Y[chosen] - one)
 
 
 @runtime_checkable
@@ -268,3 +332,75 @@ def _products(X: Any, Y: Any) -> FloatArray:
 def _exp(values: Float64Array) -> Float64Array:
     np.exp(values, out=values)
     return values
+
+
+@dataclass(frozen=True)
+class LaplacianKernel(NamedKernel):
+    """k(x, y) = exp(-gamma sum_j |x_j - y_j|); `gamma` as for RBFKernel.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import LaplacianKernel
+    >>> LaplacianKernel(0.5).matrix(np.eye(2), np.eye(2)).round(4)
+    array([[1.    , 0.3679],
+           [0.3679, 1.    ]])
+    """
+
+    gamma: Gamma = None
+    name: ClassVar[str] = "laplacian"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gamma", checked_gamma(self.gamma, self.name))
+
+    def resolved(self, X: Any) -> Self:
+        """Take gamma from the training rows; their median distance is that of sums of |x_j - y_j|."""
+        return replace(self, gamma=gamma_of(self.gamma, X, power=1))
+
+    def matrix(self, X: Any, Y: Any) -> Float64Array:
+        """Return exp(-gamma |x - y|_1)."""
+        values = _distances(X, Y, self.name)
+        values *= -number_of(self.gamma, self.name)
+        return np.asarray(np.exp(values, out=values))
+
+
+@dataclass(frozen=True)
+class IntersectionKernel(NamedKernel):
+    """k(x, y) = sum_j min(x_j, y_j) of features >= 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import IntersectionKernel
+    >>> IntersectionKernel().matrix(np.array([[3.0, 1.0]]), np.array([[2.0, 2.0], [0.0, 5.0]]))
+    array([[3., 1.]])
+    """
+
+    name: ClassVar[str] = "intersection"
+
+    def matrix(self, X: Any, Y: Any) -> Float64Array:
+        """Return (|x|_1 + |y|_1 - |x - y|_1) / 2; negative or sparse features are refused."""
+        values = _distances(X, Y, self.name)
+        for rows in (X, Y):
+            if np.asarray(rows).size and float(np.min(rows)) < 0.0:
+                raise InvalidProblemError(
+                    f"Negative values in data, such as {float(np.min(rows)):g}, are not for the kernel"
+                    f" {self.name}; leave out what centres the features, or use another kernel"
+                )
+        totals = [np.asarray(rows, dtype=np.float64).sum(axis=1) for rows in (X, Y)]
+        return np.asarray(0.5 * (totals[0][:, None] + totals[1] - values))
+
+
+def _distances(X: Any, Y: Any, name: str) -> Float64Array:
+    """Return sum_j |x_j - y_j| of dense rows in float64."""
+    # The compiled sums are scikit-learn's, whose import would double the time of ours.
+    from sklearn.metrics.pairwise import manhattan_distances
+
+    if is_sparse(X) or is_sparse(Y):
+        raise UnsupportedCombinationError(
+            f"the kernel {name} takes no sparse features; give X.toarray() or use another kernel"
+        )
+    if min(X.shape[0], Y.shape[0]) == 0:
+        return np.zeros((X.shape[0], Y.shape[0]))
+    X, Y = (np.asarray(rows, dtype=np.float64) for rows in (X, Y))
+    return np.asarray(manhattan_distances(X, Y), dtype=np.float64)

@@ -11,14 +11,15 @@ from topline.solvers.errors import InvalidProblemError
 from topline.solvers.kernels.combined import FeatureGroup, ProductKernel, SumKernel
 from topline.solvers.kernels.functions import (
     ChiSquaredKernel,
+    IntersectionKernel,
     Kernel,
+    LaplacianKernel,
     LinearKernel,
     PolynomialKernel,
     PrecomputedKernel,
     RBFKernel,
 )
 from topline.solvers.kernels.gammas import Gamma
-from topline.solvers.kernels.histograms import IntersectionKernel, LaplacianKernel
 from topline.solvers.typing import Float64Array
 
 

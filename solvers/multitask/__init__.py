@@ -17,10 +17,16 @@ methods for regularized loss minimization", 2013.
 
 from __future__ import annotations
 
-from topline.solvers.multitask.alternation import Alternation, Shared
 from topline.solvers.multitask.ascent import TaskDuals, ascend
 from topline.solvers.multitask.shared import SharedProblem
-from topline.solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
+from topline.solvers.multitask.strategies import (
+    Alternation,
+    MultitaskResult,
+    Shared,
+    solve_multi,
+    solve_single,
+    solve_stacked,
+)
 from topline.solvers.multitask.trace_norm import TraceNormBounds, trace_norm_bounds
 
 __all__ = [

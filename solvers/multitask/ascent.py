@@ -24,7 +24,7 @@ import numpy as np
 from topline.solvers.core.problem import relative_gap
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.jit_cache import jit
-from topline.solvers.multitask.hinge import task_conjugates, task_losses
+from topline.solvers.multitask.shared import task_conjugates, task_losses
 from topline.solvers.typing import Float64Array, Int64Array
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -50,6 +51,7 @@ def _has_representation(model: Any) -> bool:
 
 
 # scikit-learn has no types.
+@dataclass(eq=False, repr=False)
 class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[misc]
     """One-vs-all support vector machines whose classes learn a representation together.
 
@@ -130,42 +132,20 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
     True
     """
 
-    def __init__(
-        self,
-        strategy: str = "multi",
-        C: float = 1.0,
-        C_tasks: float | None = None,
-        C_shared: float | None = None,
-        *,
-        smoothing: float = 0.0,
-        kernel: str | Kernel = "linear",
-        gamma: float | str | None = None,
-        degree: int | None = None,
-        coef0: float | None = None,
-        fit_intercept: bool = True,
-        tol: float = 1e-3,
-        max_passes: int = 1000,
-        max_alternations: int | None = None,
-        change_tol: float | None = None,
-        certify: bool | None = None,
-        random_state: Any = 0,
-    ) -> None:
-        self.strategy = strategy
-        self.C = C
-        self.C_tasks = C_tasks
-        self.C_shared = C_shared
-        self.smoothing = smoothing
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_passes = max_passes
-        self.max_alternations = max_alternations
-        self.change_tol = change_tol
-        self.certify = certify
-        self.random_state = random_state
+    strategy: str = "multi"
+    C: float = 1.0
+    C_tasks: float | None = None
+    C_shared: float | None = None
+    _: KW_ONLY
+    smoothing: float = 0.0
+    kernel: str | Kernel = "linear"
+    fit_intercept: bool = True
+    tol: float = 1e-3
+    max_passes: int = 1000
+    max_alternations: int | None = None
+    change_tol: float | None = None
+    certify: bool | None = None
+    random_state: Any = 0
 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on X (n, d), dense or sparse, float32 or float64, and y (n,), labels of two or more classes.

@@ -11,6 +11,8 @@ the best factors of V.  So F is bounded from below by a convex problem in V,
 and with as many factors as tasks both minima are the same.  Duals a of any of the subproblems, times a factor
 that makes the largest singular value of (1/(nT)) X^T A at most tau, are dual feasible here, and their value
 is a lower bound of F for every U and W.
+The smooth hinge phi_gamma(z) = max over 0 <= v <= 1 of v (1 - z) - gamma/2 v^2 is 0 for z >= 1,
+(1 - z)^2 / (2 gamma) for 1 - gamma <= z < 1 and 1 - z - gamma/2 below; gamma = 0 is the hinge (4.2.1).
 Source: N. Srebro, J. Rennie, T. Jaakkola, "Maximum-margin matrix factorization", 2004, lemma 1; the thesis
 has no such bound.
 """
@@ -23,8 +25,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from topline.solvers.core.problem import inner, squared_norm
-from topline.solvers.multitask.hinge import task_losses
 from topline.solvers.typing import Float64Array
+
+
+def smooth_hinge(margins: Float64Array, gamma: float) -> Float64Array:
+    """Return phi_gamma of each margin z = y s, in the shape of `margins`."""
+    slack = np.maximum(1.0 - margins, 0.0)
+    if gamma == 0.0:
+        return slack
+    v = np.minimum(slack / gamma, 1.0)
+    return np.asarray(v * (slack - 0.5 * gamma * v))
+
+
+def task_losses(signs: Float64Array, scores: Float64Array, gamma: float) -> Float64Array:
+    """Return the mean loss of each task, (T,); signs and scores are (T, n)."""
+    losses: Float64Array = smooth_hinge(signs * scores, gamma).mean(axis=1)
+    return losses
+
+
+def task_conjugates(signs: Float64Array, duals: Float64Array, gamma: float) -> Float64Array:
+    """Return the mean of y a - gamma/2 a^2 of each task, (T,): minus the conjugates at its duals a.
+
+    signs and duals are (T, n), with 0 <= y a <= 1.
+    """
+    values: Float64Array = (signs * duals - 0.5 * gamma * np.square(duals)).mean(axis=1)
+    return values
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topline.solvers.core.problem import relative_gap
-from topline.solvers.multitask.hinge import smooth_hinge
-from topline.solvers.multitask.shared import SharedProblem
+from topline.solvers.multitask.shared import SharedProblem, smooth_hinge
 from topline.solvers.typing import Float64Array
 
 #: What the hinge is smoothed by at first, and by what it falls from stage to stage.

@@ -7,10 +7,11 @@ duality gap at the limit of float64 by one interior point method (`interior_poin
 
 from __future__ import annotations
 
-from topline.solvers.privileged.margin_losses import MarginLoss, TwiceSmoothHinge
 from topline.solvers.privileged.svm_plus import SVMPlusResult, solve_svm_plus
 from topline.solvers.privileged.weight_learning import (
     LearnedWeights,
+    MarginLoss,
+    TwiceSmoothHinge,
     hypergradient,
     learn_weights,
     solve_lower,

@@ -20,7 +20,7 @@ from tests.reproduce.few_examples.privileged_trials import SearchGrid, Trial
 from tests.reproduce.formats import Examples
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits, run_all
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.privileged.learned_weights import stratified_split
+from topline.solvers.privileged.estimators import stratified_split
 from topline.solvers.typing import Float64Array
 
 _GRID = SearchGrid()

@@ -30,7 +30,7 @@ from topline import (
     solve,
 )
 from topline.solvers.average_top import Absolute, Hinge, minimise, minimise_with_kernel
-from topline.solvers.average_top.estimator_support import CollapsedWarning
+from topline.solvers.average_top.estimators import CollapsedWarning
 from topline.solvers.kernels import RBFKernel, WithConstant
 
 
@@ -42,7 +42,7 @@ from topline.solvers.kernels import RBFKernel, WithConstant
     ]
 )
 # Labels drawn at random contradict each other, and the scikit-learn checks draw many.
-@pytest.mark.filterwarnings("ignore::topline.solvers.average_top.estimator_support.CollapsedWarning")
+@pytest.mark.filterwarnings("ignore::topline.solvers.average_top.estimators.CollapsedWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learns_own_checks(estimator, check) -> None:
     check(estimator)
@@ -56,7 +56,7 @@ def test_scikit_learns_own_checks(estimator, check) -> None:
     ]
 )
 # Labels drawn at random contradict each other, and the scikit-learn checks draw many.
-@pytest.mark.filterwarnings("ignore::topline.solvers.average_top.estimator_support.CollapsedWarning")
+@pytest.mark.filterwarnings("ignore::topline.solvers.average_top.estimators.CollapsedWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_scikit_learns_own_checks_of_other_configurations(estimator, check) -> None:
     check(estimator)

@@ -605,7 +605,7 @@ def test_an_overflow_is_an_error_and_not_a_model(monkeypatch) -> None:
     def overflown(*args, **options):
         return replace(solve(*args, **options), status=Status.NONFINITE)
 
-    monkeypatch.setattr("topline.solvers.estimators.training.solve", overflown)
+    monkeypatch.setattr("topline.solvers.estimators.base.solve", overflown)
     model = TopKClassifier(C=0.5)
     with pytest.raises(NonFiniteError, match=r"overflowed with C = 0\.5; scale the features"):
         model.fit(X, Y)

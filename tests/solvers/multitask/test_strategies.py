@@ -22,7 +22,7 @@ from topline.solvers.multitask import (
     trace_norm_bounds,
 )
 from topline.solvers.multitask.ascent import visit_tasks
-from topline.solvers.multitask.hinge import smooth_hinge
+from topline.solvers.multitask.shared import smooth_hinge
 
 X, Y = examples()
 K = X @ X.T
