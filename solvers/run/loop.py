@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from topline.solvers.core.history_thinning import ThinnedHistory
-from topline.solvers.core.problem import Problem, relative_gap
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import Best, IterationRecord, SolverState
 from topline.solvers.core.stopping import FINEST_TOL, Status, StoppingCriteria, is_solved
 from topline.solvers.errors import DualsReplacedError
@@ -25,7 +25,7 @@ from topline.solvers.methods import Advance, FinalValues, Measurement, Method
 from topline.solvers.methods.base import no_step
 from topline.solvers.methods.certificate import as_measured
 from topline.solvers.operations import OperationRunner
-from topline.solvers.run.timers import Budget, RoundTimer, TrafficTimer
+from topline.solvers.run.timers import Pace, RoundTimer
 
 logger = logging.getLogger(__name__)
 
@@ -83,19 +83,10 @@ def iterate(
     """
     state = SolverState.start(problem) if state is None else state
     state = state.with_point(exact=state.point.exact or method.needs_float64(problem))
+    pace = Pace(executor, criteria, clock, state.seconds)
     loop = _Loop(
-        problem,
-        executor,
-        method,
-        criteria,
-        callbacks,
-        duals_kept,
-        of_duals,
-        certified,
-        clock,
-        state,
-        measured,
-    )
+        problem, executor, method, criteria, callbacks, duals_kept, of_duals, certified, pace, state, measured
+    )  # fmt: skip
     while True:
         try:
             run = loop.take_round()
@@ -127,7 +118,7 @@ class _Loop:
     duals_kept: bool
     of_duals: bool
     certified: bool
-    clock: Callable[[], float]
+    pace: Pace
     state: SolverState
     known: Measurement | None
     refuted: bool = False
@@ -135,21 +126,21 @@ class _Loop:
     history: ThinnedHistory[IterationRecord] = field(default_factory=ThinnedHistory)
 
     def __post_init__(self) -> None:
-        """Start the clocks."""
-        self.target, self.traffic_timer = self.criteria, TrafficTimer(self.executor)
-        self.began, self.seconds_before = self.clock(), self.state.seconds
+        """Aim at what is asked for."""
+        self.target = self.criteria
 
     def take_round(self) -> Run | None:
         """Take one round; return the run where it was the last."""
-        timer = RoundTimer(self.executor, self._budget)
+        timer = RoundTimer(self.executor, self.pace)
         measured = self._measured(timer)
         solved = self._looks_solved(measured)
         advance = self._advanced(measured, timer, solved=solved)
         claim = self._certified_claim(measured, advance) if advance.claims else None
+        record = timer.record(self.problem, measured, self._bounds(measured, claim), advance)
+        self.history.add(record)
         proven = claim is not None and self._meets_criteria(claim)
-        record = self._recorded(measured, advance, claim, timer)
-        status = None if proven else self._ending(record, advance, solved=solved)
-        self.state = self._next_state(measured, advance, claim, record, status, proven=proven)
+        status = Status.SOLVED if proven else self._ending(record, advance, solved=solved)
+        self.state = self._next_state(measured, advance, claim, record, status)
         goes_on = _go_on(self.callbacks, record, self.state)
         if claim is not None and proven:
             return Run(self.state, Status.SOLVED, claim, self.history.records(), True, None)
@@ -171,10 +162,10 @@ class _Loop:
         if math.isfinite(found.dual):
             best = best.with_dual(found.dual, found.dual_point)
         timer.passes = state.passes + found.passes
-        left = self._budget(timer.passes).passes
+        left = self.pace.left(timer.passes).passes
         return replace(found, before=replace(state, best=best), passes_left=left, tol=self.target.tol)
 
-    def _bounds(self, measured: Measurement) -> tuple[float, float]:
+    def _bounds(self, measured: Measurement, claim: FinalValues | None = None) -> tuple[float, float]:
         """Return the smallest P and the largest D so far, of which the run can give both points.
 
         Where blocks keep A it is as it is now.  What D exceeds P by is rounding of the rounds' products.
@@ -184,7 +175,8 @@ class _Loop:
             return measured.primal, measured.dual
         primal = measured.primal if self.of_duals else best.primal
         dual = measured.dual if self.duals_kept and self.method.follows_duals else best.dual
-        return primal, min(dual, primal) if math.isfinite(measured.dual) else measured.dual
+        dual = min(dual, primal) if math.isfinite(measured.dual) else measured.dual
+        return (primal, dual) if claim is None else (min(claim.primal, primal), max(claim.dual, dual))
 
     def _looks_solved(self, measured: Measurement) -> bool:
         """Return whether the measured point may be the answer, as far as the round's products tell."""
@@ -196,14 +188,13 @@ class _Loop:
 
     def _advanced(self, measured: Measurement, timer: RoundTimer, *, solved: bool) -> Advance:
         """Let the method advance, but from an answer, or where it has no budget for it."""
-        exhausted = self.method.advances_by_passes and self._budget(timer.passes).exhausted
-        if solved or exhausted:
+        if solved or (self.method.advances_by_passes and self.pace.left(timer.passes).exhausted):
             return no_step(measured)
         return self.method.advance(self.problem, timer.run, measured)
 
     def _certified_claim(self, measured: Measurement, advance: Advance) -> FinalValues | None:
         """Return what the next point is worth in float64; None where that is no number."""
-        state = self._stepped(measured.before, advance)
+        state = _stepped(measured.before, advance)
         if advance.dual_point is not None:
             # No other point is looked at, whatever its D.
             state = replace(state, best=Best(dual=0.0, dual_point=advance.dual_point))
@@ -213,13 +204,6 @@ class _Loop:
     def _meets_criteria(self, claim: FinalValues) -> bool:
         return claim.primal < self.start_primal and is_solved(claim.primal, claim.dual, self.criteria)
 
-    def _stepped(self, before: SolverState, advance: Advance) -> SolverState:
-        """Return the state after a step, in float64 once float32 has nothing more to give."""
-        begins = advance.spent and not before.point.exact
-        point = replace(advance.point, exact=True) if begins else advance.point
-        best = before.best.at_most() if begins else before.best
-        return replace(before, point=point, memory=advance.memory, best=best, left_behind=False)
-
     def _next_state(
         self,
         measured: Measurement,
@@ -227,37 +211,34 @@ class _Loop:
         claim: FinalValues | None,
         record: IterationRecord,
         status: Status | None,
-        *,
-        proven: bool,
     ) -> SolverState:
         """Return the state to continue from, or to end with; W is rebuilt from A from time to time."""
         before = replace(measured.before, passes=record.passes, seconds=record.seconds)
+        if claim is not None:
+            return self._with_claim(_stepped(before, advance), advance, claim, status)
         if status in _ENDS_AT_POINT:
             return before
-        state = self._stepped(before, advance)
-        if claim is not None:
-            return self._with_claim(state, advance, claim, proven=proven)
+        state = _stepped(before, advance)
         # What has drifted while A was float32 would otherwise be taken for the optimum.
-        if state.round % REBUILD_EVERY == 0 or state.point.exact != before.point.exact:
-            return self._rebuilt(state)
-        return state
+        due = state.round % REBUILD_EVERY == 0 or state.exact != before.exact
+        return self._rebuilt(state) if due else state
 
     def _with_claim(
-        self, state: SolverState, advance: Advance, claim: FinalValues, *, proven: bool
+        self, state: SolverState, advance: Advance, claim: FinalValues, status: Status | None
     ) -> SolverState:
-        """Return the state with a claim among the best; one that is not proven has cost a pass."""
+        """Return the state with a claim among the best; one that does not do has cost a pass."""
         best = state.best
         if advance.dual_point is not None:
             best = best.with_dual(claim.dual, advance.dual_point)
         if not self.of_duals:
             best = best.with_primal(claim.primal, claim.W)
-        passes = state.passes if proven else min(state.passes + 1, self.criteria.max_passes)
-        return replace(state, best=best, passes=passes)
+        cost = 0 if status is Status.SOLVED else 1
+        return replace(state, best=best, passes=min(state.passes + cost, self.criteria.max_passes))
 
     def _ending(self, record: IterationRecord, advance: Advance, *, solved: bool) -> Status | None:
         """Return why the run ends after this round, None to continue: all ends but an interruption."""
         bound = record.dual if record.stationarity is None else record.stationarity
-        budget = self._budget(record.passes)
+        budget = self.pace.left(record.passes)
         # A pass that measures and none that advances would bring nothing: the end measures anyway.
         fewest = 2 if self.method.advances_by_passes else 1
         if not all(math.isfinite(value) for value in (record.primal, bound, record.step)):
@@ -286,7 +267,7 @@ class _Loop:
         if confirmed is None:
             self._refute(final)
             return None
-        state = replace(self.state, seconds=self._seconds())
+        state = replace(self.state, seconds=self.pace.seconds())
         return Run(state, confirmed, final, self.history.records(), certified, self.known)
 
     def _refute(self, final: FinalValues) -> None:
@@ -318,48 +299,13 @@ class _Loop:
         self.known = None
         self.state = self._rebuilt(self.state.with_point(pending_step=None))
 
-    def _seconds(self) -> float:
-        """Return the seconds of solving so far, over all resumptions."""
-        return self.seconds_before + self.clock() - self.began
 
-    def _budget(self, passes: int) -> Budget:
-        """Return what is left after so many passes."""
-        limit = self.criteria.time_limit
-        seconds = None if limit is None else limit - (self.clock() - self.began)
-        return Budget(self.criteria.max_passes - passes, seconds)
-
-    def _recorded(
-        self, measured: Measurement, advance: Advance, claim: FinalValues | None, timer: RoundTimer
-    ) -> IterationRecord:
-        """Note the round in the history and return its record."""
-        primal, dual = self._bounds(measured)
-        if claim is not None:
-            primal, dual = min(claim.primal, primal), max(claim.dual, dual)
-        moved = self.traffic_timer.read()
-        record = IterationRecord(
-            round=measured.before.round,
-            passes=measured.before.passes + measured.passes + advance.passes,
-            seconds=self._seconds(),
-            primal=primal,
-            dual=dual,
-            gap=primal - dual,
-            relative_gap=relative_gap(primal - dual, primal),
-            gap_kind=measured.gap_kind,
-            step=advance.step,
-            active=advance.active / self.problem.n,
-            seconds_products=timer.products,
-            seconds_kernels=timer.per_row,
-            seconds_waiting=timer.waiting,
-            bytes_sent=moved.bytes_sent,
-            bytes_received=moved.bytes_received,
-            bytes_read=moved.bytes_read,
-            memory_bytes=moved.memory_bytes,
-            workers=timer.workers,
-            activity=moved.workers,
-            stationarity=measured.stationarity,
-        )
-        self.history.add(record)
-        return record
+def _stepped(before: SolverState, advance: Advance) -> SolverState:
+    """Return the state after a step, in float64 once float32 has nothing more to give."""
+    begins = advance.spent and not before.exact
+    point = replace(advance.point, exact=True) if begins else advance.point
+    best = before.best.at_most() if begins else before.best
+    return replace(before, point=point, memory=advance.memory, best=best, left_behind=False)
 
 
 def _confirmed(status: Status, final: FinalValues, criteria: StoppingCriteria) -> Status | None:
