@@ -9,10 +9,17 @@ from __future__ import annotations
 from topline.solvers.methods.auto import Choice, begun_by, change_of_method
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.certificate import FinalValues
-from topline.solvers.methods.memory import PLAIN, MethodMemory, method_memory
 from topline.solvers.methods.newton import Newton
 from topline.solvers.methods.quasi_newton import Lbfgs
-from topline.solvers.methods.registry import METHODS, MethodSpec, chosen_method, method_named
+from topline.solvers.methods.registry import (
+    METHODS,
+    PLAIN,
+    MethodMemory,
+    MethodSpec,
+    chosen_method,
+    method_memory,
+    method_named,
+)
 from topline.solvers.methods.sampled_step import SampledStep
 
 __all__ = [

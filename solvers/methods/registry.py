@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from topline.solvers.blocks import most_kept
 from topline.solvers.blocks.duals import whole_bytes
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource
@@ -225,3 +226,32 @@ def chosen_method(
         return spec, Choice(spec.name, "asked for")
     choice = choose(problem, kernel=kernel, rows=rows, weights=weights, begun=begun)
     return METHODS[choice.method], choice
+
+
+@dataclass(frozen=True)
+class MethodMemory:
+    """Memory of one method on one problem.
+
+    Attributes
+    ----------
+    arrays : of the shape of W, that the coordinator holds for it.
+    formed : numbers in the largest matrix that blocks sum for it.
+    kept : bytes that all blocks together can make use of between requests; they do with less.
+    """
+
+    arrays: int = 0
+    formed: int = 0
+    kept: int = 0
+
+
+#: What a method takes that steps along one direction.
+PLAIN = MethodMemory()
+
+
+def method_memory(spec: MethodSpec, problem: Problem, features: int) -> MethodMemory:
+    """Return what a method takes for a problem whose features take so many bytes in float32."""
+    formed = spec.formed(problem)
+    if not spec.second_order:
+        return MethodMemory(spec.arrays(problem), formed)
+    kept = most_kept(problem.n, problem.m, features, smooth=problem.form.smooth)
+    return MethodMemory(spec.arrays(problem), formed, kept)
