@@ -56,6 +56,11 @@ LOSS_RULES: Mapping[str, LossRule] = MappingProxyType(
     }
 )
 
+#: The loss where none is named, which serves top-1 and top-5 accuracy alike.
+DEFAULT_LOSS = "softmax"
+#: So many guesses count where nobody says how many, fewer where that were more than half of the classes.
+DEFAULT_K = 5
+
 METHOD_NAMES = (
     "auto",
     "dual_ascent",
@@ -73,3 +78,19 @@ METHOD_NAMES = (
 )
 #: The method where none is named.
 DEFAULT_METHOD = "auto"
+
+
+def default_k(m: int) -> int:
+    """Return how many guesses count among m classes where nobody says how many."""
+    return max(1, min(DEFAULT_K, m // 2))
+
+
+def k_note(loss: str, k: int | None, m: int) -> str | None:
+    """Return what a loss of k guesses among m classes trades away, None where k is no large share of them."""
+    if k is None or loss not in LOSS_RULES or not LOSS_RULES[loss].takes_k or not m < 2 * k <= 2 * m:
+        return None
+    return (
+        f"the loss {loss} with k = {k} of {m} classes gives up top-1 accuracy for a place among the first"
+        f" {k}, which chance alone reaches in {k / m:.0%}: use a k of {default_k(m)} or less, or the loss"
+        f" {DEFAULT_LOSS}"
+    )

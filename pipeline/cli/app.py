@@ -60,12 +60,12 @@ def _add(panel: str, handler: Handler, example: str, sections: str = "", **optio
 
 
 # fmt: off
-_add(STEPS, run.run, "run --images photos --store photos-store --k 5", "run extract train cluster evaluate",
+_add(STEPS, run.run, "run --images photos --store photos-store", "run search extract train cluster evaluate",
      hidden={"dataset", "resume", "certify"}, flow=True)
 _add(STEPS, ingest.extract, "extract --images photos --store photos-store --backbone hog", "extract cluster",
      flow=True)
 _add(STEPS, ingest.import_, "import --features embeddings.npy --labels labels.npy --store my-store", "import")
-_add(STEPS, train.train, "train --store topline-run --loss topk_hinge --k 5 --C 1.0", "train cluster",
+_add(STEPS, train.train, "train --store topline-run --auto", "search train cluster",
      flow=True)
 _add(STEPS, sweep.sweep, "sweep --store topline-run --C 1e-3:1e2:11 --k 1,5 --topk 5", "sweep cluster",
      flow=True)

@@ -140,7 +140,7 @@ def _log_to_stderr() -> None:
         logging.addLevelName(number, logging.getLevelName(number).lower())
     logging.basicConfig(level=level, handlers=[_ToStderr()], format="%(levelname)s: %(message)s")
     # What was found and chosen before the work begins is said as it is.
-    for name in ("topline.pipeline.ingest", "topline.pipeline.jobs"):
+    for name in ("topline.pipeline.ingest", "topline.pipeline.jobs", "topline.pipeline.sweep.choice"):
         logging.getLogger(name).setLevel(min(level, logging.INFO))
     for name in ("distributed", "tornado", "asyncio", "bokeh"):
         logging.getLogger(name).setLevel(logging.ERROR)

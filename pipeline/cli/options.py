@@ -23,8 +23,8 @@ KEYWORD = inspect.Parameter.KEYWORD_ONLY
 GENERAL = "General options"
 # What most people set, in a group before all others, in this order.
 COMMON = (
-    "images", "features", "labels", "store", "dataset", "backbone", "loss", "k", "C", "metric", "topk",
-    "top_k", "coverage", "output", "split", "tol", "resume", "workers",
+    "images", "features", "labels", "store", "dataset", "backbone", "goal", "auto", "loss", "k", "C",
+    "metric", "topk", "top_k", "coverage", "output", "split", "tol", "resume", "workers",
 )  # fmt: skip
 COMMON_GROUP = "Common options"
 
@@ -62,8 +62,9 @@ def flags(models: Iterable[type[BaseModel]], hidden: Collection[str]) -> list[in
         # What a class declares itself is what it is about; what it inherits comes after.
         names = sorted(model.model_fields, key=lambda name: name not in model.__annotations__)
         for name in names:
-            if name not in made and name not in hidden:
-                made[name] = _flag(name, model.model_fields[name], group)
+            field = model.model_fields[name]
+            if name not in made and name not in hidden and field.json_schema_extra is None:
+                made[name] = _flag(name, field, group)
     common = {name: place for place, name in enumerate(COMMON)}
     return sorted(made.values(), key=lambda flag: common.get(flag.name, len(common)))
 
@@ -77,7 +78,7 @@ def with_signature(function: Callable[..., Any], parameters: list[inspect.Parame
 
 
 def _flag(name: str, field: FieldInfo, group: str) -> inspect.Parameter:
-    word = name.replace("_", "-")
+    word = field.alias or name.replace("_", "-")
     kind = flag_type(field.annotation)
     spelling = f"--{word}/--no-{word}" if kind is bool else f"--{word}"
     default = _default(field)

@@ -13,6 +13,7 @@ from topline.pipeline.options import (
     ExtractConfig,
     JobOptions,
     RunConfig,
+    SearchConfig,
     TrainConfig,
 )
 
@@ -35,6 +36,7 @@ def run(call: Call) -> Outcome:
         report=options.report,
         training_sizes=options.training_sizes,
         extract=images,
+        search=call.config(SearchConfig),
         train=training,
         evaluate=call.config(EvaluateConfig),
     )

@@ -12,7 +12,7 @@ from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
 from topline.pipeline.cli.table import facts, following
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.options import ClusterConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, SearchConfig, TrainConfig
 from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
@@ -59,13 +59,20 @@ def train(
 ) -> Outcome:
     """Train a classifier on a stored dataset, publish and certify it.
 
-    --resume continues an interrupted run.  --without and --labels-from store a version of the dataset without
+    --auto searches loss, C and scaling before.  --resume continues an interrupted run.
+     --without and --labels-from store a version of the dataset without
     these rows, or with these labels, and train on it; with --from that takes few passes.
     """
     from topline.pipeline.training import already_solved
     from topline.pipeline.training import train as run_training
 
-    config = _edited(call.config(TrainConfig), from_model, without, labels_from)
+    config, search = call.config(TrainConfig), call.config(SearchConfig)
+    searches = bool(search.auto) and search.searches(config)
+    config = _edited(config, from_model, without, labels_from)
+    if searches:
+        from topline.pipeline.sweep import choose
+
+        config = choose(config, search, call.progress)
     done = already_solved(config)
     cluster = call.config(ClusterConfig)
     result: TrainResult = done or call.shown(
@@ -152,10 +159,13 @@ def _nothing_learnt(result: TrainResult) -> str:
 
 def training_facts(result: TrainResult) -> dict[str, str]:
     """Return the lines that are printed about a training run."""
+    from topline.pipeline.sweep.choice import in_words
+
     shown = {
         "model": result.model,
         "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}",
         "training": f"{result.status} after {how_many(result.passes, 'passes')}, {result.seconds:.1f} s",
+        **({} if result.chosen is None else {"chosen": in_words(result.chosen)}),
         "method": f"{result.method}: {result.why}",
         **(
             {}

@@ -9,15 +9,17 @@ from pathlib import Path
 from topline.pipeline.cluster import memory_limit
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.images import ImageListing
-from topline.pipeline.options import ClusterConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, SearchConfig, TrainConfig
 from topline.pipeline.readers import split_labels
 from topline.pipeline.training import check_options
 from topline.storage.models import load_model
 from topline.storage.stores.urls import join
 
 
-def check_of_images(train: TrainConfig, label_separator: str | None) -> Callable[[ImageListing], None]:
-    """Return the check of a listing: whether its images can be trained on with these options."""
+def check_of_images(
+    train: TrainConfig, label_separator: str | None, search: SearchConfig | None = None
+) -> Callable[[ImageListing], None]:
+    """Return the check of a listing: whether its images can be trained on, and searched."""
 
     def check(listing: ImageListing) -> None:
         good = [item for item in listing.items if item.label is not None and not item.error]
@@ -27,6 +29,8 @@ def check_of_images(train: TrainConfig, label_separator: str | None) -> Callable
         rows = sum(item.split in (None, "train") for item in good)
         if rows and labels:
             check_options(train, rows, len(labels), several=label_separator is not None)
+            if search is not None and label_separator is None and search.searches(train):
+                search.guesses(len(labels))
 
     return check
 

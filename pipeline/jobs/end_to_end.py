@@ -12,6 +12,7 @@ from topline.pipeline.images import write_digits
 from topline.pipeline.jobs.checks import check_of_images, check_places
 from topline.pipeline.jobs.steps import STEPS, Steps
 from topline.pipeline.options import ClusterConfig, RunConfig, TrainConfig
+from topline.pipeline.sweep import choose
 from topline.pipeline.training import TrainResult, runs_of, train
 from topline.storage.datasets import Dataset
 from topline.storage.models import list_models
@@ -83,13 +84,16 @@ def run(
     that they had stored stays.  `steps` are what it calls for each of them.
     """
     check_places(config.store, config.train, cluster, config.report)
+    config.search.searches(config.train)
     images = config.extract.images or str(write_digits(DEMO_IMAGES))
     wanted = config.extract.model_copy(update={"images": images, "store": config.store})
-    check = check_of_images(config.train, wanted.label_separator)
+    check = check_of_images(config.train, wanted.label_separator, config.search)
     extracted = steps.extract(wanted, cluster, progress, client, check=check)
     info = extracted.info
     store = open_store(config.store)
     choice = config.train.model_copy(update={"store": config.store, "dataset": info.id})
+    if info.label_sets is None and config.search.searches(config.train):
+        choice = choose(choice, config.search, progress)
     found = find_trained(choice, store, Dataset.open(store, info.id))
     trained = found or train(choice, cluster, progress, client, fit=steps.fit, certify=steps.certify)
     evaluation = None

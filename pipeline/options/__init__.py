@@ -25,6 +25,7 @@ from topline.pipeline.options.jobs import (
     RunConfig,
     refuse_label_sets,
 )
+from topline.pipeline.options.search import SearchConfig
 from topline.pipeline.options.sweep import Cell, KernelChoice, Rule, SweepConfig, Variant
 from topline.pipeline.options.train import (
     BLOCKS_AT_MOST,

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.ingest import ExtractConfig, ImportConfig, InspectConfig, PredictConfig
 from topline.pipeline.options.jobs import JobOptions, PromotionRule, PruneConfig, RetrainOptions
+from topline.pipeline.options.search import SearchConfig
 from topline.pipeline.options.sweep import SweepConfig
 from topline.pipeline.options.train import ClusterConfig, EvaluateConfig, TrainConfig
 
@@ -31,6 +32,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "predict": PredictConfig,
     "inspect": InspectConfig,
     "sweep": SweepConfig,
+    "search": SearchConfig,
     "promote": PromotionRule,
     "retrain": RetrainOptions,
     "prune": PruneConfig,
@@ -52,7 +54,7 @@ def load_sections(path: Path) -> dict[str, dict[str, Any]]:
             raise ConfigError(f"{path} has an unknown section [{section}]: {_near(section, SECTIONS)}")
         if not isinstance(values, dict):
             raise ConfigError(f"{path}: {section} must be a section, written as [{section}]")
-        known = SECTIONS[section].model_fields
+        known = {field.alias or name for name, field in SECTIONS[section].model_fields.items()}
         for key in values:
             if key not in known:
                 raise ConfigError(f"{path} has an unknown key {key} in [{section}]: {_near(key, known)}")
@@ -64,8 +66,9 @@ def build(model: type[Config], values: Mapping[str, Any], *, origin: str = "") -
 
     `origin` names where the values came from, for the sentence.
     """
+    spelled = {name: field.alias or name for name, field in model.model_fields.items()}
     try:
-        return model(**values)
+        return model(**{spelled.get(name, name): value for name, value in values.items()})
     except ValidationError as error:
         raise ConfigError(origin + "; ".join(_sentence(dict(part)) for part in error.errors())) from error
 

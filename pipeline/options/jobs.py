@@ -9,6 +9,7 @@ from pydantic import Field
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.ingest import ExtractConfig
+from topline.pipeline.options.search import SearchConfig
 from topline.pipeline.options.train import RUN_STORE, EvaluateConfig, NonEmpty, Options, TrainConfig
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class RunConfig(JobOptions):
     """
 
     extract: ExtractConfig = Field(default=ExtractConfig(), description="How images become features")
+    search: SearchConfig = Field(default=SearchConfig(), description="What is searched before it is trained")
     train: TrainConfig = Field(default=TrainConfig(), description="How the classifier is trained")
     evaluate: EvaluateConfig = Field(default=EvaluateConfig(), description="What is measured of it")
 

@@ -10,17 +10,15 @@ from topline.pipeline.options.margins import ClassFacts, make_margins
 from topline.pipeline.options.train import TrainConfig
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
 from topline.solvers.losses import Loss, make_loss
-from topline.solvers.names import LOSS_RULES
-
-DEFAULT_K = 5
+from topline.solvers.names import LOSS_RULES, default_k
 
 
 def resolved_k(config: TrainConfig, m: int) -> int | None:
-    """Return the k that was asked for, or the default one, which bends to a small m."""
+    """Return the k that was asked for, or the default one, which is no more than half of the classes."""
     rule = LOSS_RULES.get(config.loss)
     if config.k is not None or rule is None or not rule.takes_k or isinstance(config.weights, tuple):
         return config.k
-    return min(DEFAULT_K, m - 1 if rule.of_others else m)
+    return default_k(m)
 
 
 def chosen_loss(config: TrainConfig, m: int, facts: ClassFacts | None = None) -> Loss:

@@ -20,8 +20,9 @@ from topline.pipeline.options.train import (
     TrainConfig,
     TransformNames,
     Weights,
+    with_loss_of_k,
 )
-from topline.solvers.names import LOSS_RULES, LossRule
+from topline.solvers.names import DEFAULT_LOSS, LOSS_RULES, LossRule
 
 Rule = Literal["race", "certificate", "none"]
 GammaRule = Literal["scale", "auto", "median"]
@@ -106,7 +107,7 @@ class SweepConfig(Options):
         default=_costs("1e-3:1e2:11"),
         description="Costs to try: numbers, or LOW:HIGH:COUNT for COUNT values a constant factor apart",
     )
-    loss: tuple[NonEmpty, ...] = Field(default=("topk_hinge",), description="Losses to try")
+    loss: tuple[NonEmpty, ...] = Field(default=(DEFAULT_LOSS,), description="Losses to try")
     k: tuple[int, ...] = Field(default=(), description="k of the top-k losses to try (as for train)")
     smoothing: tuple[float, ...] = Field(default=(0.0,), description="Smoothings to try")
     topk: int | None = Field(
@@ -165,6 +166,11 @@ class SweepConfig(Options):
     seed: int = Field(default=0, ge=0, description="Seed of the random numbers")
     resume: NonEmpty | None = Field(default=None, description="Id of a stopped sweep to continue")
     train_best: bool = Field(default=False, description="Train the best cell on all training rows at the end")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_loss(cls, given: Any) -> Any:
+        return with_loss_of_k(given)
 
     @field_validator("C", mode="before")
     @classmethod

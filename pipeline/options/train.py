@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from topline.solvers.names import DEFAULT_METHOD, LOSS_RULES, METHOD_NAMES
+from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD, LOSS_RULES, METHOD_NAMES
 
 Weights = Literal["flat", "linear", "exponential"]
 
@@ -28,6 +28,13 @@ def _transform_names(value: Any) -> Any:
     return () if value == ["none"] else value
 
 
+def with_loss_of_k(given: Any) -> Any:
+    """Return options with the top-k hinge for their loss where they name a k and no loss."""
+    if isinstance(given, dict) and given.get("k") and "loss" not in given:
+        return {"loss": "topk_hinge", **given}
+    return given
+
+
 def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
@@ -46,7 +53,7 @@ KernelName = Literal["linear", "rbf", "polynomial", "chi2", "laplacian", "inters
 class Options(BaseModel):
     """Options that belong together: values never change, and a name that none of them has is refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 class TrainConfig(Options):
@@ -58,9 +65,13 @@ class TrainConfig(Options):
 
     store: NonEmpty = Field(default=DATA_STORE, description="Store that holds the dataset")
     dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
-    loss: NonEmpty = Field(default="topk_hinge", description=", ".join(LOSS_RULES))
+    loss: NonEmpty = Field(
+        default=DEFAULT_LOSS, description=", ".join(LOSS_RULES) + "; with k alone topk_hinge"
+    )
     k: int | None = Field(
-        default=None, ge=1, description="k of the top-k losses (5, or less if there are few classes)"
+        default=None,
+        ge=1,
+        description="k of the top-k losses (5, or half of the classes if they are few)",
     )
     weights: Weights | tuple[float, ...] | None = Field(
         default=None, description="Rank weights of the weighted losses: flat, linear, exponential or numbers"
@@ -128,15 +139,20 @@ class TrainConfig(Options):
     checkpoint_seconds: float = Field(
         default=2.0, gt=0.0, description="Seconds between checkpoints, more if saving is slow"
     )
+    chosen: dict[str, Any] | None = Field(
+        default=None,
+        description="What the search compared that chose loss, C and transforms",
+        json_schema_extra={"flag": False},
+    )
     certify: bool = Field(default=True, description="Recompute the gap from what was stored, after training")
 
     @model_validator(mode="before")
     @classmethod
-    def _kernel_values_stay(cls, given: Any) -> Any:
-        """Transform no kernel values unless that is asked for, which is refused."""
+    def _what_follows(cls, given: Any) -> Any:
+        """Transform no kernel values unless that is asked for, which is refused; k alone names its hinge."""
         if isinstance(given, dict) and given.get("kernel") == PRECOMPUTED:
-            return {"transforms": (), **given}
-        return given
+            given = {"transforms": (), **given}
+        return with_loss_of_k(given)
 
     @model_validator(mode="after")
     def _parameters_fit_the_loss(self) -> TrainConfig:
@@ -153,7 +169,9 @@ class TrainConfig(Options):
             raise ValueError(f"weights belong to the weighted losses, not to {self.loss}")
         rule = LOSS_RULES[self.loss]
         if self.k is not None and not (rule.takes_k or rule.optional_k):
-            raise ValueError(f"k belongs to the top-k losses, not to {self.loss}")
+            raise ValueError(
+                f"k belongs to the top-k losses, not to {self.loss}: name one, such as topk_hinge"
+            )
         parameters = (self.kernel_gamma, self.kernel_degree, self.kernel_coef0)
         if self.kernel is None and any(value is not None for value in parameters):
             raise ValueError("kernel_gamma, kernel_degree and kernel_coef0 belong to a kernel: name one")

@@ -6,5 +6,6 @@ Every answer is stored, so that a sweep that stopped continues where it was.
 
 from __future__ import annotations
 
+from topline.pipeline.sweep.choice import choose
 from topline.pipeline.sweep.result import SweepCell, SweepResult
 from topline.pipeline.sweep.search import sweep

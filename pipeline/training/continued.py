@@ -11,7 +11,7 @@ from topline.pipeline.options import TrainConfig
 from topline.storage.models import ModelRecord, load_model
 
 #: What a model's training does not hand on: where and how long it ran, and what it started from.
-_OWN = {"store", "dataset", "resume", "start_from", "checkpoint_seconds", "certify"}
+_OWN = {"store", "dataset", "resume", "start_from", "checkpoint_seconds", "certify", "chosen"}
 #: What says something of one loss, and is not handed on to another.
 _OF_LOSS = {"k", "weights", "margins", "smoothing", "smoothing_kind", "method"}
 

@@ -48,7 +48,7 @@ KERNEL_BLOCK_ROWS, KERNEL_BLOCKS = 1024, 64
 # What may differ between a run and its resumption: when to stop, and how often to save.
 MAY_CHANGE = frozenset(
     {"store", "resume", "tol", "max_passes", "time_limit", "checkpoint_seconds", "certify", "kernel_bytes"}
-    | {"start_from"}
+    | {"start_from", "chosen"}
 )
 
 Options = TypeVar("Options", bound=BaseModel)

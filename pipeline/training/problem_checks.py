@@ -136,7 +136,7 @@ def _check_label_kind(config: TrainConfig, loss: Loss, m: int, data: str, *, sev
         if form.needs_label_sets:
             raise ConfigError(
                 f"the loss {loss.name} is for rows with several labels, and {data} {_has(data)} one per row:"
-                " use another loss, such as topk_hinge, or import the labels as sets (of a table of images"
+                " use another loss, such as softmax, or import the labels as sets (of a table of images"
                 " with --label-separator)"
             )
         return

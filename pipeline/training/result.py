@@ -20,7 +20,8 @@ class TrainResult:
     count, None for the mean of all, and `collapsed` says that W = 0 is then within the tolerance of the best;
     `no_weights` says that W is 0.
     `notes` are sentences about how the run went, such as why fewer workers worked than were asked for, and
-    `method` and `why` say what solved it; of "auto" what that took.
+    `method` and `why` say what solved it; of "auto" what that took.  `chosen` is what a search before it
+    compared, None where there was none.
     """
 
     model: str
@@ -45,6 +46,7 @@ class TrainResult:
     notes: tuple[str, ...] = ()
     method: str = ""
     why: str = ""
+    chosen: Mapping[str, Any] | None = None
 
     @property
     def solved(self) -> bool:

@@ -39,6 +39,7 @@ from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.counts import how_many
 from topline.solvers.errors import NonFiniteError, StateLostError
 from topline.solvers.executors import Executor
+from topline.solvers.names import k_note
 from topline.solvers.run import RunOptions, Start, Task, compile_jit_functions, run_task, solve_on_blocks
 from topline.solvers.run.warm_start import AT_ZERO
 from topline.storage.cache import StoredKernel
@@ -85,8 +86,8 @@ def fit(
     plan = plan_training(config)
     layout = lay_out(plan, cluster or ClusterConfig(), client)
     refuse_memory(plan, layout.cluster, client)
-    said = scale_note(config, plan.rows)
-    notes = layout.notes if said is None else (said, *layout.notes)
+    said = k_note(plan.config.loss, plan.config.k, plan.m), scale_note(config, plan.rows)
+    notes = (*(note for note in said if note is not None), *layout.notes)
     for sentence in notes:
         logger.warning("%s", sentence)
     run = replace(begin_run(plan), notes=notes)
@@ -290,4 +291,5 @@ def _outcome(fitted: Fitted, certificate: Certificate | None) -> TrainResult:
         notes=fitted.run.notes,
         method=result.method,
         why=plan.why(result),
+        chosen=plan.config.chosen,
     )

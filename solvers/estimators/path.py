@@ -20,7 +20,7 @@ from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.topk import TopKClassifier, fitted_path
 from topline.solvers.kernels import Kernel
 from topline.solvers.losses import Loss
-from topline.solvers.names import DEFAULT_METHOD
+from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD
 from topline.solvers.run import Callback
 from topline.solvers.typing import Float64Array
 
@@ -170,8 +170,8 @@ class TopKClassifierCV(TopKClassifier):
     def __init__(
         self,
         Cs: Any = 6,
-        loss: str | Loss = "topk_hinge",
-        k: int = 5,
+        loss: str | Loss = DEFAULT_LOSS,
+        k: int | None = None,
         smoothing: float = 0.0,
         method: str = DEFAULT_METHOD,
         tol: float = 1e-3,

@@ -90,15 +90,10 @@ def with_constant(X: Any) -> Any:
     return extended
 
 
-def chosen_loss(loss: Any, k: int, m: int, weights: Any, margins: Any) -> Any:
-    """Return the loss that a name stands for, for m classes; a value is left to `solve` to check.
-
-    k is lowered to m - 1 where the loss looks at the other classes only.
-    """
+def chosen_loss(loss: Any, k: int, weights: Any, margins: Any) -> Any:
+    """Return the loss that a name stands for; a value is left to `solve` to check."""
     if isinstance(loss, str):
-        rule = LOSS_RULES.get(loss, LossRule())
-        k = min(k, m - 1) if rule.of_others else k
-        takes_k = rule.parameter == "k" or isinstance(weights, str)
+        takes_k = LOSS_RULES.get(loss, LossRule()).parameter == "k" or isinstance(weights, str)
         return make_loss(loss, k=k if takes_k else None, weights=weights, margins=margins)
     if weights is not None or margins is not None:
         raise InvalidProblemError(

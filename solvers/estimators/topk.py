@@ -7,6 +7,7 @@ does so when it is first asked for.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
@@ -30,7 +31,7 @@ from topline.solvers.estimators.support import (
 )
 from topline.solvers.losses import Loss, checked_k
 from topline.solvers.methods import method_named
-from topline.solvers.names import DEFAULT_METHOD
+from topline.solvers.names import DEFAULT_K, DEFAULT_LOSS, DEFAULT_METHOD, default_k, k_note
 from topline.solvers.run import Callback, PrintProgress, regularisation_path
 from topline.solvers.typing import Float64Array, IntArray
 
@@ -50,18 +51,19 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
 
     Parameters
     ----------
-    loss : str or Loss, default="topk_hinge"
-        "topk_hinge", "usunier_hinge", "max_hinge", "weighted_topk_hinge", "weighted_usunier_hinge",
-        "structured_hinge", "topk_others_hinge", "softmax", "topk_entropy", "one_vs_all_hinge",
+    loss : str or Loss, default="softmax"
+        "softmax", "max_hinge", "topk_hinge", "usunier_hinge", "weighted_topk_hinge",
+        "weighted_usunier_hinge", "structured_hinge", "topk_others_hinge", "topk_entropy", "one_vs_all_hinge",
         "one_vs_all_logistic", "truncated_topk_entropy" (with lbfgs only, and without a certificate), or one
         of the losses of this package as a value, such as ``TopKHinge(5)``.
-    k : int, default=5
+    k : int, default=None
         How many guesses count: k of the losses that have one (and of rank weights given by name), and the
-        default of `predict_top_k` and `top_k_score`.  With m < k classes it is m, for that many guesses
-        cannot be made: then the default works for any number of classes, and so does a search over k where
-        a fold misses a class.  `k_` says which k was used.  A loss given as a value is never altered.
+        default of `predict_top_k` and `top_k_score`; at most the number of classes.  None is 5 or, where
+        they are fewer than ten, half of the classes of a loss and all that are guessed; a UserWarning says
+        what a loss of more than half of them trades away.  `k_` says which k was used.
     C : float, default=1.0
-        Weight of the losses against the regulariser.
+        Weight of the losses against the regulariser, as in LogisticRegression and LinearSVC; with two
+        classes, which have weights each, softmax at C is LogisticRegression at 2 C.
     smoothing : float, default=0.0
         Gamma of the loss's envelope; 0 trains on the loss itself.
     smoothing_kind : "moreau" or "others", default="moreau"
@@ -110,7 +112,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
     classes_ : (m,) labels, sorted.
     coef_ : (m, d) float64; with two classes (1, d), the second class's weights minus the first's.
     intercept_ : (m,) float64, or (1,); zeros without fit_intercept.
-    k_ : int, min(k, m).
+    k_ : int, the k that was used.
     kernel_ : with a kernel, it with its parameters resolved; coef_ is there for "linear" only.
     support_, dual_coef_ : with a kernel, places of the training rows that count (s,), and their coefficients
         (m, s) or (1, s), of which scores are sums: dual_coef_ @ K(support, new) + intercept_.
@@ -135,8 +137,8 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
     True
     """
 
-    loss: str | Loss = "topk_hinge"
-    k: int = 5
+    loss: str | Loss = DEFAULT_LOSS
+    k: int | None = None
     C: float = 1.0
     smoothing: float = 0.0
     method: str = DEFAULT_METHOD
@@ -199,8 +201,17 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         weights = combined_weights(sample_weight, self.class_weight, classes, labels)
-        k = min(checked_k(self.k, type(self).__name__), len(classes))
-        loss = chosen_loss(self.loss, k, len(classes), self.weights, self.margins)
+        m = len(classes)
+        k = default_k(m) if self.k is None else checked_k(self.k, type(self).__name__)
+        if k > m:
+            raise InvalidProblemError(f"k is {k} and there are {m} classes in y; use a k of {m} or less")
+        loss = chosen_loss(self.loss, k, self.weights, self.margins)
+        counted = getattr(loss, "k", None)
+        note = k_note(getattr(loss, "name", ""), counted, m)
+        if note is not None:
+            warnings.warn(note, UserWarning, stacklevel=3)
+        if self.k is None:
+            k = counted or min(DEFAULT_K, m)
         return Examples(X, classes, labels, weights, loss, k)
 
     def _keep_fit(self, fit: Examples, result: SolveResult) -> None:

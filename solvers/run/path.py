@@ -72,13 +72,14 @@ def regularisation_path(
     results: dict[float, SolveResult] = {}
     last: SolveResult | None = None
     for C in sorted(set(values)):
-        start = {} if last is None else _start_from(last)
+        start = {} if last is None else start_from(last)
         last = solve(X, y, loss, 1.0 / (n * C), smoothing, method, keep_duals=keep_duals, **options, **start)
         results[C] = last if keep_duals else replace(last, A=None)
     return [results[C] for C in values]
 
 
-def _start_from(result: SolveResult) -> dict[str, Any]:
+def start_from(result: SolveResult) -> dict[str, Any]:
+    """Return what makes `solve` start from another solution of the same rows."""
     if result.method == "lbfgs" or (result.method == "newton" and result.problem.form.smooth):
         rows = result.state.recalled(LbfgsMemory).rows
         return {"state": replace(SolverState.at(result.W), memory=LbfgsMemory(rows=rows))}

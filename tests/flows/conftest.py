@@ -63,4 +63,4 @@ def store(tmp_path: Path) -> str:
 @pytest.fixture
 def training(store: str) -> TrainConfig:
     """A training run that takes a fraction of a second."""
-    return TrainConfig(store=store, tol=1e-2)
+    return TrainConfig(store=store, loss="topk_hinge", tol=1e-2)

@@ -28,7 +28,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--method", "lbfgs"], "the method lbfgs needs a smooth loss"),
+        (["--loss", "max_hinge", "--method", "lbfgs"], "the method lbfgs needs a smooth loss"),
         (["--method", "newtonn"], "there is no method named 'newtonn'"),
         (["--loss", "topk_hing"], "there is no loss named 'topk_hing'"),
         (["--loss", "softmax", "--smoothing", "0.1"], "the loss softmax is smooth as it is"),
@@ -46,6 +46,9 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--mean", "0,0,0"], "--mean is about a network that is not named"),
         (["--memory-limit", "much"], "memory limit 'much' is not a size"),
         (["--start-from", "m0007"], "there is no store"),
+        (["--auto", "--kernel", "rbf"], "leave out --kernel or --auto"),
+        (["--for", "top-0"], "--for 'top-0' is not usable: use top-1, another number of guesses"),
+        (["--for", "top-3"], "--for top-3 is always right of 3 classes: use a smaller number"),
         (["--report", f"{__file__}/report.html"], "report.html cannot be written: name a file in a folder"),
     ],
 )
@@ -75,7 +78,7 @@ def test_one_class_is_no_problem_to_train_on(tmp_path: Path, photos: Path) -> No
 def test_retraining_is_checked_too(tmp_path: Path, photos: Path) -> None:
     options: dict[str, Any] = {"store": str(tmp_path / "store"), "extract": ExtractConfig(images=str(photos))}
     with pytest.raises(ValueError, match="the method lbfgs needs a smooth loss"):
-        retrain(RetrainConfig(**options, train=TrainConfig(method="lbfgs")))
+        retrain(RetrainConfig(**options, train=TrainConfig(loss="max_hinge", method="lbfgs")))
     with pytest.raises(ConfigError, match="memory limit 'much'"):
         retrain(RetrainConfig(**options), ClusterConfig(memory_limit="much"))
 
@@ -88,7 +91,7 @@ def test_labels_of_a_table_are_split_before_they_are_counted(
     table.write_text("path,label\n" + "\n".join(rows), encoding="utf-8")
     images = ["--images", str(table), "--label-separator", ";", "--store", str(tmp_path / "store")]
     for flags, sentence in (
-        ([], "the images have rows with several labels, and the loss topk_hinge is for one per row"),
+        ([], "the images have rows with several labels, and the loss softmax is for one per row"),
         (["--loss", "multilabel_hinge", "--method", "lbfgs"], "the method lbfgs needs a smooth loss"),
         (["--loss", "multilabel_hinge", "--class-weight", "balanced"], "no class to be weighted by"),
     ):

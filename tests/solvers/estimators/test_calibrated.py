@@ -82,7 +82,9 @@ def test_a_row_has_the_same_set_alone_as_among_others(classes: int) -> None:
 
 
 def test_sets_by_rank_need_no_probabilities() -> None:
-    model = TopKClassifier(k=2).fit(X[TRAIN], Y[TRAIN]).conformalize(X[CALIBRATION], Y[CALIBRATION])
+    model = (
+        TopKClassifier("topk_hinge", k=2).fit(X[TRAIN], Y[TRAIN]).conformalize(X[CALIBRATION], Y[CALIBRATION])
+    )
     assert not hasattr(model, "predict_proba")
     assert model.predict_set(X[TEST]).any(axis=1).mean() > 0.8
     with pytest.raises(InvalidProblemError, match="sets by 'adaptive' need probabilities"):
@@ -90,7 +92,7 @@ def test_sets_by_rank_need_no_probabilities() -> None:
 
 
 def test_a_new_fit_forgets_what_was_calibrated() -> None:
-    model = TopKClassifier(k=2).fit(X[TRAIN], Y[TRAIN]).fit_probabilities(X[VAL], Y[VAL])
+    model = TopKClassifier("topk_hinge", k=2).fit(X[TRAIN], Y[TRAIN]).fit_probabilities(X[VAL], Y[VAL])
     model.conformalize(X[CALIBRATION], Y[CALIBRATION])
     assert model.fit_probabilities(X[VAL], Y[VAL]).calibration_.rows is None
     assert not hasattr(clone(model), "calibration_")

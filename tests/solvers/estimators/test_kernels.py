@@ -51,7 +51,7 @@ NEGATIVE = {"check_class_weight_classifiers": "gives every classifier negative f
         TopKClassifier(kernel="rbf"),
         TopKClassifier(kernel="rbf", gamma=0.5, loss="max_hinge", fit_intercept=False, warm_start=True),
         TopKClassifier(kernel="precomputed"),
-        TopKClassifier(kernel="linear", smoothing=0.5, k=2),
+        TopKClassifier(loss="topk_hinge", kernel="linear", smoothing=0.5, k=2),
         TopKClassifier(kernel="polynomial", coef0=1.0, loss="max_hinge"),
         TopKClassifier(kernel="chi2"),
     ],
@@ -67,7 +67,9 @@ def test_scikit_learns_own_checks(estimator, check) -> None:
 
 
 def fitted(**parameters):
-    return TopKClassifier(**{"k": 3, "tol": 1e-6, "C": C, "kernel": "rbf", **parameters}).fit(X, Y)
+    return TopKClassifier(
+        **{"loss": "topk_hinge", "k": 2, "tol": 1e-6, "C": C, "kernel": "rbf", **parameters}
+    ).fit(X, Y)
 
 
 # ---------------------------------------------------------------- the same as solve
@@ -78,7 +80,7 @@ def fitted(**parameters):
 def test_it_is_solve_with_lam_from_C(fit_intercept, smoothing) -> None:
     model = fitted(gamma=0.3, smoothing=smoothing, fit_intercept=fit_intercept)
     kernel = WithConstant(RBFKernel(0.3)) if fit_intercept else RBFKernel(0.3)
-    result = solve(X, Y, TopKHinge(3), LAM, smoothing, tol=1e-6, kernel=kernel)
+    result = solve(X, Y, TopKHinge(2), LAM, smoothing, tol=1e-6, kernel=kernel)
     np.testing.assert_array_equal(model.decision_function(NEW), result.decision_function(NEW))
     assert (model.primal_, model.dual_, model.dual_gap_) == (result.primal, result.dual, result.gap)
     assert model.status_ is Status.SOLVED
@@ -103,7 +105,7 @@ def test_the_linear_kernel_is_the_linear_classifier(fit_intercept, form) -> None
 
 
 def test_a_precomputed_matrix_is_the_named_kernel() -> None:
-    named, given = fitted(gamma=0.3), TopKClassifier(k=3, tol=1e-6, C=C, kernel="precomputed")
+    named, given = fitted(gamma=0.3), TopKClassifier("topk_hinge", k=2, tol=1e-6, C=C, kernel="precomputed")
     given.fit(rbf_kernel(X, gamma=0.3), Y)
     assert given.n_features_in_ == len(X)
     assert given.primal_ == pytest.approx(named.primal_, rel=1e-6)
@@ -118,11 +120,17 @@ def test_weights_of_examples_and_classes_count(kernel) -> None:
     rows = X if kernel == "rbf" else rbf_kernel(X, gamma=0.3)
     weights = np.random.default_rng(0).uniform(0.1, 2.0, len(Y))
     model = TopKClassifier(
-        k=3, C=C, kernel=kernel, gamma=0.3 if kernel == "rbf" else None, class_weight={2: 3.0}, tol=1e-6
+        "topk_hinge",
+        k=2,
+        C=C,
+        kernel=kernel,
+        gamma=0.3 if kernel == "rbf" else None,
+        class_weight={2: 3.0},
+        tol=1e-6,
     ).fit(rows, Y, sample_weight=weights)
     total = weights * np.where(Y == 2, 3.0, 1.0)
     result = solve(
-        X, Y, TopKHinge(3), LAM, sample_weight=total, kernel=WithConstant(RBFKernel(0.3)), tol=1e-6
+        X, Y, TopKHinge(2), LAM, sample_weight=total, kernel=WithConstant(RBFKernel(0.3)), tol=1e-6
     )
     assert model.primal_ == pytest.approx(result.primal, rel=2e-6)
     assert model.dual_ <= result.primal * (1 + 1e-12)

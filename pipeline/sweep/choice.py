@@ -1,0 +1,187 @@
+"""The small search before a training: `topline.solvers.run.search` on the training rows of a dataset.
+
+What it compared goes into the options of the training under `chosen`, and with them into the model, whose
+report shows it; a model of the same options and data that was searched for once is found there again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.options import SearchConfig, TrainConfig
+from topline.pipeline.options.problem import chosen_loss
+from topline.pipeline.progress import Progress, advance, begin
+from topline.pipeline.rows import TrainingRows
+from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds
+from topline.solvers.losses import Loss, MaxHinge, Softmax, TopKHinge
+from topline.solvers.run.search import FITS, Found, Goal, Part, Search, Trial
+from topline.storage.datasets import Dataset
+from topline.storage.models import list_models
+from topline.storage.stores import open_store
+
+logger = logging.getLogger(__name__)
+
+#: Rows that are searched on at most, and the bytes of their features.
+MOST_ROWS, MOST_BYTES = 50_000, 1 << 28
+FOLDS = 5
+#: What imported columns are tried with besides the default; the other of the two is for images alone.
+SCALINGS = (("standardize", "bias"),)
+#: The smoothing of the smooth hinge that is tried.
+SMOOTHED = 1.0
+#: Of a time limit the search may take this share.
+SHARE = 0.5
+#: Decides nothing about what is best.
+_BESIDE = {
+    "store",
+    "chosen",
+    "time_limit",
+    "certify",
+    "checkpoint_seconds",
+    "keep_duals",
+    "max_passes",
+    "blocks",
+}
+
+
+def choose(config: TrainConfig, search: SearchConfig, progress: Progress | None = None) -> TrainConfig:
+    """Return the options with the loss, C and transforms that do best, as far as `config` leaves them open.
+
+    Raises `InputError` or `ConfigError` for data that nothing can be compared on.
+    """
+    dataset = Dataset.open(open_store(config.store), config.dataset)
+    asked = _asked(config, search, dataset)
+    known = _known(dataset, asked)
+    if known is not None:
+        return _with(config, known)
+    task = _Task(config, search, dataset)
+    logger.info("%s", task.said_before())
+    began = time.monotonic()
+    found = task.find(progress)
+    forget_folds()
+    chosen = {**asked, **task.record(found), "seconds": time.monotonic() - began}
+    logger.info("%s", in_words(chosen))
+    return _with(config, chosen)
+
+
+class _Task:
+    """A search on the training rows of a dataset."""
+
+    def __init__(self, config: TrainConfig, search: SearchConfig, dataset: Dataset) -> None:
+        info, rows = dataset.info, TrainingRows(dataset, "train")
+        if info.label_sets is not None:
+            raise ConfigError(
+                f"dataset {info.id} has several labels a row, for which --auto compares nothing: leave it out"
+            )
+        self.config, self._dataset, self._n = config, dataset, len(rows)
+        if self._n < 2 * FOLDS:
+            raise InputError(
+                f"dataset {info.id} has {self._n} training rows, too few to search on: leave --auto out"
+            )
+        self.goal = Goal(search.guesses(info.m), search.goal == "macro")
+        open_scaling = "transforms" not in config.model_fields_set and info.features.get("kind") == "imported"
+        self._scalings = [config.transforms, *(SCALINGS if open_scaling and info.layout == "dense" else ())]
+        self._sample = min(Search.rows(self._n, info.d, info.m), MOST_ROWS, MOST_BYTES // (4 * info.d))
+
+    @property
+    def _trials(self) -> list[Trial]:
+        m = self._dataset.info.m
+        losses: list[tuple[Loss, float]] = [(Softmax(), 0.0), (MaxHinge(), 0.0), (MaxHinge(), SMOOTHED)]
+        if self.goal.k > 1 and 2 * self.goal.k <= m:
+            losses.append((TopKHinge(self.goal.k), 0.0))
+        if {"loss", "k"} & self.config.model_fields_set:
+            losses = [(chosen_loss(self.config, m), 0.0)]
+        return [Trial(",".join(names), *loss) for loss in losses for names in self._scalings]
+
+    def said_before(self) -> str:
+        """Return what is searched and what that costs at most."""
+        names = ", ".join(dict.fromkeys(_loss_in_words(trial) for trial in self._trials))
+        C = f"C {self.config.C:g}" if "C" in self.config.model_fields_set else "C"
+        scalings = " or ".join(",".join(names) for names in self._scalings)
+        return (
+            f"searching {names}, {C} and transforms {scalings} on {self._sample:,} of {self._n:,} training"
+            f" rows, for at most {FITS} times one fit, or some seconds"
+        )
+
+    def find(self, progress: Progress | None) -> Found:
+        """Search."""
+        config, info = self.config, self._dataset.info
+        rows = None if self._sample >= self._n else self._sample
+        begin(progress, "search", None, "fits")
+
+        def part(scaling: str, fold: int) -> Part:
+            source = FoldSource(config.store, info.id, FOLDS, config.seed, rows, tuple(scaling.split(",")))
+            data = fold_data(source, fold)
+            return Part(data.X, data.y, data.held_out, data.held_out_y, data.weights(config.class_weight))
+
+        return Search(
+            part, self._trials, self._n, info.m, self.goal, config.C,
+            (config.C,) if "C" in config.model_fields_set else (), FOLDS, config.tol, config.seed,
+            None if config.time_limit is None else SHARE * config.time_limit,
+            lambda: advance(progress),
+        ).find()  # fmt: skip
+
+    def record(self, found: Found) -> dict[str, Any]:
+        """Return what was found, as plain values."""
+        tops = sorted({1, self.goal.k, min(5, self._dataset.info.m - 1)})
+        return {
+            "rows": self._sample, "folds": found.folds, "fits": found.fits, "ended": found.ended,
+            "cells": [
+                {
+                    "loss": cell.trial.loss.name, "k": getattr(cell.trial.loss, "k", None), "C": cell.C,
+                    "smoothing": cell.trial.smoothing, "transforms": cell.trial.scaling.split(","),
+                    "accuracy": found.share(cell, self.goal),
+                    "topk": {str(k): found.share(cell, Goal(k)) for k in tops},
+                    "folds": len(cell.ranks), "passes": sum(cell.passes), "relative_gap": cell.relative_gap,
+                    "best": cell is found.best, "default": cell is found.default,
+                }
+                for cell in found.cells
+            ],
+        }  # fmt: skip
+
+
+def _loss_in_words(trial: Trial) -> str:
+    return f"{'smooth ' if trial.smoothing else ''}{trial.loss.name}"
+
+
+def in_words(chosen: Mapping[str, Any]) -> str:
+    """Return in a sentence what was chosen, how the default does and what the search took."""
+    best, default = (next(cell for cell in chosen["cells"] if cell[which]) for which in ("best", "default"))
+    gain = "the default" if best is default else f"{default['accuracy']:.1%} of {name_of(default)}"
+    return (
+        f"{name_of(best)} does best for {chosen['for']} on held-out rows, {best['accuracy']:.1%}: {gain}"
+        f" ({len(chosen['cells'])} compared on {chosen['folds']} of {FOLDS} folds of {chosen['rows']:,} rows,"
+        f" as long as {chosen['fits']:.1f} fits, {chosen['seconds']:.1f} s)"
+    )
+
+
+def name_of(cell: Mapping[str, Any]) -> str:
+    """Return loss, C and transforms of a cell that was compared."""
+    k = "" if cell["k"] is None else f" k={cell['k']}"
+    smoothing = f" smoothing={cell['smoothing']:g}" if cell["smoothing"] else ""
+    return f"{cell['loss']}{k}{smoothing}, C = {cell['C']:g}, {','.join(cell['transforms'])}"
+
+
+def _asked(config: TrainConfig, search: SearchConfig, dataset: Dataset) -> dict[str, Any]:
+    """Return what decides about the choice, as plain values."""
+    options = config.model_dump(mode="json", exclude=_BESIDE)
+    given = sorted({"loss", "C", "k", "transforms"} & config.model_fields_set)
+    return {"for": search.goal, "given": given, "options": {**options, "dataset": dataset.info.id}}
+
+
+def _known(dataset: Dataset, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what an earlier search for the same compared, from the newest model that it led to."""
+    for record in reversed(list_models(dataset.store)):
+        chosen = record.config.get("chosen")
+        if chosen is not None and all(chosen.get(name) == value for name, value in asked.items()):
+            return dict(chosen)
+    return None
+
+
+def _with(config: TrainConfig, chosen: Mapping[str, Any]) -> TrainConfig:
+    best = next(cell for cell in chosen["cells"] if cell["best"])
+    update = {name: best[name] for name in ("loss", "k", "C", "smoothing")}
+    return config.model_copy(update={**update, "transforms": tuple(best["transforms"]), "chosen": chosen})

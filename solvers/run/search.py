@@ -1,0 +1,309 @@
+"""Which loss, C and scaling do best on rows that are held out, found for about the cost of a few fits.
+
+The first fit is that of the default, to its tolerance: it says what a fit costs.  All others go to a relative
+gap of `GAP`, along C from the fit before, and are certified to it.  On the first fold the loss of the default
+is tried with every scaling, then each other loss near the best C so far, with those scalings that are not
+behind.  A path ends where a larger C does worse by more than a standard error.  What is left goes to
+the next folds while the budget lasts.
+
+A cell is behind where the paired difference of its hits to the leader's is more than `ERRORS` standard errors
+below zero.  Everything but a time limit is counted in passes, so the choice follows from data and seed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topline.solvers.core.state import SolveResult
+from topline.solvers.losses import Loss
+from topline.solvers.run.api import solve
+from topline.solvers.run.path import start_from
+
+#: Relative gap of the fits that are compared.
+GAP = 0.02
+#: A search takes at most so many times the passes of one fit, or, where that is less, so many
+#: multiplications: some seconds.
+FITS, LEAST = 6, 2.0**33
+#: C times the mean of |x|^2.
+SCALES = (10.0, 100.0, 1000.0)
+#: Other losses are tried at so many times the best C of the first.
+NEAR = (0.1, 1.0, 10.0)
+#: So many passes are likely to do for a look at all trials.
+LOOKED_AT = 500
+#: Passes of one fit at most, and seconds that the first has whatever the limit.
+MOST_PASSES, LEAST_SECONDS = 1000, 0.01
+#: Standard errors of a paired difference that make a cell fall behind.
+ERRORS = 2.0
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What cells are compared by: the share of rows that are right in k guesses, or its mean over classes."""
+
+    k: int = 1
+    per_class: bool = False
+
+    def worth(self, y: NDArray[Any]) -> NDArray[np.float64]:
+        """Return how much each row counts (n,), once on average."""
+        if not self.per_class:
+            return np.ones(len(y))
+        _, own, counts = np.unique(y, return_inverse=True, return_counts=True)
+        return np.asarray(len(y) / (len(counts) * counts[own]))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A loss with its smoothing on rows of a scaling: a path of C."""
+
+    scaling: str
+    loss: Loss
+    smoothing: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The rows of one fold, X (n, d) with labels (n,) and weights (n,) or None, and those held out of it."""
+
+    X: Any
+    y: NDArray[Any]
+    held_out: Any
+    held_out_y: NDArray[Any]
+    weights: NDArray[np.float64] | None = None
+
+
+@dataclass(eq=False)
+class Cell:
+    """A trial at one C: the ranks of the classes of held-out rows, fold by fold, and what they took."""
+
+    trial: Trial
+    C: float
+    ranks: list[NDArray[np.int64]] = field(default_factory=list)
+    passes: list[int] = field(default_factory=list)
+    relative_gap: float = 0.0
+    behind: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a search came to: cells in the order in which they were begun, the best, and the default.
+
+    `labels` are those of the rows held out by the `folds` that were looked at, `fits` is what it took in fits
+    of the default, and `ended` says why it took no more.
+    """
+
+    cells: tuple[Cell, ...]
+    best: Cell
+    default: Cell
+    labels: NDArray[Any]
+    folds: int
+    fits: float
+    ended: str
+
+    def share(self, cell: Cell, goal: Goal) -> float:
+        """Return what a cell reaches, on the folds that it has seen."""
+        hits = np.concatenate(cell.ranks) <= goal.k
+        return float(np.mean(goal.worth(self.labels[: len(hits)]) * hits))
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """A search that can begin.
+
+    `part_of` gives the rows of a scaling and fold, of `n` rows in all and `m` classes; the first of `trials`
+    at C is the default, and `Cs` are the only values of C where there are any.  `told` is called after every
+    fit.
+    """
+
+    part_of: Callable[[str, int], Part]
+    trials: Sequence[Trial]
+    n: int
+    m: int
+    goal: Goal = Goal()
+    C: float = 1.0
+    Cs: tuple[float, ...] = ()
+    folds: int = 5
+    tol: float = 1e-3
+    seed: int = 0
+    time_limit: float | None = None
+    told: Callable[[], object] = tuple
+
+    @staticmethod
+    def rows(n: int, d: int, m: int) -> int:
+        """Return how many of n rows to search on, so that the budget is likely to suffice for all trials."""
+        return min(n, max(n // 4, int(LEAST / (LOOKED_AT * d * m)), 2 * m))
+
+    def find(self) -> Found:
+        """Return the best cell; of equals the default, then the one that was begun first."""
+        return _Searching(self).to_the_end()
+
+
+class _Searching:
+    """A search on its way."""
+
+    def __init__(self, search: Search) -> None:
+        self._search, self._part = search, lru_cache(maxsize=2)(search.part_of)
+        limit = search.time_limit
+        self._ends = math.inf if limit is None else time.monotonic() + limit
+        self._cells: list[Cell] = []
+        self._labels: list[NDArray[Any]] = []
+        # Rows that fits have passed over, those of one fit, and those that are allowed.
+        self._spent, self._one, self._budget = 0.0, 1.0, math.inf
+        self._why = f"all {search.folds} folds were looked at"
+
+    def to_the_end(self) -> Found:
+        """Return what is found."""
+        search, default = self._search, self._default()
+        leading = [trial for trial in search.trials if trial.loss == default.trial.loss]
+        for trial in leading:
+            self._take(trial, search.Cs or self._grid(trial))
+        self._judge()
+        for trial in search.trials:
+            there = [cell for cell in self._alive if cell.trial.scaling == trial.scaling]
+            near = [cell for cell in there if cell.trial in leading]
+            if trial not in leading and near:
+                best = self._best(near)
+                self._take(trial, search.Cs or [_round(times * best.C) for times in NEAR])
+        self._judge()
+        if not search.Cs:
+            best = self._best(self._alive)
+            self._take(best.trial, [_round(best.C / 3.0), _round(best.C * 3.0)])
+            self._judge()
+        fold = 1
+        while fold < search.folds and self._next_fold(fold):
+            fold += 1
+        return Found(
+            tuple(self._cells), self._best(self._alive), default, np.concatenate(self._labels), fold,
+            self._spent / self._one, self._why,
+        )  # fmt: skip
+
+    def _default(self) -> Cell:
+        """Fit the default to the tolerance of training, which sets the budget."""
+        search, trial = self._search, self._search.trials[0]
+        part = self._part(trial.scaling, 0)
+        self._labels.append(part.held_out_y)
+        cell = self._cell(trial, search.C)
+        self._fit(cell, part, search.tol, None)
+        self._one = float(search.n * cell.passes[0])
+        self._budget = max(FITS * self._one, LEAST / (part.X.shape[1] * search.m))
+        return cell
+
+    def _take(self, trial: Trial, Cs: Iterable[float]) -> None:
+        """Go along C on the first fold, until a larger one does worse."""
+        part, last, best = self._part(trial.scaling, 0), None, None
+        for C in sorted(set(Cs)):
+            cell = self._cell(trial, C)
+            if not cell.ranks and self._is_over(len(part.y)):
+                self._cells.remove(cell)
+                return
+            if not cell.ranks:
+                last = self._fit(cell, part, GAP, last)
+            if best is not None and self._lag(best, cell, errors=1.0) > 0.0:
+                return
+            best = cell if best is None or self._mean(cell) > self._mean(best) else best
+
+    def _next_fold(self, fold: int) -> bool:
+        """Take what is left to another fold; False where that is not needed, or not done."""
+        alive, rows = self._alive, len(self._part(self._cells[0].trial.scaling, fold).y)
+        if self._is_over(rows):
+            return False
+        if len(alive) == 1:
+            self._why = "one was left"
+            return False
+        if self._spent + rows * sum(cell.passes[0] for cell in alive) > self._budget:
+            self._why = "the budget was spent"
+            return False
+        for trial in dict.fromkeys(cell.trial for cell in alive):
+            part, last = self._part(trial.scaling, fold), None
+            for cell in sorted((cell for cell in alive if cell.trial == trial), key=lambda cell: cell.C):
+                if self._is_over(rows):
+                    for seen in self._cells:
+                        del seen.ranks[fold:]
+                    return False
+                last = self._fit(cell, part, GAP, last)
+        self._labels.append(part.held_out_y)
+        self._judge()
+        return True
+
+    def _is_over(self, rows: int) -> bool:
+        """Return whether the time is up, or the budget does not suffice for a pass over so many rows."""
+        if time.monotonic() >= self._ends:
+            self._why = "the time was up"
+            return True
+        if self._spent + rows > self._budget:
+            self._why = "the budget was spent"
+            return True
+        return False
+
+    def _fit(self, cell: Cell, part: Part, gap: float, last: SolveResult | None) -> SolveResult:
+        """Fit a cell and rank the classes of the rows held out."""
+        search, trial, rows = self._search, cell.trial, len(part.y)
+        most = min((self._budget - self._spent) / rows, MOST_PASSES)
+        seconds = max(self._ends - time.monotonic(), LEAST_SECONDS)
+        result = solve(
+            part.X, part.y, trial.loss, 1.0 / (rows * cell.C), trial.smoothing, sample_weight=part.weights,
+            tol=gap, max_passes=int(most), seed=search.seed, m=search.m,
+            time_limit=None if math.isinf(seconds) else seconds, **({} if last is None else start_from(last)),
+        )  # fmt: skip
+        self._spent += result.passes * rows
+        cell.passes.append(result.passes)
+        cell.relative_gap = max(cell.relative_gap, result.relative_gap)
+        scores = np.asarray(part.held_out @ result.W.astype(np.float32))
+        own = np.take_along_axis(scores, part.held_out_y[:, None].astype(np.int64), axis=1)
+        # Ties, and what is no number, count against the model.
+        cell.ranks.append((~(scores < own)).sum(axis=1))
+        search.told()
+        return result
+
+    def _judge(self) -> None:
+        """Let those cells fall behind that the best one leads beyond chance."""
+        best = self._best(self._alive)
+        for cell in self._alive:
+            cell.behind = cell is not best and self._lag(best, cell) > 0.0
+
+    def _lag(self, best: Cell, cell: Cell, errors: float = ERRORS) -> float:
+        """Return by how much one cell leads another on the folds of both, less what chance explains."""
+        seen = min(len(best.ranks), len(cell.ranks))
+        hits = [np.concatenate(one.ranks[:seen]) <= self._search.goal.k for one in (best, cell)]
+        ahead = self._search.goal.worth(np.concatenate(self._labels[:seen])) * (hits[0] - 1.0 * hits[1])
+        return float(ahead.mean() - errors * ahead.std() / math.sqrt(len(ahead)))
+
+    def _mean(self, cell: Cell) -> float:
+        labels = np.concatenate(self._labels[: len(cell.ranks)])
+        hits = np.concatenate(cell.ranks) <= self._search.goal.k
+        return float(np.mean(self._search.goal.worth(labels) * hits))
+
+    def _best(self, cells: Sequence[Cell]) -> Cell:
+        """Return the best of some cells that have seen the same folds; of equals the one begun first."""
+        return max(cells, key=self._mean)
+
+    def _grid(self, trial: Trial) -> list[float]:
+        """Return values of C for the scale of the rows, and the default's."""
+        X = self._part(trial.scaling, 0).X
+        values = X.ravel() if isinstance(X, np.ndarray) else X.data
+        square = float(values @ values) / X.shape[0]
+        return [*(_round(scale / max(square, 1e-30)) for scale in SCALES), self._search.C]
+
+    def _cell(self, trial: Trial, C: float) -> Cell:
+        """Return the cell of a trial at C, begun here if need be."""
+        for cell in self._cells:
+            if cell.trial == trial and cell.C == C:
+                return cell
+        self._cells.append(Cell(trial, C))
+        return self._cells[-1]
+
+    @property
+    def _alive(self) -> list[Cell]:
+        return [cell for cell in self._cells if not cell.behind]
+
+
+def _round(C: float) -> float:
+    """Return C with one digit."""
+    return float(f"{C:.0e}")

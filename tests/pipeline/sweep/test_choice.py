@@ -1,0 +1,93 @@
+"""A search before a training: on the command line, in the model, and once for the same data and options."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from topline.pipeline.cli.entry import main
+from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.ingest import import_features
+from topline.pipeline.options import ImportConfig, SearchConfig, TrainConfig
+from topline.pipeline.sweep import choice as choosing
+from topline.pipeline.sweep import choose
+from topline.storage.models import load_model
+
+
+def imported(folder: Path, X: np.ndarray, y: np.ndarray) -> str:
+    np.save(folder / "X.npy", X.astype(np.float32))
+    np.save(folder / "y.npy", y)
+    files = {"features": str(folder / "X.npy"), "labels": str(folder / "y.npy")}
+    import_features(ImportConfig(**files, store=str(folder / "store")))
+    return str(folder / "store")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Three columns that tell six classes apart, and one of a thousand times their size that does not."""
+    folder = tmp_path_factory.mktemp("choice")
+    random = np.random.default_rng(0)
+    y = np.arange(600) % 6
+    X = np.column_stack([random.normal(size=(6, 3))[y] + 0.4 * random.normal(size=(600, 3)),
+                         1000.0 * random.normal(size=600)])  # fmt: skip
+    return imported(folder, X, y)
+
+
+def trained(capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--workers", "0", "--json", *flags])
+    assert not ended.value.code
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def test_columns_of_other_sizes_are_standardised(
+    store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = trained(capsys, "--store", store, "--auto", "--for", "top-2")
+    record = load_model(result["model"]).record
+    assert [part["name"] for part in record.transforms] == ["standardize", "bias"]
+    chosen = record.config["chosen"]
+    assert result["chosen"] == chosen
+    best, default = (next(cell for cell in chosen["cells"] if cell[which]) for which in ("best", "default"))
+    assert (best["loss"], best["C"]) == (record.config["loss"], record.C)
+    assert (default["loss"], default["C"], default["transforms"]) == ("softmax", 1.0, ["l2", "bias"])
+    assert best["accuracy"] == best["topk"]["2"] > default["accuracy"] + 0.1
+    assert {cell["loss"] for cell in chosen["cells"]} == {"softmax", "max_hinge", "topk_hinge"}
+    # Once for the same data and options.
+    monkeypatch.setattr(choosing.Search, "find", lambda _: pytest.fail("searched again"))
+    again = trained(capsys, "--store", store, "--auto", "--for", "top-2", "--no-certify")
+    assert again["chosen"] == chosen
+
+
+def test_what_is_given_is_not_searched(store: str) -> None:
+    config = TrainConfig(store=store, loss="max_hinge", C=2.0, transforms=("l2", "bias"))
+    found = choose(config, SearchConfig(auto=True))
+    assert (found.loss, found.C, found.transforms) == ("max_hinge", 2.0, ("l2", "bias"))
+    assert found.chosen is not None
+    assert len(found.chosen["cells"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("train", "auto", "searches"),
+    [({}, None, True), ({"tol": 1e-2}, None, True), ({"C": 1.0}, None, False), ({"k": 2}, None, False),
+     ({"loss": "softmax"}, None, False), ({}, False, False), ({"C": 1.0}, True, True)],
+)  # fmt: skip
+def test_explicit_options_mean_one_fit_unless_a_search_is_asked_for(
+    train: dict[str, Any], auto: bool | None, searches: bool
+) -> None:
+    assert SearchConfig(auto=auto).searches(TrainConfig(**train)) == searches
+
+
+def test_what_cannot_be_searched_is_refused(store: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="leave out --average-top or --auto"):
+        SearchConfig(auto=True).searches(TrainConfig(average_top=0.5))
+    with pytest.raises(ConfigError, match="--for top-6 is always right of 6 classes"):
+        choose(TrainConfig(store=store), SearchConfig(goal="top-6"))
+    few = imported(tmp_path, np.eye(6), np.arange(6) % 2)
+    with pytest.raises(InputError, match="training rows, too few to search on"):
+        choose(TrainConfig(store=few), SearchConfig(auto=True))
