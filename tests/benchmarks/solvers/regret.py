@@ -1,0 +1,126 @@
+"""What `auto` costs beside the best fixed method: CPU seconds on problems that nobody has seen.
+
+    python -m tests.benchmarks.solvers.regret --seed 0
+
+Kind, shape, loss and lam n of a problem follow from the seed and its number alone.  Every method trains to
+the same certified gap in one thread, BLAS too, on one block, by turns `--turns` times; the least of its CPU
+seconds counts, for the first turn may compile.  The regret is that of auto over the best fixed one; its
+median and the worst close the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from tests.benchmarks.solvers.random_problems import Drawn, clusters, standardised, unit_rows
+from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKEntropy, TopKHinge, solve
+
+#: Methods that are fixed, for smooth losses and for hinges.
+_SMOOTH, _HINGE = ("lbfgs", "dual_ascent", "newton"), ("dual_ascent", "newton")
+AUTO = "auto"
+
+
+def embeddings(rng: np.random.Generator, n: int, d: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw unit rows with correlated directions, a few per cent of them under a wrong label."""
+    y = np.concatenate([np.arange(m), rng.integers(m, size=n - m)])
+    X = rng.standard_normal((m, d))[y] + 10.0 ** rng.uniform(-0.3, 0.5) * rng.standard_normal((n, d))
+    X = (X / np.sqrt(1.0 + np.arange(d))) @ np.linalg.qr(rng.standard_normal((d, d)))[0]
+    wrong = m + np.flatnonzero(rng.random(n - m) < 0.04)  # every class keeps a row
+    y[wrong] = rng.integers(m, size=len(wrong))
+    return unit_rows(rng, X, y)
+
+
+def drawn(seed: int, number: int, rows: int) -> Drawn:
+    """Draw a problem of at most so many rows by its number: wide embeddings by turns with short rows."""
+    rng = np.random.default_rng((seed, number))
+    n, m = int(rows * 10.0 ** rng.uniform(-1.0, 0.0)), int(10.0 ** rng.uniform(0.7, 2.0))
+    if number % 2:
+        X, y = standardised(rng, *clusters(rng, n, int(10.0 ** rng.uniform(0.8, 1.8)), m))
+    else:
+        X, y = embeddings(rng, n, int(10.0 ** rng.uniform(2.0, 2.9)), m)
+    losses = Softmax(), Softmax(), TopKEntropy(3), MaxHinge(), TopKHinge(3)
+    loss, C = losses[int(rng.integers(len(losses)))], 10.0 ** rng.uniform(-2.0, 1.0)
+    return Drawn("short rows" if number % 2 else "embeddings", X.astype(np.float32), y, loss, C)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """CPU seconds of each method that ended solved, auto's as well, and which one auto ended with."""
+
+    seconds: Mapping[str, float]
+    ended_with: str
+
+    @property
+    def best(self) -> str:
+        """The fastest fixed method; auto where none of them ended."""
+        fixed = {name: seconds for name, seconds in self.seconds.items() if name != AUTO}
+        return min(fixed, key=fixed.__getitem__, default=AUTO)
+
+    @property
+    def regret(self) -> float:
+        """Seconds of auto over those of the best fixed method; inf where auto alone did not end."""
+        return self.seconds.get(AUTO, np.inf) / self.seconds.get(self.best, np.inf)
+
+
+def outcome(problem: Drawn, options: argparse.Namespace) -> Outcome:
+    """Train by every method in turns."""
+    seconds: dict[str, float] = {}
+    ended_with = ""
+    methods = AUTO, *(_SMOOTH if problem.loss.form(problem.m).smooth else _HINGE)
+    for method in methods * options.turns:
+        with SerialExecutor(threads=1) as executor, threadpool_limits(1):
+            began = time.process_time()
+            result = solve(
+                problem.X, problem.y, problem.loss, problem.lam, method=method, tol=options.tol,
+                max_passes=options.max_passes, executor=executor,
+            )  # fmt: skip
+            spent = time.process_time() - began
+        if result.status is Status.SOLVED:
+            seconds[method] = min(spent, seconds.get(method, np.inf))
+        ended_with = result.method if method == AUTO else ended_with
+    return Outcome(seconds, ended_with)
+
+
+def row(number: int, problem: Drawn, found: Outcome) -> str:
+    """Lay a problem out."""
+    n, d = problem.X.shape
+    fixed = ", ".join(f"{name} {value:.2f}" for name, value in found.seconds.items() if name != AUTO)
+    return (
+        f"| {number} | {problem.kind} {n} x {d}, {problem.m} | {problem.loss.name} | {1.0 / problem.C:.2g} "
+        f"| {found.seconds.get(AUTO, np.inf):.2f} ({found.ended_with}) | {fixed} | {found.regret:.2f} |"
+    )
+
+
+def main(arguments: list[str] | None = None) -> list[float]:
+    """Print the table as Markdown and return the regrets."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--problems", type=int, default=30)
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--tol", type=float, default=1e-3)
+    parser.add_argument("--max-passes", type=int, default=400)
+    parser.add_argument("--turns", type=int, default=2)
+    options = parser.parse_args(arguments)
+    head = "number", "problem", "loss", "lam n", "auto", "fixed", "regret"
+    sys.stdout.write(f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n")
+    regrets: list[float] = []
+    for number in range(options.problems):
+        problem = drawn(options.seed, number, options.rows)
+        found = outcome(problem, options)
+        regrets.append(found.regret)
+        sys.stdout.write(row(number, problem, found) + "\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"\nmedian {statistics.median(regrets):.2f}, worst {max(regrets):.2f}\n")
+    return regrets
+
+
+if __name__ == "__main__":
+    main()
