@@ -22,7 +22,7 @@ import numpy as np
 from sklearn.kernel_approximation import Nystroem
 
 from tests.benchmarks.datasets import DATA_DIR, DataSet
-from tests.benchmarks.solvers.kernels import letters, synthetic
+from tests.benchmarks.kernels.rbf_machines import letters, synthetic
 from topline import MaxHinge, RBFKernel, SerialExecutor, SolveResult, solve
 from topline.solvers.typing import FloatArray
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.solvers.kernels import Cost, growth, main
-from tests.benchmarks.solvers.kernels_page import write_page
+from tests.benchmarks.kernels.machines_page import write_page
+from tests.benchmarks.kernels.rbf_machines import Cost, growth, main
 
 pytestmark = pytest.mark.benchmarks
 

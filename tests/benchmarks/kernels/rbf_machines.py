@@ -1,6 +1,6 @@
 """Exact kernels on two workers: CPU time, memory and what they grow with, beside scikit-learn's SVC.
 
-    python -m tests.benchmarks.solvers.kernels [--data FOLDER] [--rows 5000 10000 20000]
+    python -m tests.benchmarks.kernels.rbf_machines [--data FOLDER] [--rows 5000 10000 20000]
         [--synthetic 15000 30000 60000] [--factor SECONDS] [--method NAME] [--plot PAGE]
         [--quick]
 
@@ -33,7 +33,7 @@ from sklearn.svm import SVC
 
 from tests.benchmarks.command_cost import command_cost
 from tests.benchmarks.datasets import DATA_DIR, DataSet, load
-from tests.benchmarks.solvers.kernels_page import write_page
+from tests.benchmarks.kernels.machines_page import write_page
 from tests.pipeline.small_data import write_dataset
 from topline import MaxHinge, Status, TopKHinge, solve
 from topline.solvers.kernels import KernelFeatures, low_rank

@@ -12,7 +12,7 @@ from topline.pipeline.pages import environment, make_page
 from topline.pipeline.pages.charts import Series, line_chart
 
 if TYPE_CHECKING:
-    from tests.benchmarks.solvers.kernels import Cost
+    from tests.benchmarks.kernels.rbf_machines import Cost
 
 MIB = 1 << 20
 #: What is drawn of a training: a title, the unit, and where it is found.
