@@ -7,7 +7,6 @@ one the server stops at start-up, with the other it serves and never creates a s
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import httpx
 import psutil
 
 from topline.flows import environment
+from topline.flows.local_server import free_port
 from topline.pipeline.doctor import DEADLINE, Check, CheckFailedError
 
 FIX = 'python -m pip install "prefect>=3.8.8,<3.9" "fastapi<0.151" "sqlalchemy[asyncio]<2.1"'
@@ -61,7 +61,7 @@ def server_application() -> str:
 def schedule_fires() -> str:
     """Start a private server on the loopback interface, serve a flow every few seconds, and see it run."""
     with tempfile.TemporaryDirectory(prefix="topline-doctor-") as home, ExitStack() as stack:
-        port = _free_port()
+        port = free_port()
         environ = private_environment(os.environ, Path(home), port)
         server = [
             sys.executable,
@@ -101,12 +101,6 @@ def private_environment(environ: Mapping[str, str], home: Path, port: int) -> di
         PREFECT_SERVER_UI_ENABLED="false",
     )
     return private
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -120,8 +120,7 @@ class StoredEntry:
         self.url = join(store.url, self.kind.folder, self.key)
         self.folder = str(record["folder"])
         self.facts: Mapping[str, Any] = record["facts"]
-        entries = [FileEntry.from_json(item) for item in record["files"]]
-        self.files = FileSet(store, self.folder, entries, f"{self.kind.word} {self.key}")
+        self.files = FileSet.recorded(store, self.folder, record["files"], f"{self.kind.word} {self.key}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.store, self._record)
@@ -258,11 +257,6 @@ class PredictionsDraft(Draft):
             kinds["sets"] = (-(-set_classes // 8), np.uint8)
         specs = {name: ArraySpec(whole, (width,), np.dtype(kind)) for name, (width, kind) in kinds.items()}
         return cls.new(store, key, specs)
-
-    @property
-    def top_k(self) -> int:
-        """Number k of classes of a row."""
-        return self.specs["classes"].row_shape[0]
 
     def write_unit(self, unit: int, arrays: Mapping[str, NDArray[Any]]) -> list[FileEntry]:
         """Write one unit's rows: classes, -1 in rows without a prediction, and what else was begun."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from topline.storage.arrays import ChunkPlan
-from topline.storage.errors import FormatError, IntegrityError, NotFoundError
+from topline.storage.errors import IntegrityError, NotFoundError
 from topline.storage.fingerprint import digest_bytes
 from topline.storage.records import from_fields, now
 from topline.storage.schema import DATASET_ENCODING, REMOVAL_ENCODING, VERSIONS, check_encoding, encoding
@@ -61,13 +61,8 @@ class DatasetInfo:
     def from_json(cls, record: Mapping[str, Any]) -> DatasetInfo:
         """Return the record from its JSON object; `FormatError` if it is not one."""
         check_encoding(record, DATASET_ENCODING, f"dataset record {record.get('id', '')}".strip())
-        known = {field.name for field in fields(cls)}
-        values = {name: value for name, value in record.items() if name in known}
-        try:
-            names, version = tuple(record["class_names"]), record["encoding-version"]
-            return cls(**{**values, "class_names": names, "version": version})
-        except (KeyError, TypeError) as error:
-            raise FormatError(f"dataset record {record.get('id')} lacks a field: {error}") from error
+        version = record["encoding-version"]
+        return from_fields(cls, {**record, "version": version}, f"dataset record {record.get('id')}")
 
 
 @dataclass(frozen=True)

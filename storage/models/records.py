@@ -295,9 +295,9 @@ def calibration_files(model: Model) -> FileSet | None:
     record = model.record.calibration
     if record is None:
         return None
-    entries = [FileEntry.from_json(item) for item in record["files"]]
     place = join("models", model.record.id, str(record["folder"]))
-    return FileSet(model.store, place, entries, f"the calibration of model {model.record.id}")
+    owner = f"the calibration of model {model.record.id}"
+    return FileSet.recorded(model.store, place, record["files"], owner)
 
 
 def calibration_array(model: Model, name: str) -> NDArray[Any]:

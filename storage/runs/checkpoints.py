@@ -16,7 +16,7 @@ from topline.storage.errors import IntegrityError, MismatchError, NotFoundError,
 from topline.storage.records import now, plain
 from topline.storage.runs.records import run_folder
 from topline.storage.schema import CHECKPOINT_ENCODING
-from topline.storage.stores import FileEntry, FileSet, Store
+from topline.storage.stores import FileSet, Store
 from topline.storage.stores.sealed import read_record, write_record
 from topline.storage.stores.urls import join
 
@@ -129,8 +129,8 @@ def read_checkpoint_record(
 ) -> tuple[dict[str, Any], FileSet]:
     """Record of a checkpoint and its files; `IntegrityError` if the record is damaged."""
     record = read_record(store, _record_path(run_id, round), CHECKPOINT_ENCODING)
-    entries = [FileEntry.from_json(item) for item in record["files"]]
-    return record, FileSet(store, record["folder"], entries, f"checkpoint {round} of run {run_id}")
+    owner = f"checkpoint {round} of run {run_id}"
+    return record, FileSet.recorded(store, record["folder"], record["files"], owner)
 
 
 def _check_fingerprint(run_id: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

@@ -86,6 +86,11 @@ class FileSet:
     entries: Sequence[FileEntry]
     owner: str
 
+    @classmethod
+    def recorded(cls, store: Store, folder: str, files: Iterable[dict[str, Any]], owner: str) -> FileSet:
+        """Return the files that a record lists as `FileEntry.to_json` writes them."""
+        return cls(store, folder, [FileEntry.from_json(item) for item in files], owner)
+
     @cached_property
     def by_path(self) -> dict[str, FileEntry]:
         """Entries by their path."""
