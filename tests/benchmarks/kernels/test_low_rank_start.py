@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.solvers.low_rank_start import main
+from tests.benchmarks.kernels.low_rank_start import main
 
 pytestmark = pytest.mark.benchmarks
 

@@ -1,6 +1,6 @@
 """Exact kernels from zero, and from the answer of a low-rank approximation: passes and CPU seconds of both.
 
-    python -m tests.benchmarks.solvers.low_rank_start [--data FOLDER] [--rows 4000] [--C 4 100]
+    python -m tests.benchmarks.kernels.low_rank_start [--data FOLDER] [--rows 4000] [--C 4 100]
         [--landmarks 300 1000]
 
 solves the max hinge with an RBF kernel (gamma = "scale") on letter to 1e-3 and on a synthetic set (d = 64,
