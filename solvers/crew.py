@@ -8,7 +8,7 @@ busy machine the one that asked does all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, wait
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from itertools import count
 from typing import Any
 
@@ -109,6 +109,26 @@ class Crew:
         self.each(lambda piece: work(piece, parts[piece.start]), pieces)
         for piece in pieces:
             sums += parts[piece.start]
+
+
+class Helpers:
+    """Threads that work for others, begun when they are first asked for and kept with their owner.
+
+    Several may share them that never ask for more than somebody has asked for before.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._most = 0
+
+    def pool(self, threads: int) -> ThreadPoolExecutor:
+        """Return a pool of at least so many threads."""
+        if self._pool is None or threads > self._most:
+            if self._pool is not None:
+                self._pool.shutdown(wait=False)
+            self._pool = ThreadPoolExecutor(threads, thread_name_prefix="topline-helper")
+            self._most = threads
+        return self._pool
 
 
 #: The thread that asks, alone.

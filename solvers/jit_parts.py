@@ -9,9 +9,10 @@ more than half the time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from numba.core import types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.registry import CPUDispatcher
@@ -102,3 +103,38 @@ class _Part(CPUDispatcher):
     def get_overload(self, sig: Any) -> Any:
         found: Any = self.overloads[tuple(sig)]
         return found.library
+
+
+class ByType:
+    """A function of which compiled functions call the one for the type of their first argument.
+
+    The choice is made when they are compiled and costs nothing when they run.
+
+    Parameters
+    ----------
+    choices : the functions, compiled themselves, for named tuples of a class, or for None.
+    """
+
+    is_compiling: ClassVar[bool] = False
+
+    def __init__(self, choices: Mapping[type, Callable[..., Any]]) -> None:
+        self.choices = dict(choices)
+
+    def __call__(self, first: Any, *rest: Any) -> Any:
+        """Return what the function for the type of the first argument returns."""
+        return self.choices[type(first)](first, *rest)
+
+    @property
+    def _numba_type_(self) -> types.Dispatcher:
+        return types.Dispatcher(self)  # type: ignore[arg-type]
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """Return how a compiled function calls the function for these arguments."""
+        return self._for(args).get_call_template(args, kws)
+
+    def get_overload(self, args: Any) -> Any:
+        """Return what a compiled function calls."""
+        return self._for(args).get_overload(args)
+
+    def _for(self, args: Any) -> Any:
+        return self.choices[getattr(args[0], "instance_class", type(None))]

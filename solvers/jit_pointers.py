@@ -13,7 +13,7 @@ from typing import Any
 
 import numba.experimental.function_type  # noqa: F401  (registers functions as arguments)
 from numba.core import cgutils, config
-from numba.core.types import FunctionType
+from numba.core.types import Array, BaseTuple, FunctionType
 from numba.extending import intrinsic, typeof_impl
 
 from topline.solvers.jit_cache import jit
@@ -72,21 +72,33 @@ def _type_of(function: JitFunction, _: Any) -> Any:
 
 
 @intrinsic
-def _borrowed(_: Any, array: Any) -> Any:
+def _borrowed(_: Any, value: Any) -> Any:
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        view = context.make_array(signature.args[0])(context, builder, value=arguments[0])
-        view.meminfo = cgutils.get_null_value(view.meminfo.type)  # type: ignore[no-untyped-call]
-        return view._getvalue()
+        return _without_owner(context, builder, signature.args[0], arguments[0])
 
-    return array(array), build
+    return value(value), build
 
 
-def _itself(array: Any) -> Any:
-    return array
+def _without_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    if isinstance(kind, BaseTuple):
+        kinds: Any = kind
+        values = cgutils.unpack_tuple(builder, value, len(kinds))  # type: ignore[no-untyped-call]
+        parts = [_without_owner(context, builder, *pair) for pair in zip(kinds.types, values, strict=True)]
+        return context.make_tuple(builder, kind, parts)
+    if not isinstance(kind, Array):
+        return value
+    view = context.make_array(kind)(context, builder, value=value)
+    view.meminfo = cgutils.get_null_value(view.meminfo.type)  # type: ignore[no-untyped-call]
+    return view._getvalue()
 
 
-#: Inside compiled functions: the same array without an owner.  Handing it on is not counted as a reference,
-#: which takes longer than the call.  Its owner must be given to `keep` after the last use.
+def _itself(value: Any) -> Any:
+    return value
+
+
+#: Inside compiled functions: the same array, or tuple of arrays, without an owner.  Handing it on is not
+#: counted as a reference, which takes longer than the call.  Its owner must be given to `keep` after the last
+#: use.
 borrowed: Any = _itself if _INTERPRETED else _borrowed
 
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 
 from topline.solvers.blocks.ascent.rows import RowNorms
-from topline.solvers.blocks.ascent.thread_choice import Helpers
 from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.core.answers import Answer
 from topline.solvers.core.dual_points import PendingStep
@@ -18,7 +17,7 @@ from topline.solvers.core.read_ahead import stored_slabs
 from topline.solvers.core.risks import SelectedRows
 from topline.solvers.core.rows import Rows, RowSource, compute_dtype, slab_bounds
 from topline.solvers.core.tiles import TileReader
-from topline.solvers.crew import ALONE, Crew
+from topline.solvers.crew import ALONE, Crew, Helpers
 from topline.solvers.errors import StateLostError
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 

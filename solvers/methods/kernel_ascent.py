@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from topline.solvers.blocks.kernel.tile_extrapolation import extrapolation_bytes
+from topline.solvers.blocks.kernel.tile_update import extrapolation_bytes
 from topline.solvers.core.kernel_rows import PickedRows
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState

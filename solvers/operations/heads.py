@@ -17,7 +17,6 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from topline.solvers.blocks.ascent.rows import RowNorms
-from topline.solvers.blocks.ascent.thread_choice import Helpers
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.open_duals import OpenDuals
 from topline.solvers.blocks.tile_work import TileWork, work_through
@@ -29,7 +28,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource, compute_dtype, kept_in_memory
 from topline.solvers.core.shared_scan import SharedScan
 from topline.solvers.core.tiles import Tile, TileReader
-from topline.solvers.crew import ALONE, Crew
+from topline.solvers.crew import ALONE, Crew, Helpers
 from topline.solvers.operations.base import Operation, TileOperation
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from scipy import sparse as scipy_sparse
 
-from topline.solvers.blocks.ascent.weight_sizes import weights_alike
+from topline.solvers.blocks.ascent.passes import weights_alike
 from topline.solvers.blocks.stretch import can_vanish, least_stretch
 from topline.solvers.core.half_floats import widened
 from topline.solvers.core.inputs import LabelledRows

@@ -9,13 +9,11 @@ first sweep of the next round, which takes all.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
-from topline.solvers.blocks.ascent.dual_changes import carry_dense
 from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, Portion
-from topline.solvers.blocks.ascent.sweeps import AHEAD, fetch_dense
+from topline.solvers.blocks.ascent.sweeps import ClassLists
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.losses import LossForm
@@ -32,17 +30,6 @@ _FEW, _FEW_OF_TILES = 0.6, 0.05
 _LOOKED_AT, _LEAST_LISTED = 1 << 22, 2048
 
 
-class FewClasses(NamedTuple):
-    """The classes that sweeps touch: of row i of the block those at starts[place[i]]..starts[place[i] + 1].
-
-    The first of them is the own one.
-    """
-
-    place: Int64Array
-    starts: Int64Array
-    classes: IntArray
-
-
 def spare_classes(form: LossForm) -> int:
     """Return how many classes without mass are taken along, 0 for a loss that is not one of fewer classes."""
     if form.family.ranks is None or form.margins is not None:
@@ -51,9 +38,9 @@ def spare_classes(form: LossForm) -> int:
     return max(_SPARE, len(form.rho) + 1)
 
 
-def room_for_few(
+def room_for_lists(
     rows: Int64Array, block: BlockRows, duals: DualWindow, *, tiled: bool = False
-) -> FewClasses | None:
+) -> ClassLists | None:
     """Return room for the classes of some rows, which rise, of a block; None where they are not few.
 
     They are fewer where rows are swept in tiles.
@@ -76,11 +63,11 @@ def room_for_few(
         return None
     place = np.zeros(n, dtype=np.int64)
     place[rows] = np.arange(len(rows))
-    return FewClasses(place, starts, np.empty(starts[-1], dtype=np.int32))
+    return ClassLists(place, starts, np.empty(starts[-1], dtype=np.int32))
 
 
-def list_few(
-    few: FewClasses,
+def fill_lists(
+    lists: ClassLists,
     portions: Iterable[Portion],
     block: BlockRows,
     duals: DualWindow,
@@ -99,9 +86,9 @@ def list_few(
             scores = X[places[low : low + step]] @ W
             if apart is not None:
                 scores += np.outer(block.along[some], apart).astype(scores.dtype)
-            first = few.place[some[0]]
-            starts = few.starts[first : first + len(some) + 1]
-            choose_classes(scores, some - slab[0], block.y[slice(*slab)], A, delta, starts, few.classes)
+            first = lists.place[some[0]]
+            starts = lists.starts[first : first + len(some) + 1]
+            choose_classes(scores, some - slab[0], block.y[slice(*slab)], A, delta, starts, lists.classes)
 
 
 @jit
@@ -155,157 +142,35 @@ def choose_classes(
             at = min(at + 1, end)
 
 
-@jit(fastmath={"reassoc", "contract"})
-def _score(W: FloatArray, j: int, X: FloatArray, place: int) -> float:
-    """Return w_j x for one row of X, summed in the precision of W."""
-    total = W.dtype.type(0.0)
-    for f in range(X.shape[1]):
-        total += W[j, f] * X[place, f]
-    return np.float64(total)
+def project_in_lists(Z: Float64Array, places: Int64Array, lists: ClassLists, form: LossForm) -> None:
+    """Replace rows of Z (t, m) by the nearest points of their domains in the classes that are listed.
 
-
-@jit
-def _free_point(
-    W: FloatArray,
-    X: FloatArray,
-    place: int,
-    classes: IntArray,
-    first: int,
-    i: int,
-    A: FloatArray,
-    delta: FloatArray,
-    own: float,
-    apart: Float64Array,
-    along: float,
-    q: Float64Array,
-) -> None:
-    """Write to `q` the scores of row i in its classes from `first` on, less what its own A + delta adds."""
-    for e in range(len(q)):
-        j = classes[first + e]
-        score = _score(W, j, X, place) + apart[j] * along
-        q[e] = score - own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
-
-
-@jit
-def _moved(
-    W: FloatArray,
-    X: FloatArray,
-    place: int,
-    classes: IntArray,
-    first: int,
-    i: int,
-    A: FloatArray,
-    delta: FloatArray,
-    weighted: float,
-    apart: Float64Array,
-    kept_along: float,
-    alpha: Float64Array,
-) -> float:
-    """Take row i to `alpha` in its classes from `first` on, and W with it; return what it moved, squared."""
-    square = 0.0
-    for e in range(len(alpha)):
-        j = classes[first + e]
-        before = delta[i, j]
-        if alpha[e] == np.float64(A[i, j]) + np.float64(before):
-            continue
-        # What is stored is what counts: the change is taken after rounding to A's precision.
-        delta[i, j] = alpha[e] - A[i, j]
-        change = np.float64(delta[i, j]) - np.float64(before)
-        if change != 0.0:
-            square += change * change
-            carry_dense(W, j, X, place, weighted * change)
-            apart[j] -= kept_along * (weighted * change)
-    return square
-
-
-@jit
-def sweep_few(
-    X: FloatArray,
-    places: Int64Array,
-    rows: Int64Array,
-    listed: Int64Array,
-    starts: Int64Array,
-    classes: IntArray,
-    weights: Float64Array,
-    norms: Float64Array,
-    along: Float64Array,
-    kept_apart: float,
-    A: FloatArray,
-    delta: FloatArray,
-    scale: float,
-    gamma: float,
-    gamma_own: float,
-    column: JitFunction,
-    rho: Float64Array,
-    margins: Float64Array,
-    W: FloatArray,
-    apart: Float64Array,
-    rises: Float64Array,
-) -> tuple[float, int]:
-    """Do what `sweep_dense` does in a few classes of each row; return as well how many those were in all.
-
-    Row i has the classes classes[starts[listed[i]] : starts[listed[i] + 1]], the own one first.  Its
-    square and its part along u are known.  The other arguments are those of `sweep_dense`.
+    Row t has the list places[t]; its other classes, which are 0, stay so.
     """
-    m = W.shape[0]
-    owners = column_workspace(m), room(m), room(m), rho, margins
-    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
-    all_q, all_alpha = borrowed(owners[1]), borrowed(owners[2])
-    rho, margins = borrowed(rho), borrowed(margins)
-    total, taken, single = 0.0, 0, A.itemsize == 4
-    for t in range(len(rows)):
-        i = rows[t]
-        if t + AHEAD < len(rows):
-            fetch_dense(X, places[t + AHEAD], A, delta, rows[t + AHEAD])
-        if weights[i] == 0.0:
-            rises[i] = -1.0
-            continue
-        first = starts[listed[i]]
-        few = starts[listed[i] + 1] - first
-        taken += few
-        weighted = scale * weights[i]
-        own = weighted * (norms[i] - kept_apart * along[i] * along[i])
-        q, alpha = all_q[:few], all_alpha[:few]
-        _free_point(W, X, places[t], classes, first, i, A, delta, own, apart, along[i], q)
-        _, _, vertex = column(
-            q, 0, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, single
-        )
-        kept_along = kept_apart * along[i]
-        square = _moved(W, X, places[t], classes, first, i, A, delta, weighted, apart, kept_along, alpha)
-        still = vertex and square == 0.0
-        rises[i] = -1.0 if still else 0.5 * (own + gamma_own) * square * weights[i]
-        total += max(rises[i], 0.0)
-    keep(owners)
-    return total, taken
+    column = form.column_where(alike=True)
+    _project(Z, places, lists, column, form.rho, form.table, form.family.own_margin)
 
 
 @jit
-def project_few(
+def _project(
     Z: Float64Array,
-    listed: Int64Array,
-    starts: Int64Array,
-    classes: IntArray,
+    places: Int64Array,
+    lists: ClassLists,
     column: JitFunction,
     rho: Float64Array,
     margins: Float64Array,
     own_margin: float,
 ) -> None:
-    """Do what `project_rows` does in the listed classes of each row; the others, which are 0, stay so.
-
-    Row t of Z (t, m) has the classes classes[starts[listed[t]] : starts[listed[t] + 1]], the own one first.
-    """
     m = Z.shape[1]
-    owners = column_workspace(m), room(m), room(m), rho, margins
-    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
-    all_q, all_alpha = borrowed(owners[1]), borrowed(owners[2])
-    rho, margins = borrowed(rho), borrowed(margins)
+    owned = *column_workspace(m), room(m), room(m)
+    work, index_work, all_q, all_alpha = borrowed(owned)
     for t in range(Z.shape[0]):
-        first = starts[listed[t]]
-        few = starts[listed[t] + 1] - first
+        first = lists.starts[places[t]]
+        few = lists.starts[places[t] + 1] - first
         q, alpha = all_q[:few], all_alpha[:few]
         for e in range(few):
-            q[e] = -Z[t, classes[first + e]] - (own_margin if e == 0 else 1.0)
+            q[e] = -Z[t, lists.classes[first + e]] - (own_margin if e == 0 else 1.0)
         column(q, 0, 1.0, 1.0, rho, margins, alpha, work, index_work, False)
         for e in range(few):
-            Z[t, classes[first + e]] = alpha[e]
-    keep(owners)
+            Z[t, lists.classes[first + e]] = alpha[e]
+    keep(owned)

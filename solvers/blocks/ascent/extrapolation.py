@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Protocol, TypeAlias
+
 import numpy as np
 
 from topline.solvers.blocks.ascent.dual_changes import change_sums
-from topline.solvers.blocks.ascent.passes import Work
+from topline.solvers.blocks.ascent.passes import AscentPass
 from topline.solvers.blocks.ascent.row_feed import HeldRows, RowFeed
-from topline.solvers.typing import Float64Array, Int64Array
+from topline.solvers.core.problem import Problem
+from topline.solvers.typing import Float64Array, Int64Array, IntArray
 
 #: Changes that are remembered.
 REMEMBERED = 6
@@ -17,10 +20,8 @@ _RIDGE = 1e-10
 #: continue without it.
 _NUMBER_BYTES = 8 * (REMEMBERED + 3)
 _MOST_BYTES = 1 << 28
-#: An extrapolation that brings less than this share of the sweeps before it is not worth its time;
-WORTH = 0.25
-#: after so many of them in a row no more are made in this round.
-_FAILURES = 1
+#: An extrapolation that brings less than this share of the sweeps before it is not worth its time.
+_WORTH = 0.25
 
 
 def extrapolation_bytes(numbers: int) -> int:
@@ -28,143 +29,196 @@ def extrapolation_bytes(numbers: int) -> int:
     return min(_MOST_BYTES, _NUMBER_BYTES * numbers)
 
 
-def best_mixture(system: Float64Array, slopes: Float64Array) -> Float64Array:
-    """Return the shares c of the last changes at which the parabola of D is highest; overwrites `system`."""
-    known = len(slopes)
-    system[np.diag_indices(known)] += _RIDGE * np.trace(system) / known
-    return np.asarray(np.linalg.lstsq(system, slopes, rcond=None)[0])
+_Change: TypeAlias = tuple[Float64Array, Float64Array]
 
 
-def best_step(slope: float, curvature: float) -> tuple[float, float]:
-    """Return the best step in [0, 1] along a parabola of this slope at 0, and its rise."""
-    if not slope > 0.0:
-        return 0.0, 0.0
-    step = min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
-    return step, step * (slope - 0.5 * step * curvature)
+class SweptRows(Protocol):
+    """Some rows that sweeps move, with the scores or the weights that follow their dual rows.
+
+    Those of dual rows B are V(B), linear in B; the image of a change D is V(D).  Scores are of a row that
+    counts once, as dual rows are, and n D(B) has the quadratic part -(<V(B), B> + gamma |B|^2)/2 in the inner
+    product in which a row counts w_i times.
+
+    Attributes
+    ----------
+    problem, y, weights : what is solved, labels of the rows, and how often each counts.
+    tries_again : whether extrapolations that were not worth their time are tried again later.
+    """
+
+    problem: Problem
+    y: IntArray
+    weights: Float64Array
+    tries_again: ClassVar[bool]
+
+    def now(self) -> tuple[Float64Array, Float64Array]:
+        """Return the dual rows B (r, m) and V(B), in float64."""
+
+    def inner(self, V: Float64Array, change: Float64Array, image: Float64Array) -> float:
+        """Return <V, D> for the current V, and the image of a change D."""
+
+    def curvature(self, left: Float64Array, right: Float64Array, change: Float64Array) -> float:
+        """Return <V(C), D> for the images of changes C and D, and the change D."""
+
+    def image(self, change: Float64Array) -> Float64Array:
+        """Return the image of a change."""
+
+    def feasible(self, B: Float64Array, trial: Float64Array) -> Float64Array:
+        """Return the change from B to a point of the domain near `trial`, which is overwritten."""
+
+    def move(self, B: Float64Array, V: Float64Array, change: Float64Array, image: Float64Array) -> None:
+        """Take a change of B with its image, and add to B and V what is stored of them."""
 
 
 class Extrapolation:
-    """Remembers the changes of some rows of a block, with their images in W.
+    """Remembers the changes of some rows, with their images.
 
     With D restricted to these rows and B their dual rows, D(B + sum c_t D_t) is a parabola in c: its linear
-    term is the slope of D along each D_t at B, its curvature <V_s, V_t> / s + gamma <D_s, D_t>, where
-    V_t = s X^T D_t is what D_t changes W by.
+    term is the slope of D along each D_t at B, its curvature <V(D_s), D_t> + gamma <D_s, D_t>.
     """
 
-    def __init__(self, work: Work, held: RowFeed | HeldRows, rows: Int64Array) -> None:
-        self._work, self._held = work, held
+    def __init__(self, rows: SweptRows) -> None:
         self._rows = rows
-        self._y = work.block.y[self._rows]
-        self._weights = work.block.weights[self._rows]
         self._changes: list[Float64Array] = []
         self._images: list[Float64Array] = []
-        self._failures = 0
-        self._note()
-
-    @staticmethod
-    def fits(work: Work, rows: Int64Array) -> bool:
-        """Return whether these rows, in the order of the block, can be extrapolated.
-
-        Their changes and images have to fit in memory, their dual rows have to lie there in one array, and
-        the dual has to be a parabola.
-        """
-        problem = work.block.problem
-        numbers = len(rows) * problem.m + work.W.size
-        return work.linear and work.duals.open_whole() and _NUMBER_BYTES * numbers <= _MOST_BYTES
-
-    def _note(self) -> None:
-        work, rows = self._work, self._rows
-        work.duals.open_whole()
-        self._B = work.duals.A[rows].astype(np.float64) + work.duals.delta[rows].astype(np.float64)
-        self._W = work.W.astype(np.float64)
+        self._system = np.empty((0, 0))
+        self._failures = self._waits = 0
+        self._B, self._V = rows.now()
 
     def step(self, swept: float) -> float:
-        """Move to the best point that is found; return the rise of the dual.  `swept` is that of sweeps."""
-        if self._failures >= _FAILURES:
+        """Move to the best point found; return n times the rise of D, `swept` being that of sweeps."""
+        if self._failures and not self._rows.tries_again:
             return 0.0
-        before, W = self._B, self._W
-        self._note()
-        self._changes = [*self._changes[1 - REMEMBERED :], self._B - before]
-        self._images = [*self._images[1 - REMEMBERED :], self._W - W]
-        trial = self._best_of_span()
-        self._work.project(trial, self._rows)
-        self._work.visited += len(self._rows)
-        trial -= self._B
-        rise = self._along(trial)
-        self._failures = 0 if rise > WORTH * swept else self._failures + 1
+        B, V = self._B, self._V
+        self._B, self._V = self._rows.now()
+        self._remember(self._B - B, self._V - V)
+        if self._waits:
+            self._waits -= 1
+            return 0.0
+        rise = self._towards(self._best_of_span())
+        self._failures = 0 if rise > _WORTH * swept else self._failures + 1
+        # After t in a row that were not worth their time 2^t - 1 occasions go by.
+        self._waits = 2**self._failures - 1
         return rise
 
+    def _remember(self, change: Float64Array, image: Float64Array) -> None:
+        first = max(len(self._changes) + 1 - REMEMBERED, 0)
+        self._changes = [*self._changes[first:], change]
+        self._images = [*self._images[first:], image]
+        known = len(self._changes)
+        system = np.empty((known, known))
+        system[:-1, :-1] = self._system[first:, first:]
+        for t in range(known):
+            pair = self._changes[t], self._images[t]
+            system[-1, t] = system[t, -1] = self._curvature((change, image), pair)
+        self._system = system
+
     def _best_of_span(self) -> Float64Array:
-        q = len(self._changes)
-        system = np.empty((q, q))
-        slopes = np.empty(q)
-        for s in range(q):
-            slopes[s] = self._slope(self._changes[s], self._images[s])
-            for t in range(s + 1):
-                system[s, t] = system[t, s] = self._curvature(s, t)
-        factors = best_mixture(system, slopes)
+        """Return the dual rows at the best mixture of the changes that are remembered."""
+        known = len(self._changes)
+        slopes = np.array([self._slope(*pair) for pair in zip(self._changes, self._images, strict=True)])
+        system = self._system.copy()
+        system[np.diag_indices(known)] += _RIDGE * np.trace(system) / known
         trial = self._B.copy()
-        for factor, change in zip(factors, self._changes, strict=True):
+        for factor, change in zip(np.linalg.lstsq(system, slopes, rcond=None)[0], self._changes, strict=True):
             trial += factor * change
         return trial
 
     def _slope(self, change: Float64Array, image: Float64Array) -> float:
-        problem = self._work.block.problem
-        form = problem.form
+        rows, problem, form = self._rows, self._rows.problem, self._rows.problem.form
         linear, cross, _, _, _ = change_sums(
-            form.conjugate, form.linear_conjugate, self._y, self._weights, self._B, change, form.table,
+            form.conjugate, form.linear_conjugate, rows.y, rows.weights, self._B, change, form.table,
             problem.own_share,
         )  # fmt: skip
-        scored = float(np.vdot(self._W, image))
-        if self._work.kept_apart:
-            scored += float(self._work.apart @ self._work.part_apart(image))
-        return linear - scored / self._work.scale - problem.smoothing * cross
+        return linear - rows.inner(self._V, change, image) - problem.smoothing * cross
 
-    def _curvature(self, s: int, t: int) -> float:
-        value = self._inner(self._images[s], self._images[t])
-        return value + self._smoothed(self._changes[s], self._changes[t])
+    def _curvature(self, left: _Change, right: _Change) -> float:
+        rows, problem = self._rows, self._rows.problem
+        value = rows.curvature(left[1], right[1], right[0])
+        if problem.smoothing == 0.0:
+            return value
+        products = left[0] * right[0]
+        if problem.own_share != 1.0:
+            products[np.arange(len(products)), rows.y] *= problem.own_share
+        return value + problem.smoothing * float(products.sum(axis=1) @ rows.weights)
 
-    def _inner(self, left: Float64Array, right: Float64Array) -> float:
-        """Return the curvature that two images make, without what is kept apart."""
-        work = self._work
-        value = float(np.vdot(left, right))
+    def _towards(self, trial: Float64Array) -> float:
+        """Take the best step to a feasible point that is near; return the rise."""
+        change = self._rows.feasible(self._B, trial)
+        image = self._rows.image(change)
+        slope = self._slope(change, image)
+        if not slope > 0.0:
+            return 0.0
+        curvature = self._curvature((change, image), (change, image))
+        step = min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
+        self._rows.move(self._B, self._V, step * change, step * image)
+        return step * (slope - 0.5 * step * curvature)
+
+
+class PassRows:
+    """Some rows of a block, in the order of the block, with the weights that an ascent pass moves."""
+
+    tries_again: ClassVar[bool] = False
+
+    def __init__(self, work: AscentPass, held: RowFeed | HeldRows, rows: Int64Array) -> None:
+        self._work, self._held, self._numbers = work, held, rows
+        self.problem, self.y, self.weights = work.block.problem, work.block.y[rows], work.block.weights[rows]
+
+    @staticmethod
+    def fits(work: AscentPass, rows: Int64Array) -> bool:
+        """Return whether these rows can be extrapolated.
+
+        Their changes and images have to fit in memory, their dual rows have to lie there in one array, and
+        the dual has to be a parabola.
+        """
+        numbers = len(rows) * work.block.problem.m + work.W.size
+        return work.linear and work.duals.open_whole() and _NUMBER_BYTES * numbers <= _MOST_BYTES
+
+    def now(self) -> tuple[Float64Array, Float64Array]:
+        """Return the dual rows B (r, m), and W as it is laid out."""
+        duals, rows = self._work.duals, self._numbers
+        duals.open_whole()
+        B = duals.A[rows].astype(np.float64) + duals.delta[rows].astype(np.float64)
+        return B, self._work.W.astype(np.float64)
+
+    def inner(self, V: Float64Array, change: Float64Array, image: Float64Array) -> float:  # noqa: ARG002
+        """Return <V, D>, which V and the image tell, and what is kept apart."""
+        work, value = self._work, float(np.vdot(V, image))
+        if work.kept_apart:
+            value += float(work.apart @ work.part_apart(image))
+        return value / work.scale
+
+    def curvature(self, left: Float64Array, right: Float64Array, change: Float64Array) -> float:  # noqa: ARG002
+        """Return <V(C), D>, which the images tell, less what is kept apart."""
+        work, value = self._work, float(np.vdot(left, right))
         if work.kept_apart:
             value -= work.kept_apart * float(work.part_apart(left) @ work.part_apart(right))
         return value / work.scale
 
-    def _smoothed(self, left: Float64Array, right: Float64Array) -> float:
-        problem = self._work.block.problem
-        if problem.smoothing == 0.0:
-            return 0.0
-        inner = left * right
-        if problem.own_share != 1.0:
-            inner[np.arange(len(inner)), self._y] *= problem.own_share
-        return problem.smoothing * float(inner.sum(axis=1) @ self._weights)
-
-    def _along(self, change: Float64Array) -> float:
-        """Take the best step along a change that leads to a feasible point."""
-        work, rows = self._work, self._rows
-        image = self._image(change)
-        slope = self._slope(change, image)
-        curvature = self._inner(image, image) + self._smoothed(change, change)
-        step, rise = best_step(slope, curvature)
-        if not step:
-            return 0.0
-        # What is stored is what counts: W takes the change after rounding to A's precision.
-        stored = (self._B + step * change - work.duals.A[rows]).astype(work.duals.delta.dtype)
-        taken = stored.astype(np.float64) - work.duals.delta[rows]
-        work.duals.delta[rows] = stored
-        self._B += taken
-        image = self._image(taken) if work.duals.delta.dtype != np.float64 else step * image
-        self._W += image
-        work.W[:] = self._W
-        if work.kept_apart:
-            work.apart -= work.kept_apart * work.part_apart(image)
-        return rise
-
-    def _image(self, change: Float64Array) -> Float64Array:
+    def image(self, change: Float64Array) -> Float64Array:
+        """Return what a change of the dual rows changes W by."""
         image = np.zeros(self._work.W.shape)
-        for portion in self._held.in_order(self._rows):
-            self._work.image(portion, change[np.searchsorted(self._rows, portion.rows)], image)
+        for portion in self._held.in_order(self._numbers):
+            self._work.image(portion, change[np.searchsorted(self._numbers, portion.rows)], image)
         image *= self._work.scale
         return image
+
+    def feasible(self, B: Float64Array, trial: Float64Array) -> Float64Array:
+        """Return the change to the nearest point of the domain in the classes that sweeps touch."""
+        self._work.project(trial, self._numbers)
+        self._work.visited += len(self._numbers)
+        trial -= B
+        return trial
+
+    def move(self, B: Float64Array, V: Float64Array, change: Float64Array, image: Float64Array) -> None:
+        """Take a change in A and W."""
+        work, duals, rows = self._work, self._work.duals, self._numbers
+        # What is stored is what counts: W takes the change after rounding to A's precision.
+        stored = (B + change - duals.A[rows]).astype(duals.delta.dtype)
+        taken = stored.astype(np.float64) - duals.delta[rows]
+        duals.delta[rows] = stored
+        image = self.image(taken) if duals.delta.dtype != np.float64 else image
+        B += taken
+        V += image
+        work.W[:] = V
+        if work.kept_apart:
+            work.apart -= work.kept_apart * work.part_apart(image)

@@ -9,27 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.blocks.ascent.change_sums import add_changes
-from topline.solvers.blocks.ascent.class_subset import (
-    FewClasses,
-    list_few,
-    project_few,
-    room_for_few,
-)
-from topline.solvers.blocks.ascent.dual_changes import add_rows_csr, change_sums, project_rows
+from topline.solvers.blocks.ascent.class_subset import fill_lists, project_in_lists, room_for_lists
+from topline.solvers.blocks.ascent.dual_changes import add_changes, change_sums, project_rows
 from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
-from topline.solvers.blocks.ascent.repeated_sweeps import (
+from topline.solvers.blocks.ascent.row_feed import HeldRows, RowFeed
+from topline.solvers.blocks.ascent.row_tiles import RowTile, add_rows, tile_of
+from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, Portion
+from topline.solvers.blocks.ascent.shared_tiles import TiledWeights
+from topline.solvers.blocks.ascent.sweeps import (
+    ALL_CLASSES,
     STILL,
     Swept,
+    SweptPart,
     moving,
-    sweeps_csr,
-    sweeps_dense,
-    sweeps_few,
+    repeated_sweeps,
 )
-from topline.solvers.blocks.ascent.row_feed import HeldRows, RowFeed
-from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, Portion, SweptPart
-from topline.solvers.blocks.ascent.shared_tiles import TiledWeights
-from topline.solvers.blocks.ascent.weight_sizes import SMALL_W, is_tiled
 from topline.solvers.blocks.jit import sum_of_squares
 from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.clock import Clock
@@ -46,13 +40,18 @@ _NARROW_SUMS = 1 << 16
 _TIMED_ROWS, _TIMED_PRODUCTS = 2048, 1 << 24
 #: Multiplications by which the gap of rows is looked at at once.
 _LOOKED_AT = 1 << 22
-#: Stands for dense rows where rows are sparse.
-_NO_ROWS = np.empty((0, 0))
+#: Weights of up to so many entries are kept in float64: they stay in the first-level cache all the same.
+SMALL_W = 1 << 12
+#: Weights of more entries and classes than these are swept tile by tile, and on several threads,
+_TILED_W = 1 << 16
+_TILED_CLASSES = 32
+#: as are those of more bytes, which do not stay in a core's second-level cache.
+_LARGE_W = 1 << 20
 #: Stands for the state of a generator where one sweep draws nothing.
 _UNUSED = np.ones(1, dtype=np.int64)
 
 
-class Work:
+class AscentPass:
     """What the sweeps of one request share: the weights as they move, and which rows move."""
 
     def __init__(self, block: BlockRows, request: AscentPlan, duals: DualWindow, threads: int = 1) -> None:
@@ -69,7 +68,8 @@ class Work:
         self.apart = np.zeros(block.problem.m) if request.apart is None else request.apart.copy()
         self.W: FloatArray = np.empty((0, 0))
         self._tiles: TiledWeights | None = None
-        self.few: FewClasses | None = None
+        #: The classes that are touched.
+        self.lists = ALL_CLASSES
         self.clock = Clock()
         #: Rows that were visited, one of which a few classes alone were taken for their share.
         self.visited = 0.0
@@ -123,7 +123,7 @@ class Work:
         random = self.random.integers(1, np.iinfo(np.int64).max, size=1)
         order, risen, cost = self.random.permutation(self.allowed(rows)), 0.0, 0.0
         portions = held.drawn(order) if held.whole else held.shuffled(order, self.random)
-        at_once = held.in_place and (self._tiles is None or self.few is not None) and len(rows) <= self._step
+        at_once = held.in_place and (self._tiles is None or self.restricted) and len(rows) <= self._step
         while True:
             before = self.visited
             swept = self._sweep(portions, sweeps if at_once else 1, most - cost, random)
@@ -165,19 +165,24 @@ class Work:
         self._still = still if sweeps > 1 else STILL * last / max(visited, 1)
         return Swept(done, float(visited), risen, last, self._still)
 
-    def take_few(self, held: RowFeed | HeldRows, rows: Int64Array) -> None:
+    @property
+    def restricted(self) -> bool:
+        """Whether sweeps touch a few classes of each row."""
+        return len(self.lists.classes) > 0
+
+    def restrict_classes(self, held: RowFeed | HeldRows, rows: Int64Array) -> None:
         """From now on touch a few classes of some rows, in the order of the block, if few are to be had."""
         if self.sparse or len(self.allowed(rows)) < len(rows):
             return
         block, apart = self.block, self.apart if self.kept_apart else None
-        self.few = room_for_few(rows, block, self.duals, tiled=self._tiles is not None)
-        if self.few is None:
+        lists = room_for_lists(rows, block, self.duals, tiled=self._tiles is not None)
+        if lists is None:
             return
-        W = self.W.T.astype(block.dtype, copy=False)
-        list_few(self.few, self._pieces(held.in_order(rows)), block, self.duals, W, apart)
+        W = self.columns.astype(block.dtype, copy=False)
+        fill_lists(lists, self._pieces(held.in_order(rows)), block, self.duals, W, apart)
         self.visited += len(rows)
-        if self.over:  # not all rows may have their lists
-            self.few = None
+        if not self.over:  # else not all rows may have their lists
+            self.lists = lists
         self.clock.product()
 
     def project(self, Z: Float64Array, rows: Int64Array) -> None:
@@ -185,18 +190,20 @@ class Work:
 
         The nearest point of all may have mass in classes that sweeps would then leave as they are.
         """
-        block, few = self.block, self.few
-        form = block.problem.form
-        if few is None:
-            project_rows(Z, block.y[rows], form)
-            return
-        column = form.column_where(alike=True)
-        place = few.place[rows]
-        project_few(Z, place, few.starts, few.classes, column, form.rho, form.table, form.family.own_margin)
+        form = self.block.problem.form
+        if self.restricted:
+            project_in_lists(Z, self.lists.place[rows], self.lists, form)
+        else:
+            project_rows(Z, self.block.y[rows], form)
 
     def moved(self, rows: Int64Array) -> Any:
         """Return which rows moved when they were last visited."""
         return self.rises[rows] > self._still
+
+    @property
+    def columns(self) -> FloatArray:
+        """The weights (d, m), however they are laid out."""
+        return self.W if self.sparse else self.W.T
 
     def _lay_out(self, X: Any) -> None:
         """Lay W out for the rows that come: (m, d) for dense ones, (d, m) for sparse ones."""
@@ -204,37 +211,34 @@ class Work:
             return
         self.sparse = is_sparse(X)
         start = self._start if self.sparse else self._start.T
-        if not self.sparse and is_tiled(len(start), start.shape[1], self._products):
+        if not self.sparse and is_tiled(start.shape[0], start.shape[1], self._products):
+            block = self.block
             self._tiles = TiledWeights(
-                start, self._products, self.apart, self._threads, self.block.thread_choice,
-                self.block.helpers,
-            )  # fmt: skip
+                start, self._products, self._threads, block.thread_choice, block.helpers
+            )
             self.W = self._tiles.W
             return
         dtype = np.dtype(np.float64) if start.size <= SMALL_W else self._products
         self.W = np.array(start, dtype=dtype, order="C")
 
-    def _sweep_part(self, portion: Portion, sweeps: int, most: float, random: Int64Array) -> Swept:
-        block, duals, problem = self.block, self.duals, self.block.problem
-        X, places, rows, slab = portion
-        here = slice(*slab)
-        rises = self.rises[here]
-        part = SweptPart(
-            _NO_ROWS if self.sparse else X, places, rows - slab[0], block.y[here], block.weights[here],
-            block.norms[here], block.along[here], self.u, self.kept_apart, duals.A, duals.delta, self.scale,
-            problem.smoothing, problem.smoothing_own,
+    def part(self, tile: RowTile, places: Int64Array, rows: Int64Array, slab: tuple[int, int]) -> SweptPart:
+        """Return what a sweep over some rows of an opened slab reads and writes."""
+        block, duals, problem, here = self.block, self.duals, self.block.problem, slice(*slab)
+        lists = self.lists._replace(place=self.lists.place[here])
+        return SweptPart(
+            tile, places, rows - slab[0], lists, block.y[here], block.weights[here], block.norms[here],
+            block.along[here], self.u, self.kept_apart, self.apart, duals.A, duals.delta, self.rises[here],
+            self.scale, problem.smoothing, problem.smoothing_own, block.rho, block.margins,
         )  # fmt: skip
-        moved = *block.loss, self.W, self.apart, rises
-        if self._tiles is not None and self.few is None:
-            self._tiles.sweep(part, block.loss, rises)
-            risen = float(np.maximum(rises[part.rows], 0.0).sum())
-            return Swept(1, float(len(rows)), risen, risen, 0.0)
-        if self.few is not None:
-            few = self.few._replace(place=self.few.place[here])
-            return Swept(*sweeps_few(sweeps, most, random, few, part, *moved))
-        if self.sparse:
-            return Swept(*sweeps_csr(sweeps, most, random, X.data, X.indices, X.indptr, part, *moved))
-        return Swept(*sweeps_dense(sweeps, most, random, part, *moved))
+
+    def _sweep_part(self, portion: Portion, sweeps: int, most: float, random: Int64Array) -> Swept:
+        X, places, rows, slab = portion
+        part = self.part(tile_of(X, self.W), places, rows, slab)
+        if self._tiles is None or self.restricted:
+            return repeated_sweeps(part, self.block.column, sweeps, most, random)
+        self._tiles.sweep(X, part, self.block.column)
+        risen = float(np.maximum(part.rises[part.rows], 0.0).sum())
+        return Swept(1, float(len(rows)), risen, risen, 0.0)
 
     def gap(self, held: RowFeed | HeldRows, rows: Int64Array) -> float:
         """Return the sum of w_i (Phi(s_i) + Phi*(-alpha_i) + <alpha_i, s_i>) over some rows, a visit each.
@@ -243,7 +247,7 @@ class Work:
         """
         block, problem, total = self.block, self.block.problem, 0.0
         vertices = vertices_of(problem, _TIMED_ROWS, smoothed=True)
-        W = (self.W if self.sparse else self.W.T).astype(self._products, copy=False)
+        W = self.columns.astype(self._products, copy=False)
         for portion in held.in_order(rows):
             self.duals.open(portion.slab)
             step = max(_TIMED_ROWS, _LOOKED_AT // max(self._start.size, 1))
@@ -277,7 +281,7 @@ class Work:
         X, places, rows, _ = portion
         factors = self.block.weights[rows]
         if is_sparse(X):
-            add_rows_csr(X.data, X.indices, X.indptr, places, changes, factors, out)
+            add_rows(tile_of(X, out), places, changes, factors)
         else:
             add_changes(X, places, changes, factors, out, self._threads, self.block.helpers)
 
@@ -320,3 +324,18 @@ class Work:
             visited=math.ceil(self.visited),
             **self.clock.seconds(),
         )
+
+
+def weights_alike(entries: int) -> int:
+    """Return a number of entries of W that is swept like so many, hardly above the least such number."""
+    if entries <= SMALL_W:
+        return 0
+    large = _LARGE_W // np.dtype(np.float32).itemsize
+    if entries <= _TILED_W:
+        return 2 * SMALL_W
+    return 2 * _TILED_W if entries <= large else 2 * large
+
+
+def is_tiled(m: int, d: int, dtype: np.dtype[Any]) -> bool:
+    """Return whether W (d, m), in a precision, is swept tile by tile."""
+    return (m >= _TILED_CLASSES and m * d > _TILED_W) or m * d * dtype.itemsize > _LARGE_W

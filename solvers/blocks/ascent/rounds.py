@@ -28,12 +28,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from topline.solvers.blocks.ascent.alike_moves import ascend_csr, ascend_dense
+from topline.solvers.blocks.ascent.alike_moves import ascend_groups
 from topline.solvers.blocks.ascent.alike_rows import Groups, find_groups
-from topline.solvers.blocks.ascent.extrapolation import Extrapolation
-from topline.solvers.blocks.ascent.passes import Work
+from topline.solvers.blocks.ascent.extrapolation import Extrapolation, PassRows
+from topline.solvers.blocks.ascent.passes import AscentPass
 from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
 from topline.solvers.blocks.ascent.row_feed import MIXED, HeldRows, RowFeed
+from topline.solvers.blocks.ascent.row_tiles import tile_of
 from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, rows_with_mass
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.typing import Int64Array
@@ -81,7 +82,7 @@ class BlockAscent(BlockRows):
         The result depends on the request and on A alone, not on the threads that work on it.
         """
         delta.clear()
-        work = Work(self, request, DualWindow(A, delta, MIXED), threads)
+        work = AscentPass(self, request, DualWindow(A, delta, MIXED), threads)
         feed = self.feed_for(A)
         rows = np.flatnonzero(self.weights)
         if request.support:
@@ -103,7 +104,7 @@ class BlockAscent(BlockRows):
         # What plain sweeps leave nobody has looked at; where no row could move nothing is left.
         return replace(work.stats(feed), left=math.inf if len(busy) else 0.0)
 
-    def _groups(self, feed: RowFeed, work: Work) -> Groups | None:
+    def _groups(self, feed: RowFeed, work: AscentPass) -> Groups | None:
         """Return the rows of the block that are moved together, which the first call looks for."""
         if not self._looked and len(work.allowed(np.arange(len(self.y)))) == len(self.y):
             self._looked = True
@@ -124,7 +125,7 @@ class BlockAscent(BlockRows):
 
 
 def _stages(
-    work: Work,
+    work: AscentPass,
     held: RowFeed | HeldRows,
     rows: Int64Array,
     first: float,
@@ -147,8 +148,8 @@ def _stages(
         if gap <= request.enough:
             return gap
         look = _next_look(look, first, request.enough, gap)
-    extrapolation = Extrapolation(work, held, rows) if Extrapolation.fits(work, rows) else None
-    work.take_few(held, rows)
+    extrapolation = Extrapolation(PassRows(work, held, rows)) if PassRows.fits(work, rows) else None
+    work.restrict_classes(held, rows)
     for _ in range(_MOST_STAGES):
         rise, last, cost = work.sweeps(held, rows, sweeps, budget)
         budget -= cost
@@ -169,7 +170,7 @@ def _stages(
     return math.inf
 
 
-def _move_together(work: Work, groups: Groups) -> float:
+def _move_together(work: AscentPass, groups: Groups) -> float:
     """Move rows together that look alike; return what the dual rises by.
 
     Not while a few classes of each row are swept: these moves would give mass to others.
@@ -177,15 +178,11 @@ def _move_together(work: Work, groups: Groups) -> float:
     block, duals = work.block, work.duals
     X, rows, starts, grams = groups
     may = not work.over and len(work.allowed(rows)) == len(rows)
-    if not may or work.few is not None or not work.W.size or not duals.open_whole():
+    if not may or work.restricted or not work.W.size or not duals.open_whole():
         return 0.0
-    column, rho, table = block.loss
     form = block.problem.form
-    common = (
-        starts, rows, grams, block.y, block.weights, block.along, work.kept_apart, duals.A, duals.delta,
-        work.scale, column, form.conjugate, rho, table, form.margin_rows(block.y[rows]), work.W, work.apart,
-    )  # fmt: skip
-    rise = ascend_csr(X.data, X.indices, X.indptr, *common) if work.sparse else ascend_dense(X, *common)
+    part = work.part(tile_of(X, work.W), np.arange(len(rows)), rows, (0, len(block.y)))
+    rise = ascend_groups(part, block.column, form.conjugate, starts, grams, form.margin_rows(block.y[rows]))
     work.visited += len(rows)
     duals.close()
     return float(rise)

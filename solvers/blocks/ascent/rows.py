@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.solvers.blocks.ascent.plan import AscentPlan
-from topline.solvers.blocks.ascent.thread_choice import Helpers, ThreadChoice
+from topline.solvers.blocks.ascent.shared_tiles import ThreadChoice
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows, RowSource
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import borrowed
+from topline.solvers.crew import Helpers
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Numbers of A that are looked at together.
@@ -57,11 +56,12 @@ class BlockRows:
         helpers: Helpers | None = None,
         norms: RowNorms | None = None,
     ) -> None:
-        form = problem.form
         self.problem, self.X, self.y, self.weights = problem, X, y, weights
         self.index, self.dtype = index, dtype
         alike = problem.smoothing_own == problem.smoothing
-        self.loss = form.column_where(alike=alike), form.rho, form.table
+        #: The loss as compiled functions take it.
+        self.column = problem.form.column_where(alike=alike)
+        self.rho, self.margins = problem.form.rho, problem.form.table
         self.helpers = helpers or Helpers()
         self._undirected, self._directed = norms, RowNorms(0)
 
@@ -118,35 +118,6 @@ class Portion(NamedTuple):
     places: Int64Array
     rows: Int64Array
     slab: tuple[int, int]
-
-
-class SweptPart(NamedTuple):
-    """Rows to visit, and what a block knows of its rows: the arguments of `sweep_dense` of these names."""
-
-    X: FloatArray
-    places: Int64Array
-    rows: Int64Array
-    y: IntArray
-    weights: Float64Array
-    norms: Float64Array
-    along: Float64Array
-    u: Float64Array
-    kept_apart: float
-    A: FloatArray
-    delta: FloatArray
-    scale: float
-    gamma: float
-    gamma_own: float
-
-
-@jit
-def borrowed_part(part: SweptPart) -> SweptPart:
-    """Return the same part, of which no use is counted: threads would wait for each other's counting."""
-    return SweptPart(
-        borrowed(part.X), borrowed(part.places), borrowed(part.rows), borrowed(part.y),
-        borrowed(part.weights), borrowed(part.norms), borrowed(part.along), borrowed(part.u),
-        part.kept_apart, borrowed(part.A), borrowed(part.delta), part.scale, part.gamma, part.gamma_own,
-    )  # fmt: skip
 
 
 class DualWindow:

@@ -13,44 +13,61 @@ One thread alone gains as well: four rows share the loads of four classes, and W
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.core import types
+from numba.extending import intrinsic
 
-from topline.solvers.blocks.ascent.atomics import add_and_get_old, wait_until
-from topline.solvers.blocks.ascent.rows import SweptPart, borrowed_part
-from topline.solvers.blocks.ascent.sweeps import AHEAD, update_row
-from topline.solvers.blocks.ascent.thread_choice import Helpers, ThreadChoice
-from topline.solvers.blocks.tile_products import GROUP, carry_tile, carry_whole_tile, dots, keep_steps
+from topline.solvers.blocks.ascent.row_tiles import sizes
+from topline.solvers.blocks.ascent.sweeps import (
+    AHEAD,
+    Scratch,
+    SweptPart,
+    fetch_duals,
+    scratch_for,
+    update_row,
+)
+from topline.solvers.crew import Helpers
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.jit_prefetch import fetch
-from topline.solvers.projections.ordering import column_workspace, room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
+#: Rows and classes that share their loads: 4 x 4 sums fill the registers of a core.
+GROUP = 4
+#: A row of which one class in so many changes is kept as one of which all do: loops then go along memory.
+_WHOLE = 2
 #: Rows of a tile: a share of the classes, for each row costs inner products with those of 1.5 tiles; at least
 #: and at most so many.
 _TILE_SHARE = 6
 _TILE_ROWS = (4, 64)
 #: Multiplications of a sweep's scores below which one thread is done before the others are of use.
 _SHARED = 1 << 28
+#: Sweeps after which the slower number of threads is tried again.
+_RETRY = 24
 #: Chunks that the classes of a tile are cut into.
 _CHUNKS = 16
 #: Places of the counters: tiles that are updated, and from `_FIRST` on, each `_APART` places, so that no two
 #: share a cache line, chunks of a tile that are taken and chunks that are done.
 _UPDATED, _FIRST, _APART = 0, 8, 8
 _OVER = 1 << 40  # a count above all that anybody waits for
+#: Reads of a counter before the core is offered to others between two of them.
+_SPINS = 2000
+_COUNTERS = types.Array(types.int64, 1, "C")
 
 
 class _Tiles(NamedTuple):
-    """What threads share: W, the scores and inner products of two tiles, and what two tiles have changed.
+    """What threads share: X, W, scores and inner products of two tiles, and what two tiles have changed.
 
     `order` (rows,) are the places in X of all rows, behind a tile that is none; `every` counts the classes.
     Row p changes counts[slot, p] classes, `classes` by `steps`; those of a row that changes all, or none, are
     in their own places.
     """
 
+    X: FloatArray
     W: FloatArray
     every: Int64Array
     per_chunk: int
@@ -71,6 +88,38 @@ class _Spare(NamedTuple):
     much: Float64Array
 
 
+class _Rows(NamedTuple):
+    """Four rows of X: those at places[first], ..., places[first + 3]."""
+
+    X: FloatArray
+    places: Int64Array
+    first: int
+
+
+class ThreadChoice:
+    """As many threads as there are, or one: what took less time a row when it was last tried.
+
+    No number depends on it.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+        self._since: dict[int, int] = {}
+
+    def of(self, most: int) -> int:
+        """Return how many of `most` threads the next sweep takes."""
+        for number in (most, 1):
+            if number not in self._seconds or self._since[number] >= _RETRY:
+                return number
+        return min((most, 1), key=lambda number: self._seconds[number])
+
+    def note(self, number: int, seconds: float) -> None:
+        """Keep how many seconds a row a sweep took."""
+        for other in self._since:
+            self._since[other] += 1
+        self._seconds[number], self._since[number] = seconds, 0
+
+
 class TiledWeights:
     """Weights (m, d) that threads sweep with.
 
@@ -78,7 +127,6 @@ class TiledWeights:
     ----------
     start : (m, d) the weights to begin with.
     dtype : their precision, float32 or float64.
-    apart : (m,) what goes to W along the direction kept apart, updated in place.
     threads : how many work at the same time, where `choice` finds that it pays; `helpers` are the others.
     """
 
@@ -86,13 +134,12 @@ class TiledWeights:
         self,
         start: FloatArray,
         dtype: np.dtype[Any],
-        apart: Float64Array,
         threads: int,
         choice: ThreadChoice,
         helpers: Helpers,
     ) -> None:
         m, d = start.shape
-        self._threads, self._apart, self._choice, self._helpers = threads, apart, choice, helpers
+        self._threads, self._choice, self._helpers = threads, choice, helpers
         padded = -(-m // GROUP) * GROUP
         self._padded: FloatArray = np.zeros((padded, d), dtype=dtype)
         self.W: FloatArray = self._padded[:m]
@@ -103,10 +150,8 @@ class TiledWeights:
         self._counts, self._steps = np.zeros((2, t), dtype=np.int64), np.zeros((2, t, padded))
         self._classes = np.empty((2, t, m), dtype=np.int32)
 
-    def sweep(
-        self, part: SweptPart, loss: tuple[JitFunction, Float64Array, Float64Array], rises: Float64Array
-    ) -> None:
-        """Replace the dual rows of a part one by one by the maximisers of the dual in that row."""
+    def sweep(self, X: FloatArray, part: SweptPart, column: JitFunction) -> None:
+        """Replace the dual rows of a part of X one by one by the maximisers of the dual in that row."""
         n, t = len(part.rows), self.rows
         if n == 0:
             return
@@ -116,13 +161,13 @@ class TiledWeights:
         self._counts[:] = 0
         classes = len(self._padded)
         shared = _Tiles(
-            self._padded, np.arange(classes), GROUP * max(classes // (GROUP * _CHUNKS), 1), order,
+            X, self._padded, np.arange(classes), GROUP * max(classes // (GROUP * _CHUNKS), 1), order,
             self._scores, self._inner, self._counts, self._classes, self._steps,
             np.zeros(_FIRST + 2 * _APART * tiles, dtype=np.int64),
         )  # fmt: skip
         # Without a tile they do nothing, but are compiled or loaded before a thread waits for another.
         _help(part, none := shared._replace(order=order[:t]))
-        _lead(part, none, *loss, self._apart, rises)
+        _lead(part, none, column)
         most = min(self._threads, tiles) if n * self._padded.size >= _SHARED else 1
         threads, began = self._choice.of(most), time.perf_counter()
         # Nobody waits for a helper to begin: on a busy machine the first thread does its chunks meanwhile.
@@ -130,7 +175,7 @@ class TiledWeights:
         try:
             pools = (self._helpers.pool(threads - 1) for _ in range(1, threads))
             begun.extend(pool.submit(_help, part, shared) for pool in pools)
-            _lead(part, shared, *loss, self._apart, rises)
+            _lead(part, shared, column)
         finally:
             # Also after Ctrl-C: no helper waits for tiles that nobody updates.
             shared.counters[:] = _OVER
@@ -146,81 +191,49 @@ def _spare(tiles: _Tiles) -> _Spare:
 
 
 @jit
-def _borrowed_tiles(tiles: _Tiles) -> _Tiles:
-    """Return the same tiles, of which no use is counted."""
-    return _Tiles(
-        borrowed(tiles.W), borrowed(tiles.every), tiles.per_chunk, borrowed(tiles.order),
-        borrowed(tiles.scores), borrowed(tiles.inner), borrowed(tiles.counts), borrowed(tiles.classes),
-        borrowed(tiles.steps), borrowed(tiles.counters),
-    )  # fmt: skip
-
-
-@jit
-def _help(shared_part: SweptPart, shared: _Tiles) -> None:
+def _help(owned_part: SweptPart, owned_tiles: _Tiles) -> None:
     """Do chunks of one tile after the other, each as soon as the tile two before it is updated."""
-    part, tiles, spare = borrowed_part(shared_part), _borrowed_tiles(shared), _spare(shared)
+    part, tiles, spare = borrowed(owned_part), borrowed(owned_tiles), _spare(owned_tiles)
     for k in range(len(tiles.order) // tiles.counts.shape[1] - 1):
         # Neither W nor a step changes while others still need it as it is.
         wait_until(tiles.counters, _UPDATED, k - 1)
         if k > 0:
             _wait_for_chunks(k - 1, tiles)
         _do_chunks(k, part, tiles, spare)
-    keep((shared_part, shared))
 
 
 @jit
-def _lead(
-    shared_part: SweptPart,
-    shared: _Tiles,
-    column: JitFunction,
-    rho: Float64Array,
-    margins: Float64Array,
-    apart: Float64Array,
-    rises: Float64Array,
-) -> None:
+def _lead(owned_part: SweptPart, owned_tiles: _Tiles, column: JitFunction) -> None:
     """Update the rows of one tile after the other, and do chunks while the next tile is not ready."""
-    part, tiles, spare = borrowed_part(shared_part), _borrowed_tiles(shared), _spare(shared)
-    t, m = tiles.counts.shape[1], tiles.classes.shape[2]
+    part, tiles, spare = borrowed(owned_part), borrowed(owned_tiles), _spare(owned_tiles)
+    t, rows = tiles.counts.shape[1], part.rows
     n_tiles = len(tiles.order) // t - 1
-    owners = column_workspace(m), room(m), room(m), rho, margins
-    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
-    q, alpha = borrowed(owners[1]), borrowed(owners[2])
-    rho, margins = borrowed(rho), borrowed(margins)
-    changed, steps = np.empty(m, dtype=np.int64), room(m)
+    owned = scratch_for(len(part.apart))
+    scratch = borrowed(owned)
     for k in range(n_tiles):
         _do_chunks(k, part, tiles, spare)
         _wait_for_chunks(k, tiles)
         for p in range(t):
             _fetch_ahead(k, p + AHEAD, part, tiles)
-            i = part.rows[min(k * t + p, len(part.rows) - 1)]
-            if k * t + p >= len(part.rows) or part.weights[i] == 0.0:
-                keep_steps(k % 2, p, 0, changed, steps, tiles.counts, tiles.classes, tiles.steps)
-                if k * t + p < len(part.rows):
-                    rises[i] = -1.0
-                continue
-            _scores_now(k, p, part.along[i], tiles, apart, q)
-            norm = part.norms[i] - part.kept_apart * part.along[i] * part.along[i]
-            n_changed, rise = update_row(
-                i, part.y[i], part.scale * part.weights[i], norm, part.gamma, part.gamma_own, column, rho,
-                margins, part.A, part.delta, q, alpha, work, index_work, changed, steps,
-            )  # fmt: skip
-            rises[i] = rise * part.weights[i]
-            for e in range(n_changed):
-                apart[changed[e]] -= part.kept_apart * steps[e] * part.along[i]
-            keep_steps(k % 2, p, n_changed, changed, steps, tiles.counts, tiles.classes, tiles.steps)
+            i = rows[min(k * t + p, len(rows) - 1)]
+            n_changed = 0
+            if k * t + p < len(rows) and part.weights[i] > 0.0:
+                _scores_now(k, p, part.along[i], tiles, part.apart, scratch.q)
+                n_changed = update_row(part, column, i, 0, part.y[i], scratch.q, scratch)
+            elif k * t + p < len(rows):
+                part.rises[i] = -1.0
+            _keep_steps(tiles, k % 2, p, n_changed, scratch)
         add_and_get_old(tiles.counters, _UPDATED, 1)
     for k in range(max(n_tiles - 2, 0), n_tiles):
-        _carry(k, 0, tiles.W.shape[0], part, tiles, spare)
-    keep((owners, shared_part, shared))
+        _carry(k, 0, tiles.W.shape[0], tiles, spare)
+    keep(owned)
 
 
 @jit
 def _fetch_ahead(k: int, p: int, part: SweptPart, tiles: _Tiles) -> None:
     """Begin to fetch the dual row of row p of tile k, and its scores, which other threads have written."""
     t = tiles.counts.shape[1]
-    i = part.rows[min(k * t + p, len(part.rows) - 1)]
-    fetch(part.A, i, part.A.shape[1] * part.A.itemsize)
-    fetch(part.delta, i, part.A.shape[1] * part.delta.itemsize)
+    fetch_duals(part.A, part.delta, part.rows[min(k * t + p, len(part.rows) - 1)])
     if p < t:
         row = tiles.scores.shape[2] * tiles.scores.itemsize
         fetch(tiles.scores, k % 2, row, p * row)
@@ -246,18 +259,33 @@ def _scores_now(k: int, p: int, along: float, tiles: _Tiles, apart: Float64Array
 
 
 @jit
+def _keep_steps(tiles: _Tiles, slot: int, p: int, n_changed: int, scratch: Scratch) -> None:
+    """Keep what row p of a tile changes: the first `n_changed` classes of `scratch`, by its steps."""
+    counts, classes, steps = tiles.counts, tiles.classes, tiles.steps
+    m = classes.shape[2]
+    whole = n_changed == 0 or _WHOLE * n_changed >= m
+    counts[slot, p] = m if whole and n_changed > 0 else n_changed
+    if whole:
+        for j in range(m):
+            classes[slot, p, j], steps[slot, p, j] = j, 0.0
+    for e in range(n_changed):
+        at = scratch.changed[e] if whole else e
+        classes[slot, p, at], steps[slot, p, at] = scratch.changed[e], scratch.steps[e]
+
+
+@jit
 def _do_chunks(k: int, part: SweptPart, tiles: _Tiles, spare: _Spare) -> None:
     """Do chunks of tile k until all are taken: inner products of four rows, or scores of some classes."""
-    chunks = _n_chunks(tiles)
+    chunks, groups = _n_chunks(tiles), tiles.counts.shape[1] // GROUP
     place = _FIRST + 2 * _APART * k
     while True:
         c = add_and_get_old(tiles.counters, place, 1)
         if c >= chunks:
             return
-        if c < tiles.counts.shape[1] // GROUP:
+        if c < groups:
             _inner_products(k, GROUP * c, part, tiles)
         else:
-            _scores(k, (c - tiles.counts.shape[1] // GROUP) * tiles.per_chunk, part, tiles, spare)
+            _scores(k, (c - groups) * tiles.per_chunk, tiles, spare)
         add_and_get_old(tiles.counters, place + _APART, 1)
 
 
@@ -275,44 +303,192 @@ def _wait_for_chunks(k: int, tiles: _Tiles) -> None:
 @jit
 def _inner_products(k: int, p: int, part: SweptPart, tiles: _Tiles) -> None:
     """Write those of rows p..p+3 of tile k with the tile before it and the rows up to them."""
-    t = tiles.counts.shape[1]
-    first = (k + 1) * t
+    t, order = tiles.counts.shape[1], tiles.order
+    rows = _Rows(tiles.X, order, (k + 1) * t + p)
     for r in range(0, t + p + GROUP, GROUP):
-        dots(part.X, tiles.order, k * t + r, part.X, tiles.order, first + p, tiles.inner, k % 2, p, r)
+        _dots(_Rows(tiles.X, order, k * t + r), rows, tiles.inner, k % 2, p, r)
     for e in range(k * t + p, min(k * t + p + GROUP, len(part.rows))):
         i = part.rows[e]
         if part.norms[i] < 0.0:
-            square = along = 0.0
-            for f in range(part.X.shape[1]):
-                x = np.float64(part.X[tiles.order[t + e], f])
-                square += x * x
-                along += x * part.u[f]
-            part.norms[i], part.along[i] = square, along
+            part.norms[i], part.along[i] = sizes(part.tile, order[t + e], part.u)
 
 
 @jit
-def _scores(k: int, low: int, part: SweptPart, tiles: _Tiles, spare: _Spare) -> None:
+def _scores(k: int, low: int, tiles: _Tiles, spare: _Spare) -> None:
     """Write the scores of tile k for a chunk of classes, once these have what tile k - 2 has changed."""
     t = tiles.counts.shape[1]
     high = min(low + tiles.per_chunk, tiles.W.shape[0])
     if k >= 2:
-        _carry(k - 2, low, high, part, tiles, spare)
+        _carry(k - 2, low, high, tiles, spare)
     for j in range(low, high, GROUP):
+        classes = _Rows(tiles.W, tiles.every, j)
         for p in range(0, t, GROUP):
-            dots(tiles.W, tiles.every, j, part.X, tiles.order, (k + 1) * t + p, tiles.scores, k % 2, p, j)
+            _dots(classes, _Rows(tiles.X, tiles.order, (k + 1) * t + p), tiles.scores, k % 2, p, j)
 
 
 @jit
-def _carry(k: int, low: int, high: int, part: SweptPart, tiles: _Tiles, spare: _Spare) -> None:
+def _carry(k: int, low: int, high: int, tiles: _Tiles, spare: _Spare) -> None:
     """Add what tile k has changed to the classes low..high-1."""
-    first, slot = (k + 1) * tiles.counts.shape[1], k % 2
     whole, m = True, tiles.classes.shape[2]
     for p in range(tiles.counts.shape[1]):
-        whole = whole and (tiles.counts[slot, p] == 0 or tiles.counts[slot, p] == m)
+        whole = whole and (tiles.counts[k % 2, p] == 0 or tiles.counts[k % 2, p] == m)
     if whole:
-        carry_whole_tile(tiles.W, low, high, part.X, tiles.order, first, tiles.steps, slot)
-        return
-    carry_tile(
-        tiles.W, low, high, part.X, tiles.order, first, tiles.counts, tiles.classes, tiles.steps, slot,
-        spare.at, spare.who, spare.much,
-    )  # fmt: skip
+        _carry_whole(k, low, high, tiles)
+    else:
+        _carry_listed(k, low, high, tiles, spare)
+
+
+@jit(fastmath={"contract"})
+def _carry_listed(k: int, low: int, high: int, tiles: _Tiles, spare: _Spare) -> None:
+    """Add what tile k has changed in some classes of each row, four rows at a time."""
+    X, W, places, slot = tiles.X, tiles.W, tiles.order, k % 2
+    counts, classes, steps = tiles.counts, tiles.classes, tiles.steps
+    at, who, much = spare
+    t = counts.shape[1]
+    first = (k + 1) * t
+    for p in range(t):
+        at[p] = _first_from(low, counts[slot, p], classes, slot, p)
+    for j in range(low, high):
+        n = 0
+        for p in range(t):
+            e = at[p]
+            if e < counts[slot, p] and classes[slot, p, e] == j:
+                who[n], much[n] = places[first + p], steps[slot, p, e]
+                at[p] = e + 1
+                n += 1
+        while n % GROUP:
+            who[n], much[n] = who[0], 0.0
+            n += 1
+        for e in range(0, n, GROUP):
+            b0, b1, b2, b3 = who[e], who[e + 1], who[e + 2], who[e + 3]
+            c0, c1 = W.dtype.type(much[e]), W.dtype.type(much[e + 1])
+            c2, c3 = W.dtype.type(much[e + 2]), W.dtype.type(much[e + 3])
+            for f in range(W.shape[1]):
+                W[j, f] += (c0 * X[b0, f] + c1 * X[b1, f]) + (c2 * X[b2, f] + c3 * X[b3, f])
+
+
+@jit(fastmath={"contract"})
+def _carry_whole(k: int, low: int, high: int, tiles: _Tiles) -> None:
+    """Add what tile k has changed where the steps of all classes are in their places, four at a time."""
+    X, W, places, steps, slot = tiles.X, tiles.W, tiles.order, tiles.steps, k % 2
+    first = (k + 1) * steps.shape[1]
+    z = W.dtype.type
+    for j in range(low, high, GROUP):
+        for p in range(0, steps.shape[1], GROUP):
+            i0, i1 = places[first + p], places[first + p + 1]
+            i2, i3 = places[first + p + 2], places[first + p + 3]
+            a0, a1 = z(steps[slot, p, j]), z(steps[slot, p + 1, j])
+            a2, a3 = z(steps[slot, p + 2, j]), z(steps[slot, p + 3, j])
+            b0, b1 = z(steps[slot, p, j + 1]), z(steps[slot, p + 1, j + 1])
+            b2, b3 = z(steps[slot, p + 2, j + 1]), z(steps[slot, p + 3, j + 1])
+            c0, c1 = z(steps[slot, p, j + 2]), z(steps[slot, p + 1, j + 2])
+            c2, c3 = z(steps[slot, p + 2, j + 2]), z(steps[slot, p + 3, j + 2])
+            d0, d1 = z(steps[slot, p, j + 3]), z(steps[slot, p + 1, j + 3])
+            d2, d3 = z(steps[slot, p + 2, j + 3]), z(steps[slot, p + 3, j + 3])
+            for f in range(W.shape[1]):
+                x0, x1, x2, x3 = X[i0, f], X[i1, f], X[i2, f], X[i3, f]
+                W[j, f] += (a0 * x0 + a1 * x1) + (a2 * x2 + a3 * x3)
+                W[j + 1, f] += (b0 * x0 + b1 * x1) + (b2 * x2 + b3 * x3)
+                W[j + 2, f] += (c0 * x0 + c1 * x1) + (c2 * x2 + c3 * x3)
+                W[j + 3, f] += (d0 * x0 + d1 * x1) + (d2 * x2 + d3 * x3)
+
+
+@jit
+def _first_from(low: int, count: int, classes: IntArray, slot: int, p: int) -> int:
+    """Return the first entry of a row that changes class `low` or a later one."""
+    start, stop = 0, count
+    while start < stop:
+        middle = (start + stop) // 2
+        if classes[slot, p, middle] < low:
+            start = middle + 1
+        else:
+            stop = middle
+    return start
+
+
+@jit(fastmath={"reassoc", "contract"})
+def _dots(left: _Rows, right: _Rows, out: FloatArray, slot: int, p: int, j: int) -> None:
+    """Write the inner products of four rows on the right with four on the left to a square of `out`.
+
+    It begins at out[slot, p, j]. Sums are of the type of `out`.
+    """
+    W, w_places, w_first = left
+    X, x_places, x_first = right
+    zero = out.dtype.type(0.0)
+    # Not by slices: each would be counted as a reference, which threads that share the arrays wait for.
+    a0, a1, a2, a3 = w_places[w_first], w_places[w_first + 1], w_places[w_first + 2], w_places[w_first + 3]
+    b0, b1, b2, b3 = x_places[x_first], x_places[x_first + 1], x_places[x_first + 2], x_places[x_first + 3]
+    s00 = s01 = s02 = s03 = zero
+    s10 = s11 = s12 = s13 = zero
+    s20 = s21 = s22 = s23 = zero
+    s30 = s31 = s32 = s33 = zero
+    for f in range(X.shape[1]):
+        w0, w1 = out.dtype.type(W[a0, f]), out.dtype.type(W[a1, f])
+        w2, w3 = out.dtype.type(W[a2, f]), out.dtype.type(W[a3, f])
+        x = out.dtype.type(X[b0, f])
+        s00 += x * w0
+        s01 += x * w1
+        s02 += x * w2
+        s03 += x * w3
+        x = out.dtype.type(X[b1, f])
+        s10 += x * w0
+        s11 += x * w1
+        s12 += x * w2
+        s13 += x * w3
+        x = out.dtype.type(X[b2, f])
+        s20 += x * w0
+        s21 += x * w1
+        s22 += x * w2
+        s23 += x * w3
+        x = out.dtype.type(X[b3, f])
+        s30 += x * w0
+        s31 += x * w1
+        s32 += x * w2
+        s33 += x * w3
+    out[slot, p, j], out[slot, p, j + 1], out[slot, p, j + 2], out[slot, p, j + 3] = s00, s01, s02, s03
+    p += 1
+    out[slot, p, j], out[slot, p, j + 1], out[slot, p, j + 2], out[slot, p, j + 3] = s10, s11, s12, s13
+    p += 1
+    out[slot, p, j], out[slot, p, j + 1], out[slot, p, j + 2], out[slot, p, j + 3] = s20, s21, s22, s23
+    p += 1
+    out[slot, p, j], out[slot, p, j + 1], out[slot, p, j + 2], out[slot, p, j + 3] = s30, s31, s32, s33
+
+
+#: As seen from compiled functions, to which the typing context is not passed.
+_compiled: Any = intrinsic
+_sched_yield: Any = types.ExternalFunction("sched_yield", types.int32())
+
+
+def _pointer(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    array = context.make_array(signature.args[0])(context, builder, args[0])
+    return builder.gep(array.data, [args[1]])
+
+
+def _load(typing_context: Any, counters: Any, place: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_pointer(context, builder, signature, args), "acquire", 8)
+
+    return types.int64(_COUNTERS, types.intp), generate
+
+
+def _add(typing_context: Any, counters: Any, place: Any, number: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", _pointer(context, builder, signature, args), args[2], "acq_rel")
+
+    return types.int64(_COUNTERS, types.intp, types.int64), generate
+
+
+#: Return the counter at a place, and see whatever was written before it was last added to.
+load: Callable[[Int64Array, int], int] = _compiled(_load)
+#: Add a number to the counter at a place; return what it was.
+add_and_get_old: Callable[[Int64Array, int, int], int] = _compiled(_add)
+
+
+@jit
+def wait_until(counters: Int64Array, place: int, least: int) -> None:
+    """Wait until a counter has reached a number."""
+    spins = 0
+    while load(counters, place) < least:
+        spins += 1
+        if spins > _SPINS:
+            _sched_yield()

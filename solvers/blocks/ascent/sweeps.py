@@ -1,15 +1,28 @@
-"""One sweep of exact column updates: each row at the weights that the row before it left.
+"""Sweeps of exact column updates: each row at the weights that the row before it left.
 
 Row by row and not tile by tile: while W lies in a core's caches the scores of one row, m inner products of
 length d, take about as long in a loop as their share of a BLAS product does, the change is carried into W
 along the few classes that change, and neither Gram matrices nor stale scores are needed.
+
+Rows of any layout are swept (`topline.solvers.blocks.ascent.row_tiles`), in all classes or in those that are
+listed for each, and again those that move, without a return to the interpreter: where rows are few and short
+a sweep takes less time than the call that asks for it.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from topline.solvers.blocks.ascent.dual_changes import carry_csr, carry_dense
+from topline.solvers.blocks.ascent.row_tiles import (
+    RowTile,
+    carry,
+    class_score,
+    fetch_row,
+    scores,
+    sizes,
+)
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.jit_prefetch import fetch
@@ -18,283 +31,271 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 
 #: Rows between one that is visited and the one that is fetched.
 AHEAD = 3
+#: A row whose rise is below this share of the mean has not moved.
+STILL = 0.01
 
 
-@jit(fastmath={"reassoc", "contract"})
-def dense_scores(W: FloatArray, X: FloatArray, place: int, scores: FloatArray) -> None:
-    """Write W x to `scores` (m,) for one row of X, in the precision of W.
+class ClassLists(NamedTuple):
+    """The classes that sweeps touch: of row i of the block those at starts[place[i]]..starts[place[i] + 1].
 
-    Four classes at a time share the loads of x.  Arrays are indexed by row and column throughout: a row taken
-    out as an array of its own is counted as a reference, which takes as long as the scores of a short one.
+    The first of them is the own one.  Where nothing is listed sweeps touch all classes.
     """
-    m, d = W.shape
-    zero = W.dtype.type(0.0)
-    whole = m - m % 4
-    for j in range(0, whole, 4):
-        s0 = zero
-        s1 = zero
-        s2 = zero
-        s3 = zero
-        for f in range(d):
-            v = X[place, f]
-            s0 += W[j, f] * v
-            s1 += W[j + 1, f] * v
-            s2 += W[j + 2, f] * v
-            s3 += W[j + 3, f] * v
-        scores[j], scores[j + 1], scores[j + 2], scores[j + 3] = s0, s1, s2, s3
-    for j in range(whole, m):
-        s0 = zero
-        for f in range(d):
-            s0 += W[j, f] * X[place, f]
-        scores[j] = s0
+
+    place: Int64Array
+    starts: Int64Array
+    classes: IntArray
 
 
-@jit(fastmath={"contract"})
-def sparse_scores(
-    W: FloatArray, data: FloatArray, indices: IntArray, low: int, high: int, scores: FloatArray
-) -> None:
-    """Write the scores of a sparse row, at low..high-1 of the CSR arrays; W (d, m)."""
-    scores[:] = 0.0
-    for p in range(low, high):
-        f = indices[p]
-        v = data[p]
-        for j in range(len(scores)):
-            scores[j] += v * W[f, j]
+ALL_CLASSES = ClassLists(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
+
+
+class SweptPart(NamedTuple):
+    """Rows to visit, and what a sweep over them reads and writes.
+
+    Attributes
+    ----------
+    tile : features and weights; a row scores W x + apart <x, u>, and W moves as if no row were shrunk.
+    places, rows : where in the tile each visited row lies, in the order of the visits, and its number in the
+        arrays of the block that follow.
+    lists : the classes that are touched.
+    y, weights : labels, and how often a row counts.
+    norms, along : |x_i|^2 and <x_i, u>, norms -1 where neither is known yet.
+    u, kept_apart : unit vector (d,) along which examples are shrunk by sqrt(1 - kept_apart); 0 for none.
+    apart : (m,) per class, what goes to the weights along u; kept up to date.
+    A, delta : dual rows (of a row that counts once) at the start of the round and their change so far, which
+        is updated.
+    rises : written for the visited rows: c/2 |change|^2, which the dual rises by at least, and below 0 where
+        the row stays at a vertex of its domain.
+    scale : s, the factor from a change of A to a change of scores; s = 1/(lam n) times the safety of a block
+        that moves at the same time as others.
+    gamma, gamma_own : smoothing of the other classes and of the own one.
+    rho, margins : `rho` and `table` of the form of the loss.
+    """
+
+    tile: RowTile
+    places: Int64Array
+    rows: Int64Array
+    lists: ClassLists
+    y: IntArray
+    weights: Float64Array
+    norms: Float64Array
+    along: Float64Array
+    u: Float64Array
+    kept_apart: float
+    apart: Float64Array
+    A: FloatArray
+    delta: FloatArray
+    rises: Float64Array
+    scale: float
+    gamma: float
+    gamma_own: float
+    rho: Float64Array
+    margins: Float64Array
+
+
+class Scratch(NamedTuple):
+    """Room for one row: what column updates need, its scores and new values, and the classes that change."""
+
+    work: Float64Array
+    index_work: Int64Array
+    q: Float64Array
+    alpha: Float64Array
+    changed: Int64Array
+    steps: Float64Array
+
+
+class Swept(NamedTuple):
+    """Summary of repeated sweeps.
+
+    Attributes
+    ----------
+    sweeps, visited : their number, and visits, of which one to a few classes counts as their share.
+    risen, last : what the dual rises by, in all and in the last sweep.
+    still : the rise below which a row has not moved.
+    """
+
+    sweeps: int
+    visited: float
+    risen: float
+    last: float
+    still: float
 
 
 @jit
-def fetch_dense(X: FloatArray, place: int, A: FloatArray, delta: FloatArray, i: int) -> None:
-    """Begin to fetch a row of X, and row i of A and delta."""
-    fetch(X, place, X.shape[1] * X.itemsize)
-    fetch(A, i, A.shape[1] * A.itemsize)
-    fetch(delta, i, A.shape[1] * delta.itemsize)
+def scratch_for(m: int) -> Scratch:
+    """Return room for rows of m classes."""
+    work, index_work = column_workspace(m)
+    return Scratch(work, index_work, room(m), room(m), np.empty(m, dtype=np.int64), room(m))
 
 
 @jit
 def update_row(
-    i: int,
-    label: int,
-    weighted: float,
-    norm: float,
-    gamma: float,
-    gamma_own: float,
-    column: JitFunction,
-    rho: Float64Array,
-    margins: Float64Array,
-    A: FloatArray,
-    delta: FloatArray,
-    q: Float64Array,
-    alpha: Float64Array,
-    work: Float64Array,
-    index_work: Int64Array,
-    changed: Int64Array,
-    steps: Float64Array,
-) -> tuple[int, float]:
+    part: SweptPart, column: JitFunction, i: int, first: int, label: int, q: Float64Array, scratch: Scratch
+) -> int:
     """Replace dual row i, whose scores are in q, by the maximiser of the dual in it.
 
-    Writes the classes that change, and what their weights change by along x_i, to `changed` and `steps`;
-    gives their number and what `sweep_dense` writes to `rises`.
+    If classes are listed, q has those of the entries from `first` on; `label` is the place of the own one.
+    Writes the classes that change, and what their weights change by along x_i, to `scratch`; returns
+    their number.
     """
-    m = len(q)
-    own = weighted * norm
-    for j in range(m):
-        # The row's own part is taken out of its scores.
-        q[j] -= own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
-    single = A.itemsize == 4
+    A, delta, classes = part.A, part.delta, part.lists.classes
+    alpha, along = scratch.alpha[: len(q)], part.along[i]
+    weighted = part.scale * part.weights[i]
+    own = weighted * (part.norms[i] - part.kept_apart * along * along)
+    # The row's own part is taken out of its scores.
+    if len(classes) > 0:
+        for e in range(len(q)):
+            j = classes[first + e]
+            q[e] -= own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
+    else:
+        for j in range(len(q)):
+            q[j] -= own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
     _, _, vertex = column(
-        q, label, own + gamma, own + gamma_own, rho, margins, alpha, work, index_work, single
-    )
-    square = 0.0
-    n_changed = 0
-    for j in range(m):
+        q, label, own + part.gamma, own + part.gamma_own, part.rho, part.margins, alpha, scratch.work,
+        scratch.index_work, A.itemsize == 4,
+    )  # fmt: skip
+    n_changed, square = store_row(part, i, first, alpha, scratch)
+    still = vertex and n_changed == 0
+    part.rises[i] = -1.0 if still else 0.5 * (own + part.gamma_own) * square * part.weights[i]
+    return n_changed
+
+
+@jit
+def store_row(
+    part: SweptPart, i: int, first: int, alpha: Float64Array, scratch: Scratch
+) -> tuple[int, float]:
+    """Store alpha as dual row i; return how many classes change, and by how much in all, squared.
+
+    The arguments are those of `update_row`.
+    """
+    A, delta, apart, changed, steps = part.A, part.delta, part.apart, scratch.changed, scratch.steps
+    classes, few = part.lists.classes, len(part.lists.classes) > 0
+    weighted, along = part.scale * part.weights[i], part.along[i]
+    n_changed, square = 0, 0.0
+    for e in range(len(alpha)):
+        j = classes[first + e] if few else e
         before = delta[i, j]
-        if alpha[j] == np.float64(A[i, j]) + np.float64(before):
+        if alpha[e] == np.float64(A[i, j]) + np.float64(before):
             continue
         # What is stored is what counts: the change is taken after rounding to A's precision.
-        delta[i, j] = alpha[j] - A[i, j]
+        delta[i, j] = alpha[e] - A[i, j]
         change = np.float64(delta[i, j]) - np.float64(before)
         if change != 0.0:
             square += change * change
-            changed[n_changed] = j
-            steps[n_changed] = weighted * change
+            changed[n_changed], steps[n_changed] = j, weighted * change
+            apart[j] -= part.kept_apart * steps[n_changed] * along
             n_changed += 1
-    if n_changed == 0 and vertex:
-        return 0, -1.0
-    return n_changed, 0.5 * (own + gamma_own) * square
+    return n_changed, square
 
 
 @jit
-def sweep_dense(
-    X: FloatArray,
-    places: Int64Array,
-    rows: Int64Array,
-    y: IntArray,
-    weights: Float64Array,
-    norms: Float64Array,
-    along: Float64Array,
-    u: Float64Array,
-    kept_apart: float,
-    A: FloatArray,
-    delta: FloatArray,
-    scale: float,
-    gamma: float,
-    gamma_own: float,
-    column: JitFunction,
-    rho: Float64Array,
-    margins: Float64Array,
-    W: FloatArray,
-    apart: Float64Array,
-    rises: Float64Array,
-) -> float:
-    """Replace dual rows one by one by the maximisers of the dual in that row; return what it rises by.
-
-    Parameters
-    ----------
-    X, places : features, and where in X each visited row lies, in the order of the visits.
-    rows : their places in the arrays of the block that follow.
-    y, weights : labels, and how often a row counts.
-    norms, along : |x_i|^2 and <x_i, u>, norms -1 where neither is known yet.
-    u, kept_apart : unit vector (d,) along which examples are shrunk by sqrt(1 - kept_apart); 0 for none.
-    A, delta : dual rows (of a row that counts once) at the start of the round and their change so far, which
-        is updated.
-    scale : s, the factor from a change of A to a change of scores; s = 1/(lam n) times the safety of a block
-        that moves at the same time as others.
-    gamma, gamma_own : smoothing of the other classes and of the own one.
-    column, rho, margins : the loss: `column`, `rho` and `table` of its form.
-    W, apart : (m, d) weights and, per class, what goes to them along u, kept up to date: a row scores
-        W x + apart <x, u>, and W moves as if no row were shrunk.
-    rises : written for the visited rows: c/2 |change|^2, which the dual rises by at least, and -1 where the
-        row stays at a vertex of its domain.
-
-    Returns
-    -------
-    The sum of what was written to `rises` and is not -1.
-    """
-    m = W.shape[0]
-    owners = column_workspace(m), room(m), room(m), rho, margins
-    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
-    q, alpha = borrowed(owners[1]), borrowed(owners[2])
-    rho, margins = borrowed(rho), borrowed(margins)
-    changed, steps = np.empty(m, dtype=np.int64), room(m)
-    scores = np.empty(m, dtype=W.dtype)
-    total = 0.0
+def _sweep(part: SweptPart, column: JitFunction, places: Int64Array, rows: Int64Array) -> tuple[float, float]:
+    """Replace dual rows one by one by the maximisers of the dual in that row; return its rise, and visits."""
+    tile, apart, rises = part.tile, part.apart, part.rises
+    weights, norms, along = part.weights, part.norms, part.along
+    starts, classes, few = part.lists.starts, part.lists.classes, len(part.lists.classes) > 0
+    m = len(apart)
+    owned = scratch_for(m), np.empty(m, dtype=tile.W.dtype)
+    scratch, row_scores = borrowed(owned)
+    q = scratch.q
+    risen, touched = 0.0, 0
     for t in range(len(rows)):
-        i = rows[t]
+        i, place = rows[t], places[t]
         if t + AHEAD < len(rows):
-            fetch_dense(X, places[t + AHEAD], A, delta, rows[t + AHEAD])
+            fetch_row(tile, places[t + AHEAD])
+            fetch_duals(part.A, part.delta, rows[t + AHEAD])
         if weights[i] == 0.0:
             rises[i] = -1.0
             continue
-        place = places[t]
         if norms[i] < 0.0:
-            square = inner = 0.0
-            for f in range(X.shape[1]):
-                x = np.float64(X[place, f])
-                square += x * x
-                inner += x * u[f]
-            norms[i], along[i] = square, inner
-        dense_scores(W, X, place, scores)
-        for j in range(m):
-            q[j] = scores[j] + apart[j] * along[i]
-        norm = norms[i] - kept_apart * along[i] * along[i]
-        n_changed, rise = update_row(
-            i, y[i], scale * weights[i], norm, gamma, gamma_own, column, rho, margins, A, delta,
-            q, alpha, work, index_work, changed, steps,
-        )  # fmt: skip
-        rises[i] = rise * weights[i]
-        total += max(rises[i], 0.0)
-        for k in range(n_changed):
-            carry_dense(W, changed[k], X, place, steps[k])
-            apart[changed[k]] -= kept_apart * steps[k] * along[i]
-    keep(owners)
-    return total
+            norms[i], along[i] = sizes(tile, place, part.u)
+        first, count, label = 0, m, part.y[i]
+        if few:
+            listed = part.lists.place[i]
+            first, count, label = starts[listed], starts[listed + 1] - starts[listed], 0
+            for e in range(count):
+                j = classes[first + e]
+                q[e] = class_score(tile, place, j) + apart[j] * along[i]
+        else:
+            scores(tile, place, row_scores)
+            for j in range(m):
+                q[j] = row_scores[j] + apart[j] * along[i]
+        n_changed = update_row(part, column, i, first, label, q[:count], scratch)
+        carry(tile, place, scratch.changed, scratch.steps, n_changed, row_scores)
+        risen += max(rises[i], 0.0)
+        touched += count
+    keep(owned)
+    return risen, touched / m
 
 
 @jit
-def _fetch_sparse(
-    data: FloatArray,
-    indices: IntArray,
-    indptr: IntArray,
-    place: int,
-    A: FloatArray,
-    delta: FloatArray,
-    i: int,
-) -> None:
-    """Begin to fetch a sparse row, and row i of A and delta."""
-    low, high = indptr[place], indptr[place + 1]
-    if low < high:
-        fetch(data, low, (high - low) * data.itemsize)
-        fetch(indices, low, (high - low) * indices.itemsize)
+def fetch_duals(A: FloatArray, delta: FloatArray, i: int) -> None:
+    """Begin to fetch row i of A and delta."""
     fetch(A, i, A.shape[1] * A.itemsize)
     fetch(delta, i, A.shape[1] * delta.itemsize)
 
 
 @jit
-def _sizes(data: FloatArray, indices: IntArray, low: int, high: int, u: Float64Array) -> tuple[float, float]:
-    """Return |x|^2 and <x, u> of a sparse row."""
-    square = inner = 0.0
-    for p in range(low, high):
-        square += np.float64(data[p]) * np.float64(data[p])
-        inner += np.float64(data[p]) * u[indices[p]]
-    return square, inner
+def draw_moving(
+    rows: Int64Array,
+    places: Int64Array,
+    rises: Float64Array,
+    still: float,
+    random: Int64Array,
+    drawn: Int64Array,
+    drawn_places: Int64Array,
+) -> int:
+    """Write the rows that rose by more than `still` at their last visit, in random order; count them.
+
+    `random` (1,) is the state of a xorshift generator (G. Marsaglia, J. Stat. Softw. 8, 2003), not 0.
+    """
+    count = 0
+    x = random[0]
+    for t in range(len(rows)):
+        if not rises[rows[t]] > still:
+            continue
+        x ^= x << 13
+        x ^= (x >> 7) & 0x1FFFFFFFFFFFFFF
+        x ^= x << 17
+        # Inside-out shuffle: the new row changes places with one of those before it, or with itself.
+        k = (((x >> 32) & 0x7FFFFFFF) * (count + 1)) >> 31
+        drawn[count], drawn_places[count] = drawn[k], drawn_places[k]
+        drawn[k], drawn_places[k] = rows[t], places[t]
+        count += 1
+    random[0] = x
+    return count
+
+
+def moving(rows: Int64Array, rises: Float64Array, still: float, random: Int64Array) -> Int64Array:
+    """Return the rows that `draw_moving` draws."""
+    drawn, places = np.empty_like(rows), np.empty_like(rows)
+    return drawn[: draw_moving(rows, rows, rises, still, random, drawn, places)]
 
 
 @jit
-def sweep_csr(
-    data: FloatArray,
-    indices: IntArray,
-    indptr: IntArray,
-    places: Int64Array,
-    rows: Int64Array,
-    y: IntArray,
-    weights: Float64Array,
-    norms: Float64Array,
-    along: Float64Array,
-    u: Float64Array,
-    kept_apart: float,
-    A: FloatArray,
-    delta: FloatArray,
-    scale: float,
-    gamma: float,
-    gamma_own: float,
-    column: JitFunction,
-    rho: Float64Array,
-    margins: Float64Array,
-    W: FloatArray,
-    apart: Float64Array,
-    rises: Float64Array,
-) -> float:
-    """Do the same for sparse rows, with W (d, m): the scores are a sum of rows of W."""
-    m = W.shape[1]
-    owners = column_workspace(m), room(m), room(m), rho, margins
-    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
-    q, alpha = borrowed(owners[1]), borrowed(owners[2])
-    rho, margins = borrowed(rho), borrowed(margins)
-    changed, steps = np.empty(m, dtype=np.int64), room(m)
-    scores = np.empty(m, dtype=W.dtype)
-    total = 0.0
-    for t in range(len(rows)):
-        i = rows[t]
-        if t + AHEAD < len(rows):
-            _fetch_sparse(data, indices, indptr, places[t + AHEAD], A, delta, rows[t + AHEAD])
-        if weights[i] == 0.0:
-            rises[i] = -1.0
-            continue
-        low, high = indptr[places[t]], indptr[places[t] + 1]
-        if norms[i] < 0.0:
-            norms[i], along[i] = _sizes(data, indices, low, high, u)
-        sparse_scores(W, data, indices, low, high, scores)
-        for j in range(m):
-            q[j] = scores[j] + apart[j] * along[i]
-        norm = norms[i] - kept_apart * along[i] * along[i]
-        n_changed, rise = update_row(
-            i, y[i], scale * weights[i], norm, gamma, gamma_own, column, rho, margins, A, delta,
-            q, alpha, work, index_work, changed, steps,
-        )  # fmt: skip
-        rises[i] = rise * weights[i]
-        total += max(rises[i], 0.0)
-        for k in range(n_changed):
-            apart[changed[k]] -= kept_apart * steps[k] * along[i]
-        carry_csr(W, data, indices, low, high, changed, steps, n_changed, scores)
-    keep(owners)
-    return total
+def repeated_sweeps(
+    owned: SweptPart, column: JitFunction, sweeps: int, most: float, random: Int64Array
+) -> Swept:
+    """Sweep up to so many times, until `most` rows have been visited or none moves.
+
+    The first sweep visits the rows of the part in their order, each of the others those that moved in the one
+    before, in an order that `draw_moving` draws.
+    """
+    part = borrowed(owned)
+    places, rows = part.places, part.rows
+    drawn, drawn_places = np.empty_like(rows), np.empty_like(places)
+    risen = last = visited = still = 0.0
+    done = 0
+    while done < sweeps:
+        if done > 0:
+            count = draw_moving(part.rows, part.places, part.rises, still, random, drawn, drawn_places)
+            count = min(count, int(min(most - visited, float(count))))
+            if count <= 0:
+                break
+            rows, places = drawn[:count], drawn_places[:count]
+        last, visits = _sweep(part, column, places, rows)
+        done += 1
+        risen += last
+        visited += visits
+        still = STILL * last / max(len(rows), 1)
+    return Swept(done, visited, risen, last, still)

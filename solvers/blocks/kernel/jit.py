@@ -1,4 +1,4 @@
-"""Compiled work on the rows of the kernelised dual: their shares of the gap, and exact updates in a tile."""
+"""Compiled work on the rows of the kernelised dual: their shares of the gap, and which are picked."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import math
 
 import numpy as np
 
-from topline.solvers.blocks.ascent.sweeps import update_row
 from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import JitFunction, borrowed, keep
-from topline.solvers.projections.ordering import column_workspace, room
+from topline.solvers.jit_pointers import JitFunction
+from topline.solvers.projections.ordering import room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Places of the sums over rows.
@@ -49,57 +48,6 @@ def row_gaps(
         sums[CROSS] += weights[i] * cross
         sums[SQUARE] += weights[i] * square
         gaps[i] = max(weights[i] * (losses[i] - value + 0.5 * gamma * square + cross), 0.0)
-
-
-@jit
-def sweep_tile(
-    K: FloatArray,
-    order: Int64Array,
-    y: IntArray,
-    weights: Float64Array,
-    scale: float,
-    gamma: float,
-    gamma_own: float,
-    column: JitFunction,
-    rho: Float64Array,
-    margins: Float64Array,
-    scores: FloatArray,
-    A: FloatArray,
-    delta: FloatArray,
-    rises: Float64Array,
-) -> float:
-    """Replace the dual rows of a tile, in an order, by the maximisers of the dual in each.
-
-    K (r, r) are the kernel's values within the tile, and the scores (m, r), class by class, and the change
-    `delta` (r, m) of A are kept up to date.  Writes by how much the dual rises at least to `rises`, and -1
-    where a row stays at a vertex of its domain; returns their sum.
-    """
-    m = scores.shape[0]
-    owners = column_workspace(m), room(m), room(m), rho, margins
-    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
-    q, alpha = borrowed(owners[1]), borrowed(owners[2])
-    rho, margins = borrowed(rho), borrowed(margins)
-    changed, steps = np.empty(m, dtype=np.int64), room(m)
-    total = 0.0
-    for i in order:
-        if weights[i] == 0.0:
-            rises[i] = -1.0
-            continue
-        for j in range(m):
-            q[j] = scores[j, i]
-        n_changed, rise = update_row(
-            i, y[i], scale * weights[i], np.float64(K[i, i]), gamma, gamma_own, column, rho, margins, A,
-            delta, q, alpha, work, index_work, changed, steps,
-        )  # fmt: skip
-        rises[i] = rise * weights[i]
-        total += max(rises[i], 0.0)
-        for e in range(n_changed):
-            # Read before the loop, which is vectorised only then.
-            j, step = changed[e], scores.dtype.type(steps[e])
-            for r in range(scores.shape[1]):
-                scores[j, r] += step * K[i, r]
-    keep(owners)
-    return total
 
 
 @jit

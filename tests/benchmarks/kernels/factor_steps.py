@@ -9,13 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from topline import MaxHinge
-from topline.solvers.blocks.ascent.dual_changes import carry_dense
-from topline.solvers.blocks.ascent.sweeps import dense_scores, update_row
+from topline.solvers.blocks.ascent.row_tiles import DenseTile, carry, scores
+from topline.solvers.blocks.ascent.sweeps import SweptPart, scratch_for, update_row
+from topline.solvers.blocks.kernel.tile_update import part_of
+from topline.solvers.core.kernel_rows import PickedRows
 from topline.solvers.core.problem import Problem
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
-from topline.solvers.projections.ordering import column_workspace, room
-from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+from topline.solvers.typing import Float64Array, Int64Array, IntArray
 
 #: As in the tile updates of dual ascent.
 PAYS, MOST_SWEEPS, VISIT_ALL = 0.02, 200, 5
@@ -33,43 +34,25 @@ def pivoted_columns(K: Float64Array, rank: int) -> Float64Array:
 
 @jit
 def sweep(
-    order: Int64Array,
-    L: FloatArray,
-    rest: Float64Array,
-    S: Float64Array,
-    y: IntArray,
-    scale: float,
-    column: JitFunction,
-    rho: Float64Array,
-    margins: Float64Array,
-    A: Float64Array,
-    delta: Float64Array,
-    V: FloatArray,
-    rises: Float64Array,
+    owned: SweptPart, column: JitFunction, order: Int64Array, rest: Float64Array, S: Float64Array
 ) -> float:
-    """Update rows in an order, V (m, rank) being the change of L^T A; `rest` is what L leaves of diag(K)."""
-    m, rank = V.shape
-    owners = column_workspace(m), room(m), room(m), rho, margins
-    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
-    q, alpha = borrowed(owners[1]), borrowed(owners[2])
-    rho, margins = borrowed(rho), borrowed(margins)
-    changed, steps, scores = np.empty(m, dtype=np.int64), room(m), np.empty(m, dtype=V.dtype)
+    """Update rows in an order; their tile has the rows of L, and for W (m, rank) the change of L^T A.
+
+    `rest` is what L leaves of diag(K), and S (n, m) the scores.
+    """
+    part = borrowed(owned)
+    m = S.shape[1]
+    room = scratch_for(m), np.empty(m, dtype=part.tile.W.dtype)
+    scratch, spare = borrowed(room)
     total = 0.0
     for i in order:
-        dense_scores(V, L, i, scores)
-        square = rest[i]
-        for f in range(rank):
-            square += np.float64(L[i, f]) * L[i, f]
+        scores(part.tile, i, spare)
         for j in range(m):
-            q[j] = S[i, j] + scores[j] + scale * rest[i] * delta[i, j]
-        n_changed, rises[i] = update_row(
-            i, y[i], scale, square, 0.0, 0.0, column, rho, margins, A, delta, q, alpha, work, index_work,
-            changed, steps,
-        )  # fmt: skip
-        total += max(rises[i], 0.0)
-        for e in range(n_changed):
-            carry_dense(V, changed[e], L, i, steps[e])
-    keep(owners)
+            scratch.q[j] = S[i, j] + spare[j] + part.scale * rest[i] * part.delta[i, j]
+        n_changed = update_row(part, column, i, 0, part.y[i], scratch.q, scratch)
+        carry(part.tile, i, scratch.changed, scratch.steps, n_changed, spare)
+        total += max(part.rises[i], 0.0)
+    keep(room)
     return total
 
 
@@ -88,23 +71,24 @@ def solve_with_factor(
 ) -> tuple[float, float]:
     """Give the gap that is reached, and the passes over K that it took, `passes` at most or a little more."""
     n = len(y)
-    form = Problem(MaxHinge(), n, 1, m, 1.0 / (n * C)).form
+    problem = Problem(MaxHinge(), n, 1, m, 1.0 / (n * C))
+    column, everyone, none = problem.form.column_where(alike=True), np.arange(n), np.zeros((n, 0))
     factor, rest = L.astype(np.float32), np.maximum(np.diag(K) - (L * L).sum(axis=1), 0.0)
     A, S, random, taken = np.zeros((n, m)), np.zeros((n, m)), np.random.default_rng(0), 0.0
     while (gap := relative_gap(A, S, y)) > tol and taken < passes:
-        V, delta, rises = np.zeros((m, L.shape[1]), dtype=np.float32), np.zeros_like(A), np.zeros(n)
-        order, first = np.arange(n), 0.0
+        tile = DenseTile(factor, np.zeros((m, L.shape[1]), dtype=np.float32))
+        part = part_of(problem, tile, PickedRows(everyone, none, y, np.ones(n), A, S))
+        part.norms[:] = (L * L).sum(axis=1) + rest
+        order, first = everyone, 0.0
         for sweeps in range(1, MOST_SWEEPS + 1):
-            rise = sweep(
-                random.permutation(order), factor, rest, S, y, C, form.column_where(alike=True), form.rho,
-                form.table, A, delta, V, rises,
-            )  # fmt: skip
+            rise = sweep(part, column, random.permutation(order), rest, S)
             first = first or rise
             if rise <= PAYS * first and len(order) == n:
                 break
-            order = np.flatnonzero(rises >= 0.0)
+            order = np.flatnonzero(part.rises >= 0.0)
             if rise <= PAYS * first or not len(order) or sweeps % VISIT_ALL == 0:
-                order = np.arange(n)
+                order = everyone
+        delta = part.delta
         changed = np.flatnonzero(delta.any(axis=1))
         scored = C * (K[:, changed] @ delta[changed])
         rises_by = float(delta[np.arange(n), y].sum()) - float(np.vdot(delta, S))

@@ -27,7 +27,7 @@ import numpy as np
 from tests.benchmarks.datasets import DATA_DIR, DataSet, load
 from tests.benchmarks.kernels.factor_steps import pivoted_columns, solve_with_factor
 from topline import MaxHinge, RBFKernel, SerialExecutor, SolveResult, solve
-from topline.solvers.blocks.kernel.tile_extrapolation import TileExtrapolation
+from topline.solvers.blocks.kernel.tile_update import TileRows
 from topline.solvers.typing import FloatArray
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def exact(
 ) -> SolveResult:
     """Solve with the kernel itself."""
     n = len(data.y)
-    with patch.object(TileExtrapolation, "fits", lambda *_: False) if alone else nullcontext():
+    with patch.object(TileRows, "fits", lambda *_: False) if alone else nullcontext():
         return solve(
             data.X, data.y, MaxHinge(), 1.0 / (n * C), kernel=kernel, tol=TOL, m=data.m, max_passes=passes,
             duals=None if start is None else [(0, n, start)], executor=SerialExecutor(),

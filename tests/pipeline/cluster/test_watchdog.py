@@ -30,7 +30,7 @@ from topline.pipeline.cluster.watchdog import Watchdog, WorkerWatch, ask_schedul
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.blocks import Block
-from topline.solvers.blocks.ascent.thread_choice import Helpers
+from topline.solvers.crew import Helpers
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import TopKHinge
 from topline.solvers.operations.heads import _on_threads

@@ -9,10 +9,10 @@ from scipy import sparse
 from tests.reference import losses as reference
 from tests.solvers.problems import M, examples
 from topline import TopKHinge
-from topline.solvers.blocks.ascent.passes import Work
-from topline.solvers.blocks.ascent.repeated_sweeps import STILL, draw_moving
+from topline.solvers.blocks.ascent.passes import AscentPass
 from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.ascent.rows import DualWindow
+from topline.solvers.blocks.ascent.sweeps import STILL, draw_moving
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.operations import Ascend
@@ -50,7 +50,7 @@ def test_sweeps_raise_the_dual_by_what_they_say_and_visit_what_moves(as_sparse, 
         np.dtype(np.float64),
     )  # fmt: skip
     A, delta = (DenseStore(N, M, np.dtype(np.float64)) for _ in range(2))
-    work = Work(block, Ascend(round=0, W=np.zeros((6, M)), seed=1), DualWindow(A, delta))
+    work = AscentPass(block, Ascend(round=0, W=np.zeros((6, M)), seed=1), DualWindow(A, delta))
     feed, rows = block.feed_for(A), np.arange(N)
 
     def dual() -> float:
@@ -60,7 +60,7 @@ def test_sweeps_raise_the_dual_by_what_they_say_and_visit_what_moves(as_sparse, 
     work.duals.open_whole()
     assert dual() * N >= first * (1.0 - 1e-9)
     if few:
-        work.take_few(feed, rows)
+        work.restrict_classes(feed, rows)
     before, visited = dual(), work.visited
     risen, last, cost = work.sweeps(feed, rows, 5, np.inf)
     work.duals.open_whole()

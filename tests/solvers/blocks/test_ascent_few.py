@@ -16,18 +16,17 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.blocks.ascent import class_subset, row_feed, weight_sizes
+from topline.solvers.blocks.ascent import class_subset, passes, row_feed
 from topline.solvers.blocks.ascent.class_subset import (
     choose_classes,
     count_classes,
-    room_for_few,
+    room_for_lists,
     spare_classes,
 )
 from topline.solvers.blocks.ascent.dual_changes import project_rows
-from topline.solvers.blocks.ascent.passes import Work
+from topline.solvers.blocks.ascent.passes import AscentPass, is_tiled
 from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.ascent.rows import DualWindow
-from topline.solvers.blocks.ascent.weight_sizes import is_tiled
 from topline.solvers.core.dual_rows import ByteBudget, make_store
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses import OneVsAll
@@ -46,7 +45,7 @@ def swept(loss, smoothing: float = 0.0, budget: ByteBudget | None = None):
     problem = Problem(loss, N, D, M, LAM_N / N, smoothing)
     block = BlockAscent(problem, X, y, rng.uniform(0.5, 2.0, N), 0, np.dtype(np.float64))
     A, delta = (make_store([0, 25, N], M, np.dtype(np.float64), budget) for _ in range(2))
-    work = Work(block, Ascend(round=0, W=np.zeros((D, M)), seed=3), DualWindow(A, delta))
+    work = AscentPass(block, Ascend(round=0, W=np.zeros((D, M)), seed=3), DualWindow(A, delta))
     feed = block.feed_for(A)
     for _ in range(10):
         work.sweep(feed.shuffled(np.arange(N), work.random))
@@ -79,7 +78,7 @@ def test_many_classes_are_not_few() -> None:
     def room(with_mass: int, *, tiled: bool = False):
         A, delta = (make_store([0, N], M, np.dtype(np.float64)) for _ in range(2))
         A.write(0, N, np.tile(np.arange(M) < with_mass, (N, 1)).astype(np.float64))
-        return room_for_few(np.arange(N), block, DualWindow(A, delta), tiled=tiled)
+        return room_for_lists(np.arange(N), block, DualWindow(A, delta), tiled=tiled)
 
     assert room(M) is None
     assert room(M // 3) is not None
@@ -99,7 +98,7 @@ def test_a_sweep_over_few_classes_finds_the_update_of_all_where_the_others_get_n
 ) -> None:
     """Row after row; where the update of all goes to classes that are left out, the rows differ."""
     if where == "tiled":
-        monkeypatch.setattr(weight_sizes, "_LARGE_W", 0)
+        monkeypatch.setattr(passes, "_LARGE_W", 0)
         monkeypatch.setattr(class_subset, "_FEW_OF_TILES", 0.6)
     # Windows of 15 rows, which lie in three pieces that are read.
     monkeypatch.setattr(row_feed, "_OPENED_BYTES", 2 * 15 * 8 * M)
@@ -109,9 +108,9 @@ def test_a_sweep_over_few_classes_finds_the_update_of_all_where_the_others_get_n
     assert (work._tiles is None, feed.whole) == (where != "tiled", where != "packed")
     rows = np.arange(0, N, 3)
     before, W = work.duals.read((0, N))[1].copy(), work.W.T.copy()
-    work.take_few(feed, rows)
-    few = work.few
-    assert few is not None
+    work.restrict_classes(feed, rows)
+    few = work.lists
+    assert work.restricted
     visited = work.visited
     order = np.concatenate([portion.rows for portion in feed.in_order(rows)])
     work.sweep(feed.in_order(rows))
@@ -139,8 +138,8 @@ def test_a_sweep_over_few_classes_finds_the_update_of_all_where_the_others_get_n
 def test_lists_that_a_time_limit_cuts_short_are_not_used() -> None:
     *_, work, feed = swept(MaxHinge())
     work._until = 0.0
-    work.take_few(feed, np.arange(N))
-    assert (work.over, work.few) == (True, None)
+    work.restrict_classes(feed, np.arange(N))
+    assert (work.over, work.restricted) == (True, False)
 
 
 @pytest.mark.parametrize("loss", HINGES, ids=str)
@@ -148,9 +147,9 @@ def test_a_projection_in_few_classes_is_that_of_a_problem_with_as_many(loss) -> 
     """The nearest point of all classes may have mass everywhere, which later sweeps would not see."""
     _, _, _, _, work, feed = swept(loss)
     rows = np.arange(0, N, 3)
-    work.take_few(feed, rows)
-    few = work.few
-    assert few is not None
+    work.restrict_classes(feed, rows)
+    few = work.lists
+    assert work.restricted
     rng = np.random.default_rng(4)
     Z = np.zeros((len(rows), M))
     lists = [few.classes[few.starts[few.place[i]] : few.starts[few.place[i] + 1]] for i in rows]

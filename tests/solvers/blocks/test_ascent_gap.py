@@ -8,7 +8,7 @@ from scipy import sparse
 
 from tests.solvers.problems import examples
 from topline import MaxHinge, OneVsAll, SerialExecutor, Softmax, TopKHinge
-from topline.solvers.blocks.ascent.passes import Work
+from topline.solvers.blocks.ascent.passes import AscentPass
 from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.ascent.rows import DualWindow
 from topline.solvers.core.dual_rows import DenseStore
@@ -21,12 +21,12 @@ Y = Y.astype(np.int32)
 WEIGHTS = np.random.default_rng(1).uniform(0.5, 2.0, N)
 
 
-def swept(problem: Problem, rows) -> tuple[Work, BlockAscent, DenseStore]:
+def swept(problem: Problem, rows) -> tuple[AscentPass, BlockAscent, DenseStore]:
     """A block after three sweeps from A = 0, in float64."""
     block = BlockAscent(problem, rows, Y, WEIGHTS, 0, np.dtype(np.float64))
     A, delta = (DenseStore(N, M, np.dtype(np.float64)) for _ in range(2))
     request = Ascend(round=0, W=np.zeros((D, M)), seed=3, exact=True)
-    work = Work(block, request, DualWindow(A, delta))
+    work = AscentPass(block, request, DualWindow(A, delta))
     for _ in range(3):
         work.sweep(block.feed_for(A).shuffled(np.arange(N), work.random))
     return work, block, delta

@@ -10,8 +10,8 @@ from tests.reference import losses as reference
 from tests.solvers.problems import M, examples
 from topline import MaxHinge, TopKHinge, UsunierHinge
 from topline.solvers.blocks.ascent.dual_changes import project_rows
-from topline.solvers.blocks.ascent.extrapolation import Extrapolation
-from topline.solvers.blocks.ascent.passes import Work
+from topline.solvers.blocks.ascent.extrapolation import Extrapolation, PassRows
+from topline.solvers.blocks.ascent.passes import AscentPass
 from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.ascent.rows import DualWindow
 from topline.solvers.core.deflation import DeflatedDirection
@@ -34,7 +34,7 @@ def setting(loss, *, as_sparse=False, smoothing=0.0, shared=None, weights=None, 
     W = np.zeros((X.shape[1], M)) if start is None else start
     request = Ascend(round=0, W=W, seed=3, shared=shared)
     A, delta = (DenseStore(len(y), M, np.dtype(np.float64)) for _ in range(2))
-    work = Work(block, request, DualWindow(A, delta))
+    work = AscentPass(block, request, DualWindow(A, delta))
     work.duals.open((0, len(y)))
     return X, y, problem, work, block.feed_for(A)
 
@@ -109,7 +109,7 @@ def test_extrapolation_raises_the_dual_by_what_it_says(loss, smoothing, as_spars
     X, y, problem, work, feed = setting(loss, smoothing=smoothing, as_sparse=as_sparse)
     work.sweep(feed.shuffled(np.arange(40), work.random))
     everything = np.arange(40)
-    extrapolation = Extrapolation(work, feed, everything)
+    extrapolation = Extrapolation(PassRows(work, feed, everything))
     rises = []
     for _ in range(6):
         swept = work.sweep(feed.shuffled(everything, work.random))

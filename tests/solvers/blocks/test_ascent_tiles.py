@@ -11,18 +11,18 @@ from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
 from topline import SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge, solve
-from topline.solvers.blocks.ascent import shared_tiles, weight_sizes
+from topline.solvers.blocks.ascent import passes, shared_tiles
 from topline.solvers.blocks.ascent.rounds import BlockAscent
-from topline.solvers.blocks.ascent.thread_choice import Helpers
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
+from topline.solvers.crew import Helpers
 from topline.solvers.operations import Ascend
 
 
 def change(problem, X, y, weights, request, start, monkeypatch, *, by_tiles, threads=1):
     """Give what one order brings from dual rows `start`, in tiles of 8 rows or row by row."""
-    monkeypatch.setattr(weight_sizes, "_LARGE_W", 0 if by_tiles else 1 << 40)
+    monkeypatch.setattr(passes, "_LARGE_W", 0 if by_tiles else 1 << 40)
     monkeypatch.setattr(shared_tiles, "_TILE_ROWS", (8, 8))
     monkeypatch.setattr(shared_tiles, "_SHARED", 0)
     A, delta = (DenseStore(len(y), problem.m, np.dtype(np.float64)) for _ in range(2))
@@ -66,7 +66,7 @@ def test_weights_move_by_the_product_of_features_and_changes(classes, monkeypatc
     y = random.integers(0, classes, 50)
     X = (random.standard_normal((classes, 12))[y] + random.standard_normal((50, 12))).astype(np.float32)
     problem = Problem(TopKHinge(1), n=50, d=12, m=classes, lam=0.1)
-    monkeypatch.setattr(weight_sizes, "_LARGE_W", 0)
+    monkeypatch.setattr(passes, "_LARGE_W", 0)
     A, delta = (DenseStore(50, classes, np.dtype(np.float32)) for _ in range(2))
     block = BlockAscent(problem, X, y.astype(np.int32), np.ones(50), 0, np.dtype(np.float32))
     W = random.standard_normal((12, classes))
@@ -81,7 +81,7 @@ def test_weights_move_by_the_product_of_features_and_changes(classes, monkeypatc
 # Kernels for float32 features and float64 duals take seconds to compile; the tests around use other pairs.
 @pytest.mark.parametrize("dtype", [pytest.param(np.float32, marks=pytest.mark.slow), np.float64])
 def test_whole_runs_end_at_the_optimum(loss, blocks, dtype, monkeypatch) -> None:
-    monkeypatch.setattr(weight_sizes, "_LARGE_W", 0)
+    monkeypatch.setattr(passes, "_LARGE_W", 0)
     X, y = examples(n=40, d=4)
     X = X.astype(dtype)
     with SerialExecutor(blocks=blocks) as executor:
@@ -101,7 +101,7 @@ def test_whole_runs_end_at_the_optimum(loss, blocks, dtype, monkeypatch) -> None
 
 def test_threads_finish_every_chunk_once(monkeypatch) -> None:
     """Many more threads than cores, on tiles of a few rows, over and over: no number differs."""
-    monkeypatch.setattr(weight_sizes, "_LARGE_W", 0)
+    monkeypatch.setattr(passes, "_LARGE_W", 0)
     monkeypatch.setattr(shared_tiles, "_SHARED", 0)
     X, y = examples(n=300, d=40)
     X = X.astype(np.float32)
@@ -117,7 +117,7 @@ def test_threads_finish_every_chunk_once(monkeypatch) -> None:
 
 def test_no_helper_waits_for_a_sweep_that_was_interrupted(monkeypatch) -> None:
     """Between the first helper and the sweep itself, where Ctrl-C may come as well."""
-    monkeypatch.setattr(weight_sizes, "_LARGE_W", 0)
+    monkeypatch.setattr(passes, "_LARGE_W", 0)
     monkeypatch.setattr(shared_tiles, "_SHARED", 0)
     X, y = examples(n=300, d=40)
     problem = Problem(TopKHinge(2), n=300, d=40, m=M, lam=0.01)

@@ -7,8 +7,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from topline.solvers.blocks.ascent import change_sums
-from topline.solvers.blocks.ascent.change_sums import add_changes
+from topline.solvers.blocks.ascent import dual_changes
+from topline.solvers.blocks.ascent.dual_changes import add_changes
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -23,8 +23,8 @@ def test_it_is_the_product_whatever_the_threads_and_tiles(monkeypatch, dtype, ro
     expected = start + (changes * factors[:, None]).T @ X[places].astype(np.float64)
     found = []
     for tile_bytes, shared in ((1 << 23, 1 << 60), (1 << 23, 0), (4096, 0), (4096, 1 << 60)):
-        monkeypatch.setattr(change_sums, "_TILE_BYTES", tile_bytes)
-        monkeypatch.setattr(change_sums, "_SHARED", shared)
+        monkeypatch.setattr(dual_changes, "_TILE_BYTES", tile_bytes)
+        monkeypatch.setattr(dual_changes, "_SHARED", shared)
         for threads in (1, 3):
             out = start.copy()
             add_changes(X, places, changes.astype(dtype), factors, out, threads)

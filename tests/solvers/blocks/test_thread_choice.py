@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from topline.solvers.blocks.ascent.thread_choice import _RETRY, Helpers, ThreadChoice
+from topline.solvers.blocks.ascent.shared_tiles import _RETRY, ThreadChoice
+from topline.solvers.crew import Helpers
 
 
 @pytest.mark.parametrize(("two", "one", "taken"), [(1.0, 1.6, 2), (1.6, 1.0, 1)])

@@ -8,8 +8,11 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from tests.solvers.problems import M, examples, loss_name, solved_on_blocks
 from topline import MaxHinge, RBFKernel, SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge
-from topline.solvers.blocks.kernel import jit, tile_extrapolation
-from topline.solvers.blocks.kernel.tile_extrapolation import TileExtrapolation, extrapolation_bytes
+from topline.solvers.blocks.ascent.extrapolation import Extrapolation
+from topline.solvers.blocks.ascent.row_tiles import KernelTile
+from topline.solvers.blocks.ascent.sweeps import SweptPart, repeated_sweeps
+from topline.solvers.blocks.kernel import tile_update
+from topline.solvers.blocks.kernel.tile_update import TileRows, extrapolation_bytes, part_of
 from topline.solvers.core.kernel_rows import PickedRows
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses.batches import nearest_rows
@@ -30,6 +33,10 @@ def picked(dtype=np.float64, weights=None) -> PickedRows:
     )  # fmt: skip
 
 
+def part(problem: Problem, weights=None) -> SweptPart:
+    return part_of(problem, KernelTile(K, np.zeros((M, N))), picked(weights=weights))
+
+
 def value(problem: Problem, A: np.ndarray, weights: np.ndarray) -> float:
     """n D(A), written out for a hinge with unit margins."""
     own = A[np.arange(N), Y]
@@ -44,17 +51,14 @@ def test_the_dual_rises_by_what_a_step_says_within_the_domain(loss, smoothing, w
     problem = Problem(loss, N, 1, M, LAM, smoothing)
     form = problem.form
     weights = np.random.default_rng(0).uniform(0.5, 2.0, N) if weighted else np.ones(N)
-    rows = picked(weights=weights)
-    delta, scores, rises = np.zeros((N, M)), np.zeros((M, N)), np.zeros(N)
-    extrapolation = TileExtrapolation(problem, rows, K, delta, scores)
+    rows, column = part(problem, weights), form.column_where(alike=True)
+    delta, scores = rows.delta, rows.tile.W
+    extrapolation = Extrapolation(TileRows(problem, K, rows))
     gained = 0.0
     for round_ in range(12):
         for seed in range(3):
-            jit.sweep_tile(
-                K, np.random.default_rng((round_, seed)).permutation(N), rows.y, weights, problem.scale,
-                smoothing, problem.smoothing_own, form.column_where(alike=True), form.rho, form.table, scores,
-                rows.A, delta, rises,
-            )  # fmt: skip
+            order = np.random.default_rng((round_, seed)).permutation(N)
+            repeated_sweeps(rows._replace(places=order, rows=order), column, 1, np.inf, order)
         before = value(problem, delta, weights)
         rise = extrapolation.step(0.0)
         assert value(problem, delta, weights) - before == pytest.approx(rise, rel=1e-6, abs=1e-9)
@@ -67,8 +71,7 @@ def test_the_dual_rises_by_what_a_step_says_within_the_domain(loss, smoothing, w
 
 def test_a_step_that_brings_little_is_not_taken_each_time() -> None:
     problem = Problem(MaxHinge(), N, 1, M, LAM)
-    delta, scores = np.zeros((N, M)), np.zeros((M, N))
-    extrapolation = TileExtrapolation(problem, picked(), K, delta, scores)
+    extrapolation = Extrapolation(TileRows(problem, K, part(problem)))
     tried = []
     extrapolation._best_of_span = lambda: tried.append(1) or np.zeros((N, M))
     for _ in range(12):
@@ -79,11 +82,12 @@ def test_a_step_that_brings_little_is_not_taken_each_time() -> None:
 
 def test_losses_with_no_parabola_and_rows_without_room_go_without(monkeypatch) -> None:
     hinge = Problem(MaxHinge(), N, 1, M, LAM)
-    assert TileExtrapolation.fits(hinge, picked())
-    assert not TileExtrapolation.fits(Problem(Softmax(), N, 1, M, LAM), picked())
-    monkeypatch.setattr(tile_extrapolation, "_MOST_BYTES", extrapolation_bytes(N, M) - 1)
+    assert TileRows.fits(hinge, part(hinge))
+    softmax = Problem(Softmax(), N, 1, M, LAM)
+    assert not TileRows.fits(softmax, part(softmax))
+    monkeypatch.setattr(tile_update, "_MOST_BYTES", extrapolation_bytes(N, M) - 1)
     assert extrapolation_bytes(N, M) == 0
-    assert not TileExtrapolation.fits(hinge, picked())
+    assert not TileRows.fits(hinge, part(hinge))
 
 
 @pytest.mark.parametrize(("loss", "blocks"), [(MaxHinge(), 1), (MaxHinge(), 7), (TopKHinge(3), 2)])
@@ -94,7 +98,7 @@ def test_a_wide_kernel_takes_few_passes_at_a_large_C(loss, blocks, monkeypatch) 
             return solved_on_blocks(spec, X, Y, executor, tol=1e-5, m=M, picked=90)
 
     with_help = solved()
-    monkeypatch.setattr(TileExtrapolation, "fits", lambda *_: False)
+    monkeypatch.setattr(TileRows, "fits", lambda *_: False)
     alone = solved()
     assert with_help.status is Status.SOLVED
     assert with_help.primal == pytest.approx(alone.primal, rel=2e-5)

@@ -25,7 +25,7 @@ from topline import (
     regularisation_path,
     solve,
 )
-from topline.solvers.blocks.ascent.sweeps import sweep_dense
+from topline.solvers.blocks.ascent.sweeps import repeated_sweeps
 from topline.solvers.core.problem import Problem
 from topline.solvers.run import ProblemSpec, compile_jit_functions
 
@@ -186,10 +186,10 @@ def test_the_worst_examples_alone() -> None:
 def test_the_kernels_of_single_labels_serve_label_sets() -> None:
     """Nothing is compiled once more for the table; what is, is compiled ahead."""
     compile_jit_functions(ProblemSpec(MultilabelSoftmax(), method="dual_ascent"), 4, M, several=True)
-    compiled = len(sweep_dense.signatures)
+    compiled = len(repeated_sweeps.signatures)
     solve(X.astype(np.float32), INDICATOR, MultilabelSoftmax(), LAM, max_passes=5)
     solve(X.astype(np.float32), Y, Softmax(), LAM, max_passes=5)
-    assert len(sweep_dense.signatures) == compiled
+    assert len(repeated_sweeps.signatures) == compiled
 
 
 @pytest.mark.parametrize(
