@@ -30,7 +30,7 @@ LINES: Final = {
     "pipeline/prediction": 1_207,
     "pipeline/readers": 2_400,
     "pipeline/registry": 1_385,
-    "pipeline/report": 910,
+    "pipeline/report": 936,
     "pipeline/rows": 1_039,
     "pipeline/sweep": 2_600,
     "pipeline/telemetry": 851,

@@ -57,6 +57,30 @@ def certificate_facts(certificate: Mapping[str, Any]) -> Pairs:
     return [*facts, *((name, f"{value:{form}}") for name, value, form in known if value is not None)]
 
 
+def chosen_table(chosen: Mapping[str, Any]) -> Table:
+    """Return what the search before the training compared, the best first."""
+    ks = list(chosen["cells"][0]["topk"])
+    columns = (
+        Column("loss"), Column("C", "n", "{:g}".format), Column("transforms"),
+        Column(chosen["for"], "n", percent),
+        *(Column(f"top-{k}", "n", percent) for k in ks if f"top-{k}" != chosen["for"]),
+        Column("folds", "n", count), Column("passes", "n", count),
+        Column("relative gap", "n", "{:.1e}".format),
+        Column(""),
+    )  # fmt: skip
+    rows = []
+    for cell in sorted(chosen["cells"], key=lambda cell: (-cell["best"], -cell["accuracy"])):
+        k = "" if cell["k"] is None else f" k={cell['k']}"
+        loss = f"{cell['loss']}{k}" + (f" smoothing={cell['smoothing']:g}" if cell["smoothing"] else "")
+        tops = [cell["topk"][k] for k in ks if f"top-{k}" != chosen["for"]]
+        rows.append((
+            loss, cell["C"], ",".join(cell["transforms"]), cell["accuracy"], *tops, cell["folds"],
+            cell["passes"], cell["relative_gap"],
+            "chosen" if cell["best"] else "default" if cell["default"] else "",
+        ))  # fmt: skip
+    return Table.of("compared", columns, rows)
+
+
 def lineage_facts(record: ModelRecord) -> Pairs:
     """Return where the model comes from."""
     return [

@@ -63,7 +63,6 @@ def choose(config: TrainConfig, search: SearchConfig, progress: Progress | None 
     found = task.find(progress)
     forget_folds()
     chosen = {**asked, **task.record(found), "seconds": time.monotonic() - began}
-    logger.info("%s", in_words(chosen))
     return _with(config, chosen)
 
 
@@ -148,21 +147,19 @@ def _loss_in_words(trial: Trial) -> str:
 
 
 def in_words(chosen: Mapping[str, Any]) -> str:
-    """Return in a sentence what was chosen, how the default does and what the search took."""
+    """Return in a line what was chosen, how it and the default do, and how long the search was."""
     best, default = (next(cell for cell in chosen["cells"] if cell[which]) for which in ("best", "default"))
-    gain = "the default" if best is default else f"{default['accuracy']:.1%} of {name_of(default)}"
+    beside = "" if best is default else f", {_in_words(default)} {default['accuracy']:.1%}"
     return (
-        f"{name_of(best)} does best for {chosen['for']} on held-out rows, {best['accuracy']:.1%}: {gain}"
-        f" ({len(chosen['cells'])} compared on {chosen['folds']} of {FOLDS} folds of {chosen['rows']:,} rows,"
-        f" as long as {chosen['fits']:.1f} fits, {chosen['seconds']:.1f} s)"
+        f"{_in_words(best)}: {best['accuracy']:.1%} {chosen['for']} on held-out folds{beside} (the best of"
+        f" {len(chosen['cells'])}, for {chosen['fits']:.1f} fits)"
     )
 
 
-def name_of(cell: Mapping[str, Any]) -> str:
-    """Return loss, C and transforms of a cell that was compared."""
+def _in_words(cell: Mapping[str, Any]) -> str:
     k = "" if cell["k"] is None else f" k={cell['k']}"
     smoothing = f" smoothing={cell['smoothing']:g}" if cell["smoothing"] else ""
-    return f"{cell['loss']}{k}{smoothing}, C = {cell['C']:g}, {','.join(cell['transforms'])}"
+    return f"{cell['loss']}{k}{smoothing} C={cell['C']:g} {','.join(cell['transforms'])}"
 
 
 def _asked(config: TrainConfig, search: SearchConfig, dataset: Dataset) -> dict[str, Any]:
