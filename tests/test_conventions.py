@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 
 from tests.import_graph import circles_of, import_graph, modules_of, relative_imports
-from tests.sizes import LINES, ONE_IMPORTER, SOLVERS_WITH_ONE_IMPORTER
+from tests.sizes import (
+    LINES,
+    MANY_PARAMETERS,
+    MOST_PARAMETERS,
+    ONE_IMPORTER,
+    SOLVERS_WITH_ONE_IMPORTER,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("solvers", "storage", "pipeline", "flows")
@@ -180,6 +186,25 @@ def test_modules_and_functions_stay_readable() -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and body_lines(node) > LONGEST_FUNCTION
     ]
     assert not long_modules + long_functions
+
+
+def test_what_belongs_together_is_passed_as_one_value() -> None:
+    """A folder that has fewer functions of many parameters than it may lowers its number."""
+    found = Counter(
+        path.parent.relative_to(ROOT).as_posix()
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and parameters(node) > MOST_PARAMETERS
+    )
+    assert found["solvers/losses"], "losses' column updates are counted"
+    assert not {
+        f"{folder}: {count}" for folder, count in found.items() if count > MANY_PARAMETERS.get(folder, 0)
+    }
+
+
+def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return sum(one.arg not in {"self", "cls"} for one in given)
 
 
 def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

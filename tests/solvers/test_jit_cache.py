@@ -163,6 +163,55 @@ def test_a_function_of_no_module_is_not_kept(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["code.py"]
 
 
+BY_TYPE = """
+from typing import NamedTuple
+import numpy as np
+from topline.solvers.jit_cache import jit
+from topline.solvers.jit_parts import ByType
+
+class Left(NamedTuple):
+    values: np.ndarray
+
+class Right(NamedTuple):
+    values: np.ndarray
+
+@jit
+def left(tile):
+    return {left} * tile.values[0]
+
+@jit
+def right(tile):
+    return {right} * tile.values[0]
+
+value_of = ByType({{Left: left, Right: right}})
+
+@jit
+def both(tile):
+    return value_of(tile) + 1.0
+"""
+
+
+def test_a_function_is_chosen_by_the_type_of_its_argument_and_kept_with_all_choices(tmp_path: Path) -> None:
+    """Another process finds each, until one of the choices changes."""
+    program = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from chosen import Left, Right, both, value_of
+one = np.ones(1)
+print(both(Left(one)), both(Right(one)), value_of(Right(one)), sum(both.stats.cache_hits.values()))
+"""
+
+    def fresh(left: int, right: int) -> str:
+        (tmp_path / "chosen.py").write_text(BY_TYPE.format(left=left, right=right))
+        command = [sys.executable, "-B", "-c", program, str(tmp_path)]
+        return subprocess.run(command, stdout=PIPE, text=True, check=True).stdout.strip()
+
+    assert fresh(2, 5) == "3.0 6.0 5.0 0"
+    assert fresh(2, 5) == "3.0 6.0 5.0 2"
+    assert fresh(2, 7) == "3.0 8.0 7.0 0"
+
+
 @jit
 def _fibonacci(n):
     return n if n < 2 else _fibonacci(n - 1) + _fibonacci(n - 2)
