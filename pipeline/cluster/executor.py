@@ -41,7 +41,7 @@ from topline.solvers.core.rows import RowSource, compute_dtype
 from topline.solvers.core.traffic import Traffic, resident_bytes
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, StoredDuals, T, block_bounds
-from topline.solvers.operations import HeadsProblem, Operation
+from topline.solvers.operations import HeadsProblem, Operation, RunSpec
 from topline.solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)
@@ -134,16 +134,10 @@ class DaskExecutor:
             bounds = X.block_bounds()
         cuts = block_bounds(problem.n, self._asked_blocks, bounds)
         self._bound = Bound(
-            problem=problem,
-            X=X,
-            y=np.asarray(y),
-            weights=weights,
-            keep_duals=keep_duals,
-            spans=tuple(Span(i, start, stop) for i, (start, stop) in enumerate(itertools.pairwise(cuts))),
-            cache_bytes=self._cache_bytes,
-            dual_bytes=self.dual_bytes,
-            kept_bytes=self._kept_bytes,
-            lease=self._lease,
+            RunSpec(problem, X, np.asarray(y), weights, keep_duals, self.dual_bytes, self._kept_bytes),
+            tuple(Span(i, start, stop) for i, (start, stop) in enumerate(itertools.pairwise(cuts))),
+            self._cache_bytes,
+            self._lease,
         )
         self._weights = WeightsSender(compute_dtype(X.dtype))
         self._calls.begin_count()
@@ -159,7 +153,7 @@ class DaskExecutor:
         Raises `DualsReplacedError` where dual variables went with a worker and others took their place,
         `ClusterError` where there are no workers or they keep dying.
         """
-        scheduler, pending_step = self._here(), getattr(operation, "pending_step", None)
+        scheduler, pending_step = self._here(), operation.pending_step
         scheduler.rebalance(pending_step)
         while True:
             epoch = self.epoch

@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from topline.solvers.core.answers import Answer, Node
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.problem import Problem
-from topline.solvers.core.rows import RowSource, held_in_memory, is_sparse
-from topline.solvers.operations import HeadsProblem
+from topline.solvers.core.rows import held_in_memory, is_sparse
+from topline.solvers.operations import RunSpec
 
 
 @dataclass(frozen=True)
@@ -28,28 +24,21 @@ class Span:
 class Placement:
     """What one worker holds from this epoch on.
 
-    `labels` and `weights` (None: every example counts once) are those of rows spans[0].start ..
-    spans[-1].stop-1.  Dual variables of the blocks `keeps` are kept from the epoch before, with
-    `pending_step` applied where it waits; those of other blocks are 0.  A run that no call has touched for
-    `lease` seconds is dropped, since its coordinator must have died.  `dual_bytes` is as for
-    `topline.solvers.blocks.block.Block`, for all blocks together, and so is `kept_bytes`.
+    `spec` is of the rows spans[0].start .. spans[-1].stop-1, with this worker's budgets.  Dual variables of
+    the blocks `keeps` are kept from the epoch before, with `pending_step` applied where it waits; those of
+    other blocks are 0.  A run that no call has touched for `lease` seconds is dropped, since its coordinator
+    must have died.
     """
 
     run: str
     epoch: int
     spans: tuple[Span, ...]
     blocks: int
-    problem: Problem | HeadsProblem
-    rows: RowSource
-    labels: NDArray[np.integer[Any]]
-    keep_duals: bool
+    spec: RunSpec
     cache_bytes: int
     lease: float
-    weights: NDArray[np.float64] | None = None
     keeps: frozenset[int] = frozenset()
     pending_step: PendingStep | None = None
-    dual_bytes: int | None = None
-    kept_bytes: int | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from topline.pipeline.cluster import worker_blocks
 from topline.pipeline.cluster.assignment import Assignment
@@ -23,11 +23,8 @@ from topline.pipeline.cluster.messages import Placement, ShippedRows, Span
 from topline.pipeline.rows import TrainingRows
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import row_runs
-from topline.solvers.core.problem import Problem
-from topline.solvers.core.rows import RowSource
-from topline.solvers.executors import StoredDuals, budget_share
-from topline.solvers.operations import HeadsProblem
-from topline.solvers.typing import Float64Array, IntArray
+from topline.solvers.executors import StoredDuals
+from topline.solvers.operations import RunSpec
 
 logger = logging.getLogger(__name__)
 
@@ -39,19 +36,13 @@ Saved = Callable[[], tuple[int, StoredDuals] | None]
 class Bound:
     """What a run is about; workers that come later are placed from it.
 
-    `cache_bytes`, `dual_bytes` and `kept_bytes` are for all workers together.
+    The budgets of the spec and `cache_bytes` are for all workers together.
     """
 
-    problem: Problem | HeadsProblem
-    X: RowSource
-    y: IntArray
-    weights: Float64Array | None
-    keep_duals: bool
+    spec: RunSpec
     spans: tuple[Span, ...]
     cache_bytes: int
-    dual_bytes: int | None
     lease: float
-    kept_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,14 +63,14 @@ class BlockPlacement:
     def __init__(self, calls: WorkerCalls, bound: Bound) -> None:
         self._calls = calls
         self._bound = bound
-        self.m = bound.problem.m
+        self.m = bound.spec.problem.m
         self.run = uuid.uuid4().hex
         self.epoch = 0
         self.owned: Assignment = {}
         #: Who has the dual variables of each block, by its number; nobody has any at first.
         self._holders: dict[int, str] = {}
         #: Rows of the worker that had most at the start: nobody gets budgets for more, whoever is lost.
-        self._most_rows = bound.problem.n
+        self._most_rows = bound.spec.problem.n
         #: What a move that was cut short has already replaced, and from which checkpoint.
         self._replaced: set[int] = set()
         self._saved_round: int | None = None
@@ -89,7 +80,7 @@ class BlockPlacement:
         self._holders = {}
         self._most_rows = max(spans[-1].stop - spans[0].start for spans in owned.values())
         self._place(owned, owned, None)
-        if self._bound.keep_duals:
+        if self._bound.spec.keep_duals:
             self._holders = {span.index: worker for worker, spans in owned.items() for span in spans}
 
     def move(
@@ -105,7 +96,7 @@ class BlockPlacement:
         kept = self._place(owned, {**owned, **old}, pending_step)
         wanted = [(span, worker) for worker, spans in owned.items() for span in spans]
         moved = tuple(span.index for span, worker in wanted if had.get(span.index) != worker)
-        if self._bound.keep_duals:
+        if self._bound.spec.keep_duals:
             self._holders = {i: worker for i, worker in self._holders.items() if i in kept.get(worker, ())}
             lost = {span.index for span, _ in wanted if span.index not in self._holders}
             self._replaced |= lost
@@ -135,21 +126,16 @@ class BlockPlacement:
     def _placement(self, worker: str, spans: tuple[Span, ...], pending_step: PendingStep | None) -> Placement:
         bound = self._bound
         start, stop = (spans[0].start, spans[-1].stop) if spans else (0, 0)
-        X, n = bound.X, bound.problem.n
+        X, n = bound.spec.X, bound.spec.problem.n
         budgeted = min(stop - start, self._most_rows)
+        rows = X if isinstance(X, TrainingRows) else ShippedRows(X[start:stop], start, n)
         return Placement(
             run=self.run,
             epoch=self.epoch,
             spans=spans,
             blocks=len(bound.spans),
-            problem=bound.problem,
-            rows=X if isinstance(X, TrainingRows) else ShippedRows(X[start:stop], start, n),
-            labels=bound.y[start:stop],
-            weights=None if bound.weights is None else bound.weights[start:stop],
-            keep_duals=bound.keep_duals,
+            spec=replace(bound.spec.part(start, stop, budgeted), X=rows),
             cache_bytes=bound.cache_bytes * budgeted // n,
-            dual_bytes=budget_share(bound.dual_bytes, budgeted, n),
-            kept_bytes=budget_share(bound.kept_bytes, budgeted, n),
             lease=bound.lease,
             keeps=frozenset(index for index, holder in self._holders.items() if holder == worker),
             pending_step=pending_step,

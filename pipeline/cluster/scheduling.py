@@ -152,7 +152,7 @@ class BlockScheduler:
                 continue
             break
         self._tell("loss", moved, workers=list(first.workers), reason=str(first))
-        if self._bound.keep_duals:
+        if self._bound.spec.keep_duals:
             # Also where no block was lost: a worker may have said that its A was not what was asked for.
             raise replaced(first) from first
 
@@ -163,7 +163,9 @@ class BlockScheduler:
         what A is, and without it nothing is moved.
         """
         now = time.monotonic()
-        if now - self._polled <= self._poll_interval or (pending_step is None and self._bound.keep_duals):
+        if now - self._polled <= self._poll_interval or (
+            pending_step is None and self._bound.spec.keep_duals
+        ):
             return
         found = self._calls.trusted_workers()
         # Whoever was there at the last poll too has come to stay.

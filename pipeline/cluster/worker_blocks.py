@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from distributed import get_worker
@@ -22,15 +22,12 @@ from numpy.typing import NDArray
 from topline.pipeline.cluster.messages import Placement, WorkerAnswer
 from topline.pipeline.cluster.sent_weights import SentOperation, WeightsReceiver
 from topline.pipeline.rows import CachedRows, TrainingRows
-from topline.solvers.blas_threads import one_blas_thread
-from topline.solvers.blocks import Block
-from topline.solvers.core.answers import TreeMerger, leaf
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.rows import RowRange, RowSource
+from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import resident_bytes
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import DualRows, StoredDuals, T, budget_share, map_duals_on_threads
-from topline.solvers.operations import make_block
+from topline.solvers.executors import DualRows, StoredDuals, T
+from topline.solvers.operations import BlockSet
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +37,7 @@ class Held:
     """The blocks of one run on one worker; `touched` is when a call last ended, by the registry's clock."""
 
     placement: Placement
-    blocks: dict[int, Block]
+    blocks: dict[int, Any]
     rows: RowSource
     # Of all epochs of the run: a request of the last one may still be at work when the next one begins.
     lock: threading.Lock
@@ -72,7 +69,7 @@ class BlockRegistry:
         with self._lock:
             return self._before(worker, placement)
 
-    def put(self, worker: str, placement: Placement, blocks: dict[int, Block], rows: RowSource) -> None:
+    def put(self, worker: str, placement: Placement, blocks: dict[int, Any], rows: RowSource) -> None:
         """Hold the blocks of a placement from now on; `StateLostError` where a later epoch has started."""
         with self._lock:
             before = self._before(worker, placement)
@@ -157,7 +154,8 @@ def place(placement: Placement) -> list[int]:
     before = registry.before(_here(), placement)
     with nullcontext() if before is None else before.lock:
         rows = _cached(placement, before)
-        blocks = _made(placement, rows)
+        spec = replace(placement.spec, X=rows)
+        blocks = {span.index: spec.block(span.index, span.start, span.stop) for span in placement.spans}
         held = {} if before is None else before.blocks
         kept = {index: block for index, block in held.items() if index in placement.keeps}
         for index, block in kept.items():
@@ -168,28 +166,6 @@ def place(placement: Placement) -> list[int]:
                 blocks[index] = block
         registry.put(_here(), placement, blocks, rows)
     return sorted(kept)
-
-
-def _made(placement: Placement, rows: RowSource) -> dict[int, Block]:
-    """Return the blocks of a placement, with A = 0."""
-    spans, weights = placement.spans, placement.weights
-    first = spans[0].start if spans else 0
-    total = spans[-1].stop - first if spans else 0
-    return {
-        span.index: make_block(
-            span.index,
-            span.start,
-            span.stop,
-            RowRange(rows, span.start, span.stop),
-            placement.labels[span.start - first : span.stop - first],
-            placement.problem,
-            placement.keep_duals,
-            None if weights is None else weights[span.start - first : span.stop - first],
-            budget_share(placement.dual_bytes, span.stop - span.start, total),
-            budget_share(placement.kept_bytes, span.stop - span.start, total),
-        )
-        for span in spans
-    }
 
 
 def seal(run: str, epoch: int, pending_step: PendingStep | None) -> None:
@@ -204,13 +180,9 @@ def seal(run: str, epoch: int, pending_step: PendingStep | None) -> None:
 
 def run_request(run: str, epoch: int, message: SentOperation) -> WorkerAnswer:
     """Run a request on the blocks of this worker and return their sums."""
-    with using(run, epoch) as held, one_blas_thread():
+    with using(run, epoch) as held, _block_set(held) as blocks:
         began = time.perf_counter()
-        request = held.weights.received(message)
-        merger: TreeMerger[Any] = TreeMerger(held.placement.blocks)
-        blocks = [held.blocks[span.index] for span in held.placement.spans]
-        for block, stats in zip(blocks, _on_threads(blocks, request), strict=True):
-            merger.add(leaf(block.index), stats)
+        merger = blocks.run(held.weights.received(message))
         seconds = time.perf_counter() - began
         read = int(getattr(held.rows, "bytes_read", 0))
         # A worker within the coordinator's process has no memory of its own.
@@ -223,7 +195,8 @@ def read_duals(
 ) -> NDArray[Any]:
     """Return rows start..stop-1 of A, all within one block, with the pending step applied."""
     with using(run, epoch) as held:
-        return held.blocks[block].dual_rows(pending_step, start, stop)
+        rows: NDArray[Any] = held.blocks[block].dual_rows(pending_step, start, stop)
+        return rows
 
 
 def write_duals(run: str, epoch: int, block: int, start: int, rows: NDArray[Any]) -> None:
@@ -245,10 +218,12 @@ def map_duals(
 ) -> list[T]:
     """Pass the dual rows of this worker to `visit`, a share on each thread, and return the answers."""
     with using(run, epoch) as held:
-        blocks = [held.blocks[span.index] for span in held.placement.spans]
         threads = int(get_worker().state.nthreads)
-        with ThreadPoolExecutor(threads, thread_name_prefix="topline-duals") as pool:
-            return map_duals_on_threads(pool, threads, blocks, visit, pending_step)
+        with (
+            _block_set(held) as blocks,
+            ThreadPoolExecutor(threads, thread_name_prefix="topline-duals") as pool,
+        ):
+            return blocks.map_duals(visit, pending_step, pool, threads)
 
 
 def load_own_duals(run: str, epoch: int, stored: StoredDuals) -> None:
@@ -278,23 +253,25 @@ def using(run: str, epoch: int) -> AbstractContextManager[Held]:
     return registry.using(_here(), run, epoch)
 
 
-def _on_threads(blocks: list[Block], request: Any) -> Iterator[Any]:
-    """Results in block order; the threads of a worker work on as many blocks, or several of them on each."""
-    threads = int(get_worker().state.nthreads)
-    at_once = min(threads, len(blocks))
-    if at_once <= 1:
-        yield from (block.run(request, threads) for block in blocks)
+@contextmanager
+def _block_set(held: Held) -> Iterator[BlockSet]:
+    """Yield the worker's own blocks; its threads work on as many of them, or several of them on each."""
+    blocks = [held.blocks[span.index] for span in held.placement.spans]
+    threads, total = int(get_worker().state.nthreads), held.placement.blocks
+    at_once = max(min(threads, len(blocks)), 1)
+    if at_once == 1:
+        yield BlockSet(blocks, total, threads=threads)
         return
     with ThreadPoolExecutor(at_once, thread_name_prefix="topline-block") as pool:
-        yield from pool.map(lambda block: block.run(request, threads // at_once), blocks)
+        yield BlockSet(blocks, total, threads=threads // at_once, pool=pool)
 
 
 def _cached(placement: Placement, before: Held | None) -> RowSource:
-    if not isinstance(placement.rows, TrainingRows):
-        return placement.rows
+    if not isinstance(placement.spec.X, TrainingRows):
+        return placement.spec.X
     spans = placement.spans
     start, stop = (spans[0].start, spans[-1].stop) if spans else (0, 0)
-    rows = CachedRows(placement.rows, placement.cache_bytes, start, stop)
+    rows = CachedRows(placement.spec.X, placement.cache_bytes, start, stop)
     if before is not None and isinstance(before.rows, CachedRows):
         rows.adopt(before.rows)
     return rows

@@ -7,15 +7,14 @@ machines.
 
 from __future__ import annotations
 
-from topline.solvers.executors.base import DualRows, Executor, StoredDuals, T
+from topline.solvers.executors.base import Executor, StoredDuals, T
 from topline.solvers.executors.local import (
     SerialExecutor,
     ThreadExecutor,
     block_bounds,
-    budget_share,
-    map_duals_on_threads,
 )
 from topline.solvers.executors.wrapped import MappedBlocks, TopLossBlocks
+from topline.solvers.operations import DualRows
 
 __all__ = [
     "DualRows",
@@ -27,6 +26,4 @@ __all__ = [
     "ThreadExecutor",
     "TopLossBlocks",
     "block_bounds",
-    "budget_share",
-    "map_duals_on_threads",
 ]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource
-from topline.solvers.operations import HeadsProblem, OperationRunner
-from topline.solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.operations import DualRows, HeadsProblem, OperationRunner
+from topline.solvers.typing import Float64Array, IntArray
 
 T = TypeVar("T")
-
-#: Dual variables of the rows [start, stop): (start, stop, A of shape (stop - start, m)).
-DualRows: TypeAlias = tuple[int, int, FloatArray]
 
 
 @runtime_checkable

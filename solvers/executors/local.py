@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
 
-from topline.solvers.blas_threads import one_blas_thread, threads_here
-from topline.solvers.blocks import Block
-from topline.solvers.core.answers import A, TreeMerger, leaf
+from topline.solvers.blas_threads import threads_here
+from topline.solvers.core.answers import A
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.rows import RowRange, RowSource
+from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import MemoryGauge, ThreadActivity, Traffic, counted
 from topline.solvers.errors import InvalidProblemError, StateLostError
-from topline.solvers.executors.base import DualRows, T
-from topline.solvers.operations import HeadsProblem, Operation, make_block
+from topline.solvers.executors.base import T
+from topline.solvers.operations import BlockSet, DualRows, HeadsProblem, Operation, RunSpec
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -48,6 +45,7 @@ class SerialExecutor:
     """
 
     _default_blocks = 1
+    _pool: ThreadPoolExecutor | None = None
 
     def __init__(
         self,
@@ -61,13 +59,12 @@ class SerialExecutor:
         if threads is not None and threads < 1:
             raise InvalidProblemError(f"threads is {threads}; give a whole number of at least 1")
         self._asked_threads = threads
-        self._threads = 1
         self._asked_blocks = blocks
         self._asked_bounds = bounds
         self.dual_bytes = dual_bytes
         self.in_process = dual_bytes is None
         self._kept_bytes = kept_bytes
-        self._blocks: list[Block] = []
+        self._set = BlockSet()
         self._activity = ThreadActivity()
         self._memory = MemoryGauge()
         self._source: RowSource | None = None
@@ -83,6 +80,10 @@ class SerialExecutor:
         """Number of blocks of the bound problem."""
         return len(self._blocks)
 
+    @property
+    def _blocks(self) -> list[Any]:
+        return self._set.blocks
+
     def bind(
         self,
         problem: Problem | HeadsProblem,
@@ -97,39 +98,20 @@ class SerialExecutor:
         self._source, self._read_before = X, int(getattr(X, "bytes_read", 0))
         blocks = min(self._default_blocks, problem.n) if self._asked_blocks is None else self._asked_blocks
         bounds = block_bounds(problem.n, blocks, self._asked_bounds)
-        self._blocks = [
-            make_block(
-                i,
-                start,
-                stop,
-                RowRange(X, start, stop),
-                y[start:stop],
-                problem,
-                keep_duals,
-                None if weights is None else weights[start:stop],
-                budget_share(self.dual_bytes, stop - start, problem.n),
-                budget_share(self._kept_bytes, stop - start, problem.n),
-            )
-            for i, (start, stop) in enumerate(pairwise(bounds))
-        ]
+        spec = RunSpec(problem, X, y, weights, keep_duals, self.dual_bytes, self._kept_bytes)
+        made = [spec.block(i, start, stop) for i, (start, stop) in enumerate(pairwise(bounds))]
         threads = threads_here() if self._asked_threads is None else self._asked_threads
-        self._threads = max(1, threads // min(self.workers, len(self._blocks)))
+        each = max(1, threads // min(self.workers, len(made)))
+        self._set = BlockSet(made, len(made), threads=each, pool=self._pool)
 
     def run(self, operation: Operation[A]) -> A:
-        """Run an operation on every block and return the sum.
-
-        BLAS keeps to one thread, so that sums do not depend on the machine and workers do not fight.
-        """
-        merger: TreeMerger[A] = TreeMerger(len(self._blocks))
+        """Run an operation on every block and return the sum."""
         self._activity.begin_request()
-        with one_blas_thread():
-            for block, stats in zip(self._blocks, self._results(operation), strict=True):
-                merger.add(leaf(block.index), stats)
-        return merger.total()
+        return self._set.run(operation, self._activity.worked).total()
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
         """Yield A block by block, a run of rows after the other, after applying `pending_step` once."""
-        return dual_rows(self._blocks, pending_step)
+        return self._set.duals(pending_step)
 
     def map_duals(
         self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
@@ -158,22 +140,13 @@ class SerialExecutor:
 
     def close(self) -> None:
         """Let go of the examples."""
-        self._blocks, self._source, self._read_before = [], None, 0
+        self._set, self._source, self._read_before = BlockSet(), None, 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _results(self, operation: Operation[A]) -> Iterator[A]:
-        return (self._run_block(block, operation) for block in self._blocks)
-
-    def _run_block(self, block: Block, operation: Operation[A]) -> A:
-        began = time.perf_counter()
-        stats = block.run(operation, self._threads)
-        self._activity.worked(block.stop - block.start, began)
-        return stats
 
 
 class ThreadExecutor(SerialExecutor):
@@ -212,7 +185,8 @@ class ThreadExecutor(SerialExecutor):
         super().__init__(
             blocks=blocks, bounds=bounds, dual_bytes=dual_bytes, kept_bytes=kept_bytes, threads=threads
         )
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="topline-block")
+        self._threads_of_blocks = ThreadPoolExecutor(workers, thread_name_prefix="topline-block")
+        self._pool = self._threads_of_blocks
         self._workers = workers
 
     @property
@@ -224,47 +198,12 @@ class ThreadExecutor(SerialExecutor):
         self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
     ) -> list[T]:
         """Give A to calls of `visit`, on every thread the rows of consecutive blocks."""
-        return map_duals_on_threads(self._pool, self._workers, self._blocks, visit, pending_step)
+        return self._set.map_duals(visit, pending_step, self._threads_of_blocks, self._workers)
 
     def close(self) -> None:
         """Stop the threads and let go of the examples."""
         super().close()
-        self._pool.shutdown()
-
-    def _results(self, operation: Operation[A]) -> Iterator[A]:
-        return _results_of([self._pool.submit(self._run_block, block, operation) for block in self._blocks])
-
-
-def dual_rows(blocks: Iterable[Block], pending_step: PendingStep | None) -> Iterator[DualRows]:
-    """Yield A of some blocks, after applying `pending_step` where that has not been done."""
-    for block in blocks:
-        for start, stop in row_runs(block.start, block.stop, block.problem.m):
-            yield start, stop, block.dual_rows(pending_step, start, stop)
-
-
-def map_duals_on_threads(
-    pool: ThreadPoolExecutor,
-    threads: int,
-    blocks: Sequence[Block],
-    visit: Callable[[Iterator[DualRows]], Sequence[T]],
-    pending_step: PendingStep | None,
-) -> list[T]:
-    """Give the dual rows of the blocks to `visit`, a run of blocks to each thread, and join the answers."""
-    threads = max(1, min(threads, len(blocks)))
-    cuts = [len(blocks) * i // threads for i in range(threads + 1)]
-    futures = [pool.submit(visit, dual_rows(blocks[a:b], pending_step)) for a, b in pairwise(cuts)]
-    return [item for answer in _results_of(futures) for item in answer]
-
-
-def _results_of(futures: Sequence[Future[T]]) -> Iterator[T]:
-    """Yield the results in order; after an error or Ctrl-C nothing continues behind the caller's back."""
-    try:
-        for future in futures:
-            yield future.result()
-    finally:
-        for future in futures:
-            future.cancel()
-        wait(futures)
+        self._threads_of_blocks.shutdown()
 
 
 def block_bounds(n: int, blocks: int = 1, bounds: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -277,11 +216,6 @@ def block_bounds(n: int, blocks: int = 1, bounds: Sequence[int] | None = None) -
     if not 1 <= blocks <= n:
         raise InvalidProblemError(f"{n} rows cannot be cut into {blocks} blocks; give 1 to {n}")
     return tuple(n * i // blocks for i in range(blocks + 1))
-
-
-def budget_share(nbytes: int | None, rows: int, n: int) -> int | None:
-    """Return what a block of so many of n rows gets of a budget."""
-    return None if nbytes is None else nbytes * rows // n
 
 
 def _shown(cuts: Sequence[Any]) -> str:

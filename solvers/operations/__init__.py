@@ -10,19 +10,19 @@ from topline.solvers.blocks.ascent.plan import AscentSums
 from topline.solvers.blocks.second_order.kept import EnvelopePoint
 from topline.solvers.operations.ascent import Ascend
 from topline.solvers.operations.base import Operation, OperationRunner, Runner, TileOperation
+from topline.solvers.operations.block_set import BlockSet, DualRows, RunSpec
 from topline.solvers.operations.columns import DirectionSums, FindDirections
 from topline.solvers.operations.evaluate import Evaluate, Evaluation
 from topline.solvers.operations.heads import (
+    AskHeads,
     CopyDuals,
     CountHits,
+    HeadAnswers,
     HeadBlocks,
     HeadCall,
-    HeadRequests,
     HeadsProblem,
-    HeadStats,
     Hits,
     PendingHeadSteps,
-    make_block,
 )
 from topline.solvers.operations.kept_duals import DualSums, PutInside, Rebuild, TakeGradients
 from topline.solvers.operations.largest import FindLargestLosses, Largest
@@ -43,10 +43,13 @@ from topline.solvers.operations.vertices import FindSelectedVertices, FindVertic
 __all__ = [
     "Ascend",
     "AscentSums",
+    "AskHeads",
+    "BlockSet",
     "CopyDuals",
     "CountHits",
     "CurvatureProduct",
     "DirectionSums",
+    "DualRows",
     "DualSums",
     "EnvelopePoint",
     "EnvelopeSums",
@@ -59,10 +62,9 @@ __all__ = [
     "FindSlope",
     "FindVertices",
     "Grams",
+    "HeadAnswers",
     "HeadBlocks",
     "HeadCall",
-    "HeadRequests",
-    "HeadStats",
     "HeadsProblem",
     "Hits",
     "Largest",
@@ -74,6 +76,7 @@ __all__ = [
     "PendingHeadSteps",
     "PutInside",
     "Rebuild",
+    "RunSpec",
     "Runner",
     "SlopeSum",
     "SumGrams",
@@ -81,5 +84,4 @@ __all__ = [
     "TakeGradients",
     "TileOperation",
     "VertexSums",
-    "make_block",
 ]

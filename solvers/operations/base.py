@@ -26,13 +26,12 @@ class Operation(ABC, Generic[A_co]):
     """What is asked of every block; to inherit as a frozen dataclass.
 
     A block answers the same operation with the same sums however often it comes, and changes nothing more.
-
-    Attributes
-    ----------
-    pending_step : the step that a block applies to A first, where it has not done so.
     """
 
-    pending_step: PendingStep | None = None
+    @property
+    def pending_step(self) -> PendingStep | None:
+        """The step that a block applies to A first, where it has not done so; a field of most operations."""
+        return None
 
     @property
     def widens(self) -> bool:

@@ -20,7 +20,8 @@ from topline.solvers.blocks.ascent.rows import RowNorms
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.open_duals import OpenDuals
 from topline.solvers.blocks.tile_work import TileWork, work_through
-from topline.solvers.core.answers import Answer
+from topline.solvers.core.answers import Answer, merged_by
+from topline.solvers.core.clock import Clock
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.held_out import HitCount, count_hits
@@ -29,6 +30,7 @@ from topline.solvers.core.rows import RowSource, compute_dtype, kept_in_memory
 from topline.solvers.core.shared_scan import SharedScan
 from topline.solvers.core.tiles import Tile, TileReader
 from topline.solvers.crew import ALONE, Crew, Helpers
+from topline.solvers.errors import StateLostError
 from topline.solvers.operations.base import Operation, TileOperation
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -49,7 +51,7 @@ class HeadsProblem:
 
 
 @dataclass(frozen=True)
-class CopyDuals:
+class CopyDuals(Operation[Answer]):
     """Start from `share` times the dual variables of another head, after its `pending_step`.
 
     Rows may then lie outside the head's domains; those that it holds out are 0.
@@ -59,18 +61,9 @@ class CopyDuals:
     share: float = 1.0
     pending_step: PendingStep | None = None
 
-
-@dataclass(frozen=True, eq=False)
-class CountHits:
-    """Count the rows of weight 0 that have their class among the first k under W (d, m), with bounds.
-
-    `radius` is how far the exact solution may lie from W; a row of class c counts `class_weights[c]` times.
-    """
-
-    W: Float64Array
-    k: int
-    radius: float
-    class_weights: tuple[float, ...] | None = None
+    def answer(self, block: Block, crew: Crew) -> Answer:
+        """Refuse: a block of one head has no other."""
+        raise StateLostError(f"the dual variables of head {self.source} are not here; ask all heads together")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -81,27 +74,56 @@ class Hits(Answer):
 
 
 @dataclass(frozen=True, eq=False)
+class CountHits(TileOperation[Hits]):
+    """Count the rows of weight 0 that have their class among the first k under W (d, m), with bounds.
+
+    `radius` is how far the exact solution may lie from W; a row of class c counts `class_weights[c]` times.
+    """
+
+    W: Float64Array
+    k: int
+    radius: float
+    class_weights: tuple[float, ...] | None = None
+
+    def work(self, block: Block, crew: Crew) -> TileWork[Hits]:
+        """Return what is done with each tile."""
+        return _CountHits(self, block)
+
+
+class _CountHits:
+    """Hits among the rows of tile after tile that are held out."""
+
+    W: FloatArray | None = None
+
+    def __init__(self, operation: CountHits, block: Block) -> None:
+        self.clock, self.dtype = Clock(), block.dtype
+        self._operation, self._weights, self._first_row = operation, block.weights, block.start
+        self._count = HitCount(0, 0, 0, 0)
+
+    def take(self, tile: Tile, scores: FloatArray) -> None:
+        """Count those of one tile."""
+        out = np.flatnonzero(self._weights[tile.rows] == 0.0)
+        if len(out):
+            asked = self._operation
+            self._count += count_hits(
+                tile.X[out], tile.y[out], asked.W, asked.k, asked.radius, asked.class_weights,
+                out + (self._first_row + tile.start),
+            )  # fmt: skip
+        self.clock.row_work()
+
+    def answer(self) -> Hits:
+        """Return the hits in all tiles that were taken."""
+        return Hits(count=self._count, **self.clock.seconds())
+
+
+@dataclass(frozen=True, eq=False)
 class HeadCall:
     """One request of one head, and what it is: its problem, and which column of the weights is its own."""
 
     head: int
     problem: Problem
     column: int
-    request: Operation[Answer] | CopyDuals | CountHits
-
-
-@dataclass(frozen=True, eq=False)
-class HeadRequests:
-    """The calls of all heads that are waiting, to be answered in one reading, and the heads that are done."""
-
-    calls: tuple[HeadCall, ...]
-    ended: tuple[int, ...] = ()
-
-    @property
-    def pending_step(self) -> PendingHeadSteps:
-        """The steps that the heads have not yet applied, by head."""
-        steps = {call.head: getattr(call.request, "pending_step", None) for call in self.calls}
-        return PendingHeadSteps({head: step for head, step in steps.items() if step is not None})
+    request: Operation[Answer]
 
 
 @dataclass(frozen=True)
@@ -111,21 +133,35 @@ class PendingHeadSteps:
     steps: Mapping[int, PendingStep] = field(default_factory=dict)
 
 
+def _head_by_head(above: Mapping[int, Answer], below: Mapping[int, Answer]) -> dict[int, Answer]:
+    """Return the sums of both, which have answered the same calls."""
+    return {head: answer.merge(below[head]) for head, answer in above.items()}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HeadAnswers(Answer):
+    """The answer to each head."""
+
+    parts: Mapping[int, Answer] = merged_by(_head_by_head)
+
+
 @dataclass(frozen=True, eq=False)
-class HeadStats:
-    """The sums of each head over the rows of one or more blocks; `merge` adds them head by head."""
+class AskHeads(Operation[HeadAnswers]):
+    """The calls of all heads that are waiting, to be answered in one reading, and the heads that are done."""
 
-    parts: Mapping[int, Answer]
-    seconds_products: float = 0.0
-    seconds_kernels: float = 0.0
+    calls: tuple[HeadCall, ...]
+    ended: tuple[int, ...] = ()
 
-    def merge(self, other: HeadStats) -> HeadStats:
-        """Return the sums over the rows of both, which have answered the same calls."""
-        return HeadStats(
-            {head: sums.merge(other.parts[head]) for head, sums in self.parts.items()},
-            self.seconds_products + other.seconds_products,
-            self.seconds_kernels + other.seconds_kernels,
-        )
+    @property
+    def pending_step(self) -> Any:
+        """The steps that the heads have not yet applied, by head."""
+        steps = {call.head: call.request.pending_step for call in self.calls}
+        return PendingHeadSteps({head: step for head, step in steps.items() if step is not None})
+
+    def answer(self, block: Any, crew: Crew) -> HeadAnswers:
+        """Return the answers of the heads of a block."""
+        answers: HeadAnswers = block.run(self, crew.threads)
+        return answers
 
 
 #: Rows of A of every head, with the head's problem and its column of the weights.
@@ -164,7 +200,7 @@ class HeadBlocks:
         self._known: dict[int, tuple[Problem, int]] = {}
         self._helpers, self._norms = Helpers(), RowNorms(stop - start)
 
-    def run(self, request: HeadRequests, threads: int = 1) -> HeadStats:
+    def run(self, request: AskHeads, threads: int = 1) -> HeadAnswers:
         """Answer the calls of all heads; a head that is not known starts with A = 0.
 
         Raises what `Block.run` does.
@@ -174,12 +210,11 @@ class HeadBlocks:
         answers: dict[int, Answer] = {}
         works: dict[int, TileWork[Answer]] = {}
         sweeps: list[HeadCall] = []
-        hits: dict[int, _Hits] = {}
         # Copies come first: what they are taken from does not move meanwhile.
         for call in request.calls:
             if isinstance(call.request, CopyDuals):
                 answers[call.head] = self._copy_duals(call, call.request)
-            elif self._open is not None and _widens(call.request):
+            elif self._open is not None and call.request.widens:
                 self._open.widen(call.head)
         crew = self._crew(threads)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -188,18 +223,16 @@ class HeadBlocks:
                     case TileOperation():
                         block = self._of(call.head, call.problem, call.column)
                         works[call.head] = call.request.work(block, crew)
-                    case CountHits():
-                        hits[call.head] = _Hits(self._weights[call.column], call.request, self.start)
                     case CopyDuals():
                         pass
                     case _:
                         sweeps.append(call)
-            answers |= self._answered(sweeps, list(works.values()), list(hits.values()), threads)
+            answers |= self._answered(sweeps, list(works.values()), threads)
         answers |= {head: work.answer() for head, work in works.items()}
-        answers |= {head: Hits(count=one.count) for head, one in hits.items()}
-        sums = [one for one in answers.values() if isinstance(one, Answer)]
-        return HeadStats(
-            answers, sum(one.seconds_products for one in sums), sum(one.seconds_kernels for one in sums)
+        return HeadAnswers(
+            parts=answers,
+            seconds_products=sum(one.seconds_products for one in answers.values()),
+            seconds_kernels=sum(one.seconds_kernels for one in answers.values()),
         )
 
     def finish_step(self, pending: PendingHeadSteps | None) -> None:
@@ -216,7 +249,7 @@ class HeadBlocks:
         if self._open is not None and other._open is not None:
             self._open.take(other._open, self._heads)
 
-    def duals(
+    def dual_rows(
         self, pending: PendingHeadSteps | None = None, start: int | None = None, stop: int | None = None
     ) -> HeadRows:
         """Return the rows [start, stop) of A of every head, by their numbers in the problem."""
@@ -278,16 +311,10 @@ class HeadBlocks:
                 block.load_duals(start, np.asarray(rows * rows.dtype.type(request.share)))
         return Answer()
 
-    def _count(self, hits: Sequence[_Hits]) -> None:
-        for tile in self._tiles.read(self._dtype):
-            for one in hits:
-                one.take(tile)
-
     def _answered(
         self,
         sweeps: Sequence[HeadCall],
         works: Sequence[TileWork[Answer]],
-        hits: Sequence[_Hits],
         threads: int,
     ) -> dict[int, Answer]:
         """Answer requests that visit rows one by one, and do what goes through the tiles.
@@ -298,13 +325,12 @@ class HeadBlocks:
         parts = threads if kept else 1
         beside: list[Callable[[], Any]] = [
             *(partial(work_through, self._tiles, part, crew) for part in _dealt(works, parts)),
-            *(partial(self._count, part) for part in _dealt(hits, parts)),
         ]
         if not kept or not sweeps:
             _on_threads(beside, threads if kept else 1)
             beside = []
         blocks = {call.head: self._of(call.head, call.problem, call.column) for call in sweeps}
-        wide = [call.head for call in sweeps if _widens(call.request)]
+        wide = [call.head for call in sweeps if call.request.widens]
         groups = [list(blocks)] if self._open is None else self._open.groups(blocks, wide, threads)
         answers: dict[int, Answer] = {}
         for group in groups if blocks else ():
@@ -328,7 +354,7 @@ class HeadBlocks:
 
         def answer(call: HeadCall) -> Any:
             try:
-                return self._heads[call.head].run(_plain(call), each)
+                return self._heads[call.head].run(call.request, each)
             finally:
                 if together:
                     self._X.leave()
@@ -336,24 +362,6 @@ class HeadBlocks:
         # Sweeps take the longest and begin first.
         found = _on_threads([*(partial(answer, call) for call in calls), *beside], at_once)
         return {call.head: stats for call, stats in zip(calls, found, strict=False)}
-
-
-class _Hits:
-    """Hits of one head among the rows that it holds out."""
-
-    def __init__(self, weights: Float64Array, request: CountHits, first_row: int) -> None:
-        self._weights, self._request, self._first_row = weights, request, first_row
-        self.count = HitCount(0, 0, 0, 0)
-
-    def take(self, tile: Tile) -> None:
-        """Count those of one tile."""
-        out = np.flatnonzero(self._weights[tile.rows] == 0.0)
-        if len(out):
-            request = self._request
-            self.count += count_hits(
-                tile.X[out], tile.y[out], request.W, request.k, request.radius, request.class_weights,
-                out + (self._first_row + tile.start),
-            )  # fmt: skip
 
 
 def _on_threads(jobs: Sequence[Callable[[], Any]], threads: int) -> list[Any]:
@@ -373,34 +381,3 @@ def _on_threads(jobs: Sequence[Callable[[], Any]], threads: int) -> list[Any]:
 def _dealt(items: Sequence[T], parts: int) -> list[Sequence[T]]:
     """Return so many parts of about one length, or fewer, none of them empty."""
     return [items[part::parts] for part in range(min(parts, len(items)))]
-
-
-def _widens(request: Any) -> bool:
-    """Return whether a request has the dual variables in float64 from then on."""
-    if isinstance(request, Operation):
-        return request.widens
-    return bool(getattr(request, "exact", False))
-
-
-def _plain(call: HeadCall) -> Any:
-    if isinstance(call.request, CopyDuals | CountHits):
-        raise TypeError(f"{type(call.request).__name__} is no request of a block alone")
-    return call.request
-
-
-def make_block(
-    index: int,
-    start: int,
-    stop: int,
-    X: RowSource,
-    y: IntArray,
-    problem: Problem | HeadsProblem,
-    keep_duals: bool,
-    weights: Float64Array | None = None,
-    dual_bytes: int | None = None,
-    kept_bytes: int | None = None,
-) -> Any:
-    """Return the block of one problem, or of the heads of many."""
-    if isinstance(problem, HeadsProblem):
-        return HeadBlocks(index, start, stop, X, y, problem, weights, dual_bytes)
-    return Block(index, start, stop, X, y, problem, keep_duals, weights, dual_bytes, kept_bytes)

@@ -22,12 +22,11 @@ from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import DualsReplacedError, SolverError
 from topline.solvers.executors import Executor
 from topline.solvers.operations import (
+    AskHeads,
     CopyDuals,
     CountHits,
     HeadCall,
-    HeadRequests,
     HeadsProblem,
-    HeadStats,
     Operation,
 )
 from topline.solvers.typing import Float64Array, IntArray
@@ -206,8 +205,7 @@ class SharedPasses:
         gone, self._gone = tuple(self._gone), []
         answers: dict[int, Any]
         try:
-            stats: Any = self._executor.run(HeadRequests(calls, gone))  # type: ignore[arg-type]
-            answers = dict(stats.parts) if isinstance(stats, HeadStats) else {}
+            answers = dict(self._executor.run(AskHeads(calls, gone)).parts)
         except DualsReplacedError as error:
             self.replaced += 1
             answers = dict.fromkeys(now.asked, error)

@@ -41,6 +41,7 @@ from topline.solvers.core.stopping import Status
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor
 from topline.solvers.losses import TopKHinge
+from topline.solvers.operations import RunSpec
 from topline.solvers.run import solve
 from topline.storage.errors import IntegrityError
 
@@ -160,7 +161,7 @@ def _held(dask_worker: Any) -> dict[str, int]:
 
 def one_block(epoch: int, *, run: str = "late", lease: float = 60.0) -> Placement:
     problem = Problem(TopKHinge(2), N, D, M, 1.0 / N)
-    return Placement(run, epoch, (Span(0, 0, N),), 1, problem, ShippedRows(X, 0, N), Y, False, 0, lease)
+    return Placement(run, epoch, (Span(0, 0, N),), 1, RunSpec(problem, ShippedRows(X, 0, N), Y), 0, lease)
 
 
 def test_an_abandoned_run_goes_when_its_lease_is_over() -> None:

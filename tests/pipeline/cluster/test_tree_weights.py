@@ -47,7 +47,7 @@ def many() -> Iterator[Client]:
 
 @pytest.mark.parametrize("workers", [1, MOST_COPIES, MOST_COPIES + 1, 20, 21, 64, 257])
 def test_everybody_gets_the_message_over_few_copies_of_each(workers: int) -> None:
-    message = SentOperation(Rebuild(), W=np.zeros((1024, 1025)))
+    message = SentOperation(Rebuild(), {"W": np.zeros((1024, 1025))})
     owners = [f"w{number}" for number in range(workers)]
     relays, requests = requested(owners, int, ("run", 1), message)
     assert [call.worker for call in requests] == owners
@@ -72,7 +72,7 @@ def test_everybody_gets_the_message_over_few_copies_of_each(workers: int) -> Non
 
 
 def test_small_messages_come_from_the_coordinator() -> None:
-    message = SentOperation(Rebuild(), W=np.zeros((10, 10)))
+    message = SentOperation(Rebuild(), {"W": np.zeros((10, 10))})
     relays, requests = requested([f"w{number}" for number in range(64)], int, (), message)
     assert not relays
     assert all(call.arguments == (message,) for call in requests)

@@ -16,11 +16,11 @@ from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.operations import (
     Ascend,
+    AskHeads,
     CountHits,
     Evaluate,
     HeadBlocks,
     HeadCall,
-    HeadRequests,
     HeadsProblem,
     PendingHeadSteps,
 )
@@ -48,7 +48,7 @@ def test_heads_share_one_pool_of_threads(monkeypatch) -> None:
         # A head that is swept alone has all threads.
         for head in range(HEADS):
             request = Ascend(round=1, W=np.zeros((D, M)), seed=head)
-            parts = blocks.run(HeadRequests((HeadCall(head, problem, 0, request),)), threads).parts
+            parts = blocks.run(AskHeads((HeadCall(head, problem, 0, request),)), threads).parts
             sums[threads].append(parts[head].product)
     assert len(first_helpers() - before) == 1
     assert np.abs(sums[1]).max(axis=(1, 2)).all()
@@ -66,7 +66,7 @@ def swept_in_turn(dual_bytes, heads=HEADS, rounds=3):
         for head in range(heads):
             step = PendingStep(round_ - 1, 1.0) if round_ else None
             request = Ascend(round=round_, W=W[head], pending_step=step, sweeps=2, seed=head)
-            found = blocks.run(HeadRequests((HeadCall(head, problem, 0, request),))).parts[head]
+            found = blocks.run(AskHeads((HeadCall(head, problem, 0, request),))).parts[head]
             W[head] = W[head] + found.product / (problem.lam * N)
     return blocks, W
 
@@ -82,7 +82,7 @@ def test_heads_that_are_swept_have_arrays_and_the_others_what_they_had(room) -> 
     for head in range(HEADS):
         np.testing.assert_array_equal(found[head], expected[head])
     last = PendingHeadSteps({head: PendingStep(2, 1.0) for head in range(HEADS)})
-    there, rows = some.duals(last), free.duals(last)
+    there, rows = some.dual_rows(last), free.dual_rows(last)
     for head in range(HEADS):
         np.testing.assert_array_equal(there[head][2], rows[head][2])
         assert rows[head][2].any()
@@ -93,19 +93,19 @@ def test_a_block_that_takes_over_goes_on_with_the_arrays_and_the_room() -> None:
     each = array_bytes(N, M, 4) + extrapolation_bytes((N + D) * M)
     before, _ = swept_in_turn(math.ceil(each / 0.875), rounds=1)
     steps = PendingHeadSteps({head: PendingStep(0, 1.0) for head in range(HEADS)})
-    rows = {head: part[2].copy() for head, part in before.duals(steps).items()}
+    rows = {head: part[2].copy() for head, part in before.dual_rows(steps).items()}
     random = np.random.default_rng(1)
     X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
     after = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, HEADS), dual_bytes=math.ceil(each / 0.875))
     after.take_duals(before)
-    for head, part in after.duals(None).items():
+    for head, part in after.dual_rows(None).items():
         np.testing.assert_array_equal(part[2], rows[head])
     opened = after._open
     assert opened is not None
     # One array was open and is; whoever is swept next takes its place.
     assert list(opened._open) == [HEADS - 1]
     problem = Problem(TopKHinge(3), N, D, M, 1.0 / N)
-    after.run(HeadRequests((HeadCall(0, problem, 0, Ascend(round=1, W=np.zeros((D, M)))),)))
+    after.run(AskHeads((HeadCall(0, problem, 0, Ascend(round=1, W=np.zeros((D, M)))),)))
     assert list(opened._open) == [0]
 
 
@@ -123,7 +123,7 @@ def test_heads_that_ended_leave_their_room_to_others() -> None:
     assert list(opened._open) == [HEADS - 1]
     left = opened.packed._left
     assert left < int(0.125 * math.ceil(each / 0.875))
-    blocks.run(HeadRequests((), ended=tuple(range(HEADS))))
+    blocks.run(AskHeads((), ended=tuple(range(HEADS))))
     assert not opened._open
     assert opened.packed._left == int(0.125 * math.ceil(each / 0.875))
 
@@ -138,7 +138,7 @@ def swept_together(dual_bytes, exact):
         Ascend(round=0, W=np.zeros((D, M)), sweeps=2, seed=head, exact=head in exact) for head in range(HEADS)
     ]
     calls = tuple(HeadCall(head, problem, 0, request) for head, request in enumerate(requests))
-    return blocks, blocks.run(HeadRequests(calls)).parts
+    return blocks, blocks.run(AskHeads(calls)).parts
 
 
 @pytest.mark.parametrize("exact", [(), (1,), (0, 2)])
@@ -171,7 +171,7 @@ def test_what_heads_ask_at_the_same_time_they_get_as_alone() -> None:
 
     def asked(calls, threads):
         blocks = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, 5), weights)
-        return blocks.run(HeadRequests(calls), threads).parts
+        return blocks.run(AskHeads(calls), threads).parts
 
     alone = {call.head: asked((call,), 1)[call.head] for call in calls}
     for threads in (1, 2, 4):
