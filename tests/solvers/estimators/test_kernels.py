@@ -50,10 +50,10 @@ NEGATIVE = {"check_class_weight_classifiers": "gives every classifier negative f
     [
         TopKClassifier(kernel="rbf"),
         TopKClassifier(kernel="rbf", gamma=0.5, loss="max_hinge", fit_intercept=False, warm_start=True),
-        TopKClassifier(kernel="precomputed"),
-        TopKClassifier(loss="topk_hinge", kernel="linear", smoothing=0.5, k=2),
+        TopKClassifier(loss="topk_hinge", kernel="precomputed"),
+        TopKClassifier(loss="topk_hinge", kernel="linear", smoothing=0.5),
         TopKClassifier(kernel="polynomial", coef0=1.0, loss="max_hinge"),
-        TopKClassifier(kernel="chi2"),
+        TopKClassifier(loss="topk_hinge", kernel="chi2"),
     ],
     expected_failed_checks=lambda model: {
         **expected_failures(model),
