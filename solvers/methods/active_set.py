@@ -5,8 +5,18 @@ no A are needed.  All that follows is arithmetic on the atoms' Gram matrix (`top
 for any number of examples.  Wherever the loss is smoothed or its conjugate is not linear, D is a lower bound
 of the dual at the mixture of atoms: P - D is a true gap all the same.
 
+Fully corrective weights are those of a bundle method.  Atoms are cutting planes of P: at any W,
+P(W) >= lam/2 |W|^2 + b_t - lam <W, W_t>.  The point of their best mixture minimises this model, and its dual
+value bounds P from below; but vertices that are sought there lie far apart while the model is poor, as it is
+for another risk than the mean.  They are then sought on the way from the best W so far to that point, which
+takes down P at once where the model is right about the way, and else cuts the point off; a vertex that does
+neither sends the next search to the point itself.  A third of the way takes half of the rounds of the whole
+way where a tenth or more of the losses count, nine tenths where one in a hundred does.
+
 Sources: S. Lacoste-Julien, M. Jaggi, "On the global linear convergence of Frank-Wolfe optimization variants",
-NIPS 2015, with the atoms of the code that Tajima et al. released: one for all examples together.
+NIPS 2015, with the atoms of the code that Tajima et al. released: one for all examples together;
+C. Lemarechal, A. Nemirovskii, Y. Nesterov, "New variants of bundle methods", 1995, for the model;
+W. Ben-Ameur, J. Neto, "Acceleration of cutting-plane and column generation algorithms", 2007, for the way.
 """
 
 from __future__ import annotations
@@ -17,6 +27,7 @@ from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
+from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.atoms import Atoms
@@ -121,9 +132,18 @@ class FullyCorrective:
         return weights, float(weights[newest])
 
 
+@stored
+@dataclass(frozen=True, eq=False)
+class AtomMemory:
+    """Atoms, None before the first round; whether the next vertex is sought on the way to their mixture."""
+
+    atoms: Atoms | None = None
+    between: bool = False
+
+
 @dataclass(frozen=True)
 class AtomFrankWolfe(Method):
-    """Frank-Wolfe with a memory of its atoms.
+    """Frank-Wolfe with a memory of its atoms; W and b of the state are those of their mixture.
 
     It keeps up to `atoms.most_atoms` of them, T d m numbers in all; beyond that the two lightest become one,
     their convex combination, which is a valid atom too.  Dense vertices (of smoothed losses, the entropies
@@ -134,51 +154,54 @@ class AtomFrankWolfe(Method):
     """
 
     rule: AtomRule
+    #: Share of the way from the best W to that of the mixture at which the next vertex is sought.
+    share: float = 1.0
 
     def needs_float64(self, problem: Problem) -> bool:
         """Return whether vertices are dense, or atoms must be made again."""
         return not (problem.form.sparse_vertices and problem.smoothing == 0 and problem.mean_risk)
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Measure W, and find the vertex on the way."""
-        point = state.point
-        stats = run(FindVertices(round=point.round, W=point.W, envelope=True, exact=point.exact))
-        primal = problem.primal(point.W, stats.loss / problem.n)
+        """Measure P where the vertex is sought and find it on the way; D is that of the mixture."""
+        point, W = state.point, self._sought_at(state)
+        stats = run(FindVertices(round=point.round, W=W, envelope=True, exact=point.exact))
+        primal = problem.primal(W, stats.loss / problem.n)
         dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
-        return measured_at(problem, state, stats, primal, dual)
+        measured = measured_at(problem, state, stats, primal, dual)
+        return measured if W is point.W else replace(measured, W=W)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
         """Take the vertex among the atoms and give them new weights."""
-        before, stats, memory = measured.before.point, measured.stats, measured.before.memory
-        atoms = Atoms.of(problem, measured.before)
+        before, stats = measured.before.point, measured.stats
+        sought_at = before.W if measured.W is None else measured.W
         # A point of another method may say b and |A|^2 apart; those of atoms are one.
         linear = before.conjugate_mean - 0.5 * problem.smoothing * before.mean_sq_dual
         point = replace(before, round=before.round + 1, conjugate_mean=linear, mean_sq_dual=0.0)
         W, conjugate_mean = problem.scale * product_of(stats), stats.conjugate_u / problem.n
         direction = towards(problem, before.W, linear, W, conjugate_mean)
-        step, raised = math.nan, False
+        atoms, step, raised = atoms_of(problem, measured.before), 0.0, False
         if not (math.isfinite(direction.slope) and math.isfinite(direction.curvature)):
-            point = replace(point, W=math.nan * before.W)
-        elif not rises(direction):
-            step = 0.0
-        else:
-            atoms, newest = atoms.with_atom(problem.lam, W, conjugate_mean, found_at=before.W)
-            weights, step = self.rule.reweigh(atoms, newest)
-            raised = rise_between(atoms.gram, atoms.conjugate_means, atoms.weights, weights) > 0
+            point, step = replace(point, W=math.nan * before.W), math.nan
+        elif rises(direction):
+            more, newest = atoms.with_atom(problem.lam, W, conjugate_mean, found_at=sought_at)
+            weights, step = self.rule.reweigh(more, newest)
+            raised = rise_between(more.gram, more.conjugate_means, more.weights, weights) > 0
             if raised:
-                atoms = atoms.weighted(weights, self.rule.idle)
+                atoms = more.weighted(weights, self.rule.idle)
                 mixture, linear = atoms.point()
-                point, memory = replace(point, W=mixture, conjugate_mean=linear), atoms
+                point = replace(point, W=mixture, conjugate_mean=linear)
         coarse = abs(direction.slope - (measured.primal - measured.dual)) > _DISAGREEMENT * abs(
             direction.slope
         )
+        # A vertex at the mixture itself that does not rise says that the mixture is the optimum.
+        ended = not raised and np.array_equal(sought_at, before.W)
         return Advance(
             step=step,
             point=point,
-            memory=memory,
+            memory=AtomMemory(atoms, between=raised),
             active=stats.active,
             passes=0,
-            spent=not raised or (coarse and not before.exact),
+            spent=ended or (coarse and not before.exact),
         )
 
     def final(
@@ -193,6 +216,18 @@ class AtomFrankWolfe(Method):
         point = state.point
         linear = point.conjugate_mean - 0.5 * problem.smoothing * point.mean_sq_dual
         return with_best_primal(problem, executor, state, DualSide(point.W, linear), duals_kept=False)
+
+    def _sought_at(self, state: SolverState) -> Float64Array:
+        """Return the W (d, m) at which the next vertex is sought."""
+        best, mixture = state.best.W, state.point.W
+        if self.share == 1.0 or best is None or not state.recalled(AtomMemory).between:
+            return mixture
+        return np.asarray(best + self.share * (mixture - best))
+
+
+def atoms_of(problem: Problem, state: SolverState) -> Atoms:
+    """Return the atoms that a state remembers; a point of another method is one atom itself."""
+    return state.recalled(AtomMemory).atoms or Atoms.of(problem, state)
 
 
 def _worst(atoms: WeightedAtoms, gradient: Float64Array) -> int:

@@ -50,9 +50,7 @@ class Atoms:
 
     @classmethod
     def of(cls, problem: Problem, state: SolverState) -> Atoms:
-        """Return the atoms that a state remembers; a point of another method is one atom itself."""
-        if isinstance(state.memory, cls):
-            return state.memory
+        """Return the point of a state as the one atom."""
         point = state.point
         W = point.W[None]
         linear = np.array([point.conjugate_mean - 0.5 * problem.smoothing * point.mean_sq_dual])

@@ -16,7 +16,6 @@ from topline.solvers.losses import LossForm
 from topline.solvers.methods.active_set import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
 from topline.solvers.methods.auto import AscentThenNewton, Choice, choose
 from topline.solvers.methods.base import Method
-from topline.solvers.methods.bundle import Bundle
 from topline.solvers.methods.dual_ascent import DualAscent, Sdca
 from topline.solvers.methods.frank_wolfe import FrankWolfe
 from topline.solvers.methods.newton import Newton, ProximalNewton
@@ -160,7 +159,7 @@ _SPECS = (
         _always(AtomFrankWolfe(FullyCorrective())),
         dual_free=True,
         any_risk=True,
-        make_for_risk=Bundle,
+        make_for_risk=lambda: AtomFrankWolfe(FullyCorrective(), share=0.3),
     ),
     MethodSpec(
         "fw_away_columns",

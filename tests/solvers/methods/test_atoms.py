@@ -167,7 +167,7 @@ def test_few_atoms_are_enough_to_go_on(method, monkeypatch) -> None:
     monkeypatch.setattr(atoms, "_MOST", 5)
     X, y = examples()
     result = run(X, y, TopKHinge(3), 2.0, 0.0, method, max_passes=300, tol=1e-9)
-    assert len(result.state.memory) <= 5
+    assert len(result.state.memory.atoms) <= 5
     assert (np.diff([record.dual for record in result.history]) >= -1e-14 * result.primal).all()
     best = optimum(X, y, TopKHinge(3), 2.0 / len(y), 0.0, M)
     assert result.dual <= best * (1 + 1e-6)
@@ -281,7 +281,8 @@ def test_atoms_are_those_of_the_definition() -> None:
     lam = 2.0 / len(y)
     for loss, smoothing in ((TopKHinge(2), 0.0), (MaxHinge(), 0.5), (Softmax(), 0.0)):
         result = run(X, y, loss, 2.0, smoothing, "fw_pairwise", max_passes=2)
-        W, b = result.state.memory.W, result.state.memory.conjugate_means
+        found = result.state.memory.atoms
+        W, b = found.W, found.conjugate_means
         U = dual_rows(X, y, loss, smoothing, np.zeros_like(result.W))
         places = [t for t in range(len(b)) if np.allclose(W[t], reference.weights_of(X, lam, U), atol=1e-12)]
         values = [
