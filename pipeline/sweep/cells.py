@@ -32,6 +32,7 @@ from topline.pipeline.options import TrainConfig
 from topline.solvers.core.answers import A, LossAnswer
 from topline.solvers.core.dual_points import best_share
 from topline.solvers.core.held_out import HitCount, ball_radius
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
@@ -240,7 +241,7 @@ def _start(
         return state, None
     point, W = state.point, np.zeros_like(state.W)
     dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
-    return state, Measurement(zero, dual, "true", state, LossAnswer(rows=problem.n), 0, W=W)
+    return state, Measurement(Objective(zero, dual), state, LossAnswer(rows=problem.n), 0, W=W)
 
 
 def reached(C: float, run: Run, duals: Any) -> Reached:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from topline.pipeline.certification import Certificate
+from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.stopping import Status
 
 
 @dataclass(frozen=True)
-class TrainResult:
+class TrainResult(HasObjective):
     """What a finished run reached; `to_dict` is the object that `topline train --json` prints.
 
     Where the loss is not convex dual and gaps are NaN (null in JSON), `gap_kind` is "none" and
@@ -28,18 +28,13 @@ class TrainResult:
     run: str
     dataset: str
     status: str
-    primal: float
-    dual: float
-    gap: float
-    relative_gap: float
-    gap_kind: str
+    objective: Objective
     passes: int
     seconds: float
     n: int
     d: int
     m: int
     certificate: Certificate | None
-    stationarity: float | None = None
     average_top: float | None = None
     collapsed: bool = False
     no_weights: bool = False
@@ -61,13 +56,15 @@ class TrainResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {**asdict(self), "certificate": self.certificate.to_dict() if self.certificate else None}
+        values = {**asdict(self), **self.objective.to_dict()}
+        del values["objective"]
+        return {**values, "certificate": self.certificate.to_dict() if self.certificate else None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainResult:
         """Read what `to_dict` returned, from a run's record, which may hold more."""
         known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
-        known |= {name: math.nan for name in ("dual", "gap", "relative_gap") if known[name] is None}
+        known["objective"] = Objective.from_dict(values)
         known |= {name: bool(known[name]) for name in ("collapsed", "no_weights")}
         known["notes"] = tuple(known["notes"] or ())
         known |= {name: known[name] or "" for name in ("method", "why")}

@@ -107,8 +107,7 @@ def already_solved(config: TrainConfig) -> TrainResult | None:
     if run.outcome is None or run.outcome.get("status") != Status.SOLVED.value or not made:
         return None
     result = TrainResult.from_dict({**run.outcome, "model": join(store.url, "models", made[-1])})
-    reached = result.relative_gap if result.stationarity is None else result.stationarity
-    return result if reached <= tol else None
+    return result if result.objective.left <= tol else None
 
 
 def store_model(run: Run, executor: Executor, result: SolveResult) -> str:
@@ -125,13 +124,8 @@ def store_model(run: Run, executor: Executor, result: SolveResult) -> str:
         run,
         {
             "status": result.status.value,
-            "primal": result.primal,
-            "dual": result.dual,
-            "gap": result.gap,
-            "relative_gap": result.relative_gap,
-            "gap_kind": result.gap_kind,
+            **result.objective.to_dict(),
             "lifted_gap": result.smoothed_gap,
-            "stationarity": result.stationarity,
             "passes": result.passes,
             "seconds": result.seconds,
             "collapsed": result.collapsed,

@@ -33,7 +33,7 @@ from topline.solvers.average_top.losses import (
     Square,
     individual_loss,
 )
-from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, Certificate, LowerBound
+from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, LowerBound
 from topline.solvers.average_top.solving import certify, minimise
 
 __all__ = [
@@ -44,7 +44,6 @@ __all__ = [
     "C_from_equation_3",
     "C_from_svm",
     "C_to_equation_3",
-    "Certificate",
     "Hinge",
     "IndividualLoss",
     "Logistic",

@@ -119,7 +119,8 @@ def with_collapse(result: SolveResult) -> SolveResult:
     if isinstance(result, KernelResult):
         none = np.zeros_like(result.expansion.coefficients)
         nothing = {"expansion": replace(result.expansion, coefficients=none)}
-    return replace(result, W=np.zeros_like(result.W), primal=at_zero, status=Status.SOLVED, **nothing)
+    objective = replace(result.objective, primal=at_zero)
+    return replace(result, W=np.zeros_like(result.W), objective=objective, status=Status.SOLVED, **nothing)
 
 
 def number_of_losses(k: Any, n: int) -> float:

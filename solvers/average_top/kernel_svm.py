@@ -32,7 +32,7 @@ from topline.solvers.average_top.aggregates import average_top
 from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, LowerBound
 from topline.solvers.average_top.solving import solve_problem
 from topline.solvers.blas_threads import blas_threads_for
-from topline.solvers.core.problem import relative_gap
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.kernels import KernelExpansion, KernelFeatures
@@ -93,13 +93,13 @@ def minimise_with_kernel(
     expansion = KernelExpansion.of(
         features.kernel, features.train, np.arange(problem.n), coefficients[:, None]
     )
-    dual = min(dual, primal)  # but for rounding it is
-    solved = relative_gap(primal - dual, primal) <= tol
+    objective = Objective(primal, min(dual, primal))  # but for rounding D is the smaller
+    solved = objective.reaches(tol)
     status = Status.SOLVED if solved else result.status
     if not solved and status is Status.SOLVED:
         status = Status.NO_PROGRESS
     return AverageTopKernelResult(
-        primal, dual, result.w, status, result.iterations, result.collapsed, result.bound,
+        objective, result.w, status, result.iterations, result.collapsed, result.bound,
         expansion=expansion, coefficients=coefficients,
     )  # fmt: skip
 

@@ -12,7 +12,6 @@ Since P is strongly convex, a gap g between P(w) and D puts the optimum within s
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -22,7 +21,7 @@ import numpy as np
 from topline.solvers.average_top.aggregates import average_top, checked_k, top_weights
 from topline.solvers.average_top.losses import IndividualLoss, Pieces, individual_loss
 from topline.solvers.core.inputs import checked_rows, positive_number
-from topline.solvers.core.problem import HasGap, relative_gap
+from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.rows import is_sparse, nonfinite_rows
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
@@ -143,20 +142,13 @@ class LowerBound:
     p: Float64Array
 
 
-@dataclass(frozen=True)
-class Certificate(HasGap):
-    """P(w), a lower bound of its minimum, and how far they are apart."""
-
-    primal: float
-    dual: float
-
-
 @dataclass(frozen=True, eq=False)
-class AverageTopResult(Certificate):
+class AverageTopResult(HasObjective):
     """What a run reached.
 
     Attributes
     ----------
+    objective : P(w) and a lower bound of its minimum; primal, dual, gap and relative_gap are attributes.
     w : (d,) weights; exactly 0 where `collapsed`.
     status : how the run ended.
     iterations : rounds, each a few passes over the examples.
@@ -165,6 +157,7 @@ class AverageTopResult(Certificate):
     bound : what the dual value was computed from; None from a method that keeps no u.
     """
 
+    objective: Objective
     w: Float64Array = field(repr=False)
     status: Status
     iterations: int
@@ -174,11 +167,11 @@ class AverageTopResult(Certificate):
 
 def is_converged(problem: AverageTopProblem, w: Float64Array, primal: float, dual: float, tol: float) -> bool:
     """Return whether w is good enough: within tol, and known to be, or known not to be, at w = 0."""
-    certificate = Certificate(primal, dual)
-    if certificate.relative_gap > tol:
+    objective = Objective(primal, dual)
+    if objective.relative_gap > tol:
         return False
-    zero_is_within = float(w @ w) <= 2.0 * problem.C * max(certificate.gap, 0.0)
-    return not zero_is_within or Certificate(problem.at_zero, dual).relative_gap <= _ZERO
+    zero_is_within = float(w @ w) <= 2.0 * problem.C * max(objective.gap, 0.0)
+    return not zero_is_within or Objective(problem.at_zero, dual).relative_gap <= _ZERO
 
 
 def finished(
@@ -196,19 +189,19 @@ def finished(
 
     `unsolved` is the status of a run that fell short of tol.
     """
-    if not (math.isfinite(primal) and math.isfinite(dual)):
-        return AverageTopResult(primal, dual, w, Status.NONFINITE, iterations, collapsed=False, bound=bound)
-    near = float(w @ w) <= 2.0 * problem.C * max(primal - dual, 0.0)
-    at_zero = near and Certificate(problem.at_zero, dual).relative_gap <= max(tol, _ZERO)
+    objective = Objective(primal, dual)
+    if not objective.finite:
+        return AverageTopResult(objective, w, Status.NONFINITE, iterations, collapsed=False, bound=bound)
+    near = float(w @ w) <= 2.0 * problem.C * max(objective.gap, 0.0)
+    at_zero = near and Objective(problem.at_zero, dual).relative_gap <= max(tol, _ZERO)
     if at_zero:
         w, primal = np.zeros_like(w), problem.at_zero
-    # What it exceeds P by is rounding.
-    dual = min(dual, primal)
+    # What D exceeds P by is rounding.
+    objective = Objective(primal, min(dual, primal))
     # Without any loss at 0 nothing is wrong with it.
     collapsed = at_zero and primal > 0.0
-    solved = relative_gap(primal - dual, primal) <= tol
-    status = Status.SOLVED if solved else unsolved
-    return AverageTopResult(primal, dual, w, status, iterations, collapsed=collapsed, bound=bound)
+    status = Status.SOLVED if objective.reaches(tol) else unsolved
+    return AverageTopResult(objective, w, status, iterations, collapsed=collapsed, bound=bound)
 
 
 def collapse_shown_by(problem: AverageTopProblem, known: LowerBound, tol: float) -> AverageTopResult | None:
@@ -218,7 +211,7 @@ def collapse_shown_by(problem: AverageTopProblem, known: LowerBound, tol: float)
     p that are feasible for one k are so for every smaller one.
     """
     bound = problem.lower_bound(known.u, known.b, known.p)
-    if Certificate(problem.at_zero, bound.value).relative_gap > min(tol, _ZERO):
+    if Objective(problem.at_zero, bound.value).relative_gap > min(tol, _ZERO):
         return None
     return finished(
         problem, np.zeros(problem.d), problem.at_zero, bound.value, tol=tol, iterations=0,

@@ -21,14 +21,13 @@ from topline.solvers.average_top.interior_point import interior_point
 from topline.solvers.average_top.problem import (
     AverageTopProblem,
     AverageTopResult,
-    Certificate,
     LowerBound,
     collapse_shown_by,
     finished,
     is_converged,
 )
 from topline.solvers.blas_threads import blas_threads_for
-from topline.solvers.core.problem import checked_dual
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.methods.atoms import Atoms
@@ -135,7 +134,7 @@ def minimise(
     return solve_problem(AverageTopProblem.of(X, y, loss, k, C), method, tol, max_iterations)
 
 
-def certify(problem: AverageTopProblem, w: Float64Array, dual: float | None = None) -> Certificate:
+def certify(problem: AverageTopProblem, w: Float64Array, dual: float | None = None) -> Objective:
     """Certify any w (d,): P(w) and a lower bound of the optimum.
 
     `dual` is such a bound if one is known, like the `dual` of an exact run on the same problem.  Without one
@@ -155,7 +154,7 @@ def certify(problem: AverageTopProblem, w: Float64Array, dual: float | None = No
         worst = np.flatnonzero(cut.p > 0.0)
         fewer = replace(problem, X=problem.X[worst], y=problem.y[worst])
         dual = max(cut.value, solve_problem(fewer, "auto", _BOUND_TOL, _BOUND_ROUNDS).dual)
-    return Certificate(primal, checked_dual(primal, dual, abs(primal) + abs(dual), _ROUNDING))
+    return Objective.checked(primal, dual, abs(primal) + abs(dual), _ROUNDING)
 
 
 def solve_problem(

@@ -31,7 +31,7 @@ import numpy as np
 
 from topline.solvers.core.inputs import number_from_zero, positive_number
 from topline.solvers.core.risks import MEAN_RISK, AverageTopK, MeanRisk, Risk
-from topline.solvers.errors import CertificateError, InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.losses import LabelSets, Loss, LossForm
 from topline.solvers.typing import Float64Array, IntArray
 
@@ -187,37 +187,3 @@ def squared_norm(W: Float64Array) -> float:
 def inner(V: Float64Array, W: Float64Array) -> float:
     """<V, W> in float64, the same for every memory layout of equal V and W."""
     return float(np.vdot(np.ascontiguousarray(V), np.ascontiguousarray(W)))
-
-
-def relative_gap(gap: float, primal: float) -> float:
-    """Return gap / max(|P|, tiny)."""
-    return gap / max(abs(primal), float(np.finfo(np.float64).tiny))
-
-
-class HasGap:
-    """A base of results: `primal` and `dual` are P and D, which is nowhere above P or its minimum."""
-
-    primal: float
-    dual: float
-
-    @property
-    def gap(self) -> float:
-        """P - D, how far P is from its minimum at most."""
-        return self.primal - self.dual
-
-    @property
-    def relative_gap(self) -> float:
-        """The gap as a share of |P|."""
-        return relative_gap(self.gap, self.primal)
-
-
-def checked_dual(primal: float, dual: float, size: float, share: float = 1e-9) -> float:
-    """Return D, or P where D exceeds it by rounding: what is smaller bounds the optimum as well.
-
-    Raises CertificateError where it exceeds it by more than `share` of the terms' size.
-    """
-    if primal - dual < -share * size:
-        raise CertificateError(
-            f"the dual value {dual:.17g} exceeds the primal value {primal:.17g}; do not use this result"
-        )
-    return min(dual, primal)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from topline.solvers.core.codec import stored
 from topline.solvers.core.dual_points import DualPoint, FoundAt, PendingStep
-from topline.solvers.core.problem import HasGap, Problem
+from topline.solvers.core.objective import HasObjective, Objective
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.stopping import Status
 from topline.solvers.core.traffic import WorkerActivity
@@ -19,10 +20,6 @@ from topline.solvers.errors import InvalidProblemError
 from topline.solvers.typing import Float64Array, FloatArray
 
 Memory = TypeVar("Memory")
-
-#: "true" for P - D of the problem itself; "lifted" for its upper bound where smoothing > 0; "none" where the
-#: loss is not convex: dual, gap and relative_gap are then NaN, and nothing bounds how far the optimum is.
-GapKind: TypeAlias = Literal["true", "lifted", "none"]
 
 
 @stored
@@ -161,15 +158,15 @@ class SolverState:
 
 
 @dataclass(frozen=True)
-class IterationRecord:
+class IterationRecord(HasObjective):
     """One round, as callbacks and histories see it.
 
     Attributes
     ----------
     round, passes : number of this round from 0, and passes over the examples up to its end.
     seconds : seconds of solving up to its end.
-    primal, dual, gap, relative_gap : the smallest P and the largest D of the rounds so far and their
-        difference, never negative; `gap_kind` says which gap.
+    objective : the smallest P and the largest D of the rounds so far, whose difference is never negative;
+        primal, dual, gap, relative_gap, gap_kind and stationarity are attributes of their own.
     step : step that was then taken towards the new vertex.
     active : share of examples with a non-zero loss direction.
     seconds_products, seconds_kernels : time of this round in products and per-row work, summed over blocks.
@@ -179,7 +176,6 @@ class IterationRecord:
     memory_bytes : resident memory of the coordinator and its workers at the end of the round.
     workers : how many blocks ran at the same time.
     activity : each worker with its rows, the seconds that it was busy since the record before, its memory.
-    stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex, else None.
 
     Examples
     --------
@@ -194,11 +190,7 @@ class IterationRecord:
     round: int
     passes: int
     seconds: float
-    primal: float
-    dual: float
-    gap: float
-    relative_gap: float
-    gap_kind: GapKind
+    objective: Objective
     step: float
     active: float
     seconds_products: float = 0.0
@@ -210,16 +202,17 @@ class IterationRecord:
     memory_bytes: int = 0
     workers: int = 1
     activity: tuple[WorkerActivity, ...] = ()
-    stationarity: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         # Not `asdict`, whose copies take as long as a short round.
-        return {**vars(self), "activity": [worker.to_dict() for worker in self.activity]}
+        values = {**vars(self), **self.objective.to_dict()}
+        del values["objective"]
+        return {**values, "activity": [worker.to_dict() for worker in self.activity]}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SolveResult(HasGap):
+class SolveResult(HasObjective):
     """What a run reached, certified by a last pass in float64.
 
     Attributes
@@ -229,8 +222,9 @@ class SolveResult(HasGap):
     A : (n, m) dual variables inside their domains, None where they were not kept or live with an executor
         elsewhere.  Of an interrupted run they are those to go on from, which float32 may have rounded.
     conjugate_mean : (1/n) sum b(alpha_i), linear term of the dual at A.
-    primal, dual, gap, relative_gap : P(W), D(A), their difference; the true gap unless `gap_kind` says
-        "lifted", or "none" where the loss is not convex: they are then NaN and certify nothing.
+    objective : P(W) and D(A); primal, dual, gap, relative_gap, gap_kind and stationarity are attributes of
+        their own.  The gap is the true one, or "none" where the loss is not convex: D and gaps are then NaN
+        and certify nothing, and stationarity is all that the run says about W.
     smoothed_gap : the smoothed upper bound of the gap that the rounds reported; equal to `gap` where
         smoothing is 0.
     status : how the run ended.
@@ -242,8 +236,6 @@ class SolveResult(HasGap):
     mean_sq_dual : |A|_F^2 / n of that A, as far as it is smoothed and not in `conjugate_mean` already.
     found_at : the weights at which that A is a share of minus the gradients, where it was found so.
     dual_share : how much that A is of the one that the executor holds.
-    stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex, which is all that such a run says
-        about W; else None.
     collapsed : whether W = 0, which tells no class from another, is as good as W and within `tol` of the
         optimum, as it is under the average top-k risk when k is below the number of examples that no W gets
         right.
@@ -262,9 +254,7 @@ class SolveResult(HasGap):
     W: Float64Array
     A: FloatArray | None
     conjugate_mean: float
-    primal: float
-    dual: float
-    gap_kind: GapKind
+    objective: Objective
     smoothed_gap: float
     status: Status
     passes: int
@@ -276,7 +266,6 @@ class SolveResult(HasGap):
     mean_sq_dual: float = 0.0
     found_at: FoundAt | None = None
     dual_share: float = 1.0
-    stationarity: float | None = None
     collapsed: bool = False
     method: str = ""
     why: str = ""

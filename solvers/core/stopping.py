@@ -8,7 +8,6 @@ from enum import Enum
 from numbers import Integral, Real
 from typing import Any
 
-from topline.solvers.core.problem import relative_gap
 from topline.solvers.errors import InvalidProblemError
 
 
@@ -80,16 +79,3 @@ class StoppingCriteria:
         limit: Any = self.time_limit
         if limit is not None and not (isinstance(limit, Real) and float(limit) > 0.0):
             raise InvalidProblemError(f"time_limit is {limit!r}; give a positive number of seconds or None")
-
-
-def is_solved(
-    primal: float, dual: float, criteria: StoppingCriteria, stationarity: float | None = None
-) -> bool:
-    """Return whether the gap between two finite objective values is small enough.
-
-    `stationarity` takes the place of the gap where there is no dual value.
-    """
-    if stationarity is not None:
-        return math.isfinite(primal) and stationarity <= criteria.tol
-    finite = math.isfinite(primal) and math.isfinite(dual)
-    return finite and relative_gap(primal - dual, primal) <= criteria.tol

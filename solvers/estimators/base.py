@@ -16,7 +16,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from topline.solvers.core.inputs import positive_number
-from topline.solvers.core.problem import HasGap, SmoothingKind
+from topline.solvers.core.objective import HasObjective
+from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
@@ -124,7 +125,7 @@ class FittedModel:
         self.intercept_ = W[-1].copy() if self.fit_intercept else np.zeros(W.shape[1])
         self.coef_ = np.ascontiguousarray((W[:-1] if self.fit_intercept else W).T)
 
-    def _keep_certificate(self, result: HasGap, rounds: int) -> None:
+    def _keep_certificate(self, result: HasObjective, rounds: int) -> None:
         """Set what is known about the distance from the optimum."""
         self.n_iter_ = rounds
         self.primal_, self.dual_ = result.primal, result.dual

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from topline.solvers.blocks.duals import inside
-from topline.solvers.core.problem import Problem, checked_dual, inner
+from topline.solvers.core.objective import Objective
+from topline.solvers.core.problem import Problem, inner
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.rows import RowSource, is_sparse
 from topline.solvers.core.state import SolveResult
@@ -194,12 +195,15 @@ def _certified(
         loss = run(Evaluate(C)).loss / problem.n
     primal = 0.5 * problem.lam * inner(C, columns[features.pivots] @ C) + loss
     dual = result.dual - _loss_of_dual(features, problem, weights)
-    return {"expansion": expansion, **_values(primal, dual, primal - dual, result.conjugate_mean)}
+    values = _values(primal, dual, primal - dual, result.conjugate_mean)
+    if result.stationarity is not None:
+        values["objective"] = Objective.without_dual(primal, result.stationarity)
+    return {"expansion": expansion, **values}
 
 
 def values_on_matrix(
     K: RowSource, problem: Problem, labels: IntArray, weights: Float64Array | None, A: FloatArray
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Return b, P, D and smoothed_gap of A (n, m) on K (n, n), which is read twice by rows, in float64."""
     kept: Float64Array = np.asarray(A, dtype=np.float64)
     lam, gamma, n = problem.lam, problem.smoothing, problem.n
@@ -215,13 +219,12 @@ def values_on_matrix(
     return _values(0.5 * lam * norm + stats.loss / n, dual, smoothed_gap, conjugate_mean)
 
 
-def _values(primal: float, dual: float, smoothed_gap: float, conjugate_mean: float) -> dict[str, float]:
-    bound = checked_dual(primal, dual, abs(primal) + abs(conjugate_mean), _ROUNDING)
+def _values(primal: float, dual: float, smoothed_gap: float, conjugate_mean: float) -> dict[str, Any]:
+    objective = Objective.checked(primal, dual, abs(primal) + abs(conjugate_mean), _ROUNDING)
     return {
         "conjugate_mean": conjugate_mean,
-        "primal": primal,
-        "dual": bound,
-        "smoothed_gap": smoothed_gap + (dual - bound),
+        "objective": objective,
+        "smoothed_gap": smoothed_gap + (dual - objective.dual),
     }
 
 

@@ -28,6 +28,7 @@ from typing import ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from topline.solvers.core.codec import stored
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.atoms import Atoms
@@ -167,7 +168,7 @@ class AtomFrankWolfe(Method):
         stats = run(FindVertices(round=point.round, W=W, envelope=True, exact=point.exact))
         primal = problem.primal(W, stats.loss / problem.n)
         dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
-        measured = measured_at(problem, state, stats, primal, dual)
+        measured = measured_at(problem, state, stats, Objective(primal, dual))
         return measured if W is point.W else replace(measured, W=W)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:

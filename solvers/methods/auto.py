@@ -16,7 +16,8 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from topline.solvers.core.codec import stored
-from topline.solvers.core.problem import Problem, relative_gap, squared_norm
+from topline.solvers.core.objective import relative_gap
+from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.rows import Rows, RowSource, as_rows, compute_dtype, gives_sparse, squared_norms
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method

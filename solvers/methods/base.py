@@ -14,8 +14,9 @@ import numpy as np
 from topline.solvers.blocks.stretch import can_vanish
 from topline.solvers.core.answers import LossAnswer, VectorSums
 from topline.solvers.core.dual_points import DualPoint, PendingStep
+from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import GapKind, Point, SolverState
+from topline.solvers.core.state import Point, SolverState
 from topline.solvers.methods.certificate import FinalValues, final_values, rebuild
 from topline.solvers.methods.step_rules import Direction
 from topline.solvers.operations import OperationRunner, Runner
@@ -31,30 +32,25 @@ _ROUNDING = 16.0 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
-class Measurement:
+class Measurement(HasObjective):
     """What an iterate is worth.
 
     Attributes
     ----------
-    primal, dual, gap_kind : objective values, and which gap their difference is.
-    W : (d, m) weights whose P is at most `primal`; None for those of the state.
-    dual_point : the dual point whose D is `dual`; None for the state's own, which is A where blocks keep it
+    objective : P and D, and which gap their difference is.
+    W : (d, m) weights whose P is at most that; None for those of the state.
+    dual_point : the dual point whose D it is; None for the state's own, which is A where blocks keep it
         and the method follows it, else W and b.
     before : the state that was measured, with the values learned on the way.
     stats : the blocks' answer, of the kind that the method asks for.
     passes : passes over the examples that this took.
     passes_left, tol : how many more the run may take, and the relative gap that ends it, as the loop adds.
-    stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex and there is no dual value, else
-        None.
     """
 
-    primal: float
-    dual: float
-    gap_kind: GapKind
+    objective: Objective
     before: SolverState
     stats: Any
     passes: int
-    stationarity: float | None = None
     W: Float64Array | None = None
     dual_point: DualPoint | None = None
     passes_left: float = math.inf
@@ -62,7 +58,11 @@ class Measurement:
 
     def below_float32(self, share: float = _SINGLE) -> bool:
         """Return whether the gap is below this share of |P|, where rounding to float32 shows."""
-        return self.primal - self.dual < share * abs(self.primal)
+        return self.gap < share * abs(self.primal)
+
+    def with_primal(self, primal: float, W: Float64Array | None) -> Measurement:
+        """Return the measurement with other weights and their P."""
+        return replace(self, objective=replace(self.objective, primal=primal), W=W)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,16 +152,14 @@ def measured_at(
     problem: Problem,
     state: SolverState,
     stats: LossAnswer,
-    primal: float,
-    dual: float,
-    gap_kind: GapKind = "true",
+    objective: Objective,
     *,
     dual_point: DualPoint | None = None,
     **learned: Any,
 ) -> Measurement:
     """Return the measurement of a state after one pass, with what was `learned` of its point."""
     before = with_loss_at_zero(problem, state, stats).with_point(**learned)
-    return Measurement(primal, dual, gap_kind, before, stats, passes=1, dual_point=dual_point)
+    return Measurement(objective, before, stats, passes=1, dual_point=dual_point)
 
 
 def with_loss_at_zero(problem: Problem, state: SolverState, stats: LossAnswer) -> SolverState:
@@ -246,4 +244,4 @@ def with_stretched(problem: Problem, measured: Measurement) -> Measurement:
         return measured
     W = c * measured.before.W
     primal = problem.primal(W, 0.0)
-    return replace(measured, primal=primal, W=W) if primal < measured.primal else measured
+    return measured.with_primal(primal, W) if primal < measured.primal else measured

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from topline.solvers.core.dual_points import FoundAt, best_share
-from topline.solvers.core.problem import HasGap, Problem, checked_dual, squared_norm
+from topline.solvers.core.objective import HasObjective, Objective
+from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import Point, SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.operations import Evaluate, FindVertices, OperationRunner, Rebuild, TakeGradients
@@ -26,31 +27,22 @@ _BETTER, _BETTER_32 = 1e-9, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class FinalValues(HasGap):
+class FinalValues(HasObjective):
     """What a run is worth; gap is the true one, smoothed_gap its bound with smoothing.
 
     `W_dual` is the W(A) that D belongs to, where it is not W, `conjugate_mean` and `mean_sq_dual` are its b
     and |A|^2 / n, `dual_share` how much it is of the A that blocks keep, and `found_at` is where it was found
-    if it is a share of minus the gradients there. Where the loss is not convex `stationarity` is |grad P(W)|
-    / |grad P(0)|, and b, D and the gaps are NaN.
+    if it is a share of minus the gradients there.  Where the loss is not convex b, D and the gaps are NaN.
     """
 
     W: Float64Array
     conjugate_mean: float
-    primal: float
-    dual: float
+    objective: Objective
     smoothed_gap: float
     W_dual: Float64Array | None = None
     mean_sq_dual: float = 0.0
     found_at: FoundAt | None = None
     dual_share: float = 1.0
-    stationarity: float | None = None
-
-    @property
-    def finite(self) -> bool:
-        """Whether P and what is said about its distance from the optimum are numbers."""
-        bound = self.dual if self.stationarity is None else self.stationarity
-        return math.isfinite(self.primal) and math.isfinite(bound)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,20 +125,20 @@ def final_values(
     return with_best_primal(problem, executor, state, dual, loss, duals_kept=duals_kept)
 
 
-def as_measured(state: SolverState, primal: float, dual: float) -> FinalValues:
+def as_measured(state: SolverState, objective: Objective) -> FinalValues:
     """Return the values of a run that its rounds have measured, with the weights that they found best.
 
     Nothing is computed anew: P and D are sums in float64 of products in float32, and W is as it was moved.
     """
     W = state.W if state.best.W is None else state.best.W
-    if state.primal_at_zero is not None and state.primal_at_zero < primal:
-        W, primal = np.zeros_like(W), state.primal_at_zero
+    if state.primal_at_zero is not None and state.primal_at_zero < objective.primal:
+        W = np.zeros_like(W)
+        objective = Objective(state.primal_at_zero, min(objective.dual, state.primal_at_zero))
     return FinalValues(
         W=W,
         conjugate_mean=state.point.conjugate_mean,
-        primal=primal,
-        dual=min(dual, primal),
-        smoothed_gap=primal - min(dual, primal),
+        objective=objective,
+        smoothed_gap=objective.gap,
         W_dual=None if np.array_equal(W, state.W) else state.W,
         mean_sq_dual=state.point.mean_sq_dual,
     )
@@ -181,8 +173,7 @@ def with_best_primal(
     """
     found = state.best.W
     if not (np.isfinite(dual.W).all() and math.isfinite(dual.conjugate_mean)):
-        nan = math.nan
-        return FinalValues(dual.W, dual.conjugate_mean, primal=nan, dual=nan, smoothed_gap=nan)
+        return FinalValues(dual.W, dual.conjugate_mean, Objective.without_dual(math.nan), math.nan)
     if not duals_kept and dual.found_at is None and dual.value(problem) < 0.0:
         # A = 0, where D is 0, is feasible, and so is what lies on the way to it.
         square = problem.lam * squared_norm(dual.W) + problem.smoothing * dual.mean_sq_dual
@@ -210,13 +201,14 @@ def with_best_primal(
     if state.primal_at_zero is not None and state.primal_at_zero < best.primal:
         best = _PrimalSide(np.zeros_like(dual.W), state.primal_at_zero, math.inf)
     size = abs(best.primal) + abs(dual.conjugate_mean)
-    value = checked_dual(best.primal, dual.value(problem), size, _ROUNDING)
+    objective = Objective.checked(best.primal, dual.value(problem), size, _ROUNDING)
     return FinalValues(
         W=best.W,
         conjugate_mean=dual.conjugate_mean,
-        primal=best.primal,
-        dual=value,
-        smoothed_gap=best.primal_bound - value if math.isfinite(best.primal_bound) else best.primal - value,
+        objective=objective,
+        smoothed_gap=(
+            best.primal_bound - objective.dual if math.isfinite(best.primal_bound) else objective.gap
+        ),
         W_dual=None if np.array_equal(best.W, dual.W) else dual.W,
         mean_sq_dual=dual.mean_sq_dual,
         found_at=dual.found_at,

@@ -28,6 +28,7 @@ import numpy as np
 from topline.solvers.core.answers import LossAnswer
 from topline.solvers.core.codec import stored
 from topline.solvers.core.deflation import Deflation
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import Point, SolverState
 from topline.solvers.methods.base import (
@@ -152,7 +153,12 @@ class DualAscent(Method):
             found = Deflation.of(problem, stats.row_sum, stats.row_sq, self.blocks)
             state = replace(state, memory=AscentMemory(deflation=found))
         measured = measured_at(
-            problem, state, stats, primal, dual, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual
+            problem,
+            state,
+            stats,
+            Objective(primal, dual),
+            conjugate_mean=conjugate_mean,
+            mean_sq_dual=mean_sq_dual,
         )
         return with_stretched(problem, measured) if stretched else measured
 
@@ -264,7 +270,7 @@ def _bounds_at_zero(problem: Problem, state: SolverState, primal: float) -> Meas
     point = state.point
     dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
     zero = np.zeros_like(point.W)
-    return Measurement(primal, dual, "true", state, LossAnswer(rows=problem.n), passes=0, W=zero)
+    return Measurement(Objective(primal, dual), state, LossAnswer(rows=problem.n), passes=0, W=zero)
 
 
 @dataclass(frozen=True)

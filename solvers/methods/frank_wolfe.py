@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, replace
 
 from topline.solvers.core.dual_points import PendingStep, Summed, best_multiple
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, squared_norm
-from topline.solvers.core.state import GapKind, Point, SolverState
+from topline.solvers.core.state import Point, SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.methods.base import Advance, Measurement, Method, measured_at, product_of, rises, stepped
 from topline.solvers.methods.certificate import FinalValues, of_best_share, with_best_primal
@@ -36,14 +37,14 @@ class FrankWolfe(Method):
         mean_sq_dual = stats.alpha_sq / problem.n
         primal = problem.primal_bound(point.W, mean_sq_dual, stats.loss / problem.n)
         dual = problem.dual(point.W, point.conjugate_mean, mean_sq_dual)
-        kind: GapKind = "lifted" if problem.smoothing > 0 else "true"
+        objective = Objective(primal, dual, "lifted" if problem.smoothing > 0 else "true")
         if self.rule.exact:
-            return measured_at(problem, state, stats, primal, dual, kind, mean_sq_dual=mean_sq_dual)
+            return measured_at(problem, state, stats, objective, mean_sq_dual=mean_sq_dual)
         # Steps that no value decides may take D far down: the best of all multiples of A is kept.
         linear = point.conjugate_mean - 0.5 * problem.smoothing * mean_sq_dual
         share, multiple = best_multiple(problem, point.W, linear)
         return measured_at(
-            problem, state, stats, primal, max(dual, multiple), kind,
+            problem, state, stats, replace(objective, dual=max(dual, multiple)),
             dual_point=Summed(share * point.W, share * linear), mean_sq_dual=mean_sq_dual,
         )  # fmt: skip
 

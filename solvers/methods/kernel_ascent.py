@@ -20,6 +20,7 @@ import numpy as np
 
 from topline.solvers.blocks.kernel.tile_update import extrapolation_bytes
 from topline.solvers.core.kernel_rows import PickedRows
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
@@ -70,7 +71,7 @@ class KernelAscent(KernelMethod):
         memory = replace(state.recalled(KernelMemory), roots=stats.roots, gap=max(primal - dual, 0.0))
         before = replace(state, memory=memory)
         before = before.with_point(conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
-        return Measurement(primal, dual, "true", before, stats, passes=0)
+        return Measurement(Objective(primal, dual), before, stats, passes=0)
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Update the picked rows, and spread the change."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from topline.solvers.core.kernel_rows import Change
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, rises
@@ -56,7 +57,7 @@ class KernelFrankWolfe(KernelMethod):
         refuse_stale(stats)
         primal, dual, conjugate_mean, mean_sq_dual = values_of_rows(problem, stats)
         before = state.with_point(conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
-        return Measurement(primal, dual, "true", before, stats, passes=0)
+        return Measurement(Objective(primal, dual), before, stats, passes=0)
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Find the vertices, move their scores to them, and step towards them."""

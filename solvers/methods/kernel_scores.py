@@ -14,7 +14,8 @@ from typing import ClassVar
 
 from topline.solvers.core.codec import stored
 from topline.solvers.core.kernel_rows import Change, Mark, PairValues
-from topline.solvers.core.problem import Problem, checked_dual
+from topline.solvers.core.objective import Objective
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.methods.base import Method
@@ -85,14 +86,14 @@ class KernelMethod(Method):
         stats = executor.run(PickRows(kernel=self.kernel, mark=mark_of(state), exact=True))
         refuse_stale(stats)
         primal, dual, conjugate_mean, mean_sq_dual = values_of_rows(problem, stats)
+        objective = Objective(primal, dual)
         if math.isfinite(primal):
-            dual = checked_dual(primal, dual, abs(primal) + abs(conjugate_mean), _ROUNDING)
+            objective = Objective.checked(primal, dual, abs(primal) + abs(conjugate_mean), _ROUNDING)
         return FinalValues(
             W=state.W,
             conjugate_mean=conjugate_mean,
-            primal=primal,
-            dual=dual,
-            smoothed_gap=primal - dual,
+            objective=objective,
+            smoothed_gap=objective.gap,
             mean_sq_dual=mean_sq_dual,
         )
 

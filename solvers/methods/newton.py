@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from topline.solvers.core.codec import stored
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import Point, SolverState
 from topline.solvers.methods.base import (
@@ -140,7 +141,7 @@ class ProximalNewton(Method):
         stats = run(replace(memory.request(point), stretched=stretched))
         value = problem.primal(point.W, stats.loss / problem.n)
         dual = problem.dual(W_dual, point.conjugate_mean, point.mean_sq_dual)
-        measured = measured_at(problem, replace(state, memory=memory), stats, value, dual)
+        measured = measured_at(problem, replace(state, memory=memory), stats, Objective(value, dual))
         measured = replace(measured, passes=math.ceil(stats.visited / problem.n))
         return with_stretched(problem, measured) if stretched else measured
 
@@ -158,7 +159,7 @@ class ProximalNewton(Method):
         )
         if minimised or closes:
             return _proximal_step(problem, measured, memory, W_u)
-        near = replace(measured, primal=before.best.primal).below_float32()
+        near = measured.with_primal(before.best.primal, None).below_float32()
         if not before.point.exact and (near or memory.stalls(steepness)):
             return no_step(measured, spent=True)
         return _with_sigma(before, _newton_round(problem, run, measured, gradient))

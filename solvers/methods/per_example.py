@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from topline.solvers.core.codec import stored
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, change_of, measured_at, rises, stepped
@@ -74,7 +75,7 @@ class ColumnFrankWolfe(Method):
         mean_sq_dual = stats.alpha_sq / problem.n
         primal = problem.primal(point.W, stats.loss / problem.n)
         dual = problem.dual(point.W, point.conjugate_mean, mean_sq_dual)
-        return measured_at(problem, state, stats, primal, dual, mean_sq_dual=mean_sq_dual)
+        return measured_at(problem, state, stats, Objective(primal, dual), mean_sq_dual=mean_sq_dual)
 
     def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
         """Step along the sum of the directions."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topline.solvers.core.problem import relative_gap
+from topline.solvers.core.objective import relative_gap
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.jit_cache import jit
 from topline.solvers.multitask.shared import task_conjugates, task_losses

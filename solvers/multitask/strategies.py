@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.core.inputs import number_from_zero, positive_integer, positive_number
-from topline.solvers.core.problem import HasGap, relative_gap
+from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.multitask.ascent import TaskDuals, ascend
@@ -157,7 +157,7 @@ def _ended(
     history: list[Alternation], criteria: StoppingCriteria, most: int, change_tol: float
 ) -> Status | None:
     last = history[-1]
-    if relative_gap(last.objective - last.lower_bound, last.objective) <= criteria.tol:
+    if Objective(last.objective, last.lower_bound).reaches(criteria.tol):
         return Status.SOLVED
     if last.change <= change_tol:
         return Status.NO_PROGRESS
@@ -169,14 +169,15 @@ _SECOND = 1_000_003
 
 
 @dataclass(frozen=True, eq=False)
-class MultitaskResult(HasGap):
+class MultitaskResult(HasObjective):
     """T trained tasks.
 
     Attributes
     ----------
     coefficients : (n, T); the scores of new examples are K(new, train) @ coefficients.
-    primal, dual : an objective value and a lower bound of it: of "single" and "stacked" of the mean of the
-        tasks' (last) support vector machines, the first layer being given; of "multi" of F, over all U and W.
+    objective : an objective value (`primal`) and a lower bound of it (`dual`): of "single" and "stacked" of
+        the mean of the tasks' (last) support vector machines, the first layer being given; of "multi" of F,
+        over all U and W.
     subproblem_gap : the largest relative duality gap of a convex problem that was solved last: the support
         vector machines, and with "multi" the representation.
     status : how training ended; of "multi", see `alternate`.
@@ -186,8 +187,7 @@ class MultitaskResult(HasGap):
     """
 
     coefficients: Float64Array
-    primal: float
-    dual: float
+    objective: Objective
     subproblem_gap: float
     status: Status
     passes: int
@@ -246,8 +246,9 @@ def solve_stacked(
     W = C_tasks * (scores.T @ second.A)
     return MultitaskResult(
         coefficients=C * (first.A @ W),
-        primal=float(second.primal.mean()),
-        dual=float(min(second.dual.mean(), second.primal.mean())),
+        objective=Objective(
+            float(second.primal.mean()), float(min(second.dual.mean(), second.primal.mean()))
+        ),
         subproblem_gap=float(max(first.gaps.max(), second.gaps.max())),
         status=second.status if first.status is Status.SOLVED else first.status,
         passes=first.passes + second.passes,
@@ -294,14 +295,13 @@ def solve_multi(
         seed=seed + _SECOND,
     )  # fmt: skip
     primal, dual, passes = turns[-1].objective, turns[-1].lower_bound, turns[-1].passes
-    if certify and relative_gap(primal - dual, primal) > tol:
+    if certify and Objective(primal, dual).relative_gap > tol:
         bounds = trace_norm_bounds(problem, 0.5 * tol, max_passes)
         dual, passes = max(dual, bounds.lower), passes + bounds.passes
-        status = Status.SOLVED if relative_gap(primal - dual, primal) <= tol else status
+        status = Status.SOLVED if Objective(primal, dual).reaches(tol) else status
     return MultitaskResult(
         coefficients=point.Q @ point.W,
-        primal=primal,
-        dual=dual,
+        objective=Objective(primal, dual),
         subproblem_gap=max(turns[-1].gap_tasks, turns[-1].gap_shared),
         status=status,
         passes=first.passes + passes,
@@ -319,8 +319,7 @@ def _svms(
 def _single(found: TaskDuals, C: float) -> MultitaskResult:
     return MultitaskResult(
         coefficients=C * found.A,
-        primal=float(found.primal.mean()),
-        dual=float(min(found.dual.mean(), found.primal.mean())),
+        objective=Objective(float(found.primal.mean()), float(min(found.dual.mean(), found.primal.mean()))),
         subproblem_gap=float(found.gaps.max()),
         status=found.status,
         passes=found.passes,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topline.solvers.core.problem import relative_gap
+from topline.solvers.core.objective import relative_gap
 from topline.solvers.multitask.shared import SharedProblem, smooth_hinge
 from topline.solvers.typing import Float64Array
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 from scipy import linalg
 
-from topline.solvers.core.problem import HasGap
+from topline.solvers.core.objective import HasObjective
 from topline.solvers.errors import CertificateError
 from topline.solvers.typing import Float64Array
 
@@ -70,7 +70,7 @@ class Iterate:
         return float(products) / (len(self.x) + int(bounded.sum()))
 
 
-ResultT = TypeVar("ResultT", bound=HasGap)
+ResultT = TypeVar("ResultT", bound=HasObjective)
 
 
 def solve_certified(

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.core.inputs import positive_integer, positive_number
-from topline.solvers.core.problem import checked_dual
+from topline.solvers.core.objective import Objective
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.privileged.checks import checked_kernel_matrix, refuse_size, signs
 from topline.solvers.privileged.interior_point import QuadraticProgram, solve_certified
@@ -108,11 +108,10 @@ def svm_plus_result(
     scores = centred + bias
     primal = 0.5 * (norm + correcting_norm) + C * float(correction.sum())
     dual = float(alpha.sum()) - 0.5 * (norm + correcting_norm)
-    dual = checked_dual(primal, dual, abs(primal) + abs(dual))
     return SVMPlusResult(
         alpha=alpha, beta=beta, bias=bias, scores=scores, slack=np.maximum(0.0, 1.0 - y * scores),
-        primal=primal, dual=dual, rounds=rounds, C=C, gamma=gamma, privileged_bias=privileged_bias,
-        correction=correction,
+        objective=Objective.checked(primal, dual, abs(primal) + abs(dual)), rounds=rounds, C=C, gamma=gamma,
+        privileged_bias=privileged_bias, correction=correction,
     )  # fmt: skip
 
 

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.core.inputs import positive_integer, positive_number
-from topline.solvers.core.problem import HasGap, checked_dual
+from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.privileged.checks import checked_kernel_matrix, instance_weights, refuse_size, signs
 from topline.solvers.privileged.interior_point import QuadraticProgram, solve_certified
 from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DualSVMResult(HasGap):
+class DualSVMResult(HasObjective):
     """A point of the dual and the classifier f(x) = sum_i alpha_i y_i k(x_i, x) + bias that it stands for.
 
     Attributes
@@ -33,7 +33,8 @@ class DualSVMResult(HasGap):
     bias : b, the middle where a whole interval is optimal for w.
     scores : (n,) f at the training examples.
     slack : (n,) xi_i = max(0, 1 - y_i f(x_i)).
-    primal, dual : P and D at this very point, so that P - D bounds the distance of both from the optimum.
+    objective : P and D (also `primal`, `dual`) at this very point, so that P - D bounds the distance of both
+        from the optimum.
     rounds : of the interior point method.
     """
 
@@ -42,8 +43,7 @@ class DualSVMResult(HasGap):
     bias: float
     scores: Float64Array
     slack: Float64Array
-    primal: float
-    dual: float
+    objective: Objective
     rounds: int
 
 
@@ -107,9 +107,9 @@ def weighted_svm_result(
     slack = np.maximum(0.0, 1.0 - y * scores)
     primal = 0.5 * norm + float(c @ slack)
     dual = float(alpha.sum()) - 0.5 * norm
-    dual = checked_dual(primal, dual, abs(primal) + abs(dual))
     return WeightedSVMResult(
-        alpha=alpha, beta=c - alpha, bias=bias, scores=scores, slack=slack, primal=primal, dual=dual,
+        alpha=alpha, beta=c - alpha, bias=bias, scores=scores, slack=slack,
+        objective=Objective.checked(primal, dual, abs(primal) + abs(dual)),
         rounds=rounds, c=c,
     )  # fmt: skip
 

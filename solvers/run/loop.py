@@ -17,9 +17,10 @@ from typing import TypeAlias
 import numpy as np
 
 from topline.solvers.core.history_thinning import ThinnedHistory
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import Best, IterationRecord, SolverState
-from topline.solvers.core.stopping import FINEST_TOL, Status, StoppingCriteria, is_solved
+from topline.solvers.core.stopping import FINEST_TOL, Status, StoppingCriteria
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.methods import Advance, FinalValues, Measurement, Method
 from topline.solvers.methods.base import no_step
@@ -165,26 +166,28 @@ class _Loop:
         left = self.pace.left(timer.passes).passes
         return replace(found, before=replace(state, best=best), passes_left=left, tol=self.target.tol)
 
-    def _bounds(self, measured: Measurement, claim: FinalValues | None = None) -> tuple[float, float]:
+    def _bounds(self, measured: Measurement, claim: FinalValues | None = None) -> Objective:
         """Return the smallest P and the largest D so far, of which the run can give both points.
 
         Where blocks keep A it is as it is now.  What D exceeds P by is rounding of the rounds' products.
         """
-        best = measured.before.best
-        if measured.stationarity is not None or not math.isfinite(measured.primal):
-            return measured.primal, measured.dual
-        primal = measured.primal if self.of_duals else best.primal
-        dual = measured.dual if self.duals_kept and self.method.follows_duals else best.dual
-        dual = min(dual, primal) if math.isfinite(measured.dual) else measured.dual
-        return (primal, dual) if claim is None else (min(claim.primal, primal), max(claim.dual, dual))
+        found, best = measured.objective, measured.before.best
+        if found.stationarity is not None or not math.isfinite(found.primal):
+            return found
+        primal = found.primal if self.of_duals else best.primal
+        dual = found.dual if self.duals_kept and self.method.follows_duals else best.dual
+        dual = min(dual, primal) if math.isfinite(found.dual) else found.dual
+        if claim is not None:
+            primal, dual = min(claim.primal, primal), max(claim.dual, dual)
+        return replace(found, primal=primal, dual=dual)
 
     def _looks_solved(self, measured: Measurement) -> bool:
         """Return whether the measured point may be the answer, as far as the round's products tell."""
-        primal, dual = self._bounds(measured)
+        objective = self._bounds(measured)
         if measured.before.left_behind:
-            self.start_primal = primal
-        good = is_solved(primal, dual, self.target, measured.stationarity)
-        return good and not self.refuted and primal < self.start_primal
+            self.start_primal = objective.primal
+        good = objective.reaches(self.target.tol)
+        return good and not self.refuted and objective.primal < self.start_primal
 
     def _advanced(self, measured: Measurement, timer: RoundTimer, *, solved: bool) -> Advance:
         """Let the method advance, but from an answer, or where it has no budget for it."""
@@ -199,10 +202,10 @@ class _Loop:
             # No other point is looked at, whatever its D.
             state = replace(state, best=Best(dual=0.0, dual_point=advance.dual_point))
         final = self._final(state)
-        return final if final.finite else None
+        return final if final.objective.finite else None
 
     def _meets_criteria(self, claim: FinalValues) -> bool:
-        return claim.primal < self.start_primal and is_solved(claim.primal, claim.dual, self.criteria)
+        return claim.primal < self.start_primal and claim.objective.reaches(self.criteria.tol)
 
     def _next_state(
         self,
@@ -237,11 +240,10 @@ class _Loop:
 
     def _ending(self, record: IterationRecord, advance: Advance, *, solved: bool) -> Status | None:
         """Return why the run ends after this round, None to continue: all ends but an interruption."""
-        bound = record.dual if record.stationarity is None else record.stationarity
         budget = self.pace.left(record.passes)
         # A pass that measures and none that advances would bring nothing: the end measures anyway.
         fewest = 2 if self.method.advances_by_passes else 1
-        if not all(math.isfinite(value) for value in (record.primal, bound, record.step)):
+        if not (record.objective.finite and math.isfinite(record.step)):
             return Status.NONFINITE
         if solved:
             return Status.SOLVED
@@ -260,7 +262,7 @@ class _Loop:
         """
         certified = self.certified or self.known is None
         if self.known is not None and not certified:
-            final = as_measured(self.state, *self._bounds(self.known))
+            final = as_measured(self.state, self._bounds(self.known))
         else:
             final = self._final(self.state)
         confirmed = _confirmed(status, final, self.criteria) or budget
@@ -312,9 +314,9 @@ def _confirmed(status: Status, final: FinalValues, criteria: StoppingCriteria) -
     """Let the final values decide whether a run is solved; None where it claimed so and is not."""
     if status is Status.INTERRUPTED:
         return status
-    if not final.finite:
+    if not final.objective.finite:
         return Status.NONFINITE
-    if is_solved(final.primal, final.dual, criteria, final.stationarity):
+    if final.objective.reaches(criteria.tol):
         return Status.SOLVED
     return None if status is Status.SOLVED else status
 

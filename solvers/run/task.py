@@ -14,7 +14,8 @@ from topline.solvers.blas_threads import available_cores, one_blas_thread
 from topline.solvers.blocks.duals import inside
 from topline.solvers.core.feature_maps import FeatureMap, is_ordinary
 from topline.solvers.core.inputs import LabelledRows, checked_seed
-from topline.solvers.core.problem import Problem, problem_key, relative_gap
+from topline.solvers.core.objective import Objective
+from topline.solvers.core.problem import Problem, problem_key
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.rows import RowSource, kept_in_memory
 from topline.solvers.core.state import SolveResult, SolverState
@@ -254,7 +255,7 @@ def _collapsed(problem: Problem, run: Run, tol: float) -> bool:
     at_zero = run.state.primal_at_zero
     if problem.mean_risk or at_zero is None or run.final.primal < (1.0 - _NO_BETTER) * at_zero:
         return False
-    return relative_gap(at_zero - run.final.dual, at_zero) <= tol
+    return Objective(at_zero, run.final.dual).relative_gap <= tol
 
 
 def result_of(problem: Problem, run: Run, A: FloatArray | None, tol: float, choice: Choice) -> SolveResult:
@@ -266,9 +267,7 @@ def result_of(problem: Problem, run: Run, A: FloatArray | None, tol: float, choi
         W=final.W,
         A=A,
         conjugate_mean=final.conjugate_mean,
-        primal=final.primal,
-        dual=final.dual,
-        gap_kind="true" if final.stationarity is None else "none",
+        objective=final.objective,
         smoothed_gap=final.smoothed_gap,
         status=run.status,
         passes=run.state.passes,
@@ -280,7 +279,6 @@ def result_of(problem: Problem, run: Run, A: FloatArray | None, tol: float, choi
         mean_sq_dual=final.mean_sq_dual,
         found_at=final.found_at,
         dual_share=final.dual_share,
-        stationarity=final.stationarity,
         collapsed=_collapsed(problem, run, tol),
         method=choice.method,
         why=choice.why,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from topline.solvers.core.answers import A
-from topline.solvers.core.problem import Problem, relative_gap
+from topline.solvers.core.objective import Objective
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import IterationRecord
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.core.traffic import Traffic
@@ -80,19 +81,15 @@ class RoundTimer:
         return stats
 
     def record(
-        self, problem: Problem, measured: Measurement, bounds: tuple[float, float], advance: Advance
+        self, problem: Problem, measured: Measurement, objective: Objective, advance: Advance
     ) -> IterationRecord:
         """Return the record of the round, which has these bounds P and D."""
-        (primal, dual), moved = bounds, self._pace.moved()
+        moved = self._pace.moved()
         return IterationRecord(
             round=measured.before.round,
             passes=measured.before.passes + measured.passes + advance.passes,
             seconds=self._pace.seconds(),
-            primal=primal,
-            dual=dual,
-            gap=primal - dual,
-            relative_gap=relative_gap(primal - dual, primal),
-            gap_kind=measured.gap_kind,
+            objective=objective,
             step=advance.step,
             active=advance.active / problem.n,
             seconds_products=self._products,
@@ -104,5 +101,4 @@ class RoundTimer:
             memory_bytes=moved.memory_bytes,
             workers=self._executor.workers,
             activity=moved.workers,
-            stationarity=measured.stationarity,
         )

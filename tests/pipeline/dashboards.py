@@ -12,6 +12,7 @@ import numpy as np
 
 from topline.pipeline.telemetry import HistoryRecorder, RunView
 from topline.pipeline.telemetry.run_view import RunState
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.state import IterationRecord
 from topline.solvers.core.traffic import WorkerActivity
 from topline.storage.models import DecisionRecord, ModelRecord, read_standing, record_decision, save_model
@@ -32,8 +33,8 @@ def view_of(records: Iterable[Mapping[str, Any]], tol: float | None = None) -> R
 def record_of(number: int, *, names: str = "ab", decay: float = 0.9) -> IterationRecord:
     gap = 0.5 * decay**number
     return IterationRecord(
-        round=number, passes=number + 1, seconds=0.1 * (number + 1), primal=1.0 + gap, dual=1.0, gap=gap,
-        relative_gap=gap / (1.0 + gap), gap_kind="true", step=1.0 / (1 + number),
+        round=number, passes=number + 1, seconds=0.1 * (number + 1), objective=Objective(1.0 + gap, 1.0),
+        step=1.0 / (1 + number),
         active=0.2 + 0.8 / (1 + number),
         seconds_products=0.06, seconds_kernels=0.04, seconds_waiting=0.03, bytes_sent=8_000_000,
         bytes_received=9_000_000, bytes_read=30_000_000 if number == 0 else 0,

@@ -10,7 +10,7 @@ import pytest
 from tests.reproduce.baselines import solve_rank_svm, solve_svm_perf, solve_top_push
 from topline import CertificateError, TopKHinge, solve
 from topline.solvers.average_top import AverageTopProblem, certify, minimise_with_kernel
-from topline.solvers.core.problem import checked_dual
+from topline.solvers.core.objective import Objective
 from topline.solvers.multitask.strategies import solve_single, solve_stacked
 
 
@@ -47,10 +47,10 @@ def test_rounding_leaves_no_gap_below_zero(name) -> None:
 
 
 def test_a_dual_value_above_the_primal_one_is_rounding_or_a_mistake() -> None:
-    assert checked_dual(1.0, 1.0 + 1e-12, 2.0) == 1.0
-    assert checked_dual(1.0, 0.5, 2.0) == 0.5
+    assert Objective.checked(1.0, 1.0 + 1e-12, 2.0).dual == 1.0
+    assert Objective.checked(1.0, 0.5, 2.0).dual == 0.5
     with pytest.raises(CertificateError, match=r"the dual value 1\.5 exceeds the primal value 1"):
-        checked_dual(1.0, 1.5, 2.0)
+        Objective.checked(1.0, 1.5, 2.0)
 
 
 def test_weights_are_certified_by_no_bound_above_their_value() -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.linalg import lapack
 
-from topline.solvers.core.problem import Problem, relative_gap
+from topline.solvers.core.problem import Problem
 from topline.solvers.methods.base import Measurement
 from topline.solvers.methods.quasi_newton.memory import (
     ClassBlocks,
@@ -124,7 +124,7 @@ def passes_to_go(passes: float, gap_then: float, gap: float, tol: float) -> floa
 
 
 def _gap(measured: Measurement) -> float:
-    return max(relative_gap(measured.primal - measured.dual, measured.primal), sys.float_info.epsilon)
+    return max(measured.relative_gap, sys.float_info.epsilon)
 
 
 def with_openness(problem: Problem, measured: Measurement) -> Measurement:

@@ -14,7 +14,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.solvers.core.problem import Problem, relative_gap
+from topline.solvers.core.objective import relative_gap
+from topline.solvers.core.problem import Problem
 from topline.solvers.methods.base import Measurement
 from topline.solvers.methods.quasi_newton.class_metric import (
     INVERSE,

@@ -22,6 +22,7 @@ import numpy as np
 
 from topline.solvers.core.answers import VectorSums
 from topline.solvers.core.dual_points import FoundAt, best_multiple
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, product_of, with_loss_at_zero
@@ -78,8 +79,10 @@ class Lbfgs(Method):
         before = replace(with_loss_at_zero(problem, state, stats), memory=memory)
         if not problem.form.convex:
             return Measurement(
-                float(best.values[0]), math.nan, "none", before, stats, passes,
-                stationarity=_stationarity(float(best.steepness[0]), memory), W=best.W,
+                Objective.without_dual(
+                    float(best.values[0]), _stationarity(float(best.steepness[0]), memory)
+                ),
+                before, stats, passes, W=best.W,
             )  # fmt: skip
         measured = at_gradient(problem, before, stats)
         return _at_best_of_parts(problem, measured, best) if parts.apart else with_openness(problem, measured)
@@ -129,10 +132,10 @@ class Lbfgs(Method):
         return FinalValues(
             W,
             conjugate_mean=math.nan,
-            primal=problem.primal(W, stats.loss / problem.n),
-            dual=math.nan,
+            objective=Objective.without_dual(
+                problem.primal(W, stats.loss / problem.n), _stationarity(steepness, memory)
+            ),
             smoothed_gap=math.nan,
-            stationarity=_stationarity(steepness, memory),
         )
 
 
@@ -152,9 +155,11 @@ def _without_progress(measured: Measurement, memory: LbfgsMemory, searches: Sear
 
 def _at_best_of_parts(problem: Problem, measured: Measurement, best: BestParts) -> Measurement:
     """Let a measurement stand for the best point: each class has P there, and D from its gradient."""
-    measured = replace(measured, primal=float(best.values.sum()), W=best.W)
+    measured = measured.with_primal(float(best.values.sum()), best.W)
     dual = measured.primal - float(best.steepness.sum()) / (2.0 * problem.lam)
-    return measured if measured.dual > dual else replace(measured, dual=dual, dual_point=FoundAt(best.W))
+    if measured.dual > dual:
+        return measured
+    return replace(measured, objective=replace(measured.objective, dual=dual), dual_point=FoundAt(best.W))
 
 
 def at_gradient(problem: Problem, state: SolverState, stats: VectorSums) -> Measurement:
@@ -167,7 +172,7 @@ def at_gradient(problem: Problem, state: SolverState, stats: VectorSums) -> Meas
     if part < 1.0 and not dual > multiple:
         share, dual = part, multiple
     before = with_loss_at_zero(problem, state, stats)
-    return Measurement(value, dual, "true", before, stats, passes=1, dual_point=FoundAt(state.W, share))
+    return Measurement(Objective(value, dual), before, stats, passes=1, dual_point=FoundAt(state.W, share))
 
 
 def arrays_of_lbfgs(problem: Problem) -> int:

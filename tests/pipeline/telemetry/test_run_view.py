@@ -8,6 +8,7 @@ import pytest
 from tests.pipeline.dashboards import view_of
 from topline.pipeline.telemetry import RunFollower, view_run
 from topline.pipeline.telemetry.recorder import HistoryRecorder, written_together
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.state import IterationRecord
 from topline.solvers.core.traffic import WorkerActivity
 from topline.storage.runs import HistoryWriter, create_run, finish_run, read_history
@@ -17,8 +18,8 @@ from topline.storage.stores import Store, open_store
 
 def record_of(number: int, gap: float = 0.5, names: str = "ab") -> IterationRecord:
     return IterationRecord(
-        round=number, passes=number + 1, seconds=0.1 * (number + 1), primal=1.0 + gap, dual=1.0, gap=gap,
-        relative_gap=gap / (1.0 + gap), gap_kind="true", step=0.5, active=0.25, seconds_products=0.06,
+        round=number, passes=number + 1, seconds=0.1 * (number + 1), objective=Objective(1.0 + gap, 1.0),
+        step=0.5, active=0.25, seconds_products=0.06,
         seconds_kernels=0.04, seconds_waiting=0.03, bytes_sent=10, bytes_received=20, bytes_read=30,
         memory_bytes=1 << 30, workers=2, activity=tuple(WorkerActivity(name, 4, 0.05, 99) for name in names),
     )  # fmt: skip

@@ -20,8 +20,9 @@ import numpy as np
 
 from topline.solvers.average_top.aggregates import C_to_equation_3
 from topline.solvers.average_top.losses import Absolute, Hinge, Logistic, Square
-from topline.solvers.average_top.problem import AverageTopProblem, Certificate
+from topline.solvers.average_top.problem import AverageTopProblem
 from topline.solvers.average_top.solving import certify
+from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.jit_cache import jit
@@ -34,16 +35,18 @@ _CODES: Mapping[str, int] = MappingProxyType(
 
 
 @dataclass(frozen=True, eq=False)
-class StochasticResult(Certificate):
+class StochasticResult(HasObjective):
     """Where stochastic gradients ended, and what that is worth.
 
     Attributes
     ----------
+    objective : P(w) and a lower bound of its minimum.
     w : (d,) the mean of all iterates, or the last.
     threshold : the last t.
     epochs : passes over the examples.
     """
 
+    objective: Objective
     w: Float64Array = field(repr=False)
     threshold: float
     epochs: int
@@ -74,7 +77,7 @@ def stochastic_gradient(
     """
     w, threshold = descend(problem, epochs, step, seed, averaged=averaged)
     certificate = certify(problem, w, dual)
-    return StochasticResult(certificate.primal, certificate.dual, w, threshold, epochs)
+    return StochasticResult(certificate, w, threshold, epochs)
 
 
 def descend(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.core.inputs import positive_integer, positive_number
-from topline.solvers.core.problem import HasGap
+from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.jit_cache import jit
@@ -27,12 +27,11 @@ from topline.solvers.typing import Float64Array, Int64Array
 
 
 @dataclass(frozen=True, eq=False)
-class RankSVMResult(HasGap):
+class RankSVMResult(HasObjective):
     """What `solve_rank_svm` reached: `W` (d, m) scores rows of X as X @ W; P and D at W = W(a)."""
 
     W: Float64Array
-    primal: float
-    dual: float
+    objective: Objective
     passes: int
 
 
@@ -66,14 +65,14 @@ def solve_rank_svm(
     a, W = np.zeros(starts[-1]), np.zeros((X.shape[1], has.shape[1]))
     rng = np.random.default_rng(seed)
     used = np.flatnonzero(pairs)
-    result = RankSVMResult(W, C * len(used), 0.0, 0)
+    result = RankSVMResult(W, Objective(C * len(used), 0.0), 0)
     for done in range(1, max_passes + 1):
         visit_pairs(X, has, caps, starts, rng.permutation(used), a, W)
         W = X.T @ signed_sums(has, starts, a)
         loss = float(caps @ pair_losses(X @ W, has))
         square = 0.5 * float(np.vdot(W, W))
         primal, dual = square + loss, float(a.sum()) - square
-        result = RankSVMResult(W, primal, min(dual, primal), done)
+        result = RankSVMResult(W, Objective(primal, min(dual, primal)), done)
         if result.relative_gap <= tol:
             break
     return result

@@ -23,7 +23,7 @@ import numpy as np
 
 from tests.reproduce.baselines.masks import positives_of
 from topline.solvers.core.inputs import positive_integer, positive_number
-from topline.solvers.core.problem import HasGap
+from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.methods.atoms import Atoms
 from topline.solvers.methods.simplex_qp import maximise_on_simplex
@@ -35,12 +35,11 @@ _IDLE = 50
 
 
 @dataclass(frozen=True, eq=False)
-class SVMPerfResult(HasGap):
+class SVMPerfResult(HasObjective):
     """What `solve_svm_perf` reached: `W` (d, m) scores rows of X as X @ W; `cuts` is how many it made."""
 
     W: Float64Array
-    primal: float
-    dual: float
+    objective: Objective
     cuts: int
 
 
@@ -122,18 +121,18 @@ def _cut(problem: _Problem, tol: float, max_cuts: int) -> SVMPerfResult:
         W=np.zeros((1, *shape)), conjugate_means=np.zeros(1), weights=np.ones(1), gram=np.zeros((1, 1))
     )
     W = np.zeros(shape)
-    best = SVMPerfResult(W, np.inf, 0.0, 0)
+    best = SVMPerfResult(W, Objective(np.inf, 0.0), 0)
     for count in range(1, max_cuts + 1):
         risk, g, b = problem.cut(W)
         primal = 0.5 * problem.lam * float(np.vdot(W, W)) + risk
         if primal < best.primal:
-            best = SVMPerfResult(W, primal, best.dual, count)
+            best = SVMPerfResult(W, Objective(primal, best.dual), count)
         atoms, _ = atoms.with_atom(problem.lam, g / -problem.lam, b)
         weights = maximise_on_simplex(atoms.gram, atoms.conjugate_means, atoms.weights)
         atoms = atoms.weighted(weights, idle=_IDLE)
         W, mean = atoms.point()
         dual = max(best.dual, mean - 0.5 * problem.lam * float(np.vdot(W, W)))
-        best = SVMPerfResult(best.W, best.primal, min(dual, best.primal), count)
+        best = SVMPerfResult(best.W, Objective(best.primal, min(dual, best.primal)), count)
         if best.relative_gap <= tol:
             break
     return best

@@ -24,7 +24,7 @@ import numpy as np
 
 from tests.reproduce.baselines.masks import positives_of
 from topline.solvers.core.inputs import positive_integer, positive_number
-from topline.solvers.core.problem import HasGap
+from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.privileged.checks import finite_rows
 from topline.solvers.typing import Float64Array
 
@@ -35,7 +35,7 @@ _LONGER = 1.1
 
 
 @dataclass(frozen=True, eq=False)
-class TopPushResult(HasGap):
+class TopPushResult(HasObjective):
     """What `solve_top_push` reached.
 
     `W` (d, m) scores rows of X as X @ W; `A` (n, m) holds a_i at positives and -b_j at negatives.
@@ -43,8 +43,7 @@ class TopPushResult(HasGap):
 
     W: Float64Array
     A: Float64Array
-    primal: float
-    dual: float
+    objective: Objective
     rounds: int
 
 
@@ -109,7 +108,7 @@ class _Problem:
         """Measure P and D."""
         W = self.weights(A)
         primal, dual = self.primal(W, self.scores(W)), -self.value(A, W) / self.count
-        return TopPushResult(W, A, primal, min(dual, primal), rounds)
+        return TopPushResult(W, A, Objective(primal, min(dual, primal)), rounds)
 
 
 def _ascend(problem: _Problem, tol: float, max_rounds: int) -> TopPushResult:

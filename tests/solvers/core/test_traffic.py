@@ -5,6 +5,7 @@ import pytest
 
 from topline import MaxHinge, SerialExecutor, ThreadExecutor, solve
 from topline.solvers.core.history_thinning import ThinnedHistory
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.state import IterationRecord
 from topline.solvers.core.traffic import Traffic, WorkerActivity, resident_bytes
 
@@ -14,7 +15,7 @@ Y = RNG.integers(0, 4, 300)
 
 
 def record_of(number: int) -> IterationRecord:
-    return IterationRecord(number, number + 1, 0.0, 1.0, 0.0, 1.0, 1.0, "true", 1.0, 1.0)
+    return IterationRecord(number, number + 1, 0.0, Objective(1.0, 0.0), 1.0, 1.0)
 
 
 def test_differences_of_counters_and_levels_of_now() -> None:

@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 from tests.solvers.problems import M, examples, stored
 from topline import OneVsAll, SerialExecutor, Status, solve
 from topline.solvers.core.answers import LossAnswer
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import Point, SolverState
 from topline.solvers.losses.label_sets import LabelSets
@@ -139,7 +140,7 @@ def test_classes_take_turns_and_those_that_are_done_have_none() -> None:
 
     def asked(passes, off=(True, True, True)):
         state = SolverState(Point(9, W), passes=passes, memory=memory)
-        measured = Measurement(1.0, 0.8, "true", state, LossAnswer(), passes=1, tol=1e-3)
+        measured = Measurement(Objective(1.0, 0.8), state, LossAnswer(), passes=1, tol=1e-3)
         found = with_turns(problem, memory, measured, np.array(off)).asked
         return None if found is None else np.isfinite(found).tolist(), found
 
@@ -166,7 +167,7 @@ def test_a_class_that_tries_another_step_waits_for_its_own() -> None:
         classes=ClassBlocks(old, asked=least, turns=Turns(ones, ones)),
     )
     state = SolverState(Point(9, W), passes=30, memory=memory)
-    measured = Measurement(1.0, 0.5, "true", state, stats, passes=1, tol=1e-3)
+    measured = Measurement(Objective(1.0, 0.5), state, stats, passes=1, tol=1e-3)
     off = np.arange(M) < 2
     known, renewed = with_renewed(problem, memory, measured, off, ~off)
     assert renewed.tolist() == off.tolist()

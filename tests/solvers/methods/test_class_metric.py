@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits, load_iris
 from tests.solvers.problems import stored
 from topline import MaxHinge, OneVsAll, SerialExecutor, Softmax, Status, TopKEntropy, solve
 from topline.solvers.blocks.vertices import open_sizes
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import Point, SolverState
 from topline.solvers.losses import TruncatedTopKEntropy
@@ -102,7 +103,7 @@ def test_openness_of_the_topk_entropy_is_the_diagonal_of_its_curvature(k) -> Non
 def measured(problem, stats, W, memory, passes, gap=0.5):
     """Return the measurement of a point with a relative gap, after some passes."""
     state = SolverState(Point(9, W), passes=passes, memory=memory)
-    return Measurement(1.0, 1.0 - gap, "true", state, stats, passes=1, tol=1e-3)
+    return Measurement(Objective(1.0, 1.0 - gap), state, stats, passes=1, tol=1e-3)
 
 
 def metric_of(W, executor, problem):

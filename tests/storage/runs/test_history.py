@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from topline.solvers.core.objective import Objective
 from topline.solvers.core.state import IterationRecord
 from topline.storage.errors import FormatError, IntegrityError
 from topline.storage.runs import HistoryReader, HistoryWriter, read_history
@@ -105,7 +106,7 @@ def test_a_history_of_a_later_version_is_refused(local_store: Store) -> None:
 
 
 def test_every_field_of_a_round_is_described() -> None:
-    record = IterationRecord(0, 1, 0.0, 1.0, 0.0, 1.0, 1.0, "true", 1.0, 1.0)
+    record = IterationRecord(0, 1, 0.0, Objective(1.0, 0.0), 1.0, 1.0)
     guide = (ROOT / "storage" / "README.md").read_text(encoding="utf-8")
     table = guide.split("### History")[1].split("```text\n")[1].split("```")[0]
     described = set(re.findall(r"[a-z_]+", "\n".join(line[:22] for line in table.splitlines())))
