@@ -489,7 +489,7 @@ def test_an_interrupted_run_says_so(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_gap_that_is_only_bounded_is_printed_as_a_bound() -> None:
-    values = {"relative_gap": 8.06e-05, "certificate": None}
+    values = {"primal": 1.0, "dual": 1.0 - 8.06e-05, "certificate": None}
     assert TrainResult.from_dict({**values, "gap_kind": "true"}).relative_gap_text == "8.06e-05"
     bounded = TrainResult.from_dict({**values, "gap_kind": "lifted"})
     assert bounded.relative_gap_text == "8.06e-05 (lifted: an upper bound)"
