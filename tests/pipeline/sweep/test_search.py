@@ -407,7 +407,7 @@ class Disturbed(SerialExecutor):
         if Disturbed.requests == Disturbed.fails_at:
             if self.stops:
                 raise KeyboardInterrupt
-            self._blocks = self._fresh._blocks
+            self._set = self._fresh._set
             raise DualsReplacedError("block 0 begins at 0 again")
         return super().run(request)
 
