@@ -91,7 +91,8 @@ class BlockSet:
         pool: ThreadPoolExecutor | None = None,
     ) -> None:
         self.blocks = list(blocks)
-        self._total, self._threads, self._pool = total, threads, pool
+        self._total, self._pool = total, pool
+        self.threads = threads
 
     def run(
         self, operation: Operation[A], worked: Callable[[int, float], None] = lambda _rows, _began: None
@@ -104,7 +105,7 @@ class BlockSet:
 
         def run_one(block: Any) -> A:
             began = time.perf_counter()
-            answer: A = block.run(operation, self._threads)
+            answer: A = block.run(operation, self.threads)
             worked(block.stop - block.start, began)
             return answer
 

@@ -57,7 +57,7 @@ class CountedRows(SerialExecutor):
                 with_mass = sum(float(A.any(axis=1).sum()) for _, _, A in self.duals(request.pending_step))
                 self.rows["checks" if request.feasible else "start"] += with_mass
             case _:
-                self.rows["sweeps"] += stats.visited
+                self.rows["sweeps"] += getattr(stats, "visited", 0)
         return stats
 
 

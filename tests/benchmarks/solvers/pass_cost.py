@@ -62,11 +62,11 @@ class TimedExecutor(SerialExecutor):
     @property
     def threads(self) -> int:
         """How many threads the next orders run on."""
-        return self._threads
+        return self._set.threads
 
     @threads.setter
     def threads(self, number: int) -> None:
-        self._threads = number
+        self._set.threads = number
 
     def run(self, order: Any) -> Any:
         """Run an order and note its seconds a pass."""
