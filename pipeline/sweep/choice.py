@@ -57,6 +57,10 @@ def choose(config: TrainConfig, search: SearchConfig, progress: Progress | None 
     known = _known(dataset, asked)
     if known is not None:
         return _with(config, known)
+    rows = len(TrainingRows(dataset, "train"))
+    if rows < 2 * FOLDS and search.auto is None:
+        logger.info("not searched, as %d training rows are too few: one fit of %s", rows, config.loss)
+        return config
     task = _Task(config, search, dataset)
     logger.info("%s", task.said_before())
     began = time.monotonic()
@@ -83,7 +87,8 @@ class _Task:
         self.goal = Goal(search.guesses(info.m), search.goal == "macro")
         open_scaling = "transforms" not in config.model_fields_set and info.features.get("kind") == "imported"
         self._scalings = [config.transforms, *(SCALINGS if open_scaling and info.layout == "dense" else ())]
-        self._sample = min(Search.rows(self._n, info.d, info.m), MOST_ROWS, MOST_BYTES // (4 * info.d))
+        most = min(Search.rows(self._n, info.d, info.m), MOST_ROWS, MOST_BYTES // (4 * info.d))
+        self._sample = max(most, 2 * FOLDS)
 
     @property
     def _trials(self) -> list[Trial]:

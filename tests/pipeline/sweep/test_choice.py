@@ -91,3 +91,5 @@ def test_what_cannot_be_searched_is_refused(store: str, tmp_path: Path) -> None:
     few = imported(tmp_path, np.eye(6), np.arange(6) % 2)
     with pytest.raises(InputError, match="training rows, too few to search on"):
         choose(TrainConfig(store=few), SearchConfig(auto=True))
+    config = TrainConfig(store=few)
+    assert choose(config, SearchConfig()) == config, "a whole job makes one fit then"
