@@ -20,7 +20,7 @@ LINES: Final = {
     "pipeline/doctor": 431,
     "pipeline/evaluation": 1_174,
     "pipeline/export": 924,
-    "pipeline/images": 1_167,
+    "pipeline/images": 1_168,
     "pipeline/ingest": 2_143,
     "pipeline/inspection": 478,
     "pipeline/jobs": 588,
@@ -32,7 +32,7 @@ LINES: Final = {
     "pipeline/registry": 1_385,
     "pipeline/report": 934,
     "pipeline/rows": 1_039,
-    "pipeline/sweep": 2_514,
+    "pipeline/sweep": 2_516,
     "pipeline/telemetry": 851,
     "pipeline/training": 2_337,
     "solvers": 34_810,
@@ -42,7 +42,7 @@ LINES: Final = {
     "storage/models": 595,
     "storage/retention": 531,
     "storage/runs": 791,
-    "storage/stores": 1_785,
+    "storage/stores": 1_793,
 }
 
 #: Functions of a folder that take more than `MOST_PARAMETERS`, without self: public ones, and those that a

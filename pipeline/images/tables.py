@@ -38,7 +38,8 @@ def list_table(table: Path, *, labelled: bool = True) -> ImageListing:
     if not rows:
         raise InputError(f"{table} has no rows: write one for each image, as path,label")
     root = table.parent
-    labels = class_words([row.get("label") for _, row in rows], str(table))
+    values = [row.get("label") if labelled else None for _, row in rows]
+    labels = class_words(values, str(table))
     items = [
         _item(root, place, row, label, labelled) for (place, row), label in zip(rows, labels, strict=True)
     ]

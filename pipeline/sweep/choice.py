@@ -117,7 +117,9 @@ class _Task:
         begin(progress, "search", None, "fits")
 
         def part(scaling: str, fold: int) -> Part:
-            source = FoldSource(config.store, info.id, FOLDS, config.seed, rows, tuple(scaling.split(",")))
+            source = FoldSource(
+                config.store, info.id, FOLDS, config.seed, rows, tuple(filter(None, scaling.split(",")))
+            )
             data = fold_data(source, fold)
             return Part(data.X, data.y, data.held_out, data.held_out_y, data.weights(config.class_weight))
 

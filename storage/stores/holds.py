@@ -47,7 +47,9 @@ def kernel_lock(path: Path, kind: int, *, create: bool = False) -> int | None:
 
     None as well where there is no such file, unless it is to be made.  `AccessError` where it cannot be used.
     """
-    flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY  # to read, for who looks may not write there
+    # To read, for who looks may not write there; NFS locks a file for one alone only if it is open to write.
+    flags = os.O_RDWR if kind & fcntl.LOCK_EX else os.O_RDONLY
+    flags |= os.O_CREAT if create else 0
     try:
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)

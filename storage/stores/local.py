@@ -65,7 +65,12 @@ class LocalStore(Store):
     def locks(self) -> bool:
         """Whether the file system of the folder has locks: NFS without a lock daemon has none."""
         with self._translated(""):
-            descriptor = os.open(self._root, os.O_RDONLY | os.O_CLOEXEC)
+            # A file, for NFS lets a folder pass; whoever may not write here locks nothing alone.
+            probe = self._root / f"locks.{uuid.uuid4().hex[:12]}{PARTIAL}"
+            place, flags = (
+                (probe, os.O_RDWR | os.O_CREAT) if self.is_writable() else (self._root, os.O_RDONLY)
+            )
+            descriptor = os.open(place, flags | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -74,6 +79,7 @@ class LocalStore(Store):
                 return False
             finally:
                 os.close(descriptor)
+                probe.unlink(missing_ok=True)
             return True
 
     def exists(self, path: str) -> bool:

@@ -230,6 +230,12 @@ def test_numbers_of_a_table_are_classes_by_one_rule(
     assert typed == ["1e1" if name == "10" else name for name in classes], "text is no number of its own"
 
 
+def test_labels_that_nobody_asks_for_are_not_judged(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,label\na.png,-1\nb.png,0.5\n")
+    listing = list_images(str(tmp_path / "t.csv"), labelled=False)
+    assert [item.label for item in listing.items] == [None, None]
+
+
 def test_fractions_are_no_classes_of_a_table(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label\na.png,0.5\nb.png,1\n")
     pq.write_table(pa.table({"path": ["a.png"], "label": [0.5]}), tmp_path / "t.parquet")
