@@ -104,7 +104,7 @@ class _Task:
         """Return what is searched and what that costs at most."""
         names = ", ".join(dict.fromkeys(_loss_in_words(trial) for trial in self._trials))
         C = f"C {self.config.C:g}" if "C" in self.config.model_fields_set else "C"
-        scalings = " or ".join(",".join(names) for names in self._scalings)
+        scalings = " or ".join(",".join(names) or "none" for names in self._scalings)
         return (
             f"searching {names}, {C} and transforms {scalings} on {self._sample:,} of {self._n:,} training"
             f" rows, for at most {FITS} times one fit, or some seconds"
@@ -117,9 +117,7 @@ class _Task:
         begin(progress, "search", None, "fits")
 
         def part(scaling: str, fold: int) -> Part:
-            source = FoldSource(
-                config.store, info.id, FOLDS, config.seed, rows, tuple(filter(None, scaling.split(",")))
-            )
+            source = FoldSource(config.store, info.id, FOLDS, config.seed, rows, _names(scaling))
             data = fold_data(source, fold)
             return Part(data.X, data.y, data.held_out, data.held_out_y, data.weights(config.class_weight))
 
@@ -138,7 +136,7 @@ class _Task:
             "cells": [
                 {
                     "loss": cell.trial.loss.name, "k": getattr(cell.trial.loss, "k", None), "C": cell.C,
-                    "smoothing": cell.trial.smoothing, "transforms": cell.trial.scaling.split(","),
+                    "smoothing": cell.trial.smoothing, "transforms": list(_names(cell.trial.scaling)),
                     "accuracy": found.share(cell, self.goal),
                     "topk": {str(k): found.share(cell, Goal(k)) for k in tops},
                     "folds": len(cell.ranks), "passes": sum(cell.passes), "relative_gap": cell.relative_gap,
@@ -189,3 +187,8 @@ def _with(config: TrainConfig, chosen: Mapping[str, Any]) -> TrainConfig:
     best = next(cell for cell in chosen["cells"] if cell["best"])
     update = {name: best[name] for name in ("loss", "k", "C", "smoothing")}
     return config.model_copy(update={**update, "transforms": tuple(best["transforms"]), "chosen": chosen})
+
+
+def _names(scaling: str) -> tuple[str, ...]:
+    """Return the transforms of a scaling; none of an empty one."""
+    return tuple(name for name in scaling.split(",") if name)
