@@ -59,15 +59,20 @@ def train(
 ) -> Outcome:
     """Train a classifier on a stored dataset, publish and certify it.
 
-    --auto searches loss, C and scaling before.  --resume continues an interrupted run.
-     --without and --labels-from store a version of the dataset without
-    these rows, or with these labels, and train on it; with --from that takes few passes.
+    --auto searches loss, C and scaling before.  --resume continues an interrupted run.  --without and
+    --labels-from store a version of the dataset without these rows, or with these labels, and train on it;
+    with --from that takes few passes.
     """
     from topline.pipeline.training import already_solved
     from topline.pipeline.training import train as run_training
 
     config, search = call.config(TrainConfig), call.config(SearchConfig)
     searches = bool(search.auto) and search.searches(config)
+    search.refuse_goal(searched=searches)
+    if searches and from_model is not None:
+        raise ConfigError(
+            "--auto searches anew, and --from keeps a model's settings: leave one of the two out"
+        )
     config = _edited(config, from_model, without, labels_from)
     if searches:
         from topline.pipeline.sweep import choose

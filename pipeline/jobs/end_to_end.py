@@ -92,7 +92,7 @@ def run(
     info = extracted.info
     store = open_store(config.store)
     choice = config.train.model_copy(update={"store": config.store, "dataset": info.id})
-    if info.label_sets is None and config.search.searches(config.train):
+    if config.search.searches(config.train) and (info.label_sets is None or config.search.auto):
         choice = choose(choice, config.search, progress)
     found = find_trained(choice, store, Dataset.open(store, info.id))
     trained = found or train(choice, cluster, progress, client, fit=steps.fit, certify=steps.certify)

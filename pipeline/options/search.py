@@ -50,6 +50,14 @@ class SearchConfig(Options):
             raise ConfigError(f"--for {self.goal} is always right of {m} classes: use a smaller number")
         return k
 
+    def refuse_goal(self, *, searched: bool) -> None:
+        """Raise `ConfigError` where an accuracy is named and nothing is searched for it."""
+        if not searched and "goal" in self.model_fields_set:
+            raise ConfigError(
+                f"--for {self.goal} says what a search goes by, and nothing is searched: add --auto, or leave"
+                " --for out"
+            )
+
     def searches(self, train: TrainConfig) -> bool:
         """Return whether there is a search before a whole job trains with these options.
 
@@ -57,7 +65,9 @@ class SearchConfig(Options):
         """
         given = [name for name in SETTLED if name in train.model_fields_set]
         if not self.auto:
-            return self.auto is None and not given
+            found = self.auto is None and not given
+            self.refuse_goal(searched=found)
+            return found
         outside = [name for name in given if name not in LEFT]
         if outside:
             raise ConfigError(

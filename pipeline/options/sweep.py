@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
 
 from topline.pipeline.options.train import (
     DATA_STORE,
@@ -167,10 +167,10 @@ class SweepConfig(Options):
     resume: NonEmpty | None = Field(default=None, description="Id of a stopped sweep to continue")
     train_best: bool = Field(default=False, description="Train the best cell on all training rows at the end")
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _with_loss(cls, given: Any) -> Any:
-        return with_loss_of_k(given)
+    def _with_loss(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        return with_loss_of_k(given, validate)
 
     @field_validator("C", mode="before")
     @classmethod

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    StringConstraints,
+    model_validator,
+)
 
 from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD, LOSS_RULES, METHOD_NAMES
 
@@ -28,11 +37,19 @@ def _transform_names(value: Any) -> Any:
     return () if value == ["none"] else value
 
 
-def with_loss_of_k(given: Any) -> Any:
-    """Return options with the top-k hinge for their loss where they name a k and no loss."""
-    if isinstance(given, dict) and given.get("k") and "loss" not in given:
-        return {"loss": "topk_hinge", **given}
-    return given
+Validated = TypeVar("Validated", bound=BaseModel)
+
+
+def with_loss_of_k(given: Any, validate: Callable[[Any], Validated]) -> Validated:
+    """Return options with the top-k hinge for their loss where they name a k and no loss.
+
+    The loss does not count as given: what goes on from a model or a run keeps its own.
+    """
+    if not (isinstance(given, dict) and given.get("k") and "loss" not in given):
+        return validate(given)
+    made = validate({"loss": "topk_hinge", **given})
+    made.model_fields_set.discard("loss")
+    return made
 
 
 def _as_text(value: Any) -> Any:
@@ -146,13 +163,13 @@ class TrainConfig(Options):
     )
     certify: bool = Field(default=True, description="Recompute the gap from what was stored, after training")
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _what_follows(cls, given: Any) -> Any:
+    def _what_follows(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
         """Transform no kernel values unless that is asked for, which is refused; k alone names its hinge."""
         if isinstance(given, dict) and given.get("kernel") == PRECOMPUTED:
             given = {"transforms": (), **given}
-        return with_loss_of_k(given)
+        return with_loss_of_k(given, validate)
 
     @model_validator(mode="after")
     def _parameters_fit_the_loss(self) -> TrainConfig:

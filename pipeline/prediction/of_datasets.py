@@ -242,18 +242,18 @@ def predict_dataset(
     key = cache_key(facts)
     found = StoredPredictions.find(store, key)
 
+    def published(keeper: Store) -> StoredPredictions:
+        draft = _draft(keeper, key, dataset, rule, record.m)
+        task = BatchTask(stored.model.url, dataset, draft, rule, stored.kernel is not None)
+        named = {**facts, "class_names": list(record.class_names)}
+        try:
+            return draft.publish(key, _entries(task, cluster or ClusterConfig(), progress, client), named)
+        except BaseException:
+            draft.discard()
+            raise
+
     def predicted_in(keeper: Store) -> BatchResult:
-        kept = found
-        if kept is None:
-            draft = _draft(keeper, key, dataset, rule, record.m)
-            task = BatchTask(stored.model.url, dataset, draft, rule, stored.kernel is not None)
-            named = {**facts, "class_names": list(record.class_names)}
-            try:
-                entries = _entries(task, cluster or ClusterConfig(), progress, client)
-                kept = draft.publish(key, entries, named)
-            except BaseException:
-                draft.discard()
-                raise
+        kept = published(keeper) if found is None else found
         result = BatchResult(
             predictions=kept.url if found is not None or keeper == store else None,
             model=stored.model.url,

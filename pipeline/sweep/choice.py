@@ -87,7 +87,9 @@ class _Task:
         self.goal = Goal(search.guesses(info.m), search.goal == "macro")
         open_scaling = "transforms" not in config.model_fields_set and info.features.get("kind") == "imported"
         self._scalings = [config.transforms, *(SCALINGS if open_scaling and info.layout == "dense" else ())]
-        most = min(Search.rows(self._n, info.d, info.m), MOST_ROWS, MOST_BYTES // (4 * info.d))
+        # Of sparse rows what they hold, in float32.
+        width = max(1, rows.nbytes // (4 * self._n))
+        most = min(Search.rows(self._n, width, info.m), MOST_ROWS, MOST_BYTES // (4 * width))
         self._sample = max(most, 2 * FOLDS)
 
     @property

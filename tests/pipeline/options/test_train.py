@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from topline.pipeline.options import SweepConfig
 from topline.pipeline.options.train import (
     ClusterConfig,
     TrainConfig,
 )
+from topline.pipeline.training.continued import handed_on
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import LOSSES, make_loss
 from topline.solvers.methods import METHODS
@@ -42,6 +45,18 @@ from topline.solvers.names import LOSS_RULES, METHOD_NAMES
 def test_refusals(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         TrainConfig(**options)
+
+
+def test_k_alone_names_its_hinge_and_gives_no_loss() -> None:
+    """What goes on from a model or a run keeps the loss of that."""
+    made = TrainConfig(k=3)
+    assert (made.loss, made.model_fields_set) == ("topk_hinge", {"k"})
+    assert TrainConfig(k=3, loss="topk_hinge").model_fields_set == {"k", "loss"}
+    several = SweepConfig(k=(3,))
+    assert (several.loss, several.model_fields_set) == (("topk_hinge",), {"k"})
+    record = SimpleNamespace(config={"loss": "topk_entropy", "k": 2, "C": 3.0, "method": "lbfgs"})
+    taken = handed_on(TrainConfig(k=3), record)  # type: ignore[arg-type]
+    assert taken == {"loss": "topk_entropy", "C": 3.0, "method": "lbfgs"}
 
 
 def test_names_and_k_are_those_of_the_solvers() -> None:

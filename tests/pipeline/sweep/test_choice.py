@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from topline.pipeline.cli.entry import main
 from topline.pipeline.errors import ConfigError, InputError
@@ -86,6 +88,14 @@ def test_explicit_options_mean_one_fit_unless_a_search_is_asked_for(
 def test_what_cannot_be_searched_is_refused(store: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="leave out --average-top or --auto"):
         SearchConfig(auto=True).searches(TrainConfig(average_top=0.5))
+    for search, train in (
+        (SearchConfig(goal="top-3"), {"C": 1.0}),
+        (SearchConfig(auto=False, goal="macro"), {}),
+    ):
+        with pytest.raises(
+            ConfigError, match=f"--for {search.goal} says what a search goes by, and nothing is"
+        ):
+            search.searches(TrainConfig(**train))
     with pytest.raises(ConfigError, match="--for top-6 is always right of 6 classes"):
         choose(TrainConfig(store=store), SearchConfig(goal="top-6"))
     few = imported(tmp_path, np.eye(6), np.arange(6) % 2)
@@ -93,3 +103,47 @@ def test_what_cannot_be_searched_is_refused(store: str, tmp_path: Path) -> None:
         choose(TrainConfig(store=few), SearchConfig(auto=True))
     config = TrainConfig(store=few)
     assert choose(config, SearchConfig()) == config, "a whole job makes one fit then"
+
+
+def test_train_refuses_a_search_that_it_would_not_make(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options, said in (
+        (("--for", "top-2"), "add --auto"),
+        (("--auto", "--from", store), "--auto searches anew"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["train", "--store", store, *options])
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_search_without_transforms_tries_none(store: str) -> None:
+    found = choose(TrainConfig(store=store, transforms=()), SearchConfig(auto=True))
+    assert found.transforms == ()
+    assert found.chosen is not None
+    assert all(cell["transforms"] == [] for cell in found.chosen["cells"])
+
+
+def test_sparse_rows_count_by_what_they_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row of 2^22 columns with few entries is no row of 16 MiB, of which 16 would be searched on."""
+
+    class SaidError(Exception):
+        pass
+
+    def end(_: object, __: object) -> None:
+        raise SaidError
+
+    X = sparse.random(200, 1 << 22, density=1e-6, format="csr", random_state=0, dtype=np.float32)
+    sparse.save_npz(tmp_path / "X.npz", X)
+    np.save(tmp_path / "y.npy", np.arange(200) % 3)
+    place = str(tmp_path / "store")
+    import_features(ImportConfig(features=str(tmp_path / "X.npz"), labels=tmp_path / "y.npy", store=place))
+    monkeypatch.setattr(choosing._Task, "find", end)
+    with caplog.at_level("INFO"), pytest.raises(SaidError):
+        choose(TrainConfig(store=place), SearchConfig(auto=True))
+    found = re.search(r"on (\d+) of (\d+) training rows", caplog.text)
+    assert found is not None
+    assert found[1] == found[2] > "100"
