@@ -32,7 +32,7 @@ LINES: Final = {
     "pipeline/registry": 1_385,
     "pipeline/report": 934,
     "pipeline/rows": 1_039,
-    "pipeline/sweep": 2_521,
+    "pipeline/sweep": 2_523,
     "pipeline/telemetry": 851,
     "pipeline/training": 2_337,
     "solvers": 34_810,

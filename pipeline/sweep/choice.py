@@ -64,8 +64,10 @@ def choose(config: TrainConfig, search: SearchConfig, progress: Progress | None 
     task = _Task(config, search, dataset)
     logger.info("%s", task.said_before())
     began = time.monotonic()
-    found = task.find(progress)
-    forget_folds()
+    try:
+        found = task.find(progress)
+    finally:
+        forget_folds()
     chosen = {**asked, **task.record(found), "seconds": time.monotonic() - began}
     return _with(config, chosen)
 

@@ -118,7 +118,7 @@ def fold_data(source: FoldSource, fold: int) -> FoldData:
 
 
 def _fold_data(source: FoldSource, fold: int) -> FoldData:
-    X, y, m = _all_rows(replace(source, kernel=None))
+    X, y, m = _all_rows(replace(source, kernel=None, transforms=()))
     out = stratified_folds(y, source.folds, source.seed) == fold
     rows, rest = X[~out], X[out]
     fitted = Transforms.fit(

@@ -16,8 +16,11 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.ingest import import_features
 from topline.pipeline.options import ImportConfig, SearchConfig, TrainConfig
 from topline.pipeline.sweep import choice as choosing
-from topline.pipeline.sweep import choose
+from topline.pipeline.sweep import choose, folds
+from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds
+from topline.storage.datasets import Dataset
 from topline.storage.models import load_model
+from topline.storage.stores import open_store
 
 
 def imported(folder: Path, X: np.ndarray, y: np.ndarray) -> str:
@@ -123,6 +126,15 @@ def test_a_search_without_transforms_tries_none(store: str) -> None:
     assert found.transforms == ()
     assert found.chosen is not None
     assert all(cell["transforms"] == [] for cell in found.chosen["cells"])
+
+
+def test_rows_are_read_once_for_all_folds_and_scalings(store: str) -> None:
+    forget_folds()
+    for transforms in (("l2",), ("standardize", "bias"), ()):
+        source = FoldSource(store, Dataset.open(open_store(store), "latest").info.id, 3, 0, None, transforms)
+        assert {len(fold_data(source, fold).y) for fold in range(3)} == {320}
+    assert folds._all_rows.cache_info().misses == 1
+    forget_folds()
 
 
 def test_sparse_rows_count_by_what_they_hold(
