@@ -25,7 +25,6 @@ from prefect.client.schemas.filters import (
     TaskRunFilterStateType,
 )
 from prefect.client.schemas.objects import State, StateType
-from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import RunnerDeployment
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
@@ -35,7 +34,6 @@ from prefect.schedules import Cron, Interval, Schedule
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Crashed
 from prefect.types.entrypoint import EntrypointType
-from pydantic import ValidationError
 
 from topline.flows.environment import remembering
 from topline.flows.following import UNREACHABLE, Follower, followed, in_states, of_deployment, runs_of
@@ -48,7 +46,7 @@ from topline.pipeline.jobs import LEASE
 from topline.pipeline.notices import Kind, Notice, NoticeLog, addresses, told
 from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress, begin
-from topline.pipeline.telemetry import ANCHOR, interval_of, next_time, pulse
+from topline.pipeline.telemetry import ANCHOR, CronLine, interval_of, next_time, pulse, zone_of
 from topline.storage.fingerprint import digest_bytes
 from topline.storage.stores import DEFAULT_TERMS, Lease, LeaseHeldError, Store, held_lease, open_store
 
@@ -331,14 +329,14 @@ def schedule_of(every: str, timezone: str = "UTC") -> Schedule:
             raise ConfigError(f"--every {every} is too often: give {LEAST_SECONDS}s or more")
         return Interval(interval, anchor_date=ANCHOR)
     try:
-        # `Cron` itself takes any text.
-        CronSchedule(cron=text, timezone=timezone)
-        return Cron(text, timezone=timezone)
-    except (ValidationError, ValueError) as error:
+        zone_of(timezone)
+        line = CronLine.of(text)
+    except ConfigError as error:
         raise ConfigError(
-            f'--every {every!r} with --timezone {timezone} is not a schedule: write cron such as "0 2 * * *",'
-            " or an interval such as 60s, 15m or 6h"
+            f"--every {every!r} with --timezone {timezone!r} is not a schedule: {error}; write cron such as"
+            ' "0 2 * * *", or an interval such as 60s, 15m or 6h'
         ) from error
+    return Cron(line.plain, timezone=timezone, day_or=line.day_or)
 
 
 def kept_for(every: str, timezone: str, runs: int) -> timedelta:

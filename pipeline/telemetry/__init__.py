@@ -22,10 +22,12 @@ from topline.pipeline.telemetry.schedules import (
     ANCHOR,
     BEAT_SECONDS,
     HEARTBEAT_TIMEOUT,
+    CronLine,
     Served,
     heartbeat_age,
     interval_of,
     next_time,
     pulse,
     served,
+    zone_of,
 )

@@ -59,43 +59,59 @@ def test_anything_else_is_cron_or_refused() -> None:
     for every, timezone in (
         ("nightly", "UTC"),
         ("0 2 * *", "UTC"),
-        ("0 2 * * *", "Mars/Base"),
+        ("0 0 2 * * *", "UTC"),
+        ("0 2 31 2 *", "UTC"),
+        ("0 2 L * *", "UTC"),
+        ("0 2 * * fri#2", "UTC"),
         ("61 * * * *", "UTC"),
+        ("0 2 * * *", "Mars/Base"),
+        ("0 2 * * *", ""),
     ):
-        with pytest.raises(ConfigError, match="is not a schedule: write cron such as"):
+        with pytest.raises(ConfigError, match=r"is not a schedule: .*; write cron such as"):
             schedule_of(every, timezone)
     with pytest.raises(ConfigError, match="is too often: give 10s or more"):
         schedule_of("1s")
 
 
+#: Zones, each with days before their clocks change.
+CLOCKS = {
+    "UTC": ["2026-01-01"],
+    "Asia/Kolkata": ["2026-01-01"],
+    "Europe/Berlin": ["2026-03-28", "2026-10-24"],
+    "Europe/London": ["2026-03-28", "2026-10-24"],
+    "America/Havana": ["2026-03-07", "2026-10-31"],
+    "Australia/Lord_Howe": ["2026-04-04", "2026-10-03"],
+}
+
+
+@pytest.mark.parametrize("timezone", CLOCKS)
 @pytest.mark.parametrize(
-    ("every", "timezone"),
+    "every",
     [
-        ("0 2 * * *", "UTC"),
-        ("0 4 * * *", "Europe/Berlin"),
-        ("*/7 3,5 * * mon-fri", "America/New_York"),
-        ("30 1 31 * *", "Asia/Kolkata"),
-        ("6h", "UTC"),
-        ("45s", "UTC"),
+        "30 2 * * *", "*/20 * * * *", "0 1-3 * * *", "15 0 * * *", "45 1 * * *", "30 1 31 * *",
+        "*/7 3,5 * * mon-fri", "0 2 */2 * 1", "0 2 1 * mon", "0 2 1-31 * 1", "0 2 * * 7", "0 0 13 * 5",
+        "@daily", "6h", "45s",
     ],
-)
+)  # fmt: skip
 def test_the_page_tells_the_times_that_prefect_keeps(every: str, timezone: str) -> None:
-    """From a night before clocks change in Berlin, by Prefect's own arithmetic."""
+    """Where clocks skip hours and repeat them, by Prefect's own arithmetic."""
     # Imported here, as what a server consists of takes seconds, which every process of a run would wait for.
     from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule
 
-    now = datetime(2026, 3, 28, 1, 2, 3, tzinfo=UTC)
     schedule = schedule_of(every, timezone)
     kept = (
-        CronSchedule(cron=schedule.cron, timezone=timezone)
+        CronSchedule(cron=schedule.cron, timezone=timezone, day_or=schedule.day_or)
         if schedule.cron
         else IntervalSchedule(interval=schedule.interval, anchor_date=schedule.anchor_date, timezone=timezone)
     )
-    expected = asyncio.run(kept.get_dates(4, start=now))
-    found = [now]
-    for _ in expected:
-        found.append(next_time(every, timezone, found[-1]) or now)
-    assert found[1:] == expected
+    for day in CLOCKS[timezone]:
+        now = datetime.fromisoformat(day).replace(hour=12, second=3, tzinfo=UTC)
+        # In UTC, as times that a zone has twice equal none of another class.
+        expected = [date.astimezone(UTC) for date in asyncio.run(kept.get_dates(20, start=now))]
+        found = [now]
+        for _ in expected:
+            found.append((next_time(every, timezone, found[-1]) or now).astimezone(UTC))
+        assert found[1:] == expected
 
 
 def test_who_serves_a_store_leaves_word_of_the_schedule(
