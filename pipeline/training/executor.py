@@ -34,9 +34,7 @@ from topline.pipeline.training.run import Run
 from topline.solvers.executors import Executor, ThreadExecutor
 from topline.solvers.kernels import is_precomputed
 from topline.solvers.methods import MethodMemory, method_memory
-from topline.solvers.methods.kernel_ascent import PICKED_ROWS, picked_bytes
-from topline.solvers.methods.kernel_atoms import atom_bytes
-from topline.solvers.run import ATOM_METHODS
+from topline.solvers.methods.kernel import PICKED_ROWS, atom_bytes, picked_bytes
 from topline.storage.cache import StoredKernel
 
 #: Bytes that columns of a kernel matrix may take in all workers together.
@@ -164,7 +162,7 @@ def _scores(plan: TrainingPlan) -> int:
     """Return the bytes that blocks of a kernel need for scores, in float64 towards the end, and for atoms."""
     if not plan.on_blocks:
         return 0
-    atoms = atom_bytes(plan.problem) if plan.choice.method in ATOM_METHODS else 0
+    atoms = atom_bytes(plan.problem) if plan.method.dual_free else 0
     return 8 * len(plan.rows) * plan.m + atoms
 
 

@@ -25,7 +25,7 @@ from topline.pipeline.training.saved_state import RunPlace
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.executors import Executor
-from topline.solvers.methods.active_set import atoms_of
+from topline.solvers.methods.frank_wolfe import atoms_of
 from topline.solvers.operations import PutInside
 from topline.storage.cache import StoredKernel
 from topline.storage.datasets import Dataset

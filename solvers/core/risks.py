@@ -11,7 +11,7 @@ that at any W
 
 belong to one dual feasible pair (p, A), alpha_i in p_i times the domain, and convex combinations of such
 pairs are feasible: their b is a lower bound of the concave -sum p_i Phi*(-alpha_i / p_i), of which the dual
-is made (`topline.solvers.methods.active_set` mixes them best).  Smoothing is that of each Phi_i, in the risk.
+is made (`methods.frank_wolfe` mixes them best).  Smoothing is that of each Phi_i, in the risk.
 Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with average top-k loss", NIPS 2017, eq. 1 and lemma 1.
 Its objective (3) at C is k/n times P with this risk at lam = n/(k C), which is C k/n^2 where lam = 1/(n C).
 """

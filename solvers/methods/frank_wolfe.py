@@ -1,29 +1,93 @@
-"""Frank-Wolfe on the dual: what a round asks of the blocks, and what it makes of their answer."""
+"""Frank-Wolfe on the dual: a set of atoms times a rule of steps.
+
+| class | atoms | a step |
+|---|---|---|
+| `FrankWolfe` | none | towards the vertex: exact, or by a schedule |
+| `AtomFrankWolfe` | whole matrices U_t, for all examples together | new weights of the atoms, by their rule |
+| `ColumnFrankWolfe` | vertices of each example | away or pairwise in the set of each, of one length |
+
+What a round asks of the blocks is a method to override: `topline.solvers.methods.kernel` does so for rows
+whose products only a kernel knows.
+
+Sources: Tajima et al., algorithm 1; S. Lacoste-Julien, M. Jaggi, "On the global linear convergence of
+Frank-Wolfe optimization variants", NIPS 2015, algorithms 1 and 2; C. Lemarechal, A. Nemirovskii, Y. Nesterov,
+"New variants of bundle methods", 1995, for the model of `FullyCorrective`; W. Ben-Ameur, J. Neto,
+"Acceleration of cutting-plane and column generation algorithms", 2007, for `AtomFrankWolfe.share`.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from topline.solvers.core.codec import stored
 from topline.solvers.core.dual_points import PendingStep, Summed, best_multiple
 from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import Point, SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.methods.base import Advance, Measurement, Method, measured_at, product_of, rises, stepped
-from topline.solvers.methods.certificate import FinalValues, of_best_share, with_best_primal
-from topline.solvers.methods.step_rules import Direction, StepRule
-from topline.solvers.operations import FindVertices, OperationRunner, Runner, VertexSums
+from topline.solvers.methods.atoms import AtomRule, Atoms, Parts, most_atoms
+from topline.solvers.methods.base import (
+    Advance,
+    Measurement,
+    Method,
+    change_of,
+    measured_at,
+    product_of,
+    rises,
+    stepped,
+)
+from topline.solvers.methods.certificate import DualSide, FinalValues, of_best_share, with_best_primal
+from topline.solvers.methods.simplex_qp import rise_between
+from topline.solvers.methods.step_rules import Direction, ExactStep, StepRule
+from topline.solvers.operations import (
+    DirectionSums,
+    FindDirections,
+    FindVertices,
+    OperationRunner,
+    Runner,
+    VertexSums,
+)
+from topline.solvers.typing import Float64Array
+
+#: Share of the gap by which float32 losses may disagree with the slope, which is the same number.
+_DISAGREEMENT = 0.1
+#: Where the relative gap, or the rise of the dual as a share of the gap, is below these, float32 scores are
+#: too coarse to say which vertices of single rows are best.
+_FINE, _STALLED = 1e-4, 1e-5
+#: Directions of rows are made a little shorter than what was best in the round before: the step is then
+#: mostly 1, at which vertices leave their sets; and like gradients, they zigzag less.
+_SHORTER = 0.6
+
+
+class Way(NamedTuple):
+    """The way from A to the vertices, the examples that take part, and what a step needs besides."""
+
+    direction: Direction
+    active: int
+    found: Any = None
+
+
+class Landing(NamedTuple):
+    """Where a step ends: the point, what is remembered there, and the passes that it took."""
+
+    point: Point
+    memory: object
+    passes: int = 0
 
 
 @dataclass(frozen=True)
 class FrankWolfe(Method):
-    """Frank-Wolfe with a step rule (Tajima et al., algorithm 1).
+    """Frank-Wolfe with a step rule and no atoms.
 
     Without smoothing it needs no A: W, b and the two sums of U say everything.  With smoothing four sums do.
     """
 
-    rule: StepRule
+    rule: StepRule = field(default_factory=ExactStep)
 
     def needs_float64(self, problem: Problem) -> bool:
         """Return whether vertices are dense: float32 would take them, W and b out of their domain."""
@@ -33,43 +97,73 @@ class FrankWolfe(Method):
         """Measure W, and find the vertex on the way."""
         point = state.point
         stats = run(FindVertices(point.round, point.W, point.pending_step, exact=point.exact))
-        # The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
-        mean_sq_dual = stats.alpha_sq / problem.n
-        primal = problem.primal_bound(point.W, mean_sq_dual, stats.loss / problem.n)
-        dual = problem.dual(point.W, point.conjugate_mean, mean_sq_dual)
-        objective = Objective(primal, dual, "lifted" if problem.smoothing > 0 else "true")
+        measured = _measured_by_duals(problem, state, stats, lifted=True)
         if self.rule.exact:
-            return measured_at(problem, state, stats, objective, mean_sq_dual=mean_sq_dual)
+            return measured
         # Steps that no value decides may take D far down: the best of all multiples of A is kept.
-        linear = point.conjugate_mean - 0.5 * problem.smoothing * mean_sq_dual
+        linear = point.conjugate_mean - 0.5 * problem.smoothing * measured.before.point.mean_sq_dual
         share, multiple = best_multiple(problem, point.W, linear)
-        return measured_at(
-            problem, state, stats, replace(objective, dual=max(dual, multiple)),
-            dual_point=Summed(share * point.W, share * linear), mean_sq_dual=mean_sq_dual,
-        )  # fmt: skip
+        objective = replace(measured.objective, dual=max(measured.dual, multiple))
+        return replace(measured, objective=objective, dual_point=Summed(share * point.W, share * linear))
 
-    def advance(self, problem: Problem, _run: Runner, measured: Measurement) -> Advance:
+    def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Step towards the vertex."""
         before = measured.before
-        direction = self._direction(problem, before.point, measured.stats)
-        step = self.rule.step(before.round, direction)
-        stuck = self.rule.exact and not rises(direction)
-        return Advance(
-            step=step,
-            point=self._stepped(problem, before, direction, step),
-            memory=None,
-            active=measured.stats.active,
-            passes=0,
-            spent=stuck or (not before.point.exact and measured.below_float32()),
-        )
+        way = self.way(problem, run, measured)
+        step = self.rule.step(before.round, way.direction)
+        landing = self.landing(problem, run, measured, way, step)
+        spent = self.spent(measured, way.direction, step)
+        return Advance(step, landing.point, landing.memory, way.active, landing.passes, spent=spent)
 
-    def final(
+    def way(self, problem: Problem, run: Runner, measured: Measurement) -> Way:  # noqa: ARG002 - of kernels
+        """Return the way to the vertices."""
+        point, stats = measured.before.point, measured.stats
+        alpha_u = stats.alpha_u / problem.n
+        direction = Direction.of(
+            problem,
+            point.W,
+            weights=problem.scale * product_of(stats) - point.W,
+            linear=stats.conjugate_u / problem.n - point.conjugate_mean,
+            cross=alpha_u - point.mean_sq_dual,
+            square=stats.u_sq / problem.n - 2.0 * alpha_u + point.mean_sq_dual,
+        )
+        # Its sums are themselves differences.
+        terms = direction.terms + abs(point.conjugate_mean) + problem.smoothing * point.mean_sq_dual
+        return Way(replace(direction, terms=terms), stats.active)
+
+    def landing(
         self,
         problem: Problem,
-        executor: OperationRunner,
-        state: SolverState,
-        *,
-        duals_kept: bool,
+        run: Runner,  # noqa: ARG002 - blocks take the step when they are asked next
+        measured: Measurement,
+        way: Way,
+        step: float,
+    ) -> Landing:
+        """Go `step` along the way, then back into the ball where the rule asks for it."""
+        before = measured.before
+        after = stepped(before.point, way.direction, step)
+        if not self.rule.projects:
+            return Landing(after, None)
+        shrink = _shrink_to_ball(problem, after, before.loss_at_zero)
+        return Landing(
+            replace(
+                after,
+                W=shrink * after.W,
+                conjugate_mean=shrink * after.conjugate_mean,
+                mean_sq_dual=shrink * shrink * after.mean_sq_dual,
+                pending_step=PendingStep(round=before.round, step=step, shrink=shrink),
+            ),
+            None,
+        )
+
+    def spent(self, measured: Measurement, direction: Direction, _step: float) -> bool:
+        """Return whether products of this precision have nothing more to give."""
+        if self.rule.exact and not rises(direction):
+            return True
+        return not measured.before.point.exact and measured.below_float32()
+
+    def final(
+        self, problem: Problem, executor: OperationRunner, state: SolverState, *, duals_kept: bool
     ) -> FinalValues:
         """Return the final values; where D may have fallen, of the best of the multiples of A."""
         if self.rule.exact or not duals_kept:
@@ -77,34 +171,19 @@ class FrankWolfe(Method):
         dual = of_best_share(problem, executor, state)
         return with_best_primal(problem, executor, state, dual, duals_kept=True)
 
-    def _direction(self, problem: Problem, point: Point, stats: VertexSums) -> Direction:
-        alpha_u = stats.alpha_u / problem.n
-        weights = problem.scale * product_of(stats) - point.W
-        direction = Direction.of(
-            problem,
-            point.W,
-            weights=weights,
-            linear=stats.conjugate_u / problem.n - point.conjugate_mean,
-            cross=alpha_u - point.mean_sq_dual,
-            square=stats.u_sq / problem.n - 2.0 * alpha_u + point.mean_sq_dual,
-        )
-        # Its sums are themselves differences.
-        return replace(
-            direction,
-            terms=direction.terms + abs(point.conjugate_mean) + problem.smoothing * point.mean_sq_dual,
-        )
 
-    def _stepped(self, problem: Problem, before: SolverState, direction: Direction, step: float) -> Point:
-        """Go `step` along the direction, then back into the ball where the rule asks for it."""
-        after = stepped(before.point, direction, step)
-        shrink = _shrink_to_ball(problem, after, before.loss_at_zero) if self.rule.projects else 1.0
-        return replace(
-            after,
-            W=shrink * after.W,
-            conjugate_mean=shrink * after.conjugate_mean,
-            mean_sq_dual=shrink * shrink * after.mean_sq_dual,
-            pending_step=PendingStep(round=before.round, step=step, shrink=shrink),
-        )
+def _measured_by_duals(
+    problem: Problem, state: SolverState, stats: VertexSums | DirectionSums, *, lifted: bool
+) -> Measurement:
+    """Return the measurement of a W(A) whose loss is that at scores lifted by gamma A, or the true one.
+
+    The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
+    """
+    point, mean_sq_dual = state.point, stats.alpha_sq / problem.n
+    primal = problem.primal_bound(point.W, mean_sq_dual if lifted else 0.0, stats.loss / problem.n)
+    dual = problem.dual(point.W, point.conjugate_mean, mean_sq_dual)
+    objective = Objective(primal, dual, "lifted" if lifted and problem.smoothing > 0 else "true")
+    return measured_at(problem, state, stats, objective, mean_sq_dual=mean_sq_dual)
 
 
 def _shrink_to_ball(problem: Problem, point: Point, loss_at_zero: float | None) -> float:
@@ -117,3 +196,242 @@ def _shrink_to_ball(problem: Problem, point: Point, loss_at_zero: float | None) 
     norm_sq = squared_norm(point.W) + problem.smoothing / problem.lam * point.mean_sq_dual
     radius_sq = loss_at_zero / problem.lam
     return math.sqrt(radius_sq / norm_sq) if norm_sq > radius_sq else 1.0
+
+
+@stored
+@dataclass(frozen=True)
+class ColumnMemory:
+    """The share of its own best step that an example takes in the next round."""
+
+    length: float = 1.0
+
+    def after(self, direction: Direction) -> ColumnMemory:
+        """Return the memory after a round whose best step was slope / curvature."""
+        if not (direction.slope > 0 and direction.curvature > 0):
+            return self
+        return ColumnMemory(
+            self.length * min(max(_SHORTER * direction.slope / direction.curvature, 0.1), 2.0)
+        )
+
+
+@dataclass(frozen=True)
+class ColumnFrankWolfe(FrankWolfe):
+    """Frank-Wolfe whose examples move inside their own active sets of vertices.
+
+    The other reading of away and pairwise steps on a product of polytopes: not one active set of whole
+    matrices, but one for every example.  This needs A, and with it the shifted scores where the loss is
+    smoothed.  With `pairwise` an example moves up to the share w_v of its worst vertex v to the new vertex u,
+    w_v (u - v); else it goes towards u, or away from v by up to (alpha - v) w_v / (1 - w_v), whichever is
+    steeper.  Each goes as far as is best for it alone, times a length that all share and that follows from
+    the steps so far; then one exact step g in [0, 1] is taken along the sum.  A set holds 16 vertices at
+    most, beyond which the one of smallest share becomes part of a dense point; after a checkpoint is loaded
+    the sets are new ones that make the loaded rows.  A is in float64.
+    """
+
+    pairwise: bool = field(kw_only=True)
+
+    def needs_float64(self, _problem: Problem) -> bool:
+        """Return False: only A is in float64 from the start."""
+        return False
+
+    def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
+        """Measure W, and find the directions on the way; with smoothing too the gap is the true one."""
+        point, length = state.point, state.recalled(ColumnMemory).length
+        stats = run(
+            FindDirections(point.round, point.W, point.pending_step, self.pairwise, length, point.exact)
+        )
+        return _measured_by_duals(problem, state, stats, lifted=False)
+
+    def way(self, problem: Problem, _run: Runner, measured: Measurement) -> Way:
+        """Return the sum of the directions of the examples."""
+        stats = measured.stats
+        return Way(change_of(problem, measured.before.W, stats), stats.active)
+
+    def landing(self, problem: Problem, run: Runner, measured: Measurement, way: Way, step: float) -> Landing:
+        """Step along the sum of the directions, and choose the length of the next."""
+        memory = measured.before.recalled(ColumnMemory).after(way.direction)
+        return super().landing(problem, run, measured, way, step)._replace(memory=memory)
+
+    def spent(self, measured: Measurement, direction: Direction, step: float) -> bool:
+        """Return whether scores of this precision are too coarse to say which vertices are best."""
+        if measured.before.point.exact:
+            return not rises(direction)
+        rise, gap = direction.rise(step), measured.primal - measured.dual
+        return measured.below_float32(_FINE) or rise < _STALLED * min(gap, measured.dual + rise)
+
+
+def unfit_for_columns(problem: Problem) -> str | None:
+    """Return why a loss has no active sets of ranked lists; None where it has."""
+    if problem.form.sparse_vertices:
+        return None
+    return (
+        f"keeps the vertices of an example as ranked lists of classes, which {problem.loss.name} does not "
+        "have; use fw_away or fw_pairwise"
+    )
+
+
+@stored
+@dataclass(frozen=True, eq=False)
+class AtomMemory:
+    """Atoms, None before the first round; whether the next vertex is sought on the way to their mixture."""
+
+    atoms: Atoms | None = None
+    between: bool = False
+
+
+class Joined(NamedTuple):
+    """Atoms, the same with the new vertex among them at the place `newest`, and the examples with a loss."""
+
+    atoms: Atoms
+    more: Atoms
+    newest: int
+    active: int
+    found: Any = None
+
+
+class Mixture(NamedTuple):
+    """New weights of atoms: what is kept of those with the vertex, the slope towards it, and the step.
+
+    `raised` says whether D rises; else the atoms are those without the vertex.
+    """
+
+    atoms: Atoms
+    kept: Sequence[Parts]
+    slope: float
+    step: float
+    raised: bool
+
+
+@dataclass(frozen=True)
+class AtomFrankWolfe(Method):
+    """Frank-Wolfe with a memory of its atoms; W and b of the state are those of their mixture.
+
+    A round asks the blocks for the vertex U at W, that of the smoothed loss itself, so that no shifted scores
+    and no A are needed.  All that follows is arithmetic on the atoms' Gram matrix, for any number of
+    examples. Wherever the loss is smoothed or its conjugate is not linear, D is a lower bound of the dual at
+    the mixture of atoms: P - D is a true gap all the same.
+
+    It keeps up to `atoms.most_atoms` of them, T d m numbers in all; beyond that the two lightest become one.
+    Dense vertices (of smoothed losses, the entropies and one-vs-all) come from float64 products, for atoms
+    that float32 has rounded would bound nothing; ranked ones are exact in any case, and float64 begins where
+    float32 losses are too coarse for the gap.  For another risk than the mean products are float64 from the
+    start and every atom keeps the W at which it was found, from which it can be made again and the
+    certificate with it.
+
+    Fully corrective weights are those of a bundle method.  Atoms are cutting planes of P: at any W, P(W) >=
+    lam/2 |W|^2 + b_t - lam <W, W_t>.  The point of their best mixture minimises this model, and its dual
+    value bounds P from below; but vertices that are sought there lie far apart while the model is poor, as it
+    is for another risk than the mean.  They are then sought on the way from the best W so far to that point,
+    which takes down P at once where the model is right about the way, and else cuts the point off; a vertex
+    that does neither sends the next search to the point itself.  A third of the way takes half of the rounds
+    of the whole way where a tenth or more of the losses count, nine tenths where one in a hundred does.
+    """
+
+    rule: AtomRule
+    #: Share of the way from the best W to that of the mixture at which the next vertex is sought.
+    share: float = 1.0
+
+    def needs_float64(self, problem: Problem) -> bool:
+        """Return whether vertices are dense, or atoms must be made again."""
+        return not (problem.form.sparse_vertices and problem.smoothing == 0 and problem.mean_risk)
+
+    def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
+        """Measure P where the vertex is sought and find it on the way; D is that of the mixture."""
+        point, W = state.point, self._sought_at(state)
+        stats = run(FindVertices(round=point.round, W=W, envelope=True, exact=point.exact))
+        primal = problem.primal(W, stats.loss / problem.n)
+        dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
+        measured = measured_at(problem, state, stats, Objective(primal, dual))
+        return measured if W is point.W else replace(measured, W=W)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
+        """Take the vertex among the atoms and give them new weights."""
+        joined = self.joined(problem, run, measured)
+        atoms, more = joined.atoms, joined.more
+        kept: Sequence[Parts] = [((place, 1.0),) for place in range(len(atoms))]
+        slope, rising = more.slope_to(joined.newest)
+        step, raised = 0.0 if math.isfinite(slope) else math.nan, False
+        if rising:
+            weights, step = self.rule.reweigh(more, joined.newest)
+            raised = rise_between(more.gram, more.conjugate_means, more.weights, weights) > 0
+            if raised:
+                kept = more.to_keep(weights, self.rule.idle, self.most(problem))
+                atoms = more.mixed(weights, kept)
+        mixture = Mixture(atoms, kept, slope, step, raised)
+        landing = self.landing(problem, run, measured, joined, mixture)
+        spent = self.spent(measured, mixture)
+        return Advance(step, landing.point, landing.memory, joined.active, landing.passes, spent=spent)
+
+    def most(self, problem: Problem) -> int:
+        """Return how many atoms there may be."""
+        return most_atoms(problem.d, problem.m)
+
+    def joined(self, problem: Problem, run: Runner, measured: Measurement) -> Joined:  # noqa: ARG002
+        """Return the atoms with the vertex that the measurement found."""
+        state, stats = measured.before, measured.stats
+        atoms = atoms_of(problem, state)
+        W, b = problem.scale * product_of(stats), stats.conjugate_u / problem.n
+        found_at = state.W if measured.W is None else measured.W
+        more, newest = atoms.with_atom(problem.lam, W, b, found_at)
+        return Joined(atoms, more, newest, stats.active)
+
+    def landing(
+        self,
+        problem: Problem,
+        run: Runner,  # noqa: ARG002 - nothing is kept in blocks
+        measured: Measurement,
+        joined: Joined,  # noqa: ARG002
+        mixture: Mixture,
+    ) -> Landing:
+        """Go to the new mixture; nowhere where no weights raise D, and to NaN after an overflow."""
+        before = measured.before.point
+        # A point of another method may say b and |A|^2 apart; those of atoms are one.
+        W, linear = before.W, _linear(problem, before)
+        if mixture.raised:
+            W, linear = mixture.atoms.point()
+        elif math.isnan(mixture.step):
+            W = math.nan * W
+        point = replace(before, round=before.round + 1, W=W, conjugate_mean=linear, mean_sq_dual=0.0)
+        return Landing(point, AtomMemory(mixture.atoms, between=mixture.raised))
+
+    def spent(self, measured: Measurement, mixture: Mixture) -> bool:
+        """Return whether products of this precision have nothing more to give."""
+        before, gap = measured.before.point, measured.primal - measured.dual
+        coarse = abs(mixture.slope - gap) > _DISAGREEMENT * abs(mixture.slope)
+        # A vertex at the mixture itself that does not rise says that the mixture is the optimum.
+        ended = not mixture.raised and (measured.W is None or np.array_equal(measured.W, before.W))
+        return ended or (coarse and not before.exact)
+
+    def final(
+        self,
+        problem: Problem,
+        executor: OperationRunner,
+        state: SolverState,
+        *,
+        duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free
+    ) -> FinalValues:
+        """Return the best W and the mixture of the atoms in float64."""
+        dual = DualSide(state.point.W, _linear(problem, state.point))
+        return with_best_primal(problem, executor, state, dual, duals_kept=False)
+
+    def _sought_at(self, state: SolverState) -> Float64Array:
+        """Return the W (d, m) at which the next vertex is sought."""
+        best, mixture = state.best.W, state.point.W
+        if self.share == 1.0 or best is None or not state.recalled(AtomMemory).between:
+            return mixture
+        return np.asarray(best + self.share * (mixture - best))
+
+
+def atoms_of(problem: Problem, state: SolverState) -> Atoms:
+    """Return the atoms that a state remembers; a point of another method is one atom itself."""
+    atoms, W = state.recalled(AtomMemory).atoms, state.W
+    if atoms is not None:
+        return atoms
+    found_at = None if problem.mean_risk else np.full_like(W[None], np.nan)
+    return Atoms.of(_linear(problem, state.point), problem.lam * squared_norm(W), W, found_at)
+
+
+def _linear(problem: Problem, point: Point) -> float:
+    """Return the linear term of D at a point, with what smoothing takes off."""
+    return point.conjugate_mean - 0.5 * problem.smoothing * point.mean_sq_dual

@@ -13,14 +13,18 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.losses import LossForm
-from topline.solvers.methods.active_set import AtomFrankWolfe, AwaySteps, FullyCorrective, PairwiseSteps
+from topline.solvers.methods.atoms import AwaySteps, FullyCorrective, PairwiseSteps
 from topline.solvers.methods.auto import AscentThenNewton, Choice, choose
 from topline.solvers.methods.base import Method
 from topline.solvers.methods.dual_ascent import DualAscent, Sdca
-from topline.solvers.methods.frank_wolfe import FrankWolfe
+from topline.solvers.methods.frank_wolfe import (
+    AtomFrankWolfe,
+    ColumnFrankWolfe,
+    FrankWolfe,
+    unfit_for_columns,
+)
 from topline.solvers.methods.newton import Newton, ProximalNewton
 from topline.solvers.methods.newton_steps import ARRAYS, formed_numbers
-from topline.solvers.methods.per_example import ColumnFrankWolfe, unfit_for_columns
 from topline.solvers.methods.quasi_newton import Lbfgs, arrays_of_lbfgs, numbers_in_classes, unfit_for_lbfgs
 from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoopStep
 from topline.solvers.typing import Float64Array

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from topline.solvers.blocks import active_sets, jit
+from topline.solvers.blocks import jit
 from topline.solvers.blocks.ascent.dual_changes import change_sums
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.column_atoms import ColumnSets
 from topline.solvers.blocks.tile_work import FLOAT64
-from topline.solvers.blocks.vertices import vertices_of
+from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.answers import VectorSums
 from topline.solvers.core.clock import Clock
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.rows import is_sparse, squared_norms
+from topline.solvers.core.rows import squared_norms
 from topline.solvers.core.tiles import Scratch, Tile
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
@@ -85,11 +85,7 @@ class FindDirections(Operation[DirectionSums]):
                 jit.lift_scores(scores, A[tile.rows], tile.y, problem.smoothing, problem.smoothing_own)
             self._choose(block, kept, tile, scores, (A[tile.rows], change[tile.rows]), sums)
             clock.row_work()
-            rows = change[tile.rows], tile.weights, product
-            if is_sparse(tile.X):
-                active_sets.add_rows_csr(tile.X.data, tile.X.indices, tile.X.indptr, *rows)
-            else:
-                active_sets.add_rows(tile.X, *rows)
+            accumulate_rows(tile.X, change[tile.rows], tile.weights, product)
             clock.product()
         kept.found = self.round
         linear, cross, square, alpha_sq, changed = change_sums(
@@ -122,13 +118,10 @@ class FindDirections(Operation[DirectionSums]):
         """Choose the directions of a tile's rows at their shifted scores; `duals` are A and room for them."""
         if np.isnan(kept.norms[tile.start]):
             kept.norms[tile.rows] = squared_norms(tile.X)
-        problem, scale = block.problem, block.problem.scale / self.length
+        scale = block.problem.scale / self.length
         # The curvature of the dual along the scores of each row alone.
         bends = np.asarray(scale * tile.weights * kept.norms[tile.rows])
-        gammas = problem.smoothing / self.length, problem.smoothing_own / self.length
-        kept.sets.choose(
-            tile.rows, scores, scores.astype(np.float64), bends, gammas, *duals, sums, pairwise=self.pairwise
-        )
+        kept.sets.choose(tile.rows, scores, bends, duals, sums, length=self.length, pairwise=self.pairwise)
 
     def through(self, run: Runner, view: MapView) -> DirectionSums:
         """Return the sums at weights V of a feature map, whose curvature is larger by its norm."""

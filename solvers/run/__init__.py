@@ -11,7 +11,7 @@ from topline.solvers.blas_threads import available_cores
 from topline.solvers.run.api import solve
 from topline.solvers.run.compiling import compile_jit_functions
 from topline.solvers.run.compression import CompressedKernel, compress
-from topline.solvers.run.kernel_blocks import ATOM_METHODS, solve_on_blocks
+from topline.solvers.run.kernel_blocks import solve_on_blocks
 from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.run.mapped import MappedResult, solve_with_features
 from topline.solvers.run.path import regularisation_path
@@ -21,7 +21,6 @@ from topline.solvers.run.task import RunOptions, Task, run_task
 from topline.solvers.run.warm_start import Start
 
 __all__ = [
-    "ATOM_METHODS",
     "Callback",
     "CompressedKernel",
     "MappedResult",

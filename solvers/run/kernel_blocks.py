@@ -14,23 +14,15 @@ from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.executors import Executor, ThreadExecutor
-from topline.solvers.kernels import Kernel, KernelExpansion, KernelResult, as_kernel, in_memory
-from topline.solvers.methods.active_set import AtomRule, AwaySteps, FullyCorrective, PairwiseSteps
-from topline.solvers.methods.kernel_ascent import KernelAscent
-from topline.solvers.methods.kernel_atoms import KernelAtomFrankWolfe
-from topline.solvers.methods.kernel_frank_wolfe import KernelFrankWolfe
-from topline.solvers.methods.kernel_scores import KernelMethod, mark_of, values_of_rows
+from topline.solvers.kernels import KernelExpansion, KernelResult, as_kernel, in_memory
+from topline.solvers.methods import method_named
+from topline.solvers.methods.kernel import KernelMethod, kernel_method, values_of_rows
 from topline.solvers.operations import PutInside
 from topline.solvers.operations.kernel import PickRows
 from topline.solvers.run.loop import Run, iterate
-from topline.solvers.run.task import RunOptions, Task, result_of
+from topline.solvers.run.task import Task, result_of
 from topline.solvers.run.warm_start import checked_duals
 from topline.solvers.typing import FloatArray
-
-#: How those weigh their atoms that keep some.
-ATOM_METHODS: dict[str, AtomRule] = {
-    "fw_away": AwaySteps(), "fw_pairwise": PairwiseSteps(), "fw_fully_corrective": FullyCorrective()
-}  # fmt: skip
 
 
 def solve_on_blocks(task: Task) -> SolveResult:
@@ -54,7 +46,10 @@ def solve_on_blocks(task: Task) -> SolveResult:
         executor.bind(bare, examples.rows, examples.labels, keep_duals=True, weights=examples.weights)
         if start.duals is not None:
             executor.load_duals(map(checked_duals, start.duals))
-        method = _method(kernel, task.choice.method, executor.blocks, options)
+        method = kernel_method(
+            kernel, method_named(task.choice.method).make(executor.blocks, options.seed),
+            blocks=executor.blocks, seed=options.seed, tile=options.picked,
+        )  # fmt: skip
         if start.state is not None:
             state = start.state.with_point(pending_step=None)
         elif start.duals is not None:
@@ -75,9 +70,7 @@ def _of_best_multiple(problem: Problem, executor: Executor, method: KernelMethod
     """
     executor.run(PutInside(anyway=True))
     state = method.with_scores(problem, executor.run, SolverState.start(problem))
-    primal, dual, conjugate_mean, _ = values_of_rows(
-        problem, executor.run(PickRows(kernel=method.kernel, mark=mark_of(state), exact=False))
-    )
+    primal, dual, conjugate_mean, _ = values_of_rows(problem, executor.run(PickRows(**method.asked(state))))
     # D(A) = b - square / 2.
     square = 2.0 * (conjugate_mean - dual)
     if not math.isfinite(primal) or conjugate_mean >= square:
@@ -87,14 +80,6 @@ def _of_best_multiple(problem: Problem, executor: Executor, method: KernelMethod
         (start, stop, rows.dtype.type(share) * rows) for start, stop, rows in executor.duals()
     )
     return method.with_scores(problem, executor.run, state)
-
-
-def _method(kernel: Kernel, name: str, blocks: int, options: RunOptions) -> KernelMethod:
-    if name == "fw":
-        return KernelFrankWolfe(kernel)
-    if name in ATOM_METHODS:
-        return KernelAtomFrankWolfe(kernel, rule=ATOM_METHODS[name])
-    return KernelAscent(kernel, blocks, options.seed, options.picked)
 
 
 def solve_in_process(task: Task) -> KernelResult:

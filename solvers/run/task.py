@@ -37,7 +37,7 @@ from topline.solvers.methods import (
     begun_by,
     change_of_method,
 )
-from topline.solvers.methods.kernel_ascent import PICKED_ROWS
+from topline.solvers.methods.kernel import PICKED_ROWS
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.operations import OperationRunner, PutInside
 from topline.solvers.run.loop import Callback, Run, iterate

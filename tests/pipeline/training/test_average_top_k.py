@@ -137,7 +137,7 @@ def test_steps_without_a_memory_rest_on_b(folder: Path) -> None:
 
 def test_cuts_that_are_too_many_to_keep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Atoms that became one are no vertex of any point: b and W(A) of the mixture are stored instead."""
-    monkeypatch.setattr("topline.solvers.methods.atoms._MOST", 5)
+    monkeypatch.setattr("topline.solvers.methods.atoms._MOST", 3)
     result = trained(folder, tol=0.05, max_passes=300)
     assert result.solved
     assert result.certificate.certified

@@ -307,10 +307,12 @@ def test_sets_stay_the_rows_of_A_however_small_they_are(pairwise, places, begin,
         W = 3.0 * random.standard_normal((X.shape[1], M))
         block.run(FindDirections(round_, W, pending_step, pairwise, length=10.0))
         kept = block.recall(column_atoms.ColumnSets, pytest.fail)
-        sets, before = kept.sets, kept.sets.used.copy()
+        sets = kept.sets.sets
+        before = sets.used.copy()
         pending_step = PendingStep(round_, float(random.choice([0.0, 0.3, 1.0, 1.0])))
         A = block.dual_rows(pending_step)
         kept.apply_step(pending_step)
+        sets = kept.sets.sets
         dropped += int((sets.used < before).sum())
         merged += int((sets.base_share > 0).sum())
         for i in range(len(y)):
@@ -342,7 +344,7 @@ def test_loaded_rows_are_taken_apart_into_vertices(loss) -> None:
     A[60] *= 5.0
     A[60, y[60]] += 1.0
     A[60, (y[60] + 1) % M] -= 1.0
-    block = column_atoms.RowSets(Problem(loss, *X.shape, M, 0.1), y, np.ones(len(y)), A)
+    block = column_atoms.RowSets(Problem(loss, *X.shape, M, 0.1), y, np.ones(len(y)), A).sets
     dense = np.flatnonzero(block.base_share == 1.0)
     for i in range(len(y)):
         points, weights = sets_of(block, i, y, loss.form(M).rho)

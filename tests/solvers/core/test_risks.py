@@ -39,7 +39,7 @@ from topline.solvers.core.risks import LargestLosses, MeanRisk
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import TopLossBlocks
 from topline.solvers.methods import METHODS, atoms
-from topline.solvers.methods.active_set import atoms_of
+from topline.solvers.methods.frank_wolfe import atoms_of
 from topline.solvers.operations import FindLargestLosses, FindSelectedVertices, FindVertices
 
 CONVEX = [loss for loss in EVERY_LOSS if loss.form(M).convex]

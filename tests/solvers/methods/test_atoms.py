@@ -10,8 +10,7 @@ from tests.reference.training_qp import optimum
 from tests.solvers.problems import EVERY_LOSS, M, examples, stored
 from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge, UnsupportedCombinationError, solve
 from topline.solvers.methods import METHODS, atoms
-from topline.solvers.methods.active_set import AwaySteps, PairwiseSteps
-from topline.solvers.methods.atoms import Atoms
+from topline.solvers.methods.atoms import Atoms, AwaySteps, PairwiseSteps
 
 VARIANTS = ["fw_away", "fw_pairwise", "fw_fully_corrective"]
 CONVEX = [loss for loss in EVERY_LOSS if loss.form(M).convex]
@@ -215,21 +214,20 @@ class TestTheSetOfAtoms:
 
     def test_a_full_set_merges_its_lightest_and_keeps_its_point(self, monkeypatch) -> None:
         monkeypatch.setattr(atoms, "_MOST", 4)
-        group = filled([0.4, 0.1, 0.3, 0.2])
-        W, b = group.point()
-        more, place = group.with_atom(0.3, np.ones((3, 4)), 1.0)
-        assert (len(more), place) == (4, 3)
-        consistent(more)
-        np.testing.assert_allclose(more.point()[0], W, rtol=1e-13, atol=1e-14)
-        assert more.point()[1] == pytest.approx(b)
-        np.testing.assert_allclose(more.W[1], (0.1 * group.W[1] + 0.2 * group.W[3]) / 0.3)
+        group = filled([0.35, 0.1, 0.3, 0.2, 0.05])
+        fewer = group.weighted(group.weights, idle=2)
+        consistent(fewer)
+        np.testing.assert_allclose(fewer.weights, [0.35, 0.15, 0.3, 0.2])
+        np.testing.assert_allclose(fewer.point()[0], group.point()[0], rtol=1e-13, atol=1e-14)
+        assert fewer.point()[1] == pytest.approx(group.point()[1])
+        np.testing.assert_allclose(fewer.W[1], (0.1 * group.W[1] + 0.05 * group.W[4]) / 0.15)
 
     def test_an_idle_atom_goes_before_any_is_merged(self, monkeypatch) -> None:
         monkeypatch.setattr(atoms, "_MOST", 4)
-        group = filled([0.4, 0.0, 0.6, 0.0])
-        more, _ = group.with_atom(0.3, np.ones((3, 4)), 1.0)
-        np.testing.assert_array_equal(more.W[:3], group.W[[0, 2, 3]])
-        consistent(more)
+        group = filled([0.4, 0.0, 0.6, 0.0, 0.0])
+        fewer = group.weighted(group.weights, idle=3)
+        np.testing.assert_array_equal(fewer.W, group.W[[0, 2, 3, 4]])
+        consistent(fewer)
 
     def test_atoms_out_of_use_are_dropped_but_for_the_newest(self) -> None:
         group = filled([0.2] * 5)

@@ -10,8 +10,8 @@ from tests.solvers.problems import M, loss_name, several_labels, solved_on_block
 from tests.solvers.run.test_kernel_blocks import LAM, RBF, Forgetful, K, N, X, Y, psd_root
 from topline import MaxHinge, MultilabelHinge, SerialExecutor, Softmax, Status, TopKHinge, solve
 from topline.solvers.errors import StateLostError
-from topline.solvers.methods import kernel_atoms
-from topline.solvers.run import ATOM_METHODS, ProblemSpec
+from topline.solvers.methods import kernel
+from topline.solvers.run import ProblemSpec
 
 
 def on_blocks(
@@ -24,7 +24,7 @@ def on_blocks(
 
 
 @pytest.mark.parametrize("blocks", [1, 7])
-@pytest.mark.parametrize("method", ATOM_METHODS)
+@pytest.mark.parametrize("method", ["fw_away", "fw_pairwise", "fw_fully_corrective"])
 def test_rounds_are_those_of_the_linear_problem_whatever_the_blocks(method, blocks) -> None:
     """The same atoms in the features of K, until rounding chooses among equal vertices."""
     duals = []
@@ -62,7 +62,7 @@ def test_weights_count_and_a_smooth_loss_is_bounded() -> None:
 
 def test_few_atoms_are_mixed_and_end_at_the_same_optimum(monkeypatch) -> None:
     every = on_blocks(MaxHinge())
-    monkeypatch.setattr(kernel_atoms, "ATOM_BYTES", 0)
+    monkeypatch.setattr(kernel, "ATOM_BYTES", 0)
     few = on_blocks(MaxHinge())
     assert few.status is Status.SOLVED
     assert len(few.state.memory.atoms.names) <= 4 < len(every.state.memory.atoms.names)

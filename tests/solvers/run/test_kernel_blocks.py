@@ -19,8 +19,8 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import DualsReplacedError, StateLostError
 from topline.solvers.executors import block_bounds
-from topline.solvers.methods import kernel_scores
-from topline.solvers.methods.kernel_ascent import KernelAscent
+from topline.solvers.methods import kernel
+from topline.solvers.methods.kernel import KernelAscent
 from topline.solvers.operations.kernel import PickRows, SpreadChange
 from topline.solvers.run import ProblemSpec, problem_spec
 from topline.solvers.run.loop import iterate
@@ -76,7 +76,7 @@ def test_few_rows_at_a_time_give_the_same_optimum_and_the_dual_never_falls() -> 
         run = iterate(
             problem,
             executor,
-            KernelAscent(RBF, 3, tile=8),
+            KernelAscent(3, tile=8, kernel=RBF),
             StoppingCriteria(tol=1e-6, max_passes=3000),
             callbacks=[lambda record, _: duals.append(record.dual)],
             duals_kept=True,
@@ -236,7 +236,7 @@ def change_of(*numbers: int) -> Change:
 
 
 def test_rows_of_the_dual_are_spread_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_scores, "COLLECTED", 4)
+    monkeypatch.setattr(kernel, "COLLECTED", 4)
     parts = [
         change_of(0),
         None,
@@ -246,7 +246,7 @@ def test_rows_of_the_dual_are_spread_together(monkeypatch: pytest.MonkeyPatch) -
         change_of(10, 11, 12),
         change_of(20),
     ]
-    found = list(kernel_scores.gathered(iter(parts)))
+    found = list(kernel.gathered(iter(parts)))
     assert [list(change.numbers) for change in found] == [[0, 3, 4, 9], [10, 11, 12, 20]]
     assert [list(change.X[:, 0]) for change in found] == [[0, 3, 4, 9], [10, 11, 12, 20]]
-    assert list(kernel_scores.gathered([None, change_of()])) == []
+    assert list(kernel.gathered([None, change_of()])) == []
