@@ -14,15 +14,21 @@ from topline.flows.summaries import (
     sweep_summary,
     training_summary,
 )
-from topline.flows.tasks import STEPS, certify_model, evaluate_model, extract_images, fit_model, sweep_grid
+from topline.flows.tasks import STEPS, evaluate_model, extract_images, sweep_grid
 from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation
 from topline.pipeline.ingest import ExtractResult
-from topline.pipeline.jobs import JobResult
+from topline.pipeline.jobs import JobResult, train_as_asked
 from topline.pipeline.jobs import run as run_in_steps
-from topline.pipeline.options import ClusterConfig, ExtractConfig, RunConfig, SweepConfig, TrainConfig
+from topline.pipeline.options import (
+    ClusterConfig,
+    ExtractConfig,
+    RunConfig,
+    SearchConfig,
+    SweepConfig,
+    TrainConfig,
+)
 from topline.pipeline.sweep import SweepResult
 from topline.pipeline.training import TrainResult
-from topline.pipeline.training import train as train_in_steps
 
 
 @flow(name="extract", flow_run_name="extract {config.images}", persist_result=False, result_serializer="json")
@@ -44,15 +50,20 @@ def extract(config: ExtractConfig, cluster: ClusterConfig = ClusterConfig()) -> 
     persist_result=False,
     result_serializer="json",
 )
-def train(config: TrainConfig, cluster: ClusterConfig = ClusterConfig()) -> TrainResult:  # noqa: B008
+def train(
+    config: TrainConfig,
+    cluster: ClusterConfig = ClusterConfig(),  # noqa: B008
+    search: SearchConfig | None = None,
+) -> TrainResult:
     """Train a top-k classifier on a stored dataset, publish it and recompute its duality gap.
 
     Args:
         config: The store, the loss and how to train
         cluster: Where it runs: workers, memory, a scheduler that is running
+        search: What is searched before, as far as the options leave it open
     """
     with watched(config.tol, config.store) as watch:
-        result = train_in_steps(config, cluster, watch.progress, fit=fit_model, certify=certify_model)
+        result = train_as_asked(config, cluster, watch.progress, search=search, steps=STEPS)
         return watch.finish(result, training_summary(result))
 
 

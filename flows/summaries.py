@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
-from topline.pipeline.evaluation import Evaluation, Metric, MultilabelEvaluation
+from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation, measured
 from topline.pipeline.ingest import ExtractResult
 from topline.pipeline.jobs import JobResult, RetrainResult
 from topline.pipeline.sweep import SweepResult
@@ -33,7 +34,7 @@ def evaluation_summary(result: Evaluation | MultilabelEvaluation) -> str:
         facts = {**result.ranking(), "threshold": result.threshold.text()}
         facts |= {name: value for name, value, *_ in result.table()}
         return _table(f"Labels of {how_many(result.rows, f'{result.split} rows')} of {result.dataset}", facts)
-    facts = _metrics(result.measured())
+    facts = _metrics(result.to_dict())
     return _table(f"Accuracy on {how_many(result.rows, f'{result.split} rows')} of {result.dataset}", facts)
 
 
@@ -57,7 +58,7 @@ def job_summary(result: JobResult) -> str:
     if isinstance(result.evaluation, MultilabelEvaluation):
         facts |= result.evaluation.ranking()
     elif result.evaluation is not None:
-        facts |= _metrics(result.evaluation.measured())
+        facts |= _metrics(result.evaluation.to_dict())
     return _table("From images to a certified classifier", facts)
 
 
@@ -70,7 +71,7 @@ def retraining_summary(result: RetrainResult) -> str:
         "model": result.model,
         "dataset": result.dataset,
         **{f"images {name}": f"{count:,}" for name, count in result.changes.to_dict().items()},
-        **_metrics(result.measured),
+        **_metrics(result.evaluation),
         "passes": f"{result.passes:,}, from {result.start['from']} of {result.start['model'] or 'none'}",
     }
     return _table("Retraining", facts)
@@ -92,8 +93,8 @@ def _training_facts(result: TrainResult) -> dict[str, str]:
     }
 
 
-def _metrics(measured: Iterable[tuple[Metric, float]]) -> dict[str, str]:
-    return {metric.column: metric.text(value) for metric, value in measured}
+def _metrics(evaluation: Mapping[str, Any]) -> dict[str, str]:
+    return {metric.column: metric.said(evaluation) for metric, _ in measured(evaluation)}
 
 
 def _table(title: str, facts: Mapping[str, str]) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import facts, following, metrics_lines, table
+from topline.pipeline.cli.table import facts, following, table
 from topline.pipeline.options import EvaluateConfig
 from topline.solvers.counts import how_many
 
@@ -44,6 +44,7 @@ def evaluate(
     """
     from topline.pipeline.evaluation import Evaluation
     from topline.pipeline.evaluation.measurement import evaluate as measure
+    from topline.pipeline.report.tables import accuracy_facts
 
     config = call.config(EvaluateConfig)
     url = find_model(model)
@@ -60,10 +61,9 @@ def evaluate(
     lines = [
         f"{how_many(found.rows, f'{found.split} rows')} of {found.dataset}",
         "",
-        *metrics_lines(found.measured()),
-    ]
-    lines += [
-        f"  always predicting {found.majority_class}, the most frequent class: {found.majority_baseline:.1%}",
+        *table(("metric", "value, 95% interval"), accuracy_facts(found)),
+        "",
+        f"always predicting {found.majority_class}, the most frequent class: {found.majority_baseline:.1%}",
         "",
     ]
     lines += [*_trust(found), *_worst(found, worst), *after]
@@ -78,11 +78,13 @@ def _trust(found: Evaluation) -> list[str]:
 
 def sets_table(sets: Sequence[SetQuality]) -> list[str]:
     """Return the lines of prediction sets; k is the fixed number of guesses that is as accurate."""
+    from topline.pipeline.evaluation import with_interval
+
     head = ("sets of coverage", "measured", "worst class", "mean size", "empty", "fixed k")
     rows = [
         (
             f"{one.coverage:g}{' per class' if one.per_class else ''}, {one.sets_by}",
-            f"{one.measured:.1%}",
+            with_interval(f"{one.measured:.1%}", one.interval),
             f"{one.least_class:.1%}",
             f"{one.mean_size:.2f}",
             f"{one.empty:.1%}",
@@ -90,7 +92,7 @@ def sets_table(sets: Sequence[SetQuality]) -> list[str]:
         )
         for one in sets
     ]
-    return table(head, rows)
+    return table(head, rows, spare=("fixed k", "empty"))
 
 
 def _multilabel_lines(found: MultilabelEvaluation, worst: int) -> list[str]:
@@ -117,9 +119,15 @@ def _worst(found: Evaluation, most: int) -> list[str]:
     if not parts:
         return []
     ks = list(found.topk)
-    head: list[str] = ["class", "rows", *(f"top-{k}" for k in ks)]
-    rows: list[Any] = [[part.name, str(part.rows), *(f"{part.topk[k]:.1%}" for k in ks)] for part in parts]
+    head = ["class", "rows", *(f"top-{k}" for k in ks), "top-1 between"]
+    rows = [
+        [
+            part.name, str(part.rows), *(f"{part.topk[k]:.1%}" for k in ks),
+            " and ".join(f"{end:.1%}" for end in part.intervals[1]),
+        ]
+        for part in parts
+    ]  # fmt: skip
     return [
-        f"the {len(parts)} of {len(found.per_class)} classes with the lowest accuracies:",
-        *table(head, rows),
+        f"the {len(parts)} of {len(found.per_class)} classes that do worst, as far as their rows tell:",
+        *table(head, rows, spare=[f"top-{k}" for k in reversed(ks[1:])]),
     ]

@@ -10,7 +10,7 @@ import typer
 from topline.pipeline.cli.command import Call, Outcome, flow_runner
 from topline.pipeline.cli.exits import SUCCESS
 from topline.pipeline.cli.models import disputed_line
-from topline.pipeline.cli.table import facts, following, metrics_line, without_class_means
+from topline.pipeline.cli.table import facts, following, metrics_line
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import (
     ClusterConfig,
@@ -131,8 +131,8 @@ def retraining_lines(result: RetrainResult) -> list[str]:
         origin = "zero" if start["from"] == "zero" else f"{start['from']} of {start['model']}"
         gap = "none" if result.relative_gap is None else f"{result.relative_gap:.2e}"
         shown["training"] = f"{how_many(result.passes, 'passes')} from {origin}, relative gap {gap}"
-        if result.measured:
-            shown["accuracy"] = metrics_line(without_class_means(result.measured))
+        if result.metrics:
+            shown["accuracy"] = metrics_line(result.evaluation)
     shown["champion"] = result.champion or "none"
     if result.evidence.get("disputed"):
         shown["labels"] = disputed_line(result.evidence["disputed"]).removeprefix("labels: ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from topline.pipeline.cli.command import Call, Outcome
-from topline.pipeline.cli.table import counted, facts, following, metrics_line, without_class_means
+from topline.pipeline.cli.table import counted, facts, following, metrics_line
 from topline.pipeline.cli.train import judge, training_facts
 from topline.pipeline.options import (
     ClusterConfig,
@@ -66,8 +66,8 @@ def summary(result: JobResult) -> list[str]:
         shown |= {metric.label: metric.text(value) for metric, value in known if metric.headline}
         shown["threshold"] = result.evaluation.threshold.text()
     elif result.evaluation is not None:
-        accuracies = metrics_line(without_class_means(result.evaluation.measured()))
-        shown["accuracy"] = f"{accuracies}   ({result.evaluation.split} images)"
+        split = result.evaluation.split
+        shown["accuracy"] = f"{metrics_line(result.evaluation.to_dict())}   ({split} images, 95% intervals)"
     shown["report"] = result.report
     model = result.train.model
     return [

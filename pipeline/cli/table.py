@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import shlex
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from topline.pipeline.evaluation import Metric
-
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 #: Categories of characters that would end a line, or that a terminal or a stream cannot show.
 _UNSEEN = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -66,30 +62,18 @@ def following(*commands: Sequence[str], hint: str = "") -> list[str]:
     return ["", *(f"{head} {shlex.join(words)}{behind}" for head, words in zip(heads, commands, strict=True))]
 
 
-def metrics_line(measured: Iterable[tuple[Metric, float]]) -> str:
-    """Return metrics in one line."""
-    return "   ".join(f"{metric.column} {metric.text(value)}" for metric, value in measured)
+def metrics_line(evaluation: Mapping[str, Any]) -> str:
+    """Return the metrics in a record of an evaluation in one line, those read first with their intervals.
 
+    Means over classes have no place where there is room for few.
+    """
+    from topline.pipeline.evaluation import measured
 
-def metrics_lines(measured: Iterable[tuple[Metric, float]]) -> list[str]:
-    """Return metrics in as many lines as a window of 80 columns wants, none of them cut."""
-    lines: list[str] = []
-    for one in measured:
-        said = metrics_line([one])
-        if lines and len(lines[-1]) + len(said) + 3 <= WINDOW - 2:
-            lines[-1] += f"   {said}"
-        else:
-            lines.append(f"  {said}")
-    return lines
-
-
-def without_class_means(measured: Iterable[tuple[Metric, float]]) -> list[tuple[Metric, float]]:
-    """Return metrics without the means over classes that have no place where there is room for few."""
-    return [
-        (metric, value)
-        for metric, value in measured
+    return "   ".join(
+        f"{metric.column} {metric.said(evaluation) if metric.headline else metric.text(value)}"
+        for metric, value in measured(evaluation)
         if metric.headline or getattr(metric, "class_weights", None) is None
-    ]
+    )
 
 
 def counted(counts: Mapping[str, int]) -> str:

@@ -63,8 +63,8 @@ def train(
     --labels-from store a version of the dataset without these rows, or with these labels, and train on it;
     with --from that takes few passes.
     """
+    from topline.pipeline.jobs import train_as_asked
     from topline.pipeline.training import already_solved
-    from topline.pipeline.training import train as run_training
 
     config, search = call.config(TrainConfig), call.config(SearchConfig)
     searches = bool(search.auto) and search.searches(config)
@@ -74,14 +74,11 @@ def train(
             "--auto searches anew, and --from keeps a model's settings: leave one of the two out"
         )
     config = _edited(config, from_model, without, labels_from)
-    if searches:
-        from topline.pipeline.sweep import choose
-
-        config = choose(config, search, call.progress)
     done = already_solved(config)
     cluster = call.config(ClusterConfig)
+    searched = {"search": search} if searches else {}
     result: TrainResult = done or call.shown(
-        lambda: call.run("train", run_training, config=config, cluster=cluster)
+        lambda: call.run("train", train_as_asked, config=config, cluster=cluster, **searched)
     )
     code, warnings = judge(result, call, _tolerance(config))
     if done is not None:

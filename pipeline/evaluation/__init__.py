@@ -12,11 +12,14 @@ from topline.pipeline.evaluation.metrics import (
     Metric,
     RowMetric,
     ScoredRows,
+    known_intervals,
     measured,
+    placed,
     ranks_against_ties,
     register_metric,
     row_metric,
     row_metrics,
     topk_shares,
+    with_interval,
 )
 from topline.pipeline.evaluation.records import Evaluation, MultilabelEvaluation, SizePoint, read_evaluation

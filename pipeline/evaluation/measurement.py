@@ -246,14 +246,15 @@ def _single_labels(
         block.scores[np.arange(stop - start), block.labels] = -np.inf
         firsts[start:stop] = block.scores.argmax(axis=1)
     trained = stored.rows("train").class_counts()
-    found = placed(
-        {metric.name: metric.mean(np.concatenate(values[metric.name]), y, trained) for metric in known}
-    )
+    parts = {metric: np.concatenate(values[metric.name]) for metric in known}
+    found = placed({metric.name: metric.mean(part, y, trained) for metric, part in parts.items()})
+    intervals = {metric.name: metric.interval(part, y, trained) for metric, part in parts.items()}
     shown = [k for k in REPORTED_K if k <= record.m]
     majority = int(trained.argmax())
     return {
         "topk": {int(k): share for k, share in found["topk"].items()},
         "metrics": found["metrics"],
+        "intervals": {name: ends for name, ends in intervals.items() if ends is not None},
         "majority_class": record.class_names[majority],
         "majority_baseline": float(np.mean(y == majority)),
         "per_class": tuple(

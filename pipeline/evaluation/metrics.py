@@ -16,10 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import ConfigError
+from topline.solvers.calibration import Interval, class_mean_interval, share_interval
 from topline.solvers.estimators.multilabel_metrics import RankingMetrics, partition_metrics, ranking_metrics
 
 #: The k at which precision and recall of several labels are reported.
 LABELS_K = (1, 3, 5)
+
+
+def with_interval(text: str, interval: Interval | None, digits: int = 1) -> str:
+    """Return the text of a share with its interval, such as "90.9%, 88.4 to 92.9"."""
+    if interval is None:
+        return text
+    low, high = (f"{100.0 * end:.{digits}f}" for end in interval)
+    return f"{text}, {low} to {high}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +96,18 @@ class Metric:
         """Return a value for people, with `digits` decimals of a percent; `sign` is "+" for a difference."""
         return f"{value:{sign}.{digits}%}" if self.percent else f"{value:{sign}.{digits + 3}f}"
 
+    def said(self, evaluation: Mapping[str, Any], digits: int = 1) -> str:
+        """Return the value in an evaluation record for people, with its interval where there is one."""
+        value, interval = self.read(evaluation), self.interval_in(evaluation)
+        if value is None:
+            return "-"
+        return with_interval(self.text(value, digits), interval, digits)
+
+    def interval_in(self, evaluation: Mapping[str, Any]) -> Interval | None:
+        """Return the interval of the value in an evaluation record, None where none is known."""
+        found = (evaluation.get("intervals") or {}).get(self.name)
+        return None if found is None else (float(found[0]), float(found[1]))
+
     def read(self, evaluation: Mapping[str, Any]) -> float | None:
         """Return the value in an evaluation record, None where it was not measured."""
         found: Any = evaluation
@@ -137,6 +158,23 @@ class RowMetric(Metric):
         if self.class_weights is None:
             return float(np.average(values))
         return float(values @ self.row_weights(labels, trained))
+
+    def interval(
+        self, values: NDArray[Any], labels: NDArray[np.int64], trained: NDArray[np.int64]
+    ) -> Interval | None:
+        """Return the interval of the metric of such rows; None where they are neither right nor wrong."""
+        if values.dtype != np.bool_:
+            return None
+        if self.class_weights is None:
+            return share_interval(float(values.mean()), len(values))
+        return class_mean_interval(values, labels, self.row_weights(labels, trained))
+
+    def interval_in(self, evaluation: Mapping[str, Any]) -> Interval | None:
+        """Return the interval in a record; of top-k accuracies it follows from the rows as well."""
+        found, value = super().interval_in(evaluation), self.read(evaluation)
+        if found is None and self.k is not None and value is not None and evaluation.get("rows"):
+            return share_interval(value, evaluation["rows"])
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,6 +363,12 @@ def measured(evaluation: Mapping[str, Any] | None) -> list[tuple[Metric, float]]
     known = [m for m in METRICS.values() if isinstance(m, LabelSetMetric) == several]
     found = ((metric, metric.read(evaluation)) for metric in known)
     return [(metric, value) for metric, value in found if value is not None]
+
+
+def known_intervals(evaluation: Mapping[str, Any] | None) -> dict[str, Interval]:
+    """Return the intervals of the metrics that an evaluation record holds, by name."""
+    found = {metric.name: metric.interval_in(evaluation or {}) for metric, _ in measured(evaluation)}
+    return {name: ends for name, ends in found.items() if ends is not None}
 
 
 def placed(values: Mapping[str, float]) -> dict[str, Any]:

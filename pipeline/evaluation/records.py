@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topline.pipeline.evaluation.metrics import METRICS, Metric, measured
-from topline.solvers.calibration import ReliabilityBin
+from topline.solvers.calibration import Interval, ReliabilityBin, share_interval
 from topline.solvers.estimators.multilabel_metrics import CARDINALITY
 from topline.storage.models import ModelRecord
 from topline.storage.records import from_fields, json_object
@@ -17,11 +17,19 @@ PLACE = "the evaluation of a model"
 
 @dataclass(frozen=True)
 class ClassAccuracy:
-    """Accuracies on the rows of one class: share of rows whose own class is among the first k."""
+    """Accuracies on the rows of one class: share of rows whose own class is among the first k.
+
+    `intervals` are those of the accuracies, by k; they follow from the others.
+    """
 
     name: str
     rows: int
     topk: dict[int, float]
+    intervals: dict[int, Interval] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        found = {k: share_interval(share, self.rows) for k, share in self.topk.items()}
+        object.__setattr__(self, "intervals", found)
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ class SetQuality:
 
     `mean_size` is that of the sets, `empty` the share that holds no class, `least_class` the smallest share
     that does in a class, `fixed_k` the least number of guesses with at least the same accuracy (per class: in
-    every class that of `least_class`).
+    every class that of `least_class`).  `interval` is that of `measured`, and follows from it.
     """
 
     coverage: float
@@ -65,6 +73,10 @@ class SetQuality:
     empty: float
     least_class: float
     fixed_k: int
+    interval: Interval = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "interval", share_interval(self.measured, self.rows))
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,7 @@ class Evaluation:
     model has none, and `sets` are empty where it has no calibration rows.  `confusion` (m, m) counts the rows
     of each class by the class that they were given, and is empty where there are very many classes.  `sizes`
     are accuracies against training rows, smallest first and the model itself last; empty where not measured.
+    `intervals` are those of the shares among the metrics, by name.
     """
 
     model: str
@@ -108,6 +121,7 @@ class Evaluation:
     sets: tuple[SetQuality, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
     sizes: tuple[SizePoint, ...] = ()
+    intervals: dict[str, Interval] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; the keys of `topk` are strings there."""
@@ -244,5 +258,8 @@ def read_evaluation(record: ModelRecord) -> tuple[Evaluation | None, MultilabelE
 
 
 def ranked_worst(per_class: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
-    """Return the classes by top-1 accuracy, lowest first; of equals the one with more rows comes first."""
-    return sorted(per_class, key=lambda part: (part.topk[1], -part.rows, part.name))
+    """Return the classes by the upper end of the interval of their top-1 accuracy, lowest first.
+
+    So 30 of 60 come before 3 of 6, and both before 1 of 1.
+    """
+    return sorted(per_class, key=lambda part: (part.intervals[1][1], part.topk[1], part.name))

@@ -11,13 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from topline.pipeline.jobs.end_to_end import JobResult, run
+    from topline.pipeline.jobs.end_to_end import JobResult, run, train_as_asked
     from topline.pipeline.jobs.retraining import LEASE, RetrainResult, retrain
     from topline.pipeline.jobs.steps import Steps
 
-__all__ = ["LEASE", "JobResult", "RetrainResult", "Steps", "retrain", "run"]
+__all__ = ["LEASE", "JobResult", "RetrainResult", "Steps", "retrain", "run", "train_as_asked"]
 
-_LAZY = {"JobResult": "end_to_end", "run": "end_to_end", "Steps": "steps"}
+_LAZY = {"JobResult": "end_to_end", "run": "end_to_end", "Steps": "steps", "train_as_asked": "end_to_end"}
 
 
 def __getattr__(name: str) -> Any:

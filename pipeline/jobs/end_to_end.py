@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation
+from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation, known_intervals
 from topline.pipeline.images import write_digits
 from topline.pipeline.jobs.checks import check_of_images, check_places
 from topline.pipeline.jobs.steps import STEPS, Steps
-from topline.pipeline.options import ClusterConfig, RunConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, RunConfig, SearchConfig, TrainConfig
 from topline.pipeline.sweep import choose
 from topline.pipeline.training import TrainResult, runs_of, train
 from topline.storage.datasets import Dataset
@@ -57,6 +57,7 @@ class JobResult:
             **self.train.to_dict(),
             "accuracy": None if topk is None else {str(k): share for k, share in topk.items()},
             "metrics": None if evaluation is None else evaluation.summary(),
+            "intervals": None if evaluation is None else known_intervals(evaluation.to_dict()),
             "split": None if evaluation is None else evaluation.split,
             "report": self.report,
             "store": self.store,
@@ -93,7 +94,7 @@ def run(
     store = open_store(config.store)
     choice = config.train.model_copy(update={"store": config.store, "dataset": info.id})
     if config.search.searches(config.train) and (info.label_sets is None or config.search.auto):
-        choice = choose(choice, config.search, progress)
+        choice = choose(choice, config.search, progress, cluster)
     found = find_trained(choice, store, Dataset.open(store, info.id))
     trained = found or train(choice, cluster, progress, client, fit=steps.fit, certify=steps.certify)
     evaluation = None
@@ -116,6 +117,20 @@ def run(
         statuses=dict(extracted.statuses),
         reused=found is not None,
     )
+
+
+def train_as_asked(
+    config: TrainConfig,
+    cluster: ClusterConfig | None = None,
+    progress: Progress | None = None,
+    client: Client | None = None,
+    *,
+    search: SearchConfig | None = None,
+    steps: Steps = STEPS,
+) -> TrainResult:
+    """Train on a stored dataset, with the best that `search` finds where there is one."""
+    chosen = config if search is None else choose(config, search, progress, cluster)
+    return train(chosen, cluster, progress, client, fit=steps.fit, certify=steps.certify)
 
 
 def find_trained(config: TrainConfig, store: Store, dataset: Dataset) -> TrainResult | None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from topline.pipeline.evaluation import METRICS, Metric, measured
+from topline.pipeline.evaluation import known_intervals, measured, placed
 from topline.pipeline.images import check_images_exist
 from topline.pipeline.ingest import Changes, changes_between, newest_edited, with_edits_of
 from topline.pipeline.jobs.checks import check_of_images, check_places
@@ -21,6 +21,7 @@ from topline.pipeline.jobs.steps import STEPS, Steps
 from topline.pipeline.options import ClusterConfig, RetrainConfig, TrainConfig, refuse_label_sets
 from topline.pipeline.progress import Progress
 from topline.pipeline.training import runs_of, train, unfinished_run
+from topline.solvers.calibration import Interval
 from topline.storage.datasets import Dataset, DatasetInfo, list_datasets
 from topline.storage.errors import StorageError
 from topline.storage.models import ModelRecord, list_models, load_model, read_standing
@@ -44,7 +45,8 @@ class RetrainResult:
     `outcome` is "promoted", "kept" (the champion stays) or "unchanged" (nothing was new, and nothing was
     done); `reasons` say why.  `resumed`: it finished what an earlier one had begun.
     `repeated` counts how often in a row the champion was kept for the same reason, 0 where it was not kept.
-    `pruned_bytes` are those that went afterwards, None where that was not asked for.
+    `pruned_bytes` are those that went afterwards, None where that was not asked for.  `intervals` are
+    those of the metrics that are shares.
     """
 
     outcome: str
@@ -67,11 +69,12 @@ class RetrainResult:
     seconds: float
     pruned_bytes: int | None = None
     repeated: int = 0
+    intervals: dict[str, Interval] = field(default_factory=dict)
 
     @property
-    def measured(self) -> list[tuple[Metric, float]]:
-        """The metrics of the model on held-out rows, in the order of the tables."""
-        return [(METRICS[name], value) for name, value in self.metrics.items()]
+    def evaluation(self) -> dict[str, Any]:
+        """The metrics of the model on held-out rows with their intervals, as records have them."""
+        return {**placed(self.metrics), "intervals": self.intervals}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `topline retrain --json` prints."""
@@ -207,6 +210,7 @@ class _Retraining:
             start=dict(made.result.get("start") or {"model": None, "from": "zero", "rows": 0}),
             accuracy=dict((made.evaluation or {}).get("topk") or {}),
             metrics={metric.name: value for metric, value in measured(made.evaluation)},
+            intervals=known_intervals(made.evaluation),
             seconds=time.monotonic() - begun,
             **decision,
         )

@@ -39,7 +39,7 @@ from topline.pipeline.report.run_section import event_table, run_charts, work_ch
 from topline.pipeline.report.training_sizes import measure_training_sizes, size_words
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.telemetry import RunView, view_run
-from topline.solvers.calibration import ReliabilityBin
+from topline.solvers.calibration import Interval, ReliabilityBin
 from topline.solvers.counts import how_many
 from topline.storage.errors import AccessError, NotFoundError
 from topline.storage.models import ModelRecord
@@ -266,18 +266,31 @@ def report_tiles(record: ModelRecord, evaluation: Evaluation | None) -> list[Til
     unit = unit_of(record)
     stored = record.evaluation or {}
     rows = f"{count(stored.get('rows'))} {stored.get('split')} {unit}"
-    tiles = [Tile(one.label, one.text(value), rows) for one, value in measured(stored) if one.headline]
+    tiles = [
+        Tile(one.label, one.text(value), f"{_between(one.interval_in(stored))}{rows}")
+        for one, value in measured(stored)
+        if one.headline
+    ]
     if evaluation is not None and evaluation.per_class:
         worst = ranked_worst(evaluation.per_class)[0]
         macro = METRICS["macro-top-1"].read(stored)
         if macro is not None:
             tiles.append(Tile("mean over classes", percent(macro), "top-1, every class alike"))
-        tiles.append(Tile("worst class", percent(worst.topk[1]), f"{worst.name}, {worst.rows:,} {unit}"))
+        note = f"{_between(worst.intervals[1])}{worst.name}, {worst.rows:,} {unit}"
+        tiles.append(Tile("worst class", percent(worst.topk[1]), note))
         if evaluation.probabilities is not None:
             error = percent(evaluation.probabilities.calibration_error)
             tiles.append(Tile("calibration error", error, "how far probabilities are off"))
     tone, words = verdict(record.certificate, record.result)
     return [*tiles, Tile(words, *_gap(record), tone)]
+
+
+def _between(interval: Interval | None) -> str:
+    """Return the words of an interval that come before those of its rows."""
+    if interval is None:
+        return ""
+    low, high = (f"{100.0 * end:.1f}" for end in interval)
+    return f"between {low} and {high}, of "
 
 
 def _gap(record: ModelRecord) -> tuple[str, str]:
@@ -301,7 +314,8 @@ def answer_words(evaluation: Evaluation | None, unit: str = "images") -> str:
     if evaluation is None or 1 not in evaluation.topk:
         return ""
     right = round(evaluation.topk[1] * evaluation.rows)
-    said = f"{right:,} of {evaluation.rows:,} {evaluation.split} {unit} are classified correctly"
+    share = METRICS["top-1"].said(evaluation.to_dict())
+    said = f"{right:,} of {evaluation.rows:,} {evaluation.split} {unit} are classified correctly ({share})"
     enough = next((k for k, share in evaluation.topk.items() if share >= 0.99), None)
     if enough is not None and enough > 1:
         share = "all" if evaluation.topk[enough] == 1.0 else "99% or more"

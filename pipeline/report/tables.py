@@ -16,8 +16,9 @@ Pairs = list[tuple[str, str]]
 
 
 def accuracy_facts(evaluation: Evaluation) -> Pairs:
-    """Return all metrics."""
-    return [(metric.label, metric.text(value)) for metric, value in evaluation.measured()]
+    """Return all metrics, shares with their intervals."""
+    record = evaluation.to_dict()
+    return [(metric.label, metric.said(record)) for metric, _ in evaluation.measured()]
 
 
 def row_facts(
@@ -99,11 +100,14 @@ NAME, ROWS = Column("class"), Column("rows", "n", count)
 
 
 def class_table(evaluation: Evaluation) -> Table:
-    """Return the accuracies of the classes, the worst first."""
+    """Return the accuracies of the classes, the worst first, as far as their rows tell."""
     ks = list(evaluation.topk)
-    columns = [NAME, ROWS, *(Column(f"top-{k}", "n", percent) for k in ks)]
+    columns = [
+        NAME, ROWS, *(Column(f"top-{k}", "n", percent) for k in ks), Column("top-1 at least", "n", percent),
+        Column("top-1 at most", "n", percent),
+    ]  # fmt: skip
     parts = ranked_worst(evaluation.per_class)
-    rows = [(part.name, part.rows, *(part.topk.get(k) for k in ks)) for part in parts]
+    rows = [(part.name, part.rows, *(part.topk.get(k) for k in ks), *part.intervals[1]) for part in parts]
     return Table.of("classes", columns, rows)
 
 
@@ -118,13 +122,14 @@ def set_table(evaluation: Evaluation) -> Table:
     """Return what the sets of the calibration rows promise and hold."""
     columns = (
         Column("promised", "n", percent), Column("guarantee"), Column("sets by"),
-        Column("measured", "n", percent), Column("least of a class", "n", percent),
+        Column("measured", "n", percent), Column("at least", "n", percent), Column("at most", "n", percent),
+        Column("least of a class", "n", percent),
         Column("mean size", "n", "{:.2f}".format), Column("none of these", "n", percent),
         Column("fixed k as accurate", "n", count),
     )  # fmt: skip
     rows = [
         (part.coverage, "in every class" if part.per_class else "on average", part.sets_by, part.measured,
-         part.least_class, part.mean_size, part.empty, part.fixed_k)
+         *part.interval, part.least_class, part.mean_size, part.empty, part.fixed_k)
         for part in evaluation.sets
     ]  # fmt: skip
     return Table.of("sets", columns, rows)

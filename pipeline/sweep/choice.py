@@ -7,18 +7,21 @@ report shows it; a model of the same options and data that was searched for once
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from topline.pipeline.cluster import memory_limit, room_for_rows
+from topline.pipeline.cluster.memory_plan import ALONE_READING_BYTES, WHOLE_DUALS
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.options import SearchConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, SearchConfig, TrainConfig
 from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds
 from topline.solvers.losses import Loss, MaxHinge, Softmax, TopKHinge
-from topline.solvers.run.search import FITS, Found, Goal, Part, Search, Trial
+from topline.solvers.run.search import FITS, LEAST, Found, Goal, Part, Search, Trial
 from topline.storage.datasets import Dataset
 from topline.storage.models import list_models
 from topline.storage.stores import open_store
@@ -28,6 +31,8 @@ logger = logging.getLogger(__name__)
 #: Rows that are searched on at most, and the bytes of their features.
 MOST_ROWS, MOST_BYTES = 50_000, 1 << 28
 FOLDS = 5
+#: Beside the folds that are kept there are the rows that they are cut from, and one fold on its way in parts.
+COPIES_ON_THE_WAY = 4
 #: What imported columns are tried with besides the default; the other of the two is for images alone.
 SCALINGS = (("standardize", "bias"),)
 #: The smoothing of the smooth hinge that is tried.
@@ -47,9 +52,15 @@ _BESIDE = {
 }
 
 
-def choose(config: TrainConfig, search: SearchConfig, progress: Progress | None = None) -> TrainConfig:
+def choose(
+    config: TrainConfig,
+    search: SearchConfig,
+    progress: Progress | None = None,
+    cluster: ClusterConfig | None = None,
+) -> TrainConfig:
     """Return the options with the loss, C and transforms that do best, as far as `config` leaves them open.
 
+    The search is made in this process, on as many rows as the memory limit of `cluster` has room for.
     Raises `InputError` or `ConfigError` for data that nothing can be compared on.
     """
     dataset = Dataset.open(open_store(config.store), config.dataset)
@@ -61,7 +72,8 @@ def choose(config: TrainConfig, search: SearchConfig, progress: Progress | None 
     if rows < 2 * FOLDS and search.auto is None:
         logger.info("not searched, as %d training rows are too few: one fit of %s", rows, config.loss)
         return config
-    task = _Task(config, search, dataset)
+    limit = memory_limit(None if cluster is None else cluster.memory_limit)
+    task = _Task(config, search, dataset, None if limit is None else room_for_rows(limit, 0, 0))
     logger.info("%s", task.said_before())
     began = time.monotonic()
     try:
@@ -73,9 +85,11 @@ def choose(config: TrainConfig, search: SearchConfig, progress: Progress | None 
 
 
 class _Task:
-    """A search on the training rows of a dataset."""
+    """A search on the training rows of a dataset, in so many bytes of `room`."""
 
-    def __init__(self, config: TrainConfig, search: SearchConfig, dataset: Dataset) -> None:
+    def __init__(
+        self, config: TrainConfig, search: SearchConfig, dataset: Dataset, room: int | None = None
+    ) -> None:
         info, rows = dataset.info, TrainingRows(dataset, "train")
         if info.label_sets is not None:
             raise ConfigError(
@@ -90,8 +104,12 @@ class _Task:
         open_scaling = "transforms" not in config.model_fields_set and info.features.get("kind") == "imported"
         self._scalings = [config.transforms, *(SCALINGS if open_scaling and info.layout == "dense" else ())]
         # Of sparse rows what they hold, in float32.
-        width = max(1, rows.nbytes // (4 * self._n))
-        most = min(Search.rows(self._n, width, info.m), MOST_ROWS, MOST_BYTES // (4 * width))
+        self._width = max(1, rows.nbytes // (4 * self._n))
+        most = min(Search.rows(self._n, self._width, info.m), MOST_ROWS, MOST_BYTES // (4 * self._width))
+        if room is not None:
+            copies = FOLDS * len(self._scalings) + COPIES_ON_THE_WAY
+            room -= min(ALONE_READING_BYTES, 3 * rows.nbytes)
+            most = min(most, room // (4 * self._width * copies + 2 * WHOLE_DUALS * info.m))
         self._sample = max(most, 2 * FOLDS)
 
     @property
@@ -111,8 +129,19 @@ class _Task:
         scalings = " or ".join(",".join(names) or "none" for names in self._scalings)
         return (
             f"searching {names}, {C} and transforms {scalings} on {self._sample:,} of {self._n:,} training"
-            f" rows, for at most {FITS} times one fit, or some seconds"
+            f" rows, for at most {self._cost}"
         )
+
+    @property
+    def _cost(self) -> str:
+        """Return the most that a search takes, in words."""
+        cost, least = f"{FITS} times the passes of one fit", self._least_passes
+        return cost if least <= FITS else f"{cost}, or {least:,} passes over all rows where these are more"
+
+    @property
+    def _least_passes(self) -> int:
+        """Return how many passes over all rows a search may take, however few one fit takes."""
+        return math.ceil(LEAST / (self._width * self._dataset.info.m * self._n))
 
     def find(self, progress: Progress | None) -> Found:
         """Search."""
@@ -161,7 +190,7 @@ def in_words(chosen: Mapping[str, Any]) -> str:
     beside = "" if best is default else f", {_in_words(default)} {default['accuracy']:.1%}"
     return (
         f"{_in_words(best)}: {best['accuracy']:.1%} {chosen['for']} on held-out folds{beside} (the best of"
-        f" {len(chosen['cells'])}, for {chosen['fits']:.1f} fits)"
+        f" {len(chosen['cells'])}, in {chosen['seconds']:.1f} s: {chosen['fits']:.1f} fits)"
     )
 
 

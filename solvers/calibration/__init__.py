@@ -15,7 +15,15 @@ from topline.solvers.calibration.conformal import (
     smallest_weighings,
 )
 from topline.solvers.calibration.probabilities import ProbabilityMap, fit_labels, fit_probabilities
-from topline.solvers.calibration.quality import ReliabilityBin, calibration_error, reliability
+from topline.solvers.calibration.quality import (
+    CONFIDENCE,
+    Interval,
+    ReliabilityBin,
+    calibration_error,
+    class_mean_interval,
+    reliability,
+    share_interval,
+)
 from topline.solvers.calibration.rules import (
     Calibration,
     SetRule,
@@ -26,8 +34,10 @@ from topline.solvers.calibration.rules import (
 )
 
 __all__ = [
+    "CONFIDENCE",
     "Calibration",
     "CalibrationRows",
+    "Interval",
     "ProbabilityMap",
     "ReliabilityBin",
     "SetRule",
@@ -35,6 +45,7 @@ __all__ = [
     "Weighing",
     "Weighings",
     "calibration_error",
+    "class_mean_interval",
     "conformity",
     "fit_labels",
     "fit_probabilities",
@@ -42,6 +53,7 @@ __all__ = [
     "members",
     "prediction_sets",
     "reliability",
+    "share_interval",
     "smallest_weighings",
     "tuned_weighings",
 ]

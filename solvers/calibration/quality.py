@@ -1,15 +1,59 @@
-"""How far probabilities can be trusted: reliability and the expected calibration error."""
+"""How far figures can be trusted: intervals of shares, reliability and the expected calibration error."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 BINS = 15
+#: The confidence level of intervals where nobody names one.
+CONFIDENCE = 0.95
+
+Interval = tuple[float, float]
+
+
+def share_interval(share: float, rows: float, confidence: float = CONFIDENCE) -> Interval:
+    """Return Wilson's interval of a share that was measured on so many rows; of none it is all of [0, 1].
+
+    E. B. Wilson, "Probable inference", 1927: the shares p with |share - p| <= z sqrt(p (1 - p) / rows).
+    """
+    if not rows > 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
+    grown = 1.0 + z * z / rows
+    middle = (share + z * z / (2.0 * rows)) / grown
+    half = z / grown * math.sqrt(share * (1.0 - share) / rows + (z / (2.0 * rows)) ** 2)
+    # What rounding leaves of an end that is the share itself.
+    return min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share)
+
+
+def class_mean_interval(
+    right: NDArray[np.bool_], classes: NDArray[Any], weights: NDArray[Any], confidence: float = CONFIDENCE
+) -> Interval:
+    """Return the interval of the weighted share of rows that are right, with classes as strata; all (n,).
+
+    Wilson's for so many rows as have the variance sum_c v_c^2 p_c (1 - p_c) / n_c, v_c what class c weighs.
+    Each p_c has one hit and one miss more than was seen, as a few rows that agree make no class certain; and
+    as that variance is estimated, mostly from the rows of a few classes, the quantile is Student's, with
+    Satterthwaite's degrees of freedom.
+    """
+    used = weights > 0.0
+    _, own, rows = np.unique(classes[used], return_inverse=True, return_counts=True)
+    shares = np.bincount(own, weights=weights[used]) / weights[used].sum()
+    rates = (np.bincount(own, weights=right[used]) + 1.0) / (rows + 2.0)
+    parts = shares**2 * rates * (1.0 - rates) / rows
+    mean, variance = float(shares @ rates), float(parts.sum())
+    level = 0.5 + confidence / 2.0
+    wider = float(stdtrit(variance**2 / (parts**2 / rows).sum(), level)) / NormalDist().inv_cdf(level)
+    measured = min(float(weights[used] @ right[used] / weights[used].sum()), 1.0)
+    return share_interval(measured, mean * (1.0 - mean) / (variance * wider**2), confidence)
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,8 @@ def test_a_run_that_lost_its_scheduler_goes_on_from_its_checkpoint(
         return run_task(replace(task, options=options))
 
     monkeypatch.setattr(session, "run_task", losing)
-    monkeypatch.setattr(definitions, "fit_model", fit_model.with_options(retry_delay_seconds=0.0))
+    steps = replace(definitions.STEPS, fit=fit_model.with_options(retry_delay_seconds=0.0))
+    monkeypatch.setattr(definitions, "STEPS", steps)
     result = run_flow("train", {"config": training, "cluster": IN_PROCESS})
     assert rounds_before[0] == 0
     assert rounds_before[1:] == [pytest.approx(2, abs=1)]

@@ -247,7 +247,7 @@ def test_models_can_be_certified_evaluated_listed_and_shown(topline: Any, store:
     assert evaluation["topk"]["5"] == 1.0
     assert 0 < evaluation["topk"]["1"] <= evaluation["topk"]["2"]
     assert (
-        f"the 2 of {len(evaluation['per_class'])} classes with"
+        f"the 2 of {len(evaluation['per_class'])} classes that do worst"
         in topline("evaluate", store, "--worst", "2").out
     )
     listed = topline("models", "list", "--store", store, "--json").json["models"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from tests.pipeline.pictures import write_classes
 from topline.pipeline.certification import certify
 from topline.pipeline.cli.exits import FAILURE
 from topline.pipeline.ingest import extract
+from topline.pipeline.jobs import end_to_end
+from topline.pipeline.jobs.steps import STEPS
 from topline.pipeline.options import ClusterConfig, ExtractConfig, TrainConfig
 from topline.pipeline.prediction import files
-from topline.pipeline.training import session, train
+from topline.pipeline.training import train
 from topline.storage.models import load_model
 from topline.storage.stores import local, open_store
 
@@ -76,7 +79,8 @@ def test_a_model_is_shown_whose_certificate_has_no_room(
         fill_the_disk()
         return certify(*of)
 
-    monkeypatch.setattr(session.train, "__kwdefaults__", {"fit": session.fit, "certify": on_a_full_disk})
+    steps = replace(STEPS, certify=on_a_full_disk)
+    monkeypatch.setattr(end_to_end.train_as_asked, "__kwdefaults__", {"search": None, "steps": steps})
     store = str(Path(model).parents[1])
     ran = topline("train", "--store", store, "--k", "1", "--workers", "0")
     assert (ran.code, "certified: relative gap" in ran.out) == (FAILURE, True)

@@ -47,8 +47,13 @@ def test_an_evaluation_without_other_metrics_is_read() -> None:
     found = Evaluation.from_dict(SINGLE)
     assert found.metrics == {}
     assert Evaluation.from_dict(found.to_dict()) == found
-    later = {"metrics": {}, "probabilities": None, "sets": [], "confusion": [], "sizes": []}
-    assert found.to_dict() == {**SINGLE, **later}
+    later = {
+        "metrics": {}, "probabilities": None, "sets": [], "confusion": [], "sizes": [], "intervals": {}
+    }  # fmt: skip
+    written = found.to_dict()
+    # Four of eight, by Wilson's formula.
+    assert written["per_class"][0].pop("intervals")["1"] == pytest.approx([0.215216, 0.784784], abs=1e-6)
+    assert written == {**SINGLE, **later}
     assert [(metric.name, value) for metric, value in measured(SINGLE)] == [("top-1", 0.5), ("top-10", 1.0)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 from scipy import sparse
 
 from topline.pipeline.cli.entry import main
+from topline.pipeline.cluster.memory_plan import ALONE_BYTES
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.ingest import import_features
-from topline.pipeline.options import ImportConfig, SearchConfig, TrainConfig
+from topline.pipeline.jobs import train_as_asked
+from topline.pipeline.options import ClusterConfig, ImportConfig, SearchConfig, TrainConfig
 from topline.pipeline.sweep import choice as choosing
 from topline.pipeline.sweep import choose, folds
 from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds
@@ -135,6 +138,52 @@ def test_rows_are_read_once_for_all_folds_and_scalings(store: str) -> None:
         assert {len(fold_data(source, fold).y) for fold in range(3)} == {320}
     assert folds._all_rows.cache_info().misses == 1
     forget_folds()
+
+
+def test_the_search_takes_no_more_than_it_says(store: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Few columns: what one fit takes is next to nothing, and the bound is in passes."""
+    with caplog.at_level("INFO"):
+        found = choose(TrainConfig(store=store), SearchConfig(auto=True)).chosen
+    assert found is not None
+    said = re.search(r"at most 6 times the passes of one fit, or ([\d,]+) passes over all rows", caplog.text)
+    assert said is not None
+    assert sum(cell["passes"] for cell in found["cells"]) * 0.8 <= int(said[1].replace(",", ""))
+
+
+def test_a_memory_limit_is_kept_by_the_search(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """All that NumPy takes beside the process itself is counted by Python's own tracer."""
+    random = np.random.default_rng(0)
+    y = np.arange(4000) % 4
+    place = imported(tmp_path, random.normal(size=(4, 400))[y] + random.normal(size=(4000, 400)), y)
+    room = 32 << 20
+    limit = f"{ALONE_BYTES + room}B"
+    forget_folds()
+    # What compiles, and modules that are loaded.
+    choose(TrainConfig(store=place, C=1.0, loss="softmax"), SearchConfig(auto=True))
+    tracemalloc.start()
+    with caplog.at_level("INFO"):
+        choose(TrainConfig(store=place), SearchConfig(auto=True), None, ClusterConfig(memory_limit=limit))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    said = re.findall(r"on ([\d,]+) of 3,\d+ training rows", caplog.text)
+    assert 100 < int(said[-1].replace(",", "")) < 2500
+    assert peak <= room
+
+
+def test_a_search_can_be_made_by_a_flow(
+    store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is asked of the flow holds the search; nothing is searched before it."""
+    asked: dict[str, Any] = {}
+
+    def run_flow(name: str, parameters: dict[str, Any], progress: Any) -> Any:
+        asked.update(parameters, name=name)
+        return train_as_asked(**parameters, progress=progress)
+
+    monkeypatch.setattr("topline.pipeline.cli.command.flow_runner", lambda: run_flow)
+    result = trained(capsys, "--store", store, "--auto", "--C", "0.5", "--flow")
+    assert (asked["name"], asked["config"].chosen, asked["search"].auto) == ("train", None, True)
+    assert result["chosen"]["given"] == ["C"]
 
 
 def test_sparse_rows_count_by_what_they_hold(
