@@ -21,6 +21,7 @@ from topline.solvers.operations import (
     FindSelectedVertices,
     FindVertices,
     Rebuild,
+    SumMoments,
 )
 
 BOUNDS = (0, 1, 17, 40, 41, 75)
@@ -54,13 +55,14 @@ class ExecutorContract:
         return np.random.default_rng(seed).standard_normal((self.problem().d, M))
 
     def requests(self):
-        """Two rounds, a measurement and a rebuild."""
+        """Two rounds, a measurement, a rebuild, and what changes nothing."""
         first, second = PendingStep(0, 1.0), PendingStep(1, 0.25, 0.5)
         return [
             FindVertices(0, self.weights(0)),
             FindVertices(1, self.weights(1), first),
             Evaluate(self.weights(2), second),
             Rebuild(second),
+            SumMoments(3),
         ]
 
     def assert_same(self, left, right) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.guides.printed import printed_anew
 from tests.guides.reader import GUIDES, ROOT, Block, Reader, blocks_of, on_free_ports
 
 #: Pages about servers, containers, Kubernetes and Slurm: tests/e2e and tests/deploy follow them.
@@ -61,3 +62,10 @@ def test_links_lead_somewhere(guide: str) -> None:
             headings = re.findall(r"^#+ (.*)$", place.read_text(encoding="utf-8"), re.MULTILINE)
             slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert anchor[1:] in slugs, f"{guide} links to {target}{anchor}"
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_printed_code_is_that_of_the_sources(guide: str) -> None:
+    text = (ROOT / guide).read_text(encoding="utf-8")
+    assert printed_anew(text) == text, "print it anew by python -m tests.guides.printed"
+    assert "<!-- printed:" in text or guide != "solvers/README.md"

@@ -46,11 +46,20 @@ def test_chunks_are_decoded_about_once(chunk) -> None:
     assert source.decoded == -(-300 // chunk)
 
 
-def test_a_source_in_chunks_gives_the_answer_of_the_array() -> None:
+#: Ways in which the rows of an array may be given.
+ROW_FORMATS = {
+    "chunks": lambda X: Chunked(X, 20),
+    "range": lambda X: RowRange(np.concatenate([X[:7], X]), 7, 7 + len(X)),
+    "columns": np.asfortranarray,
+}
+
+
+@pytest.mark.parametrize("given", ROW_FORMATS.values(), ids=ROW_FORMATS)
+def test_every_row_format_gives_the_answer_of_the_array(given) -> None:
     X, y = examples(n=90)
     options = {"method": "fw", "max_passes": 5, "executor": SerialExecutor(bounds=[0, 30, 90])}
     np.testing.assert_array_equal(
-        solve(Chunked(X, 20), y, MaxHinge(), 0.1, **options).W, solve(X, y, MaxHinge(), 0.1, **options).W
+        solve(given(X), y, MaxHinge(), 0.1, **options).W, solve(X, y, MaxHinge(), 0.1, **options).W
     )
 
 
