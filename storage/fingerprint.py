@@ -57,7 +57,7 @@ def unseal(data: bytes, place: str) -> dict[str, Any]:
     try:
         record = json.loads(data)
         claimed = record.pop("seal")
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise IntegrityError(f"{place} is damaged: it is not a sealed JSON record") from error
     if digest_json(record) != claimed:
         raise IntegrityError(f"{place} is damaged: its seal does not match its contents")

@@ -54,10 +54,13 @@ def reading(place: str) -> Iterator[None]:
 def from_fields(cls: type[T], record: Mapping[str, Any], place: str) -> T:
     """Return the object of the dataclass `cls` from a JSON object, with the dataclasses that it holds.
 
-    Raises `FormatError` naming `place` if a field is missing.
+    Raises `FormatError` naming `place` if a field is missing, or a number, text or truth is something else.
     """
     kinds: Mapping[str, Any] = _field_types(cls)  # type: ignore[arg-type]
     values = {name: _value(kinds[name], value, place) for name, value in record.items() if name in kinds}
+    for name, value in values.items():
+        if not _fits(kinds[name], value):
+            raise FormatError(f"{place}: {name} is {str(value)[:40]!r}, and no {kinds[name].__name__}")
     try:
         return cls(**values)
     except TypeError as error:
@@ -68,6 +71,15 @@ def from_fields(cls: type[T], record: Mapping[str, Any], place: str) -> T:
 def _field_types(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """Return whether a value may stand in a field of a plain kind; a number that is not finite is null."""
+    if kind not in (int, float, str, bool) or value is None:
+        return True
+    return isinstance(value, int | float if kind is float else kind) and (
+        kind is bool or not isinstance(value, bool)
+    )
 
 
 def _value(kind: Any, value: Any, place: str) -> Any:

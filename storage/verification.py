@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Collection, Iterator
 
 from topline.storage.cache import StoredKernel, StoredPredictions
@@ -16,7 +15,7 @@ from topline.storage.findings import RESTORE, Finding
 from topline.storage.models import Model, ModelRecord, calibration_files, load_model, published_models
 from topline.storage.models.decisions import decision_findings
 from topline.storage.models.records import model_log, unfinished_models
-from topline.storage.runs import HistoryReader, check_history, read_run, run_names
+from topline.storage.runs import check_history, read_run, run_names
 from topline.storage.runs.checkpoints import (
     checkpoint_folder,
     checkpoint_rounds,
@@ -214,9 +213,8 @@ def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Fi
             what, fix = f"its dataset {run.dataset} is gone", "it cannot be resumed; start a new run"
             yield Finding("dataset-gone", join("runs", name), what, fix)
         try:
-            last = deque(HistoryReader(store, name).read_new(), maxlen=1)
-            check_history(store, name)
-            if run.outcome is None and last and last[0].get("event") == "end" and not last[0].get("reason"):
+            last = check_history(store, name) or {}
+            if run.outcome is None and last.get("event") == "end" and not last.get("reason"):
                 path = join("runs", name, "outcome.json")
                 what = "it is missing, though training ended: killed before the outcome was written, or lost"
                 fix = f"{RESTORE}, or resume the run: it ends at once"

@@ -18,9 +18,10 @@ import dask
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster, WorkerPlugin
 from distributed.client import AllExit
-from distributed.comm.core import CommClosedError, FatalCommClosedError
+from distributed.comm.core import CommClosedError
 
 from topline.pipeline.cluster.memory_plan import memory_limit, worker_share
+from topline.pipeline.cluster.tls import expired, handshake_problem, temporary_security, warn_of_expiry
 from topline.pipeline.cluster.versions import check_versions
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.options import ClusterConfig
@@ -133,16 +134,23 @@ def _own_cluster(
     config: ClusterConfig, workers: int, worker_bytes: int | None, *, processes: bool
 ) -> Iterator[Client]:
     threads = config.threads_per_worker
-    settings = {
+    # Threads need no port; Dask's configuration may ask for one, and for encryption.
+    closed = processes or dask.config.get("distributed.comm.require-encryption")
+    settings: dict[str, Any] = {
         **MEMORY_SETTINGS,
         **LOG_SETTINGS,
         "distributed.scheduler.work-stealing": False,
         "distributed.scheduler.worker-ttl": WORKER_TTL,
         "distributed.deploy.lost-worker-timeout": LOST_WORKER_TIMEOUT,
-        "distributed.scheduler.preload": [*dask.config.get("distributed.scheduler.preload"), PAGE],
         "distributed.nanny.pre-spawn-environ": dict.fromkeys(THREAD_VARIABLES, threads),
         "distributed.comm.timeouts.connect": f"{max(30, int(config.worker_wait))}s",
     }
+    if config.dashboard:
+        preloads = [*dask.config.get("distributed.scheduler.preload"), PAGE]
+        settings["distributed.scheduler.preload"] = preloads
+    else:
+        # The pages have no password, and every user of the machine reaches its loopback.
+        settings |= {f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker")}
     with ExitStack() as stack:
         stack.enter_context(_environment_kept())
         stack.enter_context(_quiet())
@@ -153,6 +161,8 @@ def _own_cluster(
                 threads_per_worker=threads,
                 processes=processes,
                 host="127.0.0.1" if processes else None,
+                security=temporary_security() if closed else None,
+                scheduler_kwargs={"dashboard": config.dashboard},
                 dashboard_address=_dashboard_address() if config.dashboard else "127.0.0.1:0",
                 # Worker threads have no host of their own, and would offer their pages to every network.
                 worker_dashboard_address=None if processes else "127.0.0.1:0",
@@ -240,6 +250,7 @@ def _dashboard_address() -> str:
 @contextmanager
 def _running_cluster(address: str, wait: float) -> Iterator[Client]:
     _warn_if_open(address)
+    warn_of_expiry()
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(LOG_SETTINGS))
         try:
@@ -258,16 +269,24 @@ def _refusal(address: str, wait: float, error: Exception) -> str:
     fix = "DASK_CONFIG has to name the dask.yaml that `topline certs` made for this cluster"
     if isinstance(error, TypeError):
         return f"the scheduler at {address} asks for a certificate and Dask has none here: {fix}"
-    if isinstance(error, FatalCommClosedError):
-        return f"the scheduler at {address} has a certificate of another CA: {fix}"
     if isinstance(error, (FileNotFoundError, PermissionError, ssl.SSLError)):
         return f"a certificate of Dask's configuration cannot be used ({error}): {fix}"
     if isinstance(error, RuntimeError):
         return (
             f"Dask's configuration asks for encryption: use tls:// instead of {address}, or unset DASK_CONFIG"
         )
+    why = ""
+    try:
+        problem = expired() or handshake_problem(address, wait)
+        if problem is not None:
+            said, remedy = problem
+            return f"the scheduler at {address} {said}: {remedy or fix}"
+    except ConnectionRefusedError:
+        why = " (connection refused: nothing listens there)"
+    except (OSError, ValueError) as unreachable:
+        why = f" ({unreachable})"
     return (
-        f"no Dask scheduler answered at {address} within {wait:g} s: check the address, or leave out"
+        f"no Dask scheduler answered at {address} within {wait:g} s{why}: check the address, or leave out"
         " --scheduler to start a cluster on this machine"
     )
 

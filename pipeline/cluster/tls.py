@@ -10,18 +10,27 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import logging
 import os
+import socket
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import dask.config
 import yaml
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from distributed.security import Security
 
 from topline.pipeline.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 # A scheduler and a worker are called and call; a client only calls, so its certificate makes nobody a server.
 ROLES = {
@@ -34,6 +43,15 @@ CONFIG_NAME = "dask.yaml"
 
 # Clocks of other machines may be behind.
 BACKDATED = dt.timedelta(minutes=5)
+
+#: An expiry is warned of so long before.
+WARNED_BEFORE = dt.timedelta(days=30)
+_RENEW = "make new ones with `topline certs`, for the scheduler, the workers and topline"
+# What a client's configuration names, and needs.
+_OWN = ("ca-file", "client.cert")
+
+# The certificates of a cluster on this machine lie in its processes' memory alone; no job takes longer.
+TEMPORARY_DAYS = 365
 
 
 @dataclass(frozen=True)
@@ -54,29 +72,121 @@ def make_tls_files(folder: Path, hosts: Sequence[str] = (), days: int = 365) -> 
     """
     folder = folder.expanduser().absolute()
     names = tuple(dict.fromkeys((*LOCAL_HOSTS, *hosts)))
-    alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
-    expires = dt.datetime.now(dt.UTC).replace(microsecond=0) - BACKDATED + dt.timedelta(days=days)
-    ca = _Issuer(ec.generate_private_key(ec.SECP256R1()), expires - dt.timedelta(days=days), expires)
+    issued, expires = _issued(names, days)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise ConfigError(
                 f"{folder} is not empty, and certificates in use are not overwritten: name a new folder"
             )
-        _write(folder / "ca.pem", ca.certificate("cluster CA", ca.key), 0o644)
-        for role, uses in ROLES.items():
-            key = ec.generate_private_key(ec.SECP256R1())
-            private = key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-            _write(folder / f"{role}.key", private, 0o600)
-            certificate = ca.certificate(role, key, x509.ExtendedKeyUsage(uses), alternatives)
-            _write(folder / f"{role}.pem", certificate, 0o644)
+        for name, content in issued.items():
+            _write(folder / name, content, 0o600 if name.endswith(".key") else 0o644)
         config = folder / CONFIG_NAME
         _write(config, yaml.safe_dump(dask_config(folder), sort_keys=False).encode(), 0o644)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written ({error.strerror}): name another folder") from error
     return TlsFiles(folder, config, names, expires)
+
+
+def temporary_security() -> Security:
+    """Return certificates of a CA that ends with this process: nobody else can join, call or read."""
+    issued = {name: content.decode() for name, content in _issued(LOCAL_HOSTS, TEMPORARY_DAYS)[0].items()}
+    roles = {
+        f"tls_{role}_{kind}": issued[f"{role}.{ending}"]
+        for role in ROLES
+        for kind, ending in (("cert", "pem"), ("key", "key"))
+    }
+    return Security(require_encryption=True, tls_ca_file=issued["ca.pem"], **roles)
+
+
+def configured_expiry() -> dt.datetime | None:
+    """Return when the first of the certificates expires that Dask's configuration gives clients here.
+
+    None where it names none, or none that can be read.
+    """
+    read = (certificate_at(dask.config.get(f"distributed.comm.tls.{name}")) for name in _OWN)
+    return min((one.not_valid_after_utc for one in read if one is not None), default=None)
+
+
+def warn_of_expiry() -> None:
+    """Log a warning where those certificates expire within a month."""
+    expires, now = configured_expiry(), dt.datetime.now(dt.UTC)
+    if expires is not None and now < expires < now + WARNED_BEFORE:
+        logger.warning(
+            "the certificates of Dask's configuration expire in %d days, on %s: %s",
+            (expires - now).days, f"{expires:%Y-%m-%d}", _RENEW,
+        )  # fmt: skip
+
+
+def expired() -> tuple[str, str] | None:
+    """Return, in words and with the remedy, that the certificates of Dask's configuration have expired."""
+    expires = configured_expiry()
+    if expires is None or expires > dt.datetime.now(dt.UTC):
+        return None
+    return f"cannot be reached with certificates that expired on {expires:%Y-%m-%d}", _RENEW
+
+
+def handshake_problem(address: str, seconds: float) -> tuple[str, str] | None:
+    """Return why the two ends of a connection do not understand each other, and what to do if that is known.
+
+    None where nothing is wrong with the handshake.  Raises `OSError` where nobody answers.
+    """
+    parts, ca = urlsplit(address), certificate_at(dask.config.get("distributed.comm.tls.ca-file"))
+    shown = _certificate_shown(parts.hostname or "", parts.port or 0, seconds)
+    if parts.scheme != "tls":
+        return None if shown is None else ("speaks TLS", f"use tls:// instead of {parts.scheme}://")
+    if shown is None:
+        return "speaks no TLS", "use tcp://, or start it with the certificates of `topline certs`"
+    if shown.not_valid_after_utc < dt.datetime.now(dt.UTC):
+        return f"has a certificate that expired on {shown.not_valid_after_utc:%Y-%m-%d}", _RENEW
+    if ca is None or not _is_issued_by(shown, ca):
+        return "has a certificate of another CA", ""
+    return None
+
+
+def _certificate_shown(host: str, port: int, seconds: float) -> x509.Certificate | None:
+    """Return the certificate of who listens there, whoever issued it; None from one without TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # It is looked at and not believed: nothing is sent.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection((host, port), seconds) as plain:
+        try:
+            with context.wrap_socket(plain) as shaken:
+                shown = shaken.getpeercert(binary_form=True)
+        except (ssl.SSLError, ConnectionError, TimeoutError):
+            return None
+    return None if shown is None else x509.load_der_x509_certificate(shown)
+
+
+def _is_issued_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def certificate_at(name: str | None) -> x509.Certificate | None:
+    """Return the first certificate in a PEM file; None where there is none."""
+    try:
+        return None if name is None else x509.load_pem_x509_certificate(Path(name).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _issued(names: Sequence[str], days: int) -> tuple[dict[str, bytes], dt.datetime]:
+    """Return certificates and keys in PEM, by the names of their files, and when they expire."""
+    alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
+    expires = dt.datetime.now(dt.UTC).replace(microsecond=0) - BACKDATED + dt.timedelta(days=days)
+    ca = _Issuer(ec.generate_private_key(ec.SECP256R1()), expires - dt.timedelta(days=days), expires)
+    issued = {"ca.pem": ca.certificate("cluster CA", ca.key)}
+    for role, uses in ROLES.items():
+        key = ec.generate_private_key(ec.SECP256R1())
+        issued[f"{role}.key"] = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        issued[f"{role}.pem"] = ca.certificate(role, key, x509.ExtendedKeyUsage(uses), alternatives)
+    return issued, expires
 
 
 def dask_config(folder: Path) -> dict[str, object]:

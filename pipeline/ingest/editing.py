@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.images import delimiter_of, word
+from topline.pipeline.pages import as_given
 from topline.pipeline.readers import named, reading
 from topline.solvers.counts import how_many
 from topline.storage.arrays import ChunkPlan
@@ -36,8 +37,6 @@ logger = logging.getLogger(__name__)
 EDITED = "edited "
 
 _ID, _LABEL = "sample_id", "label"
-#: What `topline inspect` puts before a text that a spreadsheet would run.
-_HARMLESS = ("'=", "'+", "'-", "'@", "'\t", "'\r", "'\n")
 
 
 @dataclass(frozen=True)
@@ -223,18 +222,14 @@ def _table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         delimiter = delimiter_of(path, text.partition("\n")[0].rstrip("\r"), columns)
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
         rows, there = list(reader), list(reader.fieldnames or ())
+        rows = [{name: row[name] and as_given(row[name]) for name in there} for row in rows]
     missing = [name for name in columns if name not in there]
     wanted = f"give a table with the columns {' and '.join(columns)}"
     if there and missing:
         raise InputError(f"{path} has no column {missing[0]}, its first line has {named(there)}: {wanted}")
     if not rows:
         raise InputError(f"{path} has no rows: {wanted}")
-    return [{name: _plain(row[name]) for name in columns} for row in rows]
-
-
-def _plain(value: object) -> str:
-    text = "" if value is None else str(value)
-    return text[1:] if text.startswith(_HARMLESS) else text
+    return [{name: "" if row[name] is None else str(row[name]) for name in columns} for row in rows]
 
 
 def _text(path: Path) -> str:

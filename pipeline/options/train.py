@@ -221,7 +221,9 @@ class ClusterConfig(Options):
         gt=0.0,
         description="Seconds without a heartbeat, or progress of its call, after which a worker is lost",
     )
-    dashboard: bool = Field(default=True, description="Serve Dask's dashboard on this machine")
+    dashboard: bool = Field(
+        default=False, description="Serve Dask's dashboard on this machine, to all who use it"
+    )
 
     @property
     def left_to_scheduler(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from topline.pipeline.errors import NotStoredError
 from topline.pipeline.images import thumbnail_or_reason
 from topline.pipeline.options import PredictConfig
-from topline.pipeline.pages import csv_url, harmless, make_page
+from topline.pipeline.pages import csv_url, harmless, make_page, without_controls
 from topline.storage.errors import AccessError, DiskFullError, StorageError
 from topline.storage.records import now
 
@@ -96,7 +96,7 @@ def _cells(column: pa.ChunkedArray) -> list[str]:
 def _json_list(values: list[Any], *, decimal: bool) -> str:
     # A float32 has seven digits; Python would write what its conversion adds to them.
     shown = [float(f"{value:.7g}") for value in values] if decimal else values
-    return json.dumps(shown, ensure_ascii=False)
+    return without_controls(json.dumps(shown, ensure_ascii=False))
 
 
 #: The result of a prediction: a dataclass with a `model`, and with the places `output` and `page`.

@@ -17,7 +17,7 @@ from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.transforms import Transforms
 from topline.solvers.kernels import Kernel, KernelExpansion, is_precomputed, kernel_from_dict
 from topline.storage.datasets import Dataset
-from topline.storage.errors import AccessError, DiskFullError, NotFoundError
+from topline.storage.errors import AccessError, DiskFullError, IntegrityError, NotFoundError
 from topline.storage.models import Model, load_model, update_record
 
 logger = logging.getLogger(__name__)
@@ -44,8 +44,16 @@ class StoredModel:
         transforms = Transforms.from_record(model.record.transforms, arrays)
         record = model.record
         if record.kernel is not None:
-            return cls(model, np.zeros((record.d, record.m)), transforms, kernel_from_dict(record.kernel))
-        return cls(model, np.asarray(arrays["W"], dtype=np.float64), transforms)
+            # Of any size that a record may say, it takes no memory.
+            none = np.broadcast_to(np.zeros(()), (record.d, record.m))
+            return cls(model, none, transforms, kernel_from_dict(record.kernel))
+        W = np.asarray(arrays["W"], dtype=np.float64)
+        if W.shape != (record.d, record.m):
+            raise IntegrityError(
+                f"the record of {model.url} has d = {record.d} and m = {record.m}, and its weights are"
+                f" {W.shape[0]} x {W.shape[-1]}: restore it from a copy"
+            )
+        return cls(model, W, transforms)
 
     @property
     def input_width(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -236,6 +237,8 @@ Stage: TypeAlias = Literal["waiting", "running", "publishing", "stopped", "finis
 # Events that are kept of a run, and the newest of them that pages show.
 MOST_EVENTS = 500
 EVENTS_SHOWN = 100
+# The end of the year 9999, in seconds since 1970.
+_LAST_TIME = 253402300799.0
 # Records that are turned into a table at once.
 _BATCH = 4096
 
@@ -380,9 +383,14 @@ class RunState:
     def take(self, records: Iterator[Mapping[str, Any]]) -> None:
         """Take in further records."""
         while batch := list(itertools.islice(records, _BATCH)):
-            for record in batch:
-                self._note(record)
-            self._table.add([record for record in batch if "round" in record])
+            try:
+                for record in batch:
+                    self._note(record)
+                self._table.add([record for record in batch if "round" in record])
+            except (TypeError, ValueError, KeyError, OverflowError) as error:
+                raise IntegrityError(
+                    f"a record of the history is none that training writes ({error}): restore it from a copy"
+                ) from error
 
     def view(self, run: str, tol: float | None, outcome: Mapping[str, Any] | None) -> RunView:
         """Return all of it as one value."""
@@ -411,10 +419,12 @@ class RunState:
 
     def _note(self, record: Mapping[str, Any]) -> None:
         at = record.get("at")
+        if at is not None and not 0.0 <= at <= _LAST_TIME:
+            raise ValueError(f"time {at}")
         if at is not None:
             self._begun, self._heard = at if self._begun is None else self._begun, at
         if "round" in record:
-            self._rounds = record["round"] + 1
+            self._rounds = operator.index(record["round"]) + 1
             if record.get("activity") and at is not None:
                 self._timelines.add(at, record["activity"])
             return

@@ -92,7 +92,13 @@ class ModelRecord:
         """Return the record from its JSON object; `FormatError` if it is not one."""
         place = f"model record {record.get('id', '')}".strip()
         check_encoding(record, MODEL_ENCODING, place)
-        return from_fields(cls, record, place)
+        found = from_fields(cls, record, place)
+        if found.m != len(found.class_names):
+            raise FormatError(
+                f"{place} has m = {found.m} and the names of {len(found.class_names)} classes:"
+                " restore it from a copy"
+            )
+        return found
 
 
 class Model:

@@ -35,8 +35,8 @@ from topline.storage.stores.urls import join
 _PART = re.compile(r"^history(?:\.(\d{5}))?\.jsonl$")
 # An object is rewritten whole with every flush, so none grows much beyond this.
 _PART_BYTES = 1 << 20
-# Read at once; far more than the longest line.
-_CHUNK = 1 << 20
+# Read at once; far more than most lines, and than any.
+_CHUNK, _LONGEST = 1 << 20, 1 << 24
 
 
 class HistoryWriter:
@@ -161,6 +161,8 @@ class HistoryReader:
         self._store = store
         self._run_id = run_id
         self._part = self._offset = self._lines = 0
+        #: Of the records that were yielded, in all parts.
+        self.bytes = 0
 
     def read_new(self) -> Iterator[dict[str, Any]]:
         """Yield the records that were appended since the last one yielded, oldest first.
@@ -181,23 +183,28 @@ class HistoryReader:
         while True:
             data = self._read(length)
             end = data.rfind(b"\n") + 1
+            if not end and len(data) >= _LONGEST:
+                raise self._damage("is longer than any record")
             for line in data[:end].split(b"\n")[:-1]:
                 record = _parsed(line)
                 if record is None:
                     if self._is_last(line):
                         return
-                    raise IntegrityError(
-                        f"line {self._lines + 1} of {self._place} is damaged;"
-                        " restore it from a copy or delete the line"
-                    )
+                    raise self._damage("is damaged")
                 if record.get("event") == "begin":
                     check_encoding(record, HISTORY_ENCODING, self._place)
                 self._offset += len(line) + 1
+                self.bytes += len(line) + 1
                 self._lines += 1
                 yield record
             if len(data) < length:
                 return
             length = _CHUNK if end else 2 * length
+
+    def _damage(self, what: str) -> IntegrityError:
+        return IntegrityError(
+            f"line {self._lines + 1} of {self._place} {what}; restore it from a copy or delete the line"
+        )
 
     @property
     def _place(self) -> str:
@@ -267,7 +274,7 @@ def _write_whole(file: BinaryIO, lines: bytes) -> None:
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
@@ -285,18 +292,28 @@ def finish_run(store: Store, run_id: str, outcome: Mapping[str, Any]) -> None:
     end_run(store, run_id, {**outcome, _HISTORY: {"bytes": size, "sha256": digest}})
 
 
-def check_history(store: Store, run_id: str) -> None:
-    """Raise `IntegrityError` where the history no longer begins as it did when the run ended."""
+def check_history(store: Store, run_id: str) -> dict[str, Any] | None:
+    """Return the last record of a history, None without any.
+
+    Raises `IntegrityError` where it no longer begins as it did when the run ended, or goes on otherwise than
+    a process does that resumes the run.
+    """
     outcome = read_run(store, run_id).outcome
     noted = None if outcome is None else outcome.get(_HISTORY)
+    reader = HistoryReader(store, run_id)
+    last, begins, sound = None, 0, True
+    for last in reader.read_new():
+        sound = sound and (noted is None or begins != noted["bytes"] or last.get("event") == "begin")
+        begins = reader.bytes
     if noted is None:
-        return
+        return last
     size, digest = _history_digest(store, run_id, int(noted["bytes"]))
-    if (size, digest) != (noted["bytes"], noted["sha256"]):
+    if not sound or (size, digest) != (noted["bytes"], noted["sha256"]):
         raise IntegrityError(
             f"{join(store.url, history_path(run_id))} is not the history that the run ended with;"
             " restore it from a copy"
         )
+    return last
 
 
 def _history_digest(store: Store, run_id: str, limit: int | None) -> tuple[int, str]:

@@ -163,7 +163,7 @@ def test_a_real_run_is_the_same_afterwards_and_without_a_server(tab: Tab, tmp_pa
 def test_the_page_in_dasks_dashboard(tab: Tab, tmp_path: Path) -> None:
     store = open_store(tmp_path / "store", create=True)
     story = begun_run(store)
-    with open_cluster(ClusterConfig(workers=1), data_bytes=1) as client:
+    with open_cluster(ClusterConfig(workers=1, dashboard=True), data_bytes=1) as client:
         assert client is not None
         announce(client, store.url, story.run)
         port = re.search(r":(\d+)/status", client.dashboard_link)

@@ -14,8 +14,10 @@ from topline.storage import records
 from topline.storage.arrays import ChunkPlan, from_rows
 from topline.storage.cache import KernelDraft, PredictionsDraft, StoredKernel, StoredPredictions
 from topline.storage.datasets import Dataset, UnitRef, list_datasets
+from topline.storage.errors import FormatError, IntegrityError
 from topline.storage.models import (
     DecisionRecord,
+    ModelRecord,
     Standing,
     load_model,
     read_standing,
@@ -45,6 +47,22 @@ from topline.storage.verification import verify_store
 KEY = "0" * 16
 PLAN = ChunkPlan(n_rows=101, chunk_rows=8, shard_rows=32)
 X = dense(101, 6)
+
+
+@pytest.mark.parametrize("field", ["lam", "method", "n", "multilabel", "id"])
+def test_a_field_of_another_type_is_refused(field: str) -> None:
+    made = record().to_json()
+    for value in ([], {"n": 1}, "text" if field in ("lam", "n") else 3):
+        with pytest.raises(FormatError, match=f"{field} is "):
+            ModelRecord.from_json({**made, field: value})
+
+
+def test_a_record_that_names_too_few_classes_or_lies_too_deep_is_refused(local_store: Store) -> None:
+    with pytest.raises(FormatError, match="has m = 1000000000 and the names of 3 classes"):
+        ModelRecord.from_json({**record().to_json(), "m": 10**9, "d": 10**9})
+    local_store.write_bytes("schedule.json", b'{"every": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+    with pytest.raises(IntegrityError, match="not a sealed JSON record"):
+        read_schedule(local_store)
 
 
 def fill(store: Store) -> None:

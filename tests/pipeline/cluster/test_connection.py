@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import http.client
 import logging
 import os
 import signal
 import time
+import urllib.request
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 from distributed import Client, LocalCluster
 from distributed.client import AllExit
 from distributed.comm.core import CommClosedError
+from distributed.security import Security
 
 from topline.pipeline.cluster import connection, known_workers, open_cluster
 from topline.pipeline.cluster.memory_plan import worker_share
@@ -93,6 +96,32 @@ def test_an_own_cluster_stays_on_loopback_and_leaves_nothing(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.cluster
+def test_who_has_no_certificate_neither_runs_nor_reads_anything_of_an_own_cluster() -> None:
+    """What another user of the machine can do: call every port that the job's processes listen at."""
+    with open_cluster(ClusterConfig(workers=1)) as client:
+        assert client is not None
+        scheduler, workers = client.scheduler_info()["address"], known_workers(client)
+        for address in (scheduler, *workers, *(worker["nanny"] for worker in workers.values())):
+            assert address.startswith("tls://127.0.0.1:")
+            for scheme, options in (("tcp", {}), ("tls", {"security": Security.temporary()})):
+                caller = address.replace("tls", scheme, 1)
+                with pytest.raises(OSError, match=r".*"):
+                    Client(caller, timeout=2, set_as_default=False, **options)
+        me = psutil.Process()
+        family = [me, *me.children(recursive=True)]
+        ports = {c.laddr.port for one in family for c in one.net_connections() if c.status == "LISTEN"}
+        closed = {int(address.rpartition(":")[2]) for address in (scheduler, *workers)}
+        told = []
+        for port in ports - closed:
+            for page in ("status", "info/main/workers.html", "json/identity.json", "metrics", "topline"):
+                with suppress(OSError, http.client.HTTPException):
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=5).close()
+                    told.append((port, page))
+        assert told == []
+        assert client.submit(sum, (1, 2)).result() == 3
+
+
 def complain() -> int:
     """What a worker process logs where its heartbeat meets a cluster that is closing."""
     logging.getLogger("distributed.worker").error("failed to communicate")
@@ -126,10 +155,8 @@ def test_a_worker_that_died_comes_back_however_long_that_takes() -> None:
 
 
 def test_a_second_cluster_finds_another_port() -> None:
-    with (
-        open_cluster(ClusterConfig(workers=1), data_bytes=0) as one,
-        open_cluster(ClusterConfig(workers=1), data_bytes=0) as two,
-    ):
+    config = ClusterConfig(workers=1, dashboard=True)
+    with open_cluster(config, data_bytes=0) as one, open_cluster(config, data_bytes=0) as two:
         assert one is not None
         assert two is not None
         assert one.dashboard_link != two.dashboard_link

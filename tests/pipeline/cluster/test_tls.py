@@ -6,9 +6,12 @@ import datetime as dt
 import gc
 import os
 import re
+import socketserver
 import ssl
 import stat
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from topline.pipeline.cluster import open_cluster
-from topline.pipeline.cluster.tls import make_tls_files
+from topline.pipeline.cluster.tls import expired, handshake_problem, make_tls_files
 from topline.pipeline.errors import ClusterError, ConfigError
 from topline.pipeline.options.train import ClusterConfig
 
@@ -213,7 +216,7 @@ def test_dasks_own_client_does_not_get_in_without(scheduler: str, others: dict[s
         ("others", "tls", "has a certificate of another CA: DASK_CONFIG has to name"),
         ("lost", "tls", "a certificate of Dask's configuration cannot be used"),
         ("made", "tcp", "asks for encryption: use tls://"),
-        ("none", "tcp", "no Dask scheduler answered at tcp://127"),
+        ("none", "tcp", "speaks TLS: use tls:// instead of tcp://"),
     ],
 )
 @pytest.mark.sampled(2)
@@ -229,6 +232,61 @@ def test_refusals_are_sentences_that_say_what_to_do(
         open_cluster(ClusterConfig(scheduler=address, worker_wait=3.0)),
     ):
         pass
+
+
+@pytest.mark.parametrize(("days", "warned"), [(31, False), (29, True), (2, True)])
+def test_an_expiry_is_warned_of_for_a_month(
+    days: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = settings(make_tls_files(tmp_path / "certs", days=days).config)
+    with (
+        dask.config.set(made),
+        pytest.raises(ClusterError, match="connection refused: nothing listens there"),
+        open_cluster(ClusterConfig(scheduler="tls://127.0.0.1:9", worker_wait=0.3)),
+    ):
+        pass
+    assert (f"expire in {days - 1} days" in caplog.text) is warned
+
+
+@contextmanager
+def listening(context: ssl.SSLContext | None) -> Iterator[str]:
+    """Address of a server of the standard library that says a word to everybody, over TLS with a context."""
+
+    class Answer(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                spoken = self.request if context is None else context.wrap_socket(self.request, True)
+                with spoken:
+                    spoken.sendall(b"hello, who is it?")
+                    spoken.recv(1)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads, block_on_close = True, False
+
+    with Server(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"tls://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def problem(address: str, config: dict[str, Any]) -> str:
+    with dask.config.set(config):
+        found = expired() or handshake_problem(address, 60.0)
+    return "" if found is None else ": ".join(found)
+
+
+def test_handshakes_are_told_apart(made: dict[str, Any], others: dict[str, Any], tmp_path: Path) -> None:
+    old = settings(make_tls_files(tmp_path / "old", days=0).config)
+    with listening(context(made, "listen", "scheduler")) as address:
+        assert problem(address, made) == ""
+        assert "has a certificate of another CA" in problem(address, others)
+        assert "cannot be reached with certificates that expired on" in problem(address, old)
+        assert "speaks TLS: use tls://" in problem(address.replace("tls", "tcp"), NOTHING)
+    with listening(context(old, "listen", "scheduler")) as address:
+        assert "has a certificate that expired on" in problem(address, made)
+    with listening(None) as address:
+        assert "speaks no TLS: use tcp://" in problem(address, made)
+        assert problem(address.replace("tls", "tcp"), NOTHING) == ""
 
 
 def test_an_own_cluster_speaks_tls_where_dask_is_told_to(made: dict[str, Any]) -> None:

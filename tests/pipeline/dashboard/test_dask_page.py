@@ -82,7 +82,7 @@ def test_it_answers_to_whom_it_belongs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.cluster
 def test_a_cluster_of_ours_serves_the_page_and_knows_the_run() -> None:
-    with open_cluster(ClusterConfig(workers=1), data_bytes=1) as client:
+    with open_cluster(ClusterConfig(workers=1, dashboard=True), data_bytes=1) as client:
         assert client is not None
         port = re.search(r":(\d+)/status", client.dashboard_link)
         assert port is not None

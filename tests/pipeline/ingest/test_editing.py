@@ -68,7 +68,22 @@ def test_rows_are_gone_and_labels_are_corrected(
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_names_come_back_from_the_table_that_was_written(tmp_path: Path, form: str) -> None:
-    names = ["=cmd()", "-a", "\tb", "\nc", "d\ne", "f,g", "h\x0bi", "\u2028j", 'k"l', "-5", " m "]
+    names = [
+        "=cmd()",
+        "-a",
+        "\tb",
+        "\nc",
+        "d\ne",
+        "f,g",
+        "h\x0bi",
+        "\u2028j",
+        "\x1b[2Jm",
+        "n\\u001bo",
+        "\x9b1mp",
+        'k"l',
+        "-5",
+        " m ",
+    ]
     path, schema = tmp_path / f"rows.{form}", pa.schema([("sample_id", pa.string()), ("label", pa.string())])
     with table_writer(path, schema) as write:
         write(pa.table({"sample_id": names, "label": [f"={name}" for name in names]}, schema))

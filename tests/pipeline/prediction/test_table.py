@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import unicodedata
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +14,7 @@ import pytest
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import PredictConfig, build
 from topline.pipeline.options.ingest import InspectConfig
-from topline.pipeline.pages import harmless
+from topline.pipeline.pages import as_given, harmless
 from topline.pipeline.prediction.files import table_schema, table_writer
 from topline.storage.errors import IntegrityError
 
@@ -23,6 +27,19 @@ def test_a_formula_gets_an_apostrophe(text: str) -> None:
 @pytest.mark.parametrize("text", ["-1", "+1", "-1.5e-3", "cat", "a=b", "", "007"])
 def test_other_text_stays(text: str) -> None:
     assert harmless(text) == text
+
+
+def test_no_byte_that_a_terminal_obeys_is_written(tmp_path: Path) -> None:
+    names = ["a\x1b]0;title\x07", "b\x9b31m", "c\x7f\x08\x00"]
+    rows = {"path": names, "classes": [[name] for name in names]}
+    schema = pa.schema([("path", pa.string()), ("classes", pa.list_(pa.string()))])
+    with table_writer(tmp_path / "rows.csv", schema) as write:
+        write(pa.table(rows, schema))
+    text = (tmp_path / "rows.csv").read_text(encoding="utf-8")
+    assert all(unicodedata.category(one) != "Cc" or one in "\r\n" for one in text)
+    cells = list(csv.DictReader(io.StringIO(text)))
+    assert [json.loads(cell["classes"]) for cell in cells] == rows["classes"]
+    assert [as_given(cell["path"]) for cell in cells] == names
 
 
 def test_a_table_appears_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from topline.pipeline.telemetry.recorder import HistoryRecorder, written_togethe
 from topline.solvers.core.objective import Objective
 from topline.solvers.core.state import IterationRecord
 from topline.solvers.core.traffic import WorkerActivity
+from topline.storage.errors import IntegrityError
 from topline.storage.runs import HistoryWriter, create_run, finish_run, read_history
 from topline.storage.runs.history import history_path
 from topline.storage.stores import Store, open_store
@@ -147,6 +148,19 @@ def test_a_history_that_lost_lines_to_a_power_cut_is_read_anew(store: Store, run
     place.write_bytes(b"".join(place.read_bytes().splitlines(keepends=True)[:3]))
     seen = follower.poll()
     assert (seen.rounds, len(seen.events), seen.repeated) == (2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "crafted",
+    [{"round": "x"}, {"round": 1.5}, {"round": 10**400}, {"round": 1, "at": 1e300}, {"at": "now"}, {"at": []},
+     {"round": 1, "primal": {}}, {"round": 1, "at": 1.0, "activity": [{}]}],
+    ids=str,
+)  # fmt: skip
+def test_a_record_that_training_never_writes_is_damage(store: Store, run: str, crafted: Any) -> None:
+    with HistoryWriter(store, run) as writer:
+        writer.append({"round": 0, "at": 1.0}, crafted)
+    with pytest.raises(IntegrityError, match="is none that training writes"):
+        view_run(store, run)
 
 
 def test_a_history_of_before_events(store: Store, run: str) -> None:

@@ -11,11 +11,12 @@ import pytest
 from topline.solvers.core.objective import Objective
 from topline.solvers.core.state import IterationRecord
 from topline.storage.errors import FormatError, IntegrityError
-from topline.storage.runs import HistoryReader, HistoryWriter, read_history
+from topline.storage.runs import HistoryReader, HistoryWriter, create_run, finish_run, read_history
 from topline.storage.runs import history as history_module
 from topline.storage.runs.history import history_path
 from topline.storage.schema import HISTORY_ENCODING, encoding
 from topline.storage.stores import Store
+from topline.storage.verification import verify_store
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -75,6 +76,34 @@ def test_lines_longer_than_what_is_read_at_once(local_store: Store, monkeypatch:
     with HistoryWriter(local_store, "r0001") as writer:
         writer.append({"round": 5})
     assert [record["round"] for record in read_history(local_store, "r0001")] == [0, 1, 2, 3, 4, 5]
+
+
+BEHIND = {
+    "a record of nobody's": b'{"round": 7}\n',
+    "text without an end": b"x" * (17 << 20),
+    "brackets": b"[" * 100_000 + b"\n{}\n",
+}
+
+
+@pytest.mark.parametrize("added", BEHIND.values(), ids=BEHIND)
+def test_what_is_put_behind_the_end_of_a_run_is_noticed(local_store: Store, added: bytes) -> None:
+    run = create_run(local_store, {})
+    with HistoryWriter(local_store, run) as writer:
+        writer.append({"event": "begin", **encoding(HISTORY_ENCODING)}, {"round": 0}, {"event": "end"})
+    finish_run(local_store, run, {"status": "solved"})
+    assert verify_store(local_store) == []
+    with (local_store.local_path / history_path(run)).open("ab") as file:
+        file.write(added)
+    assert [finding.path for finding in verify_store(local_store)] == [history_path(run)]
+
+
+def test_a_run_that_is_resumed_goes_on_behind_its_end(local_store: Store) -> None:
+    run = create_run(local_store, {})
+    for number in range(2):
+        with HistoryWriter(local_store, run) as writer:
+            writer.append({"event": "begin", **encoding(HISTORY_ENCODING)}, {"round": number})
+        assert [found for found in verify_store(local_store) if not found.harmless] == []
+        finish_run(local_store, run, {"status": "max_passes"})
 
 
 def test_an_object_is_never_rewritten_beyond_a_part(
