@@ -8,21 +8,5 @@ from __future__ import annotations
 
 from topline.pipeline.images.decoding import Pixels, decode, read_picture, thumbnail, thumbnail_or_reason
 from topline.pipeline.images.demo import write_digits
-from topline.pipeline.images.items import (
-    DELIMITERS,
-    ImageItem,
-    ImageListing,
-    delimiter_of,
-    sorted_names,
-    split_name,
-)
+from topline.pipeline.images.items import ImageItem, ImageListing, sorted_names
 from topline.pipeline.images.sources import SourceImages, check_images_exist, list_images
-from topline.pipeline.images.words import (
-    NAMED_ROWS,
-    class_words,
-    is_number,
-    numbers_in,
-    refuse_rows,
-    word,
-    words_of,
-)

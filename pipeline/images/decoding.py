@@ -3,8 +3,9 @@
 Every file is treated as hostile.  Size and sides are judged from the header, before anything is decoded; a
 file that is cut short is rejected and never patched up with grey.  Unusual files:
 the EXIF orientation is applied (a broken one counts as upright), transparency is laid on white, of an
-animation the first frame is taken, CMYK, grey and palettes become RGB, 16 bits are scaled to 8, and numbers
-outside a known range (32 bit, floating point) are stretched from their least to their greatest.
+animation the first frame is taken, CMYK, grey and palettes become RGB, whole numbers in 16 or 32 bits count
+as ones of 8, 12 or 16 bits, the fewest that hold all of them, and numbers outside a known range (others in 32
+bits, floating point) are stretched from their least to their greatest.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import io
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, PngImagePlugin, UnidentifiedImageError
 
 from topline.pipeline.errors import ImageRejectedError, PipelineError
 from topline.pipeline.options import ImageLimits
@@ -58,6 +59,9 @@ UPRIGHT = {
 # How often a JPEG may be larger than wanted before it is decoded at a half, a quarter or an eighth.
 DRAFT_FACTOR = 2
 
+# Most bytes of a text or a colour profile in a PNG.
+TEXT_BYTES = 1 << 25
+
 THUMBNAIL_SIDE = 96
 THUMBNAIL_QUALITY = 78
 
@@ -87,7 +91,7 @@ def read_picture(data: bytes, limits: ImageLimits | None = None, side: int | Non
         raise ImageRejectedError("the file is empty")
     if len(data) > limits.max_bytes:
         raise ImageRejectedError(f"the file has {len(data):,} bytes, more than {limits.max_bytes:,}")
-    with _pillow_quiet():
+    with _pillow_quiet(limits):
         try:
             with Image.open(io.BytesIO(data), formats=_formats()) as image:
                 return _decoded(image, limits, side)
@@ -138,7 +142,7 @@ def _orientation(image: Image.Image) -> int:
 
 def _rgb(image: Image.Image) -> Pixels:
     if image.mode.startswith("I;16"):
-        return _grey(_scaled_16_bit(np.asarray(image).astype(np.uint32)))
+        return _grey(_to_8_bit(np.asarray(image).astype(np.int32)))
     if image.mode in ("I", "F"):
         return _grey(_to_8_bit(np.asarray(image)))
     if image.has_transparency_data:
@@ -149,23 +153,20 @@ def _rgb(image: Image.Image) -> Pixels:
 
 
 def _to_8_bit(values: NDArray[np.int32] | NDArray[np.float32]) -> Pixels:
-    """Return bytes: integers within 16 bits and fractions within 0..1 scaled as such, all else stretched."""
+    """Return bytes: whole numbers up to 16 bits and fractions within 0..1 scaled so, others stretched."""
     if not np.isfinite(values).all():
         raise ImageRejectedError("some of its pixels are not finite numbers")
     low, high = float(values.min()), float(values.max())
     if values.dtype.kind == "i" and low >= 0 and high <= 65535:
-        return _scaled_16_bit(values.astype(np.uint32))
+        # Cameras and scanners put 12 bits into 16, and tools put bytes into 32.
+        top = next(2**bits - 1 for bits in (8, 12, 16) if high < 2**bits)
+        return ((values.astype(np.uint32) * 255 + top // 2) // top).astype(np.uint8)
     if values.dtype.kind == "f" and low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     if low == high:
         return np.zeros(values.shape, np.uint8)
     stretched = (values.astype(np.float64) - low) * (255 / (high - low))
     return np.rint(stretched).astype(np.uint8)
-
-
-def _scaled_16_bit(values: NDArray[np.uint32]) -> Pixels:
-    scaled: Pixels = ((values * 255 + 32767) // 65535).astype(np.uint8)
-    return scaled
 
 
 def _grey(values: Pixels) -> Pixels:
@@ -222,31 +223,36 @@ def thumbnail(image: Pixels, side: int = THUMBNAIL_SIDE) -> str:
 
 
 class _Quiet:
-    """How many threads are decoding, and the filters to restore once none is."""
+    """How many threads are decoding, and what to restore once none is."""
 
     lock = threading.Lock()
     depth = 0
-    filters: warnings.catch_warnings[None] | None = None
+    stack = ExitStack()
 
 
 @contextmanager
-def _pillow_quiet() -> Iterator[None]:
+def _pillow_quiet(limits: ImageLimits) -> Iterator[None]:
     """Make Pillow's warning of a bomb an error and ignore its others, which are about tags.
 
-    Warning filters belong to the process: the first thread that decodes sets them, the last one restores.
+    Its own limits are raised to ours, and to profiles and texts of some megabytes.  All these belong to the
+    process: the first thread that decodes sets them, the last one restores.
     """
     with _Quiet.lock:
         if _Quiet.depth == 0:
-            _Quiet.filters = warnings.catch_warnings()
-            _Quiet.filters.__enter__()
+            _Quiet.stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", module=r"PIL\.")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
+            for module, name, least in (
+                (Image, "MAX_IMAGE_PIXELS", limits.max_pixels),
+                (PngImagePlugin, "MAX_TEXT_CHUNK", TEXT_BYTES),
+            ):
+                _Quiet.stack.callback(setattr, module, name, getattr(module, name))
+                setattr(module, name, max(getattr(module, name) or 0, least))
         _Quiet.depth += 1
     try:
         yield
     finally:
         with _Quiet.lock:
             _Quiet.depth -= 1
-            if _Quiet.depth == 0 and _Quiet.filters is not None:
-                _Quiet.filters.__exit__(None, None, None)
-                _Quiet.filters = None
+            if _Quiet.depth == 0:
+                _Quiet.stack.close()

@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.images.items import (
-    SPLIT_NAMES,
     ImageItem,
     ImageListing,
     is_hidden,
@@ -18,26 +17,27 @@ from topline.pipeline.images.items import (
     printable,
     with_file_stats,
 )
+from topline.pipeline.readers import SPLIT_NAMES, text_of
 
 logger = logging.getLogger(__name__)
 
 
-def list_folder(root: Path, *, labelled: bool = True) -> ImageListing:
+def list_folder(root: Path, *, labelled: bool = True, follow_links: bool = False) -> ImageListing:
     """Return all images below `root`, by path.
 
     The class is the path of an image's folder below `root` (below root/train and so on if the folders in
     `root` are such splits).  If all images lie directly in `root` it is the one class.  Hidden files and
     files whose suffix says that they are not images are left out, as are stores; a link that leads out of
     `root`, a link to a folder and anything that is not a regular file is listed with the reason why it is
-    refused.
+    refused, the first two unless links are to be followed.
     """
-    found = sorted(_walk(root, ""), key=lambda entry: entry[0].split("/"))
+    found = sorted(_walk(root, "", follow_links), key=lambda entry: entry[0].split("/"))
     ignored = tuple(printable(path) for path, error in found if error is None)
     entries = [(path, error) for path, error in found if error is not None]
     splits = has_split_folders(root)
     items = []
     for path, error in entries:
-        item = ImageItem(printable(path), printable(path), path, error=error)
+        item = ImageItem(printable(path), printable(path), path, error=error, follow=follow_links)
         if not error:
             item = with_file_stats(root, item)
         items.append(_labelled(item, splits=splits) if labelled else item)
@@ -65,21 +65,27 @@ def _labelled(item: ImageItem, *, splits: bool) -> ImageItem:
     if splits and folder.parts:
         split = SPLIT_NAMES[folder.parts[0].lower()]
         folder = PurePosixPath(*folder.parts[1:])
-    return replace(item, split=split, label=str(folder) if folder.parts else None)
+    return replace(item, split=split, label=text_of(folder) if folder.parts else None)
 
 
-def _walk(root: Path, folder: str) -> Iterator[tuple[str, str | None]]:
+def _walk(root: Path, folder: str, follow: bool) -> Iterator[tuple[str, str | None]]:
     """Paths below `root`, with "" for an image, the reason of a refusal, or None to leave it out."""
     for entry in _entries(root / folder, may_be_gone=bool(folder)):
         path = f"{folder}/{entry.name}" if folder else entry.name
         if is_hidden(entry.name):
             yield path, None
-        elif entry.is_symlink() and entry.is_dir():
-            yield path, "is a link to a folder, which is not followed"
-        elif entry.is_dir(follow_symlinks=False) and _is_store(Path(entry.path)):
+        elif entry.is_symlink() and entry.is_dir() and not follow:
+            yield path, "is a link to a folder, which is not followed (--follow-links follows it)"
+        elif (
+            entry.is_symlink()
+            and entry.is_dir()
+            and (root / folder).resolve().is_relative_to(Path(entry.path).resolve())
+        ):
+            yield path, "is a link to a folder that it lies in, which is not followed"
+        elif entry.is_dir() and _is_store(Path(entry.path)):
             yield path, None
-        elif entry.is_dir(follow_symlinks=False):
-            yield from _walk(root, path)
+        elif entry.is_dir():
+            yield from _walk(root, path, follow)
         elif is_other(entry.name):
             yield path, None
         else:

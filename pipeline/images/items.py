@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
-from topline.pipeline.errors import ImageRejectedError, InputError
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from topline.pipeline.errors import ImageRejectedError
 from topline.storage.fingerprint import canonical_json
 
 _IMAGES = (
@@ -31,28 +35,16 @@ OTHER_STEMS = frozenset(
     {"license", "licence", "copying", "notice", "readme", "authors", "changelog", "makefile"}
 )
 
-#: What may separate the columns of a text table, by its suffix; the usual one first.
-DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}
-
-SPLIT_NAMES = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-    "testing": "test",
-    "calibration": "calibration",
-}
-
 
 @dataclass(frozen=True)
 class ImageItem:
     """One image, or one entry that is refused without being read (then `error` says why).
 
     `path` is for people and the manifest, `location` the same as the file system has it; both are relative
-    to the listing's root.  An image in a tar shard has an `offset` into the shard at `location`.  `stamp` is
-    the file's time of change: path, size and stamp stand for the content until it has been read.
+    to the listing's root.  An image in a tar shard has an `offset` into the shard at `location`, one in a
+    Parquet file its row, and `run` says with which others it is read, and in which column.  `stamp` is the
+    file's time of change: path, size and stamp stand for the content until it has been read.  Links lead out
+    of the root where they are to `follow`.
     """
 
     sample_id: str
@@ -64,6 +56,8 @@ class ImageItem:
     stamp: int = 0
     offset: int | None = None
     error: str = ""
+    run: str = ""
+    follow: bool = False
 
     def read(self, root: Path, max_bytes: int) -> bytes:
         """Return the image's bytes; `ImageRejectedError` where it is refused, too large or cannot be read."""
@@ -72,7 +66,10 @@ class ImageItem:
         if self.size > max_bytes:
             raise ImageRejectedError(f"the file has {self.size:,} bytes, more than {max_bytes:,}")
         try:
-            with resolve_inside(root, self.location).open("rb") as file:
+            path = resolve_inside(root, self.location, follow=self.follow)
+            if self.run:
+                return _embedded(path, self.offset or 0, self.run, self.stamp)
+            with path.open("rb") as file:
                 if self.offset is None:
                     return file.read(max_bytes + 1)
                 file.seek(self.offset)
@@ -101,9 +98,11 @@ class ImageListing:
         Training works on runs of rows, and converges several times faster if each holds all classes.
         """
 
-        def drawn(item: ImageItem) -> tuple[bytes, str]:
-            name = item.sample_id.encode("utf-8", "surrogateescape")
-            return hashlib.blake2b(name, digest_size=8).digest(), item.path
+        def drawn(item: ImageItem) -> tuple[bytes, bytes, str]:
+            # What is unpacked together stays together.
+            names = (item.run.encode(), item.sample_id.encode("utf-8", "surrogateescape"))
+            run, own = (hashlib.blake2b(name, digest_size=8).digest() for name in names)
+            return run, own, item.path
 
         return replace(self, items=tuple(sorted(self.items, key=drawn)))
 
@@ -143,12 +142,17 @@ def is_other(name: str) -> bool:
     return path.suffix in OTHER_SUFFIXES or path.stem in OTHER_STEMS
 
 
-def resolve_inside(root: Path, path: str) -> Path:
-    """Return the file at `path`, links followed; `ImageRejectedError` unless it is within `root`."""
+def resolve_inside(root: Path, path: str, *, follow: bool = False) -> Path:
+    """Return the file at `path`, links followed; `ImageRejectedError` unless it is within `root`.
+
+    Where links are to `follow`, they may lead to any file, and paths alone must stay within `root`.
+    """
     try:
         found = (root / path).resolve()
-        if not found.is_relative_to(root.resolve()):
-            raise ImageRejectedError(f"leads out of {printable(str(root))}, and is not followed")
+        place = Path(os.path.normpath(root / path)) if follow else found
+        if not place.is_relative_to(root if follow else root.resolve()):
+            advice = "" if follow else " (--follow-links allows links)"
+            raise ImageRejectedError(f"leads out of {printable(str(root))}, and is not followed{advice}")
         mode = found.stat().st_mode
     except FileNotFoundError as error:
         raise ImageRejectedError("there is no such file") from error
@@ -159,10 +163,32 @@ def resolve_inside(root: Path, path: str) -> Path:
     return found
 
 
+@lru_cache(maxsize=2)
+def _pictures(path: Path, run: str, stamp: int) -> tuple[int, pa.Array]:  # noqa: ARG001 - another file has another stamp
+    """Return the first row of a group of rows, and the bytes of their images."""
+    _, group, column = run.rsplit(" ", 2)
+    with pq.ParquetFile(path) as file:
+        first = sum(file.metadata.row_group(place).num_rows for place in range(int(group)))
+        pictures = file.read_row_group(int(group), columns=[f"{column}.bytes"])[column]
+    return first, pictures.combine_chunks().field("bytes")
+
+
+def _embedded(path: Path, row: int, run: str, stamp: int) -> bytes:
+    """Return the bytes of the image in a row of a Parquet file."""
+    try:
+        first, pictures = _pictures(path, run, stamp)
+    except (pa.ArrowException, IndexError, KeyError) as error:
+        raise ImageRejectedError(f"cannot be read: {error}") from error
+    found = pictures[row - first].as_py()
+    if found is None:
+        raise ImageRejectedError("its row has no image")
+    return bytes(found)
+
+
 def with_file_stats(root: Path, item: ImageItem) -> ImageItem:
     """Return `item` with size and time of its file, or with the reason why it is refused."""
     try:
-        facts = resolve_inside(root, item.location).stat()
+        facts = resolve_inside(root, item.location, follow=item.follow).stat()
     except ImageRejectedError as error:
         return replace(item, error=str(error))
     return replace(item, size=facts.st_size, stamp=facts.st_mtime_ns)
@@ -176,24 +202,3 @@ def with_unique_ids(items: Sequence[ImageItem]) -> tuple[ImageItem, ...]:
         count = seen[item.sample_id] = seen.get(item.sample_id, 0) + 1
         result.append(item if count == 1 else replace(item, sample_id=f"{item.sample_id}#{count}"))
     return tuple(result)
-
-
-def delimiter_of(table: Path, header: str, wanted: Collection[str]) -> str:
-    """Return what separates the columns of a text table, for which many spreadsheets write semicolons.
-
-    It is what parts the `header` so that one of the columns `wanted` is in it, or else the usual one.
-    """
-    usual = DELIMITERS.get(table.suffix.lower(), DELIMITERS[".csv"])
-
-    def names(mark: str) -> Iterator[str]:
-        return (word.strip().strip('"') for word in header.split(mark))
-
-    return next((mark for mark in usual if any(name in wanted for name in names(mark))), usual[0])
-
-
-def split_name(word: str, place: str) -> str:
-    """Return the split that a word of a table means; `InputError` naming `place` if there is none."""
-    found = SPLIT_NAMES.get(word.strip().lower())
-    if found is None:
-        raise InputError(f"{place} has the split {word!r}: write train, val, test or calibration")
-    return found

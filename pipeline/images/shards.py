@@ -15,7 +15,6 @@ from topline.pipeline.errors import ImageRejectedError, InputError
 from topline.pipeline.images.folders import has_split_folders
 from topline.pipeline.images.items import (
     IMAGE_SUFFIXES,
-    SPLIT_NAMES,
     ImageItem,
     ImageListing,
     is_hidden,
@@ -23,18 +22,22 @@ from topline.pipeline.images.items import (
     resolve_inside,
     with_unique_ids,
 )
-from topline.pipeline.images.words import class_words, numbers_in
+from topline.pipeline.readers import SPLIT_NAMES, class_words, numbers_in
 
+NO_LABEL = "the sample has no label: add key.cls, or key.json with a label"
 LABEL_FIELDS = ("label", "class_name", "class", "cls")
 
 # A label is a word or a small JSON object; anything larger is not read.
 LABEL_BYTES = 1 << 20
 
 
-def list_shards(root: Path, shards: list[Path], *, labelled: bool = True) -> ImageListing:
+def list_shards(
+    root: Path, shards: list[Path], *, labelled: bool = True, follow_links: bool = False
+) -> ImageListing:
     """Return all samples of the tar files `shards` below `root`, in their order.
 
-    The label is the text of key.cls, or the field "label" (class_name, class or cls) of key.json.  Shards in
+    The label is the text of key.cls, or the field "label" (class_name, class or cls) of key.json; where no
+    sample has one it is the folder in the archive, if all are in some.  Shards in
     folders train/, val/ and test/ have these splits.  Members that lead out of the archive, links, devices,
     samples without image or label are listed with the reason why they are refused.
     """
@@ -45,10 +48,14 @@ def list_shards(root: Path, shards: list[Path], *, labelled: bool = True) -> Ima
     for shard in shards:
         relative = shard.relative_to(root)
         split = SPLIT_NAMES[relative.parts[0].lower()] if splits and len(relative.parts) > 1 else None
-        reader = _Shard(root, relative.as_posix(), split, labelled=labelled)
+        reader = _Shard(root, relative.as_posix(), split, labelled=labelled, follow=follow_links)
         items.extend(reader.items())
         ignored.extend(reader.ignored)
         labels.update(reader.labels)
+    folders = {item.path: PurePosixPath(item.path.removeprefix(item.location)).parent for item in items}
+    if not labels and all(folders[item.path].name for item in items if item.error in ("", NO_LABEL)):
+        items = [replace(item, error="") if item.error == NO_LABEL else item for item in items]
+        labels = {item.path: str(folders[item.path])[1:] for item in items if labelled and not item.error}
     return ImageListing(root, "shards", with_unique_ids(_classed(root, items, labels)), tuple(ignored))
 
 
@@ -75,7 +82,7 @@ class _Sample:
 class _Shard:
     """One tar file while its headers are read."""
 
-    def __init__(self, root: Path, location: str, split: str | None, *, labelled: bool) -> None:
+    def __init__(self, root: Path, location: str, split: str | None, *, labelled: bool, follow: bool) -> None:
         self.ignored: list[str] = []
         #: What was found for a label beside each image, by its path.
         self.labels: dict[str, object] = {}
@@ -83,11 +90,12 @@ class _Shard:
         self._location = location
         self._split = split
         self._labelled = labelled
+        self._follow = follow
 
     def items(self) -> Iterator[ImageItem]:
         """Return samples in the archive's order; a shard that ends too early ends with a refused item."""
         try:
-            path = resolve_inside(self._root, self._location)
+            path = resolve_inside(self._root, self._location, follow=self._follow)
         except ImageRejectedError as error:
             raise InputError(f"the shard {self._location} {error}") from error
         samples: dict[str, _Sample] = {}
@@ -141,6 +149,7 @@ class _Shard:
                 size=member.size,
                 stamp=stamp,
                 offset=member.offset_data,
+                follow=self._follow,
             )
         elif suffix in (".cls", ".json"):
             found = _label(archive, member, suffix)
@@ -158,7 +167,7 @@ class _Shard:
             return
         self.ignored.extend(f"{self._location}/{printable(name)}" for name in sample.others)
         if self._labelled and sample.label is None:
-            yield replace(item, error="the sample has no label: add key.cls, or key.json with a label")
+            yield replace(item, error=NO_LABEL)
         else:
             if self._labelled:
                 self.labels[item.path] = sample.label

@@ -5,7 +5,6 @@ The images that a dataset was made of are read again from the same places.
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -23,25 +22,32 @@ from topline.pipeline.images.items import (
     with_file_stats,
 )
 from topline.pipeline.images.shards import list_shards
-from topline.pipeline.images.tables import TABLE_SUFFIXES, list_table
+from topline.pipeline.images.tables import list_pictures, list_table, picture_column
 from topline.pipeline.options import ImageLimits
+from topline.pipeline.readers import TABLE_SUFFIXES, local_path, parts_of
 
 
-def list_images(images: str, *, labelled: bool = True) -> ImageListing:
+def list_images(images: str, *, labelled: bool = True, follow_links: bool = False) -> ImageListing:
     """Return all images that `images` names, in a fixed order.
 
-    It is a folder (with a folder a class, or with tar shards), a table (.csv, .tsv, .parquet), a tar shard or
-    a pattern of them (shard-*.tar); without `labelled` also a single image.  Raises `InputError` for
-    anything else, and where no image is found.
+    It is a folder (with a folder a class, tar shards, or Parquet files of images), a table (.csv,
+    .tsv, .parquet), a tar shard or a pattern of shards or Parquet files (shard-*.tar); without
+    `labelled` also a single image.  Links out of the folder are followed with `follow_links` alone.  Raises
+    `InputError` for anything else, and where no image is found.
     """
-    path = _place(images)
+    path = local_path(images)
+    how = {"labelled": labelled, "follow_links": follow_links}
     if path.is_dir():
-        listing = _folder(path.resolve(), labelled=labelled)
+        listing = list_folder(path.resolve(), **how)
+        root = path.resolve()
+        for suffix in (".tar", ".parquet") if not listing.items else ():
+            found = sorted(file for file in root.rglob(f"*{suffix}") if file.is_file())
+            if found and not listing.items:
+                listing = _held(root, found, how)
     elif path.is_file():
-        listing = _file(path, labelled=labelled)
+        listing = _file(path.parent.resolve() / path.name, how)
     else:
-        root = path.parent.resolve()
-        listing = list_shards(root, [root / shard.name for shard in _shards(path)], labelled=labelled)
+        listing = _held(path.parent.resolve(), _matching(path), how)
     if not listing.items:
         left_out = f" ({len(listing.ignored):,} other files are there)" if listing.ignored else ""
         raise InputError(
@@ -52,48 +58,48 @@ def list_images(images: str, *, labelled: bool = True) -> ImageListing:
 
 def check_images_exist(images: str) -> None:
     """Raise `InputError` where nothing is at the place that `images` names, without listing what is there."""
-    path = _place(images)
+    path = local_path(images)
     if not path.exists():
-        _shards(path)
+        _matching(path)
 
 
-def _place(images: str) -> Path:
-    if "://" in images:
-        raise InputError(f"{images}: images are read from this machine's disks: copy or mount them first")
-    return Path(images).expanduser().absolute()
+def _held(root: Path, files: list[Path], how: Mapping[str, bool]) -> ImageListing:
+    """Return the images inside tar shards or Parquet files."""
+    if files[0].suffix.lower() == ".tar":
+        return list_shards(root, files, **how)
+    held = [file for file in files if picture_column(file) is not None]
+    if len(held) < len(files):
+        alone = min(set(files).difference(held))
+        raise InputError(
+            f"{printable(str(alone))} has no column of images (bytes and path): several Parquet files have"
+            " images inside, and one alone may name paths"
+        )
+    return list_pictures(root, files, **how)
 
 
-def _folder(root: Path, *, labelled: bool) -> ImageListing:
-    listing = list_folder(root, labelled=labelled)
-    if not listing.items:
-        shards = sorted(path for path in root.rglob("*.tar") if path.is_file())
-        if shards:
-            return list_shards(root, shards, labelled=labelled)
-    return listing
-
-
-def _file(path: Path, *, labelled: bool) -> ImageListing:
+def _file(path: Path, how: Mapping[str, bool]) -> ImageListing:
     suffix = path.suffix.lower()
+    if suffix == ".tar" or (suffix == ".parquet" and picture_column(path) is not None):
+        return _held(path.parent, [path], how)
     if suffix in TABLE_SUFFIXES:
-        return list_table(path.parent.resolve() / path.name, labelled=labelled)
-    if suffix == ".tar":
-        return list_shards(path.parent.resolve(), [path.parent.resolve() / path.name], labelled=labelled)
+        return list_table(path, **how)
     if suffix in ARCHIVE_SUFFIXES:
         raise InputError(f"{printable(str(path))} is an archive that is not read as it is: unpack it first")
-    if suffix in IMAGE_SUFFIXES and not labelled:
+    if suffix in IMAGE_SUFFIXES and not how["labelled"]:
         name = printable(path.name)
-        root = path.parent.resolve()
-        return ImageListing(root, "folder", (with_file_stats(root, ImageItem(name, name, path.name)),))
+        item = ImageItem(name, name, path.name, follow=how["follow_links"])
+        return ImageListing(path.parent, "folder", (with_file_stats(path.parent, item),))
     raise InputError(
         f"{printable(str(path))} is not a folder, a table ({', '.join(TABLE_SUFFIXES)}) or a tar shard"
     )
 
 
-def _shards(path: Path) -> list[Path]:
-    shards = sorted(Path(found) for found in glob.glob(str(path)) if found.endswith(".tar"))  # noqa: PTH207
-    if not shards:
+def _matching(path: Path) -> list[Path]:
+    """Return the files that a pattern names, in the folder that it begins with."""
+    found = [file for file in parts_of(path, ()) if file.suffix.lower() in (".tar", ".parquet")]
+    if not found:
         raise InputError(f"{printable(str(path))} is not there: name a folder, a table or tar shards")
-    return shards
+    return [path.parent.resolve() / file.name for file in found]
 
 
 class SourceImages:
@@ -103,6 +109,7 @@ class SourceImages:
         self._root = features.get("images")
         self._source = features.get("source")
         self._limits = ImageLimits(**features.get("limits", {}))
+        self._follow = bool(features.get("follow_links"))
 
     def __call__(self, entry: Mapping[str, Any]) -> Pixels:
         """Return pixels (h, w, 3) of the image in a row of the manifest.
@@ -122,8 +129,11 @@ class SourceImages:
             if found is None:
                 raise InputError(f"{entry['path']} is not where it was")
             return found
-        return ImageItem(entry["sample_id"], entry["path"], entry["path"])
+        return ImageItem(entry["sample_id"], entry["path"], entry["path"], follow=self._follow)
 
     @cached_property
     def _members(self) -> dict[str, ImageItem]:
-        return {item.sample_id: item for item in list_images(str(self._root)).items}
+        return {item.sample_id: item for item in self._listed().items}
+
+    def _listed(self) -> ImageListing:
+        return list_images(str(self._root), follow_links=self._follow)

@@ -1,9 +1,9 @@
-"""Images named by a table: CSV, TSV or Parquet with the columns path, label and, if wanted, split."""
+"""Images in tables: named by path, label and perhaps split, or inside Parquet as Hugging Face keeps them."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,99 +12,135 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images.items import (
-    DELIMITERS,
-    ImageItem,
-    ImageListing,
-    delimiter_of,
+from topline.pipeline.images.items import ImageItem, ImageListing, with_file_stats, with_unique_ids
+from topline.pipeline.readers import (
+    SPLIT_NAMES,
+    class_words,
+    label_names,
+    named,
+    numbers_in,
+    parquet_column,
+    pick_label,
+    read_table,
+    reading,
+    refuse_rows,
     split_name,
-    with_file_stats,
-    with_unique_ids,
 )
-from topline.pipeline.images.words import class_words, numbers_in
 
-TABLE_SUFFIXES = (*DELIMITERS, ".parquet")
+PATH_NAMES = ("path", "file_name", "image_path", "filename")
+PICTURE_NAMES = ("image", "img", "picture", "photo")
+_SPLIT = re.compile(r"([a-z]+)[-_.]")
 
-Row = Mapping[str, Any]
 
-
-def list_table(table: Path, *, labelled: bool = True) -> ImageListing:
+def list_table(table: Path, *, labelled: bool = True, follow_links: bool = False) -> ImageListing:
     """Return all images that `table` names, in its order; paths are relative to the table's folder.
 
     A path that leads out of that folder, or to no file, and a row without a label are listed with the reason
     why they are refused.  Raises `InputError` naming the line for a table that cannot be read.
     """
-    rows = list(_parquet_rows(table) if table.suffix.lower() == ".parquet" else _csv_rows(table))
-    if not rows:
+    found = read_table(table, PATH_NAMES)
+    path = next((name for name in PATH_NAMES if name in found.names), None)
+    label = pick_label(str(table), "column", None, found.names)
+    if path is None or (labelled and label is None):
+        raise InputError(
+            f"{table} has the columns {named(found.names) or '(none)'}: it needs path and label, and may have"
+            " split"
+        )
+    if not found.rows:
         raise InputError(f"{table} has no rows: write one for each image, as path,label")
-    root = table.parent
-    values = [row.get("label") if labelled else None for _, row in rows]
-    labels = class_words(values, str(table))
-    items = [
-        _item(root, place, row, label, labelled) for (place, row), label in zip(rows, labels, strict=True)
-    ]
-    return ImageListing(root, "table", with_unique_ids(items))
+    long = next(
+        (place for place, row in zip(found.places, found.rows, strict=True) if len(row) > len(found.names)),
+        None,
+    )
+    if long is not None:
+        raise InputError(f"{long} has more fields than the header: quote paths that hold commas")
+    values: Sequence[Any] = [None] * len(found.rows)
+    if labelled and label is not None:
+        values = found.column(label)
+        if table.suffix.lower() != ".parquet":
+            values = numbers_in([str(value or "").strip() for value in values]).tolist()
+    splits = found.column("split") if labelled and "split" in found.names else [None] * len(values)
+    items = []
+    for place, name, word, split in zip(
+        found.places, found.column(path), class_words(values, str(table)), splits, strict=True
+    ):
+        text = _text(name, f"{place} has {name!r} for its path")
+        if not text:
+            raise InputError(f"{place} has no path")
+        item = ImageItem(text, text, text, word, follow=follow_links)
+        if split is not None:
+            item = replace(
+                item, split=split_name(_text(split, f"{place} has {split!r} for its split"), place)
+            )
+        if labelled and word is None:
+            items.append(replace(item, split=None, error=f"{place} has no label"))
+        else:
+            items.append(with_file_stats(table.parent, item))
+    return ImageListing(table.parent, "table", with_unique_ids(items))
 
 
-def _item(root: Path, place: str, row: Row, label: str | None, labelled: bool) -> ImageItem:
-    path, split = (_cell(place, row, name) for name in ("path", "split"))
-    if not path:
-        raise InputError(f"{place} has no path")
-    item = ImageItem(path, path, path, label)
-    if labelled and row.get("split") is not None:
-        item = replace(item, split=split_name(split, place))
-    if labelled and label is None:
-        return replace(item, split=None, error=f"{place} has no label")
-    return with_file_stats(root, item)
+def _text(value: object, what: str) -> str:
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{what}, which is text: write the column anew")
+    return (value or "").strip()
 
 
-def _cell(place: str, row: Row, name: str) -> str:
-    """Return the text of a cell; `InputError` where it is none."""
-    value = row.get(name) or ""
-    if not isinstance(value, str):
-        raise InputError(f"{place} has {value!r} for its {name}, which is text: write the column anew")
-    return value.strip()
+def picture_column(table: Path) -> str | None:
+    """Return the column of a Parquet file that holds images, as Hugging Face's datasets keep them."""
+    with reading(str(table)):
+        schema = pq.read_schema(table)
+    for name in (*(name for name in PICTURE_NAMES if name in schema.names), *schema.names):
+        kind = schema.field(name).type
+        if pa.types.is_struct(kind) and "bytes" in [kind.field(i).name for i in range(kind.num_fields)]:
+            return str(name)
+    return None
 
 
-def _csv_rows(table: Path) -> list[tuple[str, Row]]:
-    try:
-        with table.open(encoding="utf-8-sig", newline="") as file:
-            delimiter = delimiter_of(table, file.readline(), ("path",))
-            file.seek(0)
-            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
-            _check_columns(table, reader.fieldnames or ())
-            rows = []
-            for row in reader:
-                place = f"{table}, line {reader.line_num},"
-                if None in row:
-                    raise InputError(f"{place} has more fields than the header: quote paths that hold commas")
-                rows.append((place, row))
-        labels = numbers_in([(row.get("label") or "").strip() for _, row in rows])
-        return [(place, {**row, "label": label}) for (place, row), label in zip(rows, labels, strict=True)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"the table {table} cannot be read: {error}; it must be CSV in UTF-8") from error
+def list_pictures(
+    root: Path, tables: Sequence[Path], *, labelled: bool = True, follow_links: bool = False
+) -> ImageListing:
+    """Return all images inside the Parquet files `tables` below `root`, row by row.
 
-
-def _parquet_rows(table: Path) -> Iterator[tuple[str, Row]]:
-    try:
+    Their labels are numbers of the names in the schema, or classes by the rule of every table.  The names of
+    the files say the split where each begins with one (train-00000-of-00003.parquet).
+    """
+    found = [_SPLIT.match(table.name.lower()) for table in tables]
+    splits = [SPLIT_NAMES.get(match[1]) if match else None for match in found]
+    items: list[ImageItem] = []
+    values: list[object] = []
+    for table, split in zip(tables, splits, strict=True):
+        column, place, stamp = picture_column(table), str(table.relative_to(root)), table.stat().st_mtime_ns
         with pq.ParquetFile(table) as file:
             names = file.schema_arrow.names
-            _check_columns(table, names)
-            wanted = [name for name in ("path", "label", "split") if name in names]
-            number = 0
-            for batch in file.iter_batches(columns=wanted):
-                columns = [batch.column(name).to_pylist() for name in wanted]
-                for values in zip(*columns, strict=True):
-                    number += 1
-                    yield f"{table}, row {number},", dict(zip(wanted, values, strict=True))
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"the table {table} cannot be read: {error}; it must be Parquet") from error
+            sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            known = label_names(file.schema_arrow, pick_label(str(table), "column", None, names))
+        for row, group in enumerate(group for group, size in enumerate(sizes) for _ in range(size)):
+            name, run = f"{place}/{row:07d}", f"{place} {group} {column}"
+            item = ImageItem(name, name, place, stamp=stamp, offset=row, run=run, follow=follow_links)
+            items.append(replace(item, split=split if None not in splits else None))
+        if labelled:
+            values += _labels(table, names, known)
+    if labelled:
+        labels = class_words(values, str(root))
+        items = [
+            replace(
+                item, label=label, split=item.split if label else None, error="" if label else "has no label"
+            )
+            for item, label in zip(items, labels, strict=True)
+        ]
+    return ImageListing(root, "shards", tuple(items))
 
 
-def _check_columns(table: Path, names: object) -> None:
-    found = list(names) if isinstance(names, (list, tuple)) else []
-    if "path" not in found:
+def _labels(table: Path, columns: Sequence[str], names: Sequence[str] | None) -> list[object]:
+    """Return the labels of a Parquet file; numbers of known `names` as these, and -1 as none."""
+    label = pick_label(str(table), "column", None, columns)
+    if label is None:
         raise InputError(
-            f"{table} has the columns {', '.join(map(str, found)) or '(none)'}: it needs path and label,"
-            " and may have split"
+            f"{table} has images and the columns {named(columns)}: call the one with the classes label"
         )
+    values: list[object] = parquet_column(table, label, label).tolist()
+    if names is None:
+        return values
+    wrong = [not isinstance(value, int) or not -1 <= value < len(names) for value in values]
+    refuse_rows(str(table), "a label out of range", wrong, f"the file names {len(names)} classes", values)
+    return [None if code == -1 else names[int(str(code))] for code in values]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import difflib
-import io
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images import delimiter_of, word
 from topline.pipeline.pages import as_given
-from topline.pipeline.readers import named, reading
+from topline.pipeline.readers import named, read_table, reading, word
 from topline.solvers.counts import how_many
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import (
@@ -212,24 +209,19 @@ def _ids(text: str) -> list[str]:
 
 def _table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """Return some columns of a table as text."""
-    if path.suffix.lower() == ".parquet":
-        with reading(str(path)):
-            table = pq.read_table(path)
-        rows, there = table.to_pylist(), table.column_names
-    else:
-        # Not by splitlines: a text in quotes may hold the ends of lines.
-        text = _text(path)
-        delimiter = delimiter_of(path, text.partition("\n")[0].rstrip("\r"), columns)
-        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
-        rows, there = list(reader), list(reader.fieldnames or ())
-        rows = [{name: row[name] and as_given(row[name]) for name in there} for row in rows]
-    missing = [name for name in columns if name not in there]
+    table = read_table(path, columns)
+    missing = [name for name in columns if name not in table.names]
     wanted = f"give a table with the columns {' and '.join(columns)}"
-    if there and missing:
-        raise InputError(f"{path} has no column {missing[0]}, its first line has {named(there)}: {wanted}")
-    if not rows:
+    if table.names and missing:
+        raise InputError(
+            f"{path} has no column {missing[0]}, its first line has {named(table.names)}: {wanted}"
+        )
+    if not table.rows:
         raise InputError(f"{path} has no rows: {wanted}")
-    return [{name: "" if row[name] is None else str(row[name]) for name in columns} for row in rows]
+    # A spreadsheet's text may have a mark before it, a value of Parquet has none.
+    given = str if path.suffix.lower() == ".parquet" else as_given
+    found = [["" if one is None else given(str(one)) for one in table.column(name)] for name in columns]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*found, strict=True)]
 
 
 def _text(path: Path) -> str:

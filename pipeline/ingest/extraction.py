@@ -139,7 +139,7 @@ def _prepare(
     if config.images is None:
         raise ConfigError("--images is missing: name a folder with a folder for each class")
     named = None if config.backbone is None else make_backbone(config)
-    listing = list_images(config.images).shuffled()
+    listing = list_images(config.images, follow_links=config.follow_links).shuffled()
     if config.label_separator is None:
         logger.info("%s", classes_found(listing))
     if check is not None:
@@ -194,6 +194,7 @@ def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone
         "limits": config.limits.model_dump(),
         **HeldOut.of(config).facts(),
         "duplicates": config.duplicates,
+        **({"follow_links": True} if config.follow_links else {}),
         **({} if config.label_separator is None else {"label_separator": config.label_separator}),
     }
 

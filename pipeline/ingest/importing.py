@@ -20,11 +20,13 @@ from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options import ImportConfig
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import (
-    ConcatenatedFeatures,
+    Coarse,
     FeatureFile,
+    Parts,
     checked_rows,
     label_lists,
     label_words,
+    local_path,
     named,
     names_of_rows,
     open_features,
@@ -85,10 +87,8 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
     begun = time.monotonic()
     if config.features is None:
         raise ConfigError("--features is missing: name a file of features")
-    if "://" in config.features:
-        raise InputError(f"{config.features}: features are read from this machine's disks: copy them first")
     begin(progress, "read labels")
-    path = Path(config.features).expanduser().absolute()
+    path = local_path(config.features)
     with closing(_source(config, path)) as source:
         with reading(source.place):
             ids = names_of_rows(source)
@@ -129,7 +129,7 @@ def _source(config: ImportConfig, path: Path) -> FeatureFile:
     with ExitStack() as stack:
         source = stack.enter_context(closing(open_features(path, *names)))
         test = stack.enter_context(closing(open_features(config.test_features.absolute(), *names)))
-        both = ConcatenatedFeatures(source, test)
+        both = Parts(source.path, (source, test), ("train", "test"))
         # From here on it is `both` that closes them.
         stack.pop_all()
     return both
@@ -255,7 +255,7 @@ def _write(
     progress: Progress | None,
 ) -> None:
     """Write the units that are not there yet."""
-    plan, done = writer.plan, writer.done_units()
+    plan, done, coarse = writer.plan, writer.done_units(), Coarse(source)
     begin(progress, "import", plan.n_rows, "rows")
     with stop_on_signals() as flag:
         for unit in range(plan.units):
@@ -264,6 +264,7 @@ def _write(
                 with reading(f"{source.place}, rows {span.start}-{span.stop - 1}"):
                     found = source.rows(span.start, span.stop)
                 X = checked_rows(source, found, span.start, config.dtype)
+                coarse.look(found, X)
                 if writer.layout == "dense" and isinstance(X, csr_matrix):
                     X = X.toarray()
                 elif writer.layout == "csr":

@@ -111,9 +111,13 @@ class ExtractConfig(LabelConfig, SplitConfig, ImageLimits, BackboneConfig):
     """Images to features: where the images are, bad ones and duplicates, the split, the backbone."""
 
     images: NonEmpty | None = Field(
-        default=None, description="Folder of classes, table (CSV, Parquet) or tar shards"
+        default=None,
+        description="Folder of classes, table (CSV, Parquet), tar shards, or Parquet files with images",
     )
     store: NonEmpty = Field(default=DATA_STORE, description="Store that receives the dataset")
+    follow_links: bool = Field(
+        default=False, description="Follow links that lead out of the folder, as those of a cache of data"
+    )
     duplicates: Literal["drop", "keep"] = Field(
         default="drop", description="Whether images with the content of an earlier one are dropped or kept"
     )
@@ -129,7 +133,8 @@ class ImportConfig(LabelConfig, SplitConfig):
 
     features: NonEmpty | None = Field(
         default=None,
-        description="npy, npz, Parquet, CSV, HDF5, ARFF or LIBSVM text file, or a clip-retrieval folder",
+        description="npy, npz, Parquet, CSV, HDF5, safetensors, ARFF or LIBSVM text file, a folder or pattern"
+        " of them, a Zarr or clip-retrieval folder",
     )
     test_features: Path | None = Field(
         default=None, description="File of the same kind with the test rows; all others are for training"

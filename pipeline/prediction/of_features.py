@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pyarrow as pa
 from scipy.sparse import csr_matrix, issparse
 
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.images import Pixels, words_of
+from topline.pipeline.images import Pixels
 from topline.pipeline.options import PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule
 from topline.pipeline.prediction.files import table_schema, write_files
@@ -25,10 +24,12 @@ from topline.pipeline.readers import (
     check_columns,
     checked_rows,
     label_lists,
+    local_path,
     names_of_rows,
     open_features,
     reading,
     split_words,
+    words_of,
 )
 from topline.pipeline.rows import StoredModel
 
@@ -69,7 +70,7 @@ def predict_features(
         raise ConfigError("--features is missing: name a file of features")
     stored = StoredModel.open(model_url)
     rule = AnswerRule.of(stored, config, progress)
-    path = Path(config.features).expanduser().absolute()
+    path = local_path(config.features)
     with closing(open_features(path, config.features_name, config.labels_name)) as source:
         _check(stored, source)
         with reading(source.place):

@@ -1,16 +1,16 @@
 """Files of features and labels that exist already, read row by row and never as a whole.
 
-`open_features` opens any format by its suffix (NumPy, Parquet, CSV, HDF5, LIBSVM, ARFF, clip-retrieval
-folders); labels, splits and class names come from small files or from inside, as words, one or several a row.
-A new format is one file with a `FeatureFile` and a line in `READERS` of `formats.py`.
+`open_features` opens every format of `FORMATS` (NumPy, Parquet, CSV, HDF5, safetensors, Zarr, LIBSVM, ARFF),
+folders of parts and clip-retrieval's; labels, splits and class names come from small files or from inside, as
+words, one or several a row.  A new format is a `FeatureFile` and a line in `FORMATS`.
 """
 
 from __future__ import annotations
 
 from topline.pipeline.readers.arff import read_label_names
-from topline.pipeline.readers.base import FeatureFile, Rows, check_columns, named
+from topline.pipeline.readers.base import FeatureFile, check_columns, local_path, named, parts_of, pick_label
 from topline.pipeline.readers.damage import reading
-from topline.pipeline.readers.formats import ConcatenatedFeatures, open_features
+from topline.pipeline.readers.formats import FORMATS, Parts, open_features
 from topline.pipeline.readers.label_sets import (
     LabelLists,
     label_lists,
@@ -27,4 +27,17 @@ from topline.pipeline.readers.labels import (
     split_words,
 )
 from topline.pipeline.readers.libsvm import LibsvmFeatures
-from topline.pipeline.readers.values import checked_rows, names_of_rows, row_name
+from topline.pipeline.readers.parquet import label_names, parquet_column
+from topline.pipeline.readers.tables import TABLE_SUFFIXES, read_table
+from topline.pipeline.readers.values import Coarse, checked_rows, names_of_rows, row_name
+from topline.pipeline.readers.words import (
+    NAMED_ROWS,
+    SPLIT_NAMES,
+    class_words,
+    numbers_in,
+    refuse_rows,
+    split_name,
+    text_of,
+    word,
+    words_of,
+)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images import numbers_in
-from topline.pipeline.readers.base import LABEL_NAMES
-from topline.pipeline.readers.text import TextFeatures, line_blocks, parsed_blocks
+from topline.pipeline.readers.base import LABEL_NAMES, Names, StreamedFeatures
+from topline.pipeline.readers.text import line_blocks, parsed_blocks
+from topline.pipeline.readers.words import numbers_in
 
 FEATURE, MEMBER, SINGLE = range(3)
 NUMBERS = ("numeric", "real", "integer")
@@ -65,19 +65,19 @@ class ArffHeader:
         return tuple(attribute.name for attribute in self.attributes)
 
 
-class ArffFeatures(TextFeatures):
+class ArffFeatures(StreamedFeatures):
     """An ARFF file, read twice; features are the attributes that are not labels.
 
-    With `label_attributes` (Mulan's XML), or -C in the relation's name (MEKA), rows have label sets; else the
-    attribute `labels_name`, or one that has a usual name of labels, holds one label per row.  `InputError`
+    With label attributes (Mulan's XML), or -C in the relation's name (MEKA), rows have label sets; else the
+    attribute that is wanted, or one that has a usual name of labels, holds one label per row.  `InputError`
     for attributes and values that are not numbers, and for missing ones (?).
     """
 
-    def __init__(self, path: Path, labels_name: str | None, label_attributes: Sequence[str] | None) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, wanted: Names) -> None:
+        super().__init__(path, wanted)
         self._header = read_header(path)
-        members = _set_attributes(path, self._header, label_attributes)
-        single = _single_attribute(path, self._header, labels_name) if members is None else None
+        members = _set_attributes(path, self._header, wanted.label_attributes)
+        single = _single_attribute(path, self._header, wanted.labels) if members is None else None
         self._members, self._single = members, single
         kinds = np.full(len(self._header.attributes), FEATURE)
         kinds[members or []] = MEMBER
@@ -116,7 +116,7 @@ class ArffFeatures(TextFeatures):
         """Return the names of the attributes that are features."""
         return [name for name, kind in zip(self._header.names, self._kinds, strict=True) if kind == FEATURE]
 
-    def matrices(self) -> Iterator[csr_matrix]:
+    def parsed(self) -> Iterator[csr_matrix]:
         """Return all rows, block by block."""
         return (X for X, _ in self._blocks())
 

@@ -1,46 +1,46 @@
-"""Features in NumPy and HDF5 files, read by rows: memory-mapped, streamed or sliced."""
+"""Features in files of arrays (NumPy, HDF5, MATLAB, safetensors, Zarr), read by rows."""
 
 from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
+from scipy.io import loadmat
+from scipy.sparse import csr_matrix, load_npz
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers.base import (
     FEATURE_NAMES,
-    LABEL_NAMES,
     FeatureFile,
+    Names,
     check_matrix,
-    one_column,
     pick,
+    refuse_names,
 )
 from topline.pipeline.readers.damage import cause, check_expansion, check_members, reading
 
 SKIP_BYTES = 1 << 20
+#: Arrays of which SciPy makes a sparse matrix.
+_SPARSE = ("data", "indices", "indptr", "shape", "format")
 
 
-class NpyFeatures(FeatureFile):
-    """A .npy file (n, d), memory-mapped."""
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """The arrays of a file by their names, each with a shape and a dtype, and sliced by rows; "" is one.
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        try:
-            self._array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read as a NumPy array of numbers: {cause(error)}") from error
-        self.n, self.d = check_matrix(self.place, self._array.shape, self._array.dtype)
+    `kind` is what a name names, and `stack` closes the file.
+    """
 
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows start..stop-1 of the map, shape (stop - start, d)."""
-        return np.asarray(self._array[start:stop])
+    arrays: Mapping[str, Any]
+    kind: str
+    stack: ExitStack
 
 
 class StreamedArray:
@@ -57,14 +57,20 @@ class StreamedArray:
             check_expansion(self.place, member.compress_size, member.file_size)
             with archive.open(member) as file:
                 self.shape, fortran, self.dtype = self._header(file)
+        self.ndim = len(self.shape)
         if int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize > member.file_size:
             raise InputError(f"{self.place} is cut short: save it again")
-        if fortran and len(self.shape) > 1:
-            raise InputError(f"{self.place} lies column by column: save np.ascontiguousarray of it")
         self._row_items = int(np.prod(self.shape[1:], dtype=np.int64))
+        #: An array that lies column by column is read at once.
+        self._whole = self._loaded() if fortran and self.ndim > 1 else None
 
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Return entries start..stop-1 of the first axis."""
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Return some entries of the first axis."""
+        if not self.ndim or self.dtype.hasobject:
+            return self._loaded()
+        start, stop, _ = rows.indices(self.shape[0])
+        if self._whole is not None:
+            return self._whole[start:stop]
         if self._file is None or start < self._next:
             self.close()
             archive = self._open.enter_context(zipfile.ZipFile(self._path))
@@ -81,6 +87,10 @@ class StreamedArray:
         """Close the member and its archive."""
         self._open.close()
         self._file = None
+
+    def _loaded(self) -> NDArray[Any]:
+        with self._path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return np.asarray(archive[self._name])
 
     def _header(self, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         reader = {
@@ -110,146 +120,210 @@ class StreamedArray:
         return data
 
 
-class NpzFeatures(FeatureFile):
-    """An array (n, d) of an .npz file, streamed; labels from another array of it."""
+@dataclass(frozen=True, eq=False)
+class _Turned:
+    """A matrix that lies with its columns for rows, as MATLAB writes it to HDF5."""
 
-    def __init__(self, path: Path, name: str, labels: NDArray[Any] | None) -> None:
-        super().__init__(path)
-        self._labels = labels
-        self._array = StreamedArray(path, name)
-        self.n, self.d = check_matrix(self._array.place, self._array.shape, self._array.dtype)
+    array: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return {"shape": self.array.shape[::-1]}.get(name) or getattr(self.array, name)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return np.asarray(self.array[..., rows]).T
+
+
+@dataclass(frozen=True, eq=False)
+class _Tensor:
+    """A tensor of a safetensors file, with bfloat16 as the float32 that NumPy has."""
+
+    tensor: Any
+
+    def __getattr__(self, name: str) -> Any:
+        shape = tuple(self.tensor.get_shape())
+        return {"shape": shape, "ndim": len(shape), "dtype": self[:0].dtype}[name]
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        found = np.asarray(self.tensor[rows])
+        return found.astype(np.float32) if found.dtype.name == "bfloat16" else found
+
+
+def npy_arrays(path: Path) -> Arrays:
+    """Return the array of an .npy file, memory-mapped."""
+    try:
+        # A map is refused where the file is shorter than its header says; an array would be allocated first.
+        return Arrays({"": np.load(path, mmap_mode="r", allow_pickle=False)}, "array", ExitStack())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a NumPy array of numbers: {cause(error)}") from error
+
+
+def npz_arrays(path: Path) -> Arrays:
+    """Return the arrays of an .npz file, each streamed."""
+    stack = ExitStack()
+    try:
+        with reading(str(path)):
+            check_members(path)
+            with zipfile.ZipFile(path) as archive:
+                members = [name for name in archive.namelist() if name.endswith(".npy")]
+        if not members:
+            raise InputError(f"{path} holds no array: save one with np.savez")
+        arrays = {
+            name.removesuffix(".npy"): StreamedArray(path, name.removesuffix(".npy")) for name in members
+        }
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read as an .npz file of numbers: {cause(error)}") from error
+    for array in arrays.values():
+        stack.callback(array.close)
+    return Arrays(arrays, "array", stack)
+
+
+def hdf_arrays(path: Path) -> Arrays:
+    """Return the datasets of an HDF5 file, those of MATLAB turned as it shows them."""
+    import h5py
+
+    stack = ExitStack()
+    try:
+        file = stack.enter_context(h5py.File(path, "r"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read as HDF5: {cause(error)}") from error
+    if "encoding-type" in file.attrs:
+        stack.close()
+        raise InputError(
+            f"{path} is AnnData's: save its matrix with scipy.sparse.save_npz, and its classes as text"
+        )
+    arrays: dict[str, Any] = {}
+    with path.open("rb") as raw:
+        turned = raw.read(10) == b"MATLAB 7.3"
+
+    def collect(name: str, entry: Any) -> None:
+        if isinstance(entry, h5py.Dataset):
+            arrays[name] = _Turned(entry) if turned else entry
+
+    file.visititems(collect)
+    return Arrays(arrays, "dataset", stack)
+
+
+def mat_arrays(path: Path) -> Arrays:
+    """Return the variables of a MATLAB file up to version 7."""
+    found = loadmat(path)
+    return Arrays(
+        {name: value for name, value in found.items() if isinstance(value, np.ndarray)},
+        "variable",
+        ExitStack(),
+    )
+
+
+def safetensors_arrays(path: Path) -> Arrays:
+    """Return the tensors of a safetensors file, memory-mapped."""
+    from safetensors import SafetensorError, safe_open
+
+    stack = ExitStack()
+    try:
+        file = stack.enter_context(safe_open(path, "np"))
+    except SafetensorError as error:
+        raise InputError(f"{path} cannot be read as safetensors: {cause(error)}") from error
+    return Arrays({name: _Tensor(file.get_slice(name)) for name in file.keys()}, "tensor", stack)  # noqa: SIM118
+
+
+def zarr_arrays(path: Path) -> Arrays:
+    """Return the array of a Zarr folder, or those of a group."""
+    import zarr
+
+    found = zarr.open(str(path), mode="r")
+    arrays = {"": found} if isinstance(found, zarr.Array) else dict(found.arrays())
+    return Arrays(arrays, "array", ExitStack())
+
+
+class ArrayFeatures(FeatureFile):
+    """An array (n, d) among those of a file; labels, splits and names of rows are others of them."""
+
+    def __init__(self, path: Path, wanted: Names, found: Arrays) -> None:
+        super().__init__(path, wanted)
+        self._arrays, self._stack, self.kind = found.arrays, found.stack, found.kind
+        self.names = [name for name in self._arrays if name]
+        if not self.names:
+            refuse_names(path, "one array", features_name=wanted.features, labels_name=wanted.labels)
+        others = self.not_features() if self.names else set()
+        rest = [name for name, array in self._arrays.items() if array.ndim == 2 and name not in others]
+        rest = rest or [name for name in self._arrays if name not in others]
+        name = pick(self.place, self.kind, wanted.features, FEATURE_NAMES, rest)
+        if name is None:
+            held = ", ".join(self.names) or "nothing"
+            raise InputError(f"{path} holds {held}: say which are the features with --features-name")
+        self.taken = [name]
+        self._array = self._arrays[name]
+        place = f"{name} in {path}" if name else str(path)
+        self.n, self.d = check_matrix(place, self._array.shape, self._array.dtype)
+        if path.is_file() and self.kind == "dataset":
+            check_expansion(place, path.stat().st_size, self.n * self.d * self._array.dtype.itemsize)
 
     def close(self) -> None:
-        """Close the stream."""
-        self._array.close()
+        """Close the file."""
+        self._stack.close()
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the next rows of the stream."""
-        return self._array.rows(start, stop)
+        """Return rows start..stop-1 of the array."""
+        try:
+            return np.asarray(self._array[start:stop])
+        except OSError as error:
+            raise InputError(
+                f"{self.place} cannot be read in rows {start}-{stop - 1}: {cause(error)}"
+            ) from error
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return an array beside the features."""
+        return values_of(self._arrays[name]) if name in self._arrays else super().column(name)
 
 
-class CsrNpzFeatures(FeatureFile):
-    """A CSR matrix as `scipy.sparse.save_npz` writes it: data and indices are streamed side by side."""
+def values_of(array: Any) -> NDArray[Any]:
+    """Return all that an array holds, text decoded from HDF5's bytes."""
+    values = np.asarray(array[:])
+    if values.dtype.kind not in "SO":
+        return values
+    words = [value.decode() if isinstance(value, bytes) else str(value) for value in values.ravel().tolist()]
+    return np.asarray(words, dtype=str).reshape(values.shape)
 
-    def __init__(self, path: Path, small: Mapping[str, NDArray[Any]], labels: NDArray[Any] | None) -> None:
-        super().__init__(path)
-        self._labels = labels
-        shape, self._indptr = small["shape"], small["indptr"].astype(np.int64)
-        if bytes(np.asarray(small.get("format", b"csr")).item()) != b"csr":
-            raise InputError(f"{path} holds a sparse matrix that is not CSR: save X.tocsr()")
-        self._data, self._indices = StreamedArray(path, "data"), StreamedArray(path, "indices")
-        self.n, self.d = check_matrix(self.place, shape.tolist(), self._data.dtype)
+
+class CsrFeatures(ArrayFeatures):
+    """A sparse matrix as `scipy.sparse.save_npz` writes it: CSR is streamed, others are read at once."""
+
+    def __init__(self, path: Path, wanted: Names, found: Arrays) -> None:
+        FeatureFile.__init__(self, path, wanted)
+        self._arrays, self._stack, self.kind = found.arrays, found.stack, found.kind
+        self.taken = _SPARSE
+        self.names = list(self._arrays)
+        shape = self.column("shape").tolist()
+        self._data, self._indices = self._arrays["data"], self._arrays["indices"]
+        form = self.column("format").item() if "format" in self._arrays else "csr"
+        self._whole = None if form == "csr" else csr_matrix(load_npz(path))
+        self.n, self.d = check_matrix(self.place, shape, self._data.dtype)
+        self._indptr = self.column("indptr").astype(np.int64) if self._whole is None else self._whole.indptr
         self.nonzeros = int(self._indptr[-1])
         if len(self._indptr) != self.n + 1 or self.nonzeros != self._data.shape[0]:
             raise InputError(
                 f"{path} is not a valid CSR matrix: indptr, data and shape contradict each other"
             )
 
-    def close(self) -> None:
-        """Close the streams."""
-        self._data.close()
-        self._indices.close()
-
-    def rows(self, start: int, stop: int) -> csr_matrix:
+    def rows(self, start: int, stop: int) -> csr_matrix:  # type: ignore[override]
         """Return the next rows of the streams."""
+        if self._whole is not None:
+            return self._whole[start:stop]
         low, high = int(self._indptr[start]), int(self._indptr[stop])
-        indices = self._indices.rows(low, high)
+        indices = self._indices[low:high]
         if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < self.d:
             raise InputError(
                 f"{self.place} has column indices outside 0..{self.d - 1} in rows {start}-{stop - 1}"
             )
-        values = (self._data.rows(low, high), indices, self._indptr[start : stop + 1] - low)
+        values = (self._data[low:high], indices, self._indptr[start : stop + 1] - low)
         return csr_matrix(values, shape=(stop - start, self.d))
 
 
-def open_npz(path: Path, features_name: str | None, labels_name: str | None) -> FeatureFile:
-    """Return the features of an .npz file, dense or CSR."""
-    try:
-        # np.load leaves a file that it opened itself open when it is no archive.
-        with reading(str(path)):
-            check_members(path)
-        with reading(str(path)), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            names = list(archive.files)
-            if not names:
-                raise InputError(f"{path} holds no array: save one with np.savez")
-            sparse = {"data", "indices", "indptr", "shape"} <= set(names) and features_name is None
-            others = [name for name in names if name not in ("data", "indices", "indptr", "shape", "format")]
-            label = pick(str(path), "array", labels_name, LABEL_NAMES, others)
-            small = {
-                name: archive[name] for name in ("indptr", "shape", "format") if name in names and sparse
-            }
-            taken = label if label is not None and (labels_name or label in LABEL_NAMES) else None
-            labels = None if taken is None else one_column(archive[taken])
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read as an .npz file of numbers: {cause(error)}") from error
-    if sparse:
-        return CsrNpzFeatures(path, small, labels)
-    rest = [name for name in names if name != taken]
-    name = pick(str(path), "array", features_name, FEATURE_NAMES, rest)
-    if name is None:
-        raise InputError(f"{path} holds {', '.join(names)}: say which are the features with --features-name")
-    return NpzFeatures(path, name, labels)
+def array_reader(arrays_in: Callable[[Path], Arrays]) -> Callable[[Path, Names], FeatureFile]:
+    """Return the reader of features in files whose arrays `arrays_in` returns."""
 
+    def read(path: Path, wanted: Names) -> FeatureFile:
+        found = arrays_in(path)
+        sparse = {"data", "indptr", "shape"} <= set(found.arrays) and wanted.features is None
+        return (CsrFeatures if sparse else ArrayFeatures)(path, wanted, found)
 
-class HdfFeatures(FeatureFile):
-    """A dataset (n, d) of an HDF5 file, read by slices; labels from another dataset of it."""
-
-    def __init__(self, path: Path, features_name: str | None, labels_name: str | None) -> None:
-        import h5py
-
-        super().__init__(path)
-        try:
-            self._file: Any = h5py.File(path, "r")
-        except OSError as error:
-            raise InputError(f"{path} cannot be read as HDF5: {error}") from error
-        arrays: dict[str, Any] = {}
-
-        def collect(name: str, entry: Any) -> None:
-            if isinstance(entry, h5py.Dataset):
-                arrays[name] = entry
-
-        self._file.visititems(collect)
-        matrices = [name for name, array in arrays.items() if array.ndim == 2]
-        name = pick(self.place, "dataset", features_name, FEATURE_NAMES, matrices)
-        if name is None:
-            held = ", ".join(arrays) or "nothing"
-            raise InputError(f"{path} holds {held}: say which are the features with --features-name")
-        self._array = arrays[name]
-        vectors = [
-            entry
-            for entry, array in arrays.items()
-            if array.ndim == 1 or (entry in LABEL_NAMES and entry != name)
-        ]
-        label = pick(self.place, "dataset", labels_name, LABEL_NAMES, vectors)
-        # An only other vector may be anything, such as names of rows.
-        named = label is not None and (labels_name is not None or label in LABEL_NAMES)
-        self._label_array = arrays[label] if label is not None and named else None
-        self._left_out = [entry for entry in arrays if entry not in (name, label if named else None)]
-        self.n, self.d = check_matrix(f"{name} in {path}", self._array.shape, self._array.dtype)
-        unpacked = self.n * self.d * self._array.dtype.itemsize
-        check_expansion(f"{name} in {path}", path.stat().st_size, unpacked)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def left_out(self) -> Sequence[str]:
-        """Return the datasets that are taken for nothing."""
-        return self._left_out
-
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Return a slice of rows."""
-        try:
-            return np.asarray(self._array[start:stop])
-        except OSError as error:
-            raise InputError(f"{self.place} is damaged in rows {start}-{stop - 1}: {error}") from error
-
-    def labels(self) -> NDArray[Any] | None:
-        """Return the dataset of labels, text decoded from HDF5's bytes."""
-        if self._label_array is None:
-            return None
-        values = one_column(np.asarray(self._label_array[:]))
-        if values.dtype.kind in "SO":
-            words = [value.decode() if isinstance(value, bytes) else str(value) for value in values]
-            return np.asarray(words, dtype=str)
-        return values
+    return read

@@ -1,19 +1,26 @@
-"""What every file of features offers, and how arrays inside one are found and checked."""
+"""What every file of features offers, and how what is inside one is found, named and checked."""
 
 from __future__ import annotations
 
 import difflib
+import glob
+import re
+import unicodedata
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, vstack
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images import NAMED_ROWS
+from topline.pipeline.readers.words import first_rows, text_of
 
 FEATURE_NAMES = ("features", "X", "x", "embeddings", "embedding", "data", "arr_0")
 ID_NAMES = ("sample_id", "image_path", "key")
@@ -22,25 +29,42 @@ LABEL_NAMES = ("labels", "label", "y", "Y", "targets", "target", "class")
 Rows = NDArray[Any] | csr_matrix
 #: Names that a message lists at most.
 NAMED_COLUMNS = 8
-#: Types of the labels of a row that has several.
-SEVERAL = (tuple, list, np.ndarray)
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of what to read inside a file: features, labels, an ARFF file's label attributes, and others.
+
+    `beside` are columns that are no features, as something else is read from them.
+    """
+
+    features: str | None = None
+    labels: str | None = None
+    label_attributes: Sequence[str] | None = None
+    beside: tuple[str, ...] = ()
 
 
 class FeatureFile(ABC):
     """Features (n, d) in a file that is read piece by piece, never as a whole; `close` ends it.
 
     `nonzeros` is None for dense ones.  `rows` is asked for in increasing order, and may be slow otherwise.
-    `labels`, `splits`, `ids` and `class_names` are None where the file has none.  Labels are as the file has
-    them: one value a row, or several as an indicator (n, m) of 0 and 1 or as tuples in an array of objects.
+    Beside them are values by `names`: among these are labels, splits and names of rows, by what they are
+    called.  Labels are as the file has them: one value a row, or several as an indicator (n, m) of 0 and 1 or
+    as tuples in an array of objects.
     """
 
     n: int
     d: int
     nonzeros: int | None = None
-    _labels: NDArray[Any] | None = None
+    #: Columns or arrays in the file, and those of them that are features.
+    names: Sequence[str] = ()
+    taken: Sequence[str] = ()
+    #: What a name names.
+    kind = "column"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, wanted: Names | None = None) -> None:
         self.path = path
+        self.wanted = wanted or Names()
 
     @property
     def place(self) -> str:
@@ -51,29 +75,66 @@ class FeatureFile(ABC):
     def rows(self, start: int, stop: int) -> Rows:
         """Return rows start..stop-1, shape (stop - start, d)."""
 
+    def column(self, name: str) -> NDArray[Any]:
+        """Return the value of each row by one of `names`."""
+        raise InputError(f"{self.place} has no {self.kind} {name!r}: {_choice(name, self.names)}")
+
+    @cached_property
+    def label(self) -> str | None:
+        """The name of the labels: the wanted one, or a usual one; None where the file has none."""
+        return pick_label(self.place, self.kind, self.wanted.labels, self.names)
+
     def labels(self) -> NDArray[Any] | None:
-        """Return the label of each row."""
-        return self._labels
+        """Return the label of each row, None where the file has none."""
+        return None if self.label is None else one_column(self.column(self.label))
 
     def class_names(self) -> Sequence[str] | None:
-        """Return the names of all classes, in their order."""
+        """Return the names of all classes, in their order, where the file has them."""
         return None
 
     def splits(self) -> NDArray[Any] | None:
-        """Return the split of each row."""
-        return None
+        """Return the split of each row, None where the file has none."""
+        return self.column("split") if "split" in self.names else None
 
     def ids(self) -> Sequence[str] | None:
-        """Return the name of each row."""
-        return None
+        """Return the name of each row, None where the file has none."""
+        name = self._id_name
+        if name is None:
+            texts = self._index()
+            # An index may repeat itself or be of numbers, which name no row.
+            named = len(set(texts)) == len(texts) > 0 and all(
+                isinstance(text, str) and text for text in texts
+            )
+            return texts if named else None
+        values = self.column(name).tolist()
+        missing = [row for row, value in enumerate(values) if text_of(value) is None]
+        if missing:
+            raise InputError(
+                f"{self.place} has no {name} in {first_rows(missing)}: name every row, or leave the"
+                f" {self.kind} {name} out"
+            )
+        return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
+
+    @cached_property
+    def _id_name(self) -> str | None:
+        return next((name for name in ID_NAMES if name in self.names), None)
+
+    def _index(self) -> Sequence[Any]:
+        """Return what may name rows where no column is called so, such as the index of a DataFrame."""
+        return ()
 
     def columns(self) -> Sequence[str] | None:
-        """Return the names of the features, in their order."""
+        """Return the names of the features, in their order, None where one array has all."""
         return None
 
+    def not_features(self) -> set[str]:
+        """Return the names that are something else than features."""
+        return {"split", "", *ID_NAMES, *self.wanted.beside, *([self.label] if self.label else [])}
+
     def left_out(self) -> Sequence[str]:
-        """Return the columns that are taken for nothing."""
-        return ()
+        """Return the names that are taken for nothing."""
+        taken = self.not_features().union(self.taken) if self.names else ()
+        return [name for name in self.names if name not in taken]
 
     def files(self) -> Sequence[Path]:
         """Return the files that all this comes from."""
@@ -95,45 +156,114 @@ class FeatureFile(ABC):
 
 
 class StreamedFeatures(FeatureFile):
-    """Dense features that are parsed from the start, batch by batch."""
+    """Rows that are parsed from the start, in runs of any length."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._batches: Iterator[NDArray[Any]] | None = None
-        self._kept = np.zeros((0, 0), dtype=np.float32)
-        self._kept_from = 0
+    def __init__(self, path: Path, wanted: Names | None = None) -> None:
+        super().__init__(path, wanted)
+        self._runs: Iterator[Rows] | None = None
+        self._kept: list[tuple[int, Rows]] = []
+        self._next = 0
 
     @abstractmethod
-    def _arrays(self) -> Iterator[NDArray[Any]]:
-        """Yield all rows, some at a time."""
+    def parsed(self) -> Iterator[Rows]:
+        """Return all rows from the first on, some at a time."""
 
-    def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the next rows; going back begins again."""
-        if self._batches is None or start < self._kept_from:
-            self._batches, self._kept_from = self._arrays(), 0
-            self._kept = np.zeros((0, self.d), dtype=np.float32)
-        parts = []
-        while True:
-            end = self._kept_from + len(self._kept)
-            parts.append(self._kept[max(0, start - self._kept_from) : max(0, stop - self._kept_from)])
-            if stop <= end:
-                return np.concatenate(parts)
-            self._kept_from, self._kept = end, next(self._batches)
+    def rows(self, start: int, stop: int) -> Rows:
+        """Return rows start..stop-1, shape (stop - start, d); going back begins again."""
+        if self._runs is None or start < (self._kept[0][0] if self._kept else self._next):
+            self._runs, self._kept, self._next = self.parsed(), [], 0
+        while self._next < stop:
+            run = next(self._runs)
+            self._kept.append((self._next, run))
+            self._next += run.shape[0]
+        self._kept = [(first, run) for first, run in self._kept if first + run.shape[0] > start]
+        parts = [run[max(0, start - first) : max(0, stop - first)] for first, run in self._kept]
+        if parts:
+            return stacked(parts)
+        return np.zeros((0, self.d)) if self.nonzeros is None else csr_matrix((0, self.d))
+
+
+def stacked(parts: Sequence[Rows]) -> Rows:
+    """Return rows one below the other: CSR where a part is."""
+    if len(parts) == 1:
+        return parts[0]
+    if any(isinstance(part, csr_matrix) for part in parts):
+        return csr_matrix(vstack(list(map(csr_matrix, parts)), format="csr"))
+    return np.concatenate([np.asarray(part) for part in parts])
+
+
+def local_path(text: str) -> Path:
+    """Return the place that a text names, which may be file://; `InputError` for a place elsewhere.
+
+    Names are found in either form of Unicode's accents.
+    """
+    if text.startswith("file://"):
+        text = unquote(text.removeprefix("file://").removeprefix("localhost"))
+    if "://" in text:
+        raise InputError(f"{text}: data are read from this machine's disks: copy or mount them first")
+    try:
+        path = Path(text).expanduser().absolute()
+    except RuntimeError:  # ~name of nobody
+        path = Path(text).absolute()
+    forms = (Path(unicodedata.normalize(form, str(path))) for form in ("NFC", "NFD"))
+    return path if path.exists() else next((form for form in forms if form.exists()), path)
+
+
+def parts_of(path: Path, readable: Sequence[str]) -> list[Path]:
+    """Return the files that a folder or a pattern (data/*.npy) names, by the numbers in their names.
+
+    A file is its only part.  Of a folder it is all files, also in its folders, with one of the suffixes
+    `readable`, of one kind; `InputError` where there are none.
+    """
+    if path.is_file():
+        return [path]
+    pattern = not path.exists()
+    found = [Path(name) for name in glob.glob(str(path), recursive=True)] if pattern else path.rglob("*")  # noqa: PTH207
+    hidden = [] if pattern else path.parts
+    files = [
+        file
+        for file in found
+        if file.is_file() and not any(part[:1] in "._" for part in file.parts[len(hidden) :] if hidden)
+    ]
+    kept = files if pattern else [file for file in files if file.name.lower().endswith(tuple(readable))]
+    kinds = Counter(file.suffix.lower() for file in kept)
+    if len(kinds) > 1:
+        told = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
+        raise InputError(f"{path} has files of several kinds ({told}): name those of one with a pattern")
+    if not kept and not pattern:
+        raise InputError(
+            f"{path} has no file of features ({', '.join(readable)}), and no img_emb/*.npy of clip-retrieval;"
+            " images become features by topline extract --images"
+        )
+    return sorted(
+        kept,
+        key=lambda file: [
+            (int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", str(file))
+        ],
+    )
 
 
 def pick(place: str, what: str, wanted: str | None, usual: Sequence[str], there: Sequence[str]) -> str | None:
     """Return the name of an array among `there`: the wanted one, a usual one, or the only one; else None.
 
-    `InputError` where the wanted one is not there.
+    A usual name may be in capitals.  `InputError` where the wanted one is not there.
     """
     if wanted is not None:
         if wanted not in there:
             raise InputError(f"{place} has no {what} {wanted!r}: {_choice(wanted, there)}")
         return wanted
     found = [name for name in usual if name in there]
+    found += [name for name in there if name.strip().lower() in usual]
     if found:
         return found[0]
     return there[0] if len(there) == 1 else None
+
+
+def pick_label(place: str, what: str, wanted: str | None, there: Sequence[str]) -> str | None:
+    """Return the wanted or usual name of the labels among `there`, None where there is none."""
+    found = pick(place, what, wanted, LABEL_NAMES, there)
+    usual = found is not None and (found in LABEL_NAMES or found.strip().lower() in LABEL_NAMES)
+    return found if wanted or usual else None
 
 
 def _choice(wanted: str, there: Sequence[str]) -> str:
@@ -160,8 +290,9 @@ def check_matrix(place: str, shape: Sequence[int], dtype: np.dtype[Any]) -> tupl
     """Return rows and columns of an array of features; `InputError` where it is not a matrix of numbers."""
     if dtype.hasobject:
         raise InputError(f"{place} holds Python objects, which are never loaded: save numbers")
-    if dtype.kind not in "fiub":
-        raise InputError(f"{place} holds {dtype}, and features are real numbers")
+    if dtype.kind not in "fiub" and dtype.name != "bfloat16":
+        untyped = " (as NumPy writes bfloat16): save .astype(np.float32)" if dtype.kind == "V" else ""
+        raise InputError(f"{place} holds {dtype}, and features are real numbers{untyped}")
     if len(shape) == 2 and min(shape) < 1:
         what = "rows" if shape[0] < 1 else "columns"
         raise InputError(f"{place} has no {what}: its shape is {tuple(shape)}; write the features again")
@@ -198,9 +329,3 @@ def refuse_names(place: object, what: str, **given: str | None) -> None:
         if name is not None:
             flag = "--" + option.replace("_", "-")
             raise InputError(f"{flag} {name} names nothing in {place}, which is {what}: leave {flag} out")
-
-
-def first_rows(rows: Sequence[int]) -> str:
-    """Return the first of some rows for a message: "row 4", "rows 4, 9, 30 ..."."""
-    named = ", ".join(map(str, rows[:NAMED_ROWS])) + (" ..." if len(rows) > NAMED_ROWS else "")
-    return f"row{'s' if len(rows) > 1 else ''} {named}"

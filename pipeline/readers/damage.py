@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import struct
 import tokenize
 import zipfile
@@ -18,7 +19,7 @@ from topline.pipeline.errors import InputError, PipelineError
 PARSER_FAULTS = (
     OSError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, RuntimeError, SyntaxError,
     ArithmeticError, MemoryError, struct.error, zipfile.BadZipFile, zlib.error, pa.ArrowException,
-    tokenize.TokenError,
+    tokenize.TokenError, csv.Error,
 )  # fmt: skip
 # Deflate shrinks zeros so far, and nothing that is worth training on.
 _MOST_EXPANSION, _ALWAYS_READ = 500, 1 << 28
@@ -34,7 +35,11 @@ def reading(place: str) -> Iterator[None]:
             raise
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"{place} cannot be read: {error.strerror}") from error
-        advice = "" if _is_of_objects(error) else "; it is damaged: write it again"
+        advice = (
+            ""
+            if _is_of_objects(error) or isinstance(error, UnicodeDecodeError)
+            else "; it is damaged: write it again"
+        )
         raise InputError(f"{place} cannot be read: {cause(error)}{advice}") from error
 
 
@@ -50,6 +55,8 @@ def cause(error: Exception) -> str:
         return "it holds Python objects, and reading those can run code: save .astype(str), or numbers"
     if "pickled" in str(error):  # NumPy's guess about a file of another kind, whose advice is dangerous
         return "it is no file of NumPy"
+    if "filter" in str(error):
+        return "it is packed by a filter that h5py lacks, such as Blosc: save it with gzip, or unpacked"
     if isinstance(error, UnicodeDecodeError):
         return "it is no UTF-8 text: save it with that encoding"
     return " ".join(str(error).split()) or type(error).__name__

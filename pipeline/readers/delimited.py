@@ -19,17 +19,11 @@ import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images import DELIMITERS, is_number, numbers_in
-from topline.pipeline.readers.base import (
-    ID_NAMES,
-    LABEL_NAMES,
-    StreamedFeatures,
-    first_rows,
-    named,
-    pick,
-)
+from topline.pipeline.readers.base import ID_NAMES, LABEL_NAMES, Names, StreamedFeatures, named
 from topline.pipeline.readers.damage import cause
+from topline.pipeline.readers.tables import DELIMITERS
 from topline.pipeline.readers.text import is_packed, opened
+from topline.pipeline.readers.words import is_number, numbers_in
 
 #: Bytes of text that are parsed at once; what is a number in the first of them is one in all.
 _BLOCK_BYTES = 1 << 23
@@ -46,18 +40,18 @@ _NO_NUMBER = re.compile(r"CSV column #(\d+): .*invalid value '(.*)'", re.DOTALL)
 class CsvFeatures(StreamedFeatures):
     """A text table, parsed block by block.
 
-    The features are all columns of numbers but label, split and those that name rows.  A first line of
-    numbers alone is a row, and the columns are then called column 1, column 2 and so on.
+    The features are all columns of numbers or truth values but label, split and those that name rows.  A
+    first line of numbers alone is a row, and the columns are then called column 1, column 2 and so on.
     """
 
-    def __init__(self, path: Path, labels_name: str | None) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, wanted: Names) -> None:
+        super().__init__(path, wanted)
         with self._parsing(), TextIOWrapper(opened(path), encoding="utf-8-sig", newline="") as file:
             lines = list(islice(file, 1 + _LOOKED_AT))
         if not lines:
             raise InputError(f"{path} has no rows")
         first = lines[0]
-        mark = _mark(path, first, {str(labels_name), "split", *LABEL_NAMES, *ID_NAMES})
+        mark = _mark(path, first, {str(wanted.labels), "split", *LABEL_NAMES, *ID_NAMES})
         self._parse = pacsv.ParseOptions(delimiter=mark, newlines_in_values=True)
         values = [value for line in lines for value in _words(line, mark)]
         commas = any(map(_COMMA.fullmatch, values)) and not any(map(_POINT.fullmatch, values))
@@ -72,62 +66,47 @@ class CsvFeatures(StreamedFeatures):
         schema = self._first_block()
         #: The columns by their names, and as the file writes them.
         self._raw = {name.strip(): name for name in schema.names}
-        self._names = list(self._raw)
-        self._label = pick(self.place, "column", labels_name, LABEL_NAMES, self._names)
-        self._label = self._label if labels_name or self._label in LABEL_NAMES else None
-        # The index of a DataFrame has no name.
-        others = {self._label, "split", "", *ID_NAMES}
-        found = {one.name.strip(): one.type for one in schema}
-        self._columns = [name for name, kind in found.items() if _is_number(kind) and name not in others]
-        self._refuse_late(
-            [name for name, kind in found.items() if pa.types.is_null(kind) and name not in others]
-        )
-        if not self._columns:
-            raise InputError(f"{self.place} has no column of numbers: it has {named(self._names)}")
-        self.d = len(self._columns)
-        self.n = sum(len(block) for block in self._blocks({self._columns[0]: pa.string()}))
+        self.names = list(self._raw)
+        others = self.not_features()
+        found = {one.name.strip(): one.type for one in schema if one.name.strip() not in others}
+        self.taken = [name for name, kind in found.items() if _is_number(kind)]
+        self._truths = {name for name in self.taken if pa.types.is_boolean(found[name])}
+        self._refuse_late([name for name, kind in found.items() if pa.types.is_null(kind)])
+        if not self.taken:
+            raise InputError(f"{self.place} has no column of numbers: it has {named(self.names)}")
+        self.d = len(self.taken)
+        self.n = sum(len(block) for block in self._blocks({self.taken[0]: pa.string()}))
         if self.n < 1:
             raise InputError(f"{path} has no rows")
 
+    def column(self, name: str) -> NDArray[Any]:
+        """Return the texts of a column."""
+        if name not in self.names:
+            return super().column(name)
+        blocks = self._blocks({name: pa.string()})
+        texts = [text.strip() for block in blocks for text in block.column(0).to_pylist()]
+        return np.array(texts, dtype=object)
+
     def labels(self) -> NDArray[Any] | None:
         """Return the column of labels."""
-        return None if self._label is None else numbers_in(self._texts(self._label))
+        return None if self.label is None else numbers_in(self.column(self.label).tolist())
 
-    def splits(self) -> NDArray[Any] | None:
-        """Return the column split."""
-        return numbers_in(self._texts("split")) if "split" in self._names else None
-
-    def ids(self) -> Sequence[str] | None:
-        """Return the column that names rows, or a first one without a name, if it has a text for each row."""
-        name = next((name for name in ID_NAMES if name in self._names), None)
-        if name is None:
-            texts = self._texts("") if "" in self._names else []
-            named = len(set(texts)) == len(texts) > 0 and not any(map(is_number, texts)) and all(texts)
-            return texts if named else None
-        texts = self._texts(name)
-        missing = [row for row, text in enumerate(texts) if not text]
-        if missing:
-            raise InputError(
-                f"{self.place} has no {name} in {first_rows(missing)}: name every row, or leave the column"
-                f" {name} out"
-            )
-        return texts
+    def _index(self) -> Sequence[Any]:
+        texts = self.column("").tolist() if "" in self.names else []
+        return () if any(map(is_number, texts)) else texts
 
     def columns(self) -> Sequence[str] | None:
         """Return the names of the features, None where the file gives them none."""
-        return None if self._made_up else self._columns
+        return None if self._made_up else self.taken
 
-    def left_out(self) -> Sequence[str]:
-        """Return the columns that are neither numbers, labels, splits nor names of rows."""
-        taken = {*self._columns, self._label, "split", "", *ID_NAMES}
-        return [name for name in self._names if name not in taken]
-
-    def _arrays(self) -> Iterator[NDArray[Any]]:
+    def parsed(self) -> Iterator[NDArray[Any]]:
+        """Yield all rows, block by block."""
+        kinds = {name: pa.bool_() if name in self._truths else pa.float64() for name in self.taken}
         try:
-            for block in self._blocks(dict.fromkeys(self._columns, pa.float64())):
+            for block in self._blocks(kinds):
                 # A missing value becomes NaN, which is then refused with its row.
-                columns = [column.to_numpy(zero_copy_only=False) for column in block.columns]
-                yield np.stack(columns, axis=1)
+                columns = [column.cast(pa.float64()) for column in block.columns]
+                yield np.stack([column.to_numpy(zero_copy_only=False) for column in columns], axis=1)
         except InputError as error:
             self._refuse_word(str(error.__cause__))
             raise
@@ -164,10 +143,6 @@ class CsvFeatures(StreamedFeatures):
                     f" above it: write a number{form} there, or leave the column out"
                 )
             start += len(block)
-
-    def _texts(self, name: str) -> list[str]:
-        blocks = self._blocks({name: pa.string()})
-        return [text.strip() for block in blocks for text in block.column(0).to_pylist()]
 
     def _first_block(self) -> pa.Schema:
         """Return the columns with the types that the first rows have."""
@@ -237,4 +212,4 @@ def _unnamed(path: Path, words: Sequence[str]) -> int:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))

@@ -1,65 +1,153 @@
-"""Which reader opens which file, and two files as one: rows for training, then rows for testing."""
+"""Which reader opens which file, and several files as one: parts in their order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import bisect
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix, vstack
 
 from topline.pipeline.errors import InputError
+from topline.pipeline.readers import arrays
 from topline.pipeline.readers.arff import ArffFeatures
-from topline.pipeline.readers.arrays import HdfFeatures, NpyFeatures, open_npz
-from topline.pipeline.readers.base import SEVERAL, FeatureFile, Rows, refuse_names
+from topline.pipeline.readers.arrays import array_reader
+from topline.pipeline.readers.base import FeatureFile, Names, Rows, parts_of, refuse_names, stacked
 from topline.pipeline.readers.damage import check_not_empty, reading
 from topline.pipeline.readers.delimited import CsvFeatures
 from topline.pipeline.readers.libsvm import LibsvmFeatures
-from topline.pipeline.readers.parquet import ClipFolder, ParquetFeatures
+from topline.pipeline.readers.parquet import ParquetFeatures, parquet_column
+from topline.pipeline.readers.words import SEVERAL
+
+
+def _arff(path: Path, wanted: Names) -> FeatureFile:
+    refuse_names(path, "ARFF, where all attributes but labels are features", features_name=wanted.features)
+    if wanted.label_attributes is not None:
+        refuse_names(path, "ARFF whose labels the XML of --labels names", labels_name=wanted.labels)
+    return ArffFeatures(path, wanted)
+
+
+def _csv(path: Path, wanted: Names) -> FeatureFile:
+    refuse_names(path, "CSV, where all columns of numbers are features", features_name=wanted.features)
+    return CsvFeatures(path, wanted)
+
+
+def _libsvm(path: Path, wanted: Names) -> FeatureFile:
+    refuse_names(path, "LIBSVM text", features_name=wanted.features, labels_name=wanted.labels)
+    return LibsvmFeatures(path)
 
 
 @dataclass(frozen=True)
-class ArrayNames:
-    """Names of what to read inside a file: arrays or columns, and an ARFF file's label attributes."""
+class Format:
+    """A format of files of features: how to tell and to open it, and what is read from it, in words.
 
-    features: str | None = None
-    labels: str | None = None
-    label_attributes: Sequence[str] | None = None
+    Bytes at the beginning (`magic`) decide before the suffix, which decides among texts.  Of one that is
+    not read `open` is None, and `features` says what to do.
+    """
 
-
-def _npy(path: Path, names: ArrayNames) -> FeatureFile:
-    refuse_names(path, "one array", features_name=names.features, labels_name=names.labels)
-    return NpyFeatures(path)
-
-
-def _arff(path: Path, names: ArrayNames) -> FeatureFile:
-    refuse_names(path, "ARFF, where all attributes but labels are features", features_name=names.features)
-    if names.label_attributes is not None:
-        refuse_names(path, "ARFF whose labels the XML of --labels names", labels_name=names.labels)
-    return ArffFeatures(path, names.labels, names.label_attributes)
+    name: str
+    open: Callable[[Path, Names], FeatureFile] | None
+    suffixes: tuple[str, ...]
+    magic: tuple[bytes, ...]
+    features: str
+    labels: str = ""
 
 
-def _csv(path: Path, names: ArrayNames) -> FeatureFile:
-    refuse_names(path, "CSV, where all columns of numbers are features", features_name=names.features)
-    return CsvFeatures(path, names.labels)
-
-
-#: Suffixes, each with the reader of its format; a folder is clip-retrieval's, all else LIBSVM text.
-READERS: Mapping[str, Callable[[Path, ArrayNames], FeatureFile]] = {
-    ".npy": _npy,
-    ".npz": lambda path, names: open_npz(path, names.features, names.labels),
-    ".parquet": lambda path, names: ParquetFeatures(path, names.features, names.labels),
-    **dict.fromkeys(
-        (".h5", ".hdf5", ".hdf", ".mat"), lambda path, names: HdfFeatures(path, names.features, names.labels)
+#: Formats in the order in which they are tried; text that is none of them is LIBSVM's.
+FORMATS = (
+    Format("NumPy", array_reader(arrays.npy_arrays), (".npy",), (b"\x93NUMPY",), "one matrix", "--labels"),
+    Format(
+        "NumPy archive",
+        array_reader(arrays.npz_arrays),
+        (".npz",),
+        (),
+        "a matrix, by rows or by columns; a sparse one as SciPy saves it",
+        "an array: one a row, or an indicator",
     ),
-    **dict.fromkeys((".arff", ".arff.gz"), _arff),
-    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), _csv),
-}
-#: Suffixes of tables and archives that hold no features that could be read.
-OTHER_SUFFIXES = (".xlsx", ".feather", ".pkl", ".pickle", ".pt")
+    Format(
+        "Parquet",
+        ParquetFeatures,
+        (".parquet",),
+        (b"PAR1",),
+        "a column of lists or tensors, or all columns of numbers, decimals and truth values",
+        "a column, also of lists; folders label=NAME; names of Hugging Face's datasets",
+    ),
+    Format(
+        "HDF5, MATLAB from 7.3",
+        array_reader(arrays.hdf_arrays),
+        (".h5", ".hdf5", ".hdf", ".mat"),
+        (b"\x89HDF\r\n\x1a\n", b"MATLAB 7.3"),
+        "a matrix",
+        "a vector, or an indicator",
+    ),
+    Format("MATLAB up to 7", array_reader(arrays.mat_arrays), (), (b"MATLAB 5.0",), "a matrix", "a vector"),
+    Format(
+        "safetensors",
+        array_reader(arrays.safetensors_arrays),
+        (".safetensors",),
+        (),
+        "a matrix, also of bfloat16",
+        "a vector, or an indicator",
+    ),
+    Format(
+        "ARFF", _arff, (".arff", ".arff.gz"), (), "attributes that are numbers", "attributes, also several"
+    ),
+    Format(
+        "CSV",
+        _csv,
+        (".csv", ".csv.gz", ".tsv", ".tsv.gz"),
+        (),
+        "all columns of numbers and truth values",
+        "a column",
+    ),
+    Format("JSON lines", None, (), (b'{"',), "write them as Parquet: pandas.read_json(FILE, lines=True)"),
+    Format("Arrow", None, (".feather", ".arrow"), (b"ARROW1", b"FEA1"), "write the table as Parquet"),
+    Format(
+        "a pickle",
+        None,
+        (".pkl", ".pickle"),
+        (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
+        "reading it can run code: save the arrays with numpy.savez",
+    ),
+    Format(
+        "a zip archive or what is kept in one",
+        None,
+        (".xlsx", ".pt", ".zip"),
+        (b"PK\x03\x04",),
+        "write a spreadsheet as CSV, and tensors as safetensors",
+    ),
+    Format("packed by bzip2", None, (".bz2",), (b"BZh",), "unpack it, or pack it with gzip"),
+    Format("packed by xz", None, (".xz",), (b"\xfd7zXZ",), "unpack it, or pack it with gzip"),
+    Format("packed by Zstandard", None, (".zst",), (b"\x28\xb5\x2f\xfd",), "unpack it, or pack it with gzip"),
+    Format("LIBSVM text", _libsvm, (), (), "index:value pairs, sparse", "the first word, also several"),
+)
+#: Suffixes of files that are read from folders.
+READABLE = tuple(suffix for form in FORMATS if form.open for suffix in form.suffixes)
+
+
+def format_of(path: Path) -> Format:
+    """Return the format of a file, by its first bytes, its suffix, or as the text that is left."""
+    with path.open("rb") as file:
+        head = file.read(16)
+    suffix = path.name.lower()
+    by_name = next((form for form in FORMATS if suffix.endswith(form.suffixes or ("\0",))), None)
+    if suffix.endswith(".npz") or (zipfile.is_zipfile(path) and _is_npz(path)):
+        return FORMATS[1]
+    if head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < path.stat().st_size:
+        return next(form for form in FORMATS if form.name == "safetensors")
+    by_bytes = next((form for form in FORMATS for magic in form.magic if head.startswith(magic)), None)
+    return by_bytes or by_name or FORMATS[-1]
+
+
+def _is_npz(path: Path) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        return all(name.endswith(".npy") for name in archive.namelist())
 
 
 def open_features(
@@ -67,122 +155,182 @@ def open_features(
     features_name: str | None = None,
     labels_name: str | None = None,
     label_attributes: Sequence[str] | None = None,
+    beside: tuple[str, ...] = (),
 ) -> FeatureFile:
-    """Return the features at `path`, opened by the suffix; `InputError` where they cannot be read.
+    """Return the features at `path`, in one of `FORMATS`; `InputError` where they cannot be read.
 
-    .npy, .npz (dense, or CSR as SciPy saves it), .parquet, .h5 and .hdf5, .csv, .tsv and .arff (also .gz),
-    anything else as LIBSVM text (also .gz); a folder in the layout of clip-retrieval (img_emb/*.npy,
-    metadata/*.parquet).  `label_attributes` are those of an ARFF file that are labels.
+    A folder or a pattern (data/*.parquet) is all its files in the order of the numbers in their names; a
+    folder may also be Zarr's, or in the layout of clip-retrieval (img_emb/*.npy, metadata/*.parquet).
+    `label_attributes` are those of an ARFF file that are labels, and `beside` columns that are no features.
     """
-    if not path.exists():
-        raise InputError(f"there are no features at {path}: check --features")
-    suffixes = (path.suffix.lower(), "".join(path.suffixes[-2:]).lower())
-    if label_attributes is not None and READERS.get(suffixes[0], READERS.get(suffixes[1])) is not _arff:
-        raise InputError(f"{path} is not an ARFF file, and --labels names the label attributes of one")
-    check_not_empty(path)
+    names = Names(features_name, labels_name, label_attributes, beside)
     with reading(str(path)):
-        return _opened(path, suffixes, ArrayNames(features_name, labels_name, label_attributes))
-
-
-def _opened(path: Path, suffixes: Sequence[str], names: ArrayNames) -> FeatureFile:
-    if path.is_dir():
-        refuse_names(path, "a clip-retrieval folder", features_name=names.features)
-        return ClipFolder(path, names.labels)
-    for suffix in suffixes:
-        if suffix in READERS:
-            return READERS[suffix](path, names)
-    if suffixes[0] in OTHER_SUFFIXES:
-        raise InputError(
-            f"{path}: features are read from npy, npz, Parquet, CSV, HDF5, ARFF or LIBSVM, not {suffixes[0]};"
-            " pandas writes a table as Parquet with DataFrame.to_parquet"
+        if (path / "img_emb").is_dir():
+            refuse_names(path, "a clip-retrieval folder", features_name=names.features)
+            return Parts(path, _clip_parts(path, names))
+        if any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup")):
+            return array_reader(arrays.zarr_arrays)(path, names)
+        files = parts_of(path, READABLE)
+        if not files:
+            raise InputError(f"there are no features at {path}: check --features")
+        return (
+            _opened(files[0], names) if len(files) == 1 else Parts(path, [_opened(f, names) for f in files])
         )
-    refuse_names(path, "LIBSVM text", features_name=names.features, labels_name=names.labels)
-    return LibsvmFeatures(path)
 
 
-class ConcatenatedFeatures(FeatureFile):
-    """The rows of `train` and, after them, those of `test`; closes both.
+def _opened(path: Path, names: Names) -> FeatureFile:
+    check_not_empty(path)
+    form = format_of(path)
+    if names.label_attributes is not None and form.name != "ARFF":
+        raise InputError(f"{path} is not an ARFF file, and --labels names the label attributes of one")
+    if form.open is None:
+        readable = ", ".join(one.name for one in FORMATS if one.open)
+        raise InputError(f"{path} is {form.name}: {form.features}; features are read from {readable}")
+    with reading(str(path)):
+        return form.open(path, names)
 
-    LIBSVM files may have different columns, as each leaves out its zeros; all others have the same.
+
+class Parts(FeatureFile):
+    """The rows of several files, one after the other; closes all.
+
+    LIBSVM files may have different columns, as each leaves out its zeros; all others have the same.  With
+    `splits` the rows of each part are in a split of their own.
     """
 
-    def __init__(self, train: FeatureFile, test: FeatureFile) -> None:
-        super().__init__(train.path)
-        self._parts = (train, test)
-        train.share_columns(test)
-        names = [part.class_names() for part in self._parts]
-        if names[0] != names[1]:
-            raise InputError(
-                f"{train.place} and {test.place} have different class names: give files that agree"
-            )
-        self.n, self.d = train.n + test.n, train.d
-        counts = [part.nonzeros for part in self._parts]
+    def __init__(self, path: Path, parts: Sequence[FeatureFile], splits: Sequence[str] | None = None) -> None:
+        super().__init__(path)
+        self._parts, self._splits = parts, splits
+        for one, other in [*pairwise(parts), *reversed(list(pairwise(parts)))]:
+            one.share_columns(other)
+            if one.class_names() != other.class_names():
+                raise InputError(
+                    f"{one.place} and {other.place} have different class names: give files that agree"
+                )
+        self._starts = [0, *accumulate(part.n for part in parts)]
+        self.n, self.d = self._starts[-1], parts[0].d
+        counts = [part.nonzeros for part in parts]
         self.nonzeros = None if None in counts else sum(count or 0 for count in counts)
+        self.names = [name for name in parts[0].names if all(name in part.names for part in parts)]
+        self.kind = parts[0].kind
 
     @property
     def place(self) -> str:
-        """Both files."""
-        return " and ".join(part.place for part in self._parts)
+        """The folder or pattern, or the two files."""
+        return str(self.path) if self._splits is None else " and ".join(part.place for part in self._parts)
 
     def rows(self, start: int, stop: int) -> Rows:
         """Return rows start..stop-1 across the files."""
-        parts, cut = [], self._parts[0].n
-        if start < cut:
-            parts.append(self._parts[0].rows(start, min(stop, cut)))
-        if stop > cut:
-            parts.append(self._parts[1].rows(max(start, cut) - cut, stop - cut))
-        if len(parts) == 1:
-            return parts[0]
-        sparse = [part for part in parts if isinstance(part, csr_matrix)]
-        if sparse:
-            return csr_matrix(vstack(sparse, format="csr"))
-        return np.concatenate([np.asarray(part) for part in parts])
+        first = max(0, bisect.bisect_right(self._starts, start) - 1)
+        found = [
+            part.rows(max(0, start - begin), min(part.n, stop - begin))
+            for part, begin in zip(self._parts[first:], self._starts[first:-1], strict=True)
+            if begin < max(stop, start + 1)
+        ]
+        return stacked(found or [self._parts[-1].rows(0, 0)])
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return the values of all files."""
+        return np.concatenate([part.column(name) for part in self._parts])
 
     def labels(self) -> NDArray[Any] | None:
-        """Return the labels of both; None where a file has none."""
-        found = [part.labels() for part in self._parts]
-        kept = [labels for labels in found if labels is not None]
-        if len(kept) < 2:
+        """Return the labels of all; None where a file has none."""
+        kept = [labels for labels in (part.labels() for part in self._parts) if labels is not None]
+        if len(kept) < len(self._parts):
             return None
         if any(map(_has_several, kept)):
             kept = [_as_lists(labels) for labels in kept]
-        if kept[0].shape[1:] != kept[1].shape[1:]:
-            raise InputError(f"{self.place} have labels of shapes {kept[0].shape} and {kept[1].shape}")
+        if len({labels.shape[1:] for labels in kept}) > 1:
+            raise InputError(
+                f"{self.place} have labels of shapes {' and '.join(str(one.shape) for one in kept)}"
+            )
         return np.concatenate(kept)
 
     def class_names(self) -> Sequence[str] | None:
-        """Return the names of all classes, which both agree on."""
+        """Return the names of all classes, which all agree on."""
         return self._parts[0].class_names()
 
-    def splits(self) -> NDArray[Any]:
-        """Return "train" for the first file's rows and "test" for the second's."""
-        return np.repeat(np.array(["train", "test"], dtype=object), [part.n for part in self._parts])
+    def splits(self) -> NDArray[Any] | None:
+        """Return the split of each row, by its part where these have some."""
+        if self._splits is not None:
+            return np.repeat(np.array(self._splits, dtype=object), [part.n for part in self._parts])
+        found = [splits for splits in (part.splits() for part in self._parts) if splits is not None]
+        return np.concatenate(found) if len(found) == len(self._parts) else None
 
     def ids(self) -> Sequence[str] | None:
-        """Return the names of the rows where both files have some, behind the split where they share one."""
-        train, test = (part.ids() for part in self._parts)
-        if train is None or test is None:
+        """Return the names of rows where all files have some, behind their part's where two share one."""
+        names = [ids for ids in (part.ids() for part in self._parts) if ids is not None]
+        if len(names) < len(self._parts):
             return None
-        if set(train).isdisjoint(test):
-            return [*train, *test]
-        return [*(f"train/{name}" for name in train), *(f"test/{name}" for name in test)]
+        found = [name for part in names for name in part]
+        if len(set(found)) == sum(len(set(part)) for part in names):
+            return found
+        prefixes = self._splits or [part.files()[-1].stem for part in self._parts]
+        return [f"{prefix}/{name}" for prefix, part in zip(prefixes, names, strict=True) for name in part]
 
     def columns(self) -> Sequence[str] | None:
-        """Return the names of the features, which both agree on."""
+        """Return the names of the features, which all agree on."""
         return self._parts[0].columns()
 
     def left_out(self) -> Sequence[str]:
-        """Return the columns that are taken for nothing in either file."""
+        """Return the columns that are taken for nothing in some file."""
         return list(dict.fromkeys(name for part in self._parts for name in part.left_out()))
 
     def files(self) -> Sequence[Path]:
-        """Return the files of both."""
+        """Return the files of all."""
         return [path for part in self._parts for path in part.files()]
 
     def close(self) -> None:
-        """Close both."""
+        """Close all."""
         for part in self._parts:
             part.close()
+
+
+class Beside(FeatureFile):
+    """The rows of one file with what a table says of them, row by row."""
+
+    def __init__(self, array: FeatureFile, table: Path, wanted: Names) -> None:
+        super().__init__(array.path, wanted)
+        self._array, self._table = array, table
+        self.n, self.d = array.n, array.d
+        rows = pq.ParquetFile(table).metadata.num_rows
+        if rows != self.n:
+            raise InputError(f"{table} has {rows:,} rows, and {array.path.name} {self.n:,}: they must agree")
+        self.names = pq.read_schema(table).names
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Return rows of the array."""
+        return self._array.rows(start, stop)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a column of the table."""
+        return parquet_column(self._table, name, self.label)
+
+    def left_out(self) -> Sequence[str]:
+        """Return nothing: metadata are no features."""
+        return ()
+
+    def files(self) -> Sequence[Path]:
+        """Return the array and the table."""
+        return [self.path, self._table]
+
+
+def _clip_parts(folder: Path, names: Names) -> list[FeatureFile]:
+    """Return the arrays of clip-retrieval's folder, each beside the table of its number."""
+    alone = replace(names, labels=None)
+    found = parts_of(folder / "img_emb", (".npy",))
+    tables = parts_of(folder / "metadata", (".parquet",)) if (folder / "metadata").is_dir() else []
+    if not tables:
+        return [_opened(array, alone) for array in found]
+    numbers = [[path.stem.rpartition("_")[2] for path in paths] for paths in (found, tables)]
+    lonely = set(numbers[0]).symmetric_difference(numbers[1])
+    if lonely or len(found) != len(tables):
+        paths = [path for path in (*found, *tables) if path.stem.rpartition("_")[2] in lonely]
+        name = min(paths).relative_to(folder) if paths else "a number that comes twice"
+        raise InputError(
+            f"{folder} has {name} without its counterpart: img_emb/img_emb_N.npy and"
+            " metadata/metadata_N.parquet belong together, row by row; bring back what is missing"
+        )
+    return [Beside(_opened(array, alone), table, names) for array, table in zip(found, tables, strict=True)]
 
 
 def _has_several(labels: NDArray[Any]) -> bool:

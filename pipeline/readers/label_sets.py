@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images import words_of
-from topline.pipeline.readers.base import SEVERAL, first_rows
+from topline.pipeline.readers.words import SEVERAL, first_rows, words_of
 from topline.solvers.losses import LabelSets
 from topline.storage.datasets import DatasetInfo, LabelSetTable
 

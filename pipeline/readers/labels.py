@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import csv
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import load_npz
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images import (
-    DELIMITERS,
-    class_words,
-    delimiter_of,
-    numbers_in,
-    refuse_rows,
-    split_name,
-    word,
-)
-from topline.pipeline.readers.base import ID_NAMES, LABEL_NAMES, one_column, pick, refuse_names
-from topline.pipeline.readers.damage import cause, check_members, check_not_empty, reading
+from topline.pipeline.readers import arrays
+from topline.pipeline.readers.base import ID_NAMES, LABEL_NAMES, one_column, parts_of, pick, refuse_names
+from topline.pipeline.readers.damage import check_not_empty, reading
+from topline.pipeline.readers.tables import DELIMITERS, cells, read_table
+from topline.pipeline.readers.words import class_words, numbers_in, refuse_rows, split_name, word
 from topline.storage.schema import SPLITS
+
+#: Files whose arrays may be labels.
+_ARRAYS = {
+    ".npy": arrays.npy_arrays,
+    ".npz": arrays.npz_arrays,
+    ".h5": arrays.hdf_arrays,
+    ".hdf5": arrays.hdf_arrays,
+    ".safetensors": arrays.safetensors_arrays,
+}
+_READABLE = (*_ARRAYS, *DELIMITERS, ".parquet", ".txt")
 
 
 def read_labels(
@@ -34,50 +36,22 @@ def read_labels(
     ids: Sequence[str] | None = None,
     separator: str | None = None,
 ) -> NDArray[Any]:
-    """Return the labels of a small file: one a row, or an indicator matrix (n, m) of several in .npy or .npz.
+    """Return the labels of a small file, or of a folder or pattern of them in the order of their numbers.
 
-    An .npz holds one array, or a sparse matrix as SciPy saves it.  `name` is that of the array or column,
-    where there are others; `rows`, `ids` and `separator` are as for `read_column`.
+    They are one a row, or an indicator matrix (n, m) of several: a dense one, or in .npz a sparse one as
+    SciPy saves it.  `name` is that of the array or column, where there are others; `rows`, `ids` and
+    `separator` are as for `read_column`.
     """
-    if not path.exists():
+    files = parts_of(path, _READABLE)
+    if not files:
         raise InputError(
             f"there is no file of labels at {path}: check --labels; labels inside the features' own file"
             " are named by --labels-name"
         )
-    check_not_empty(path)
-    with reading(str(path)):
-        return _labels(path, rows, name, ids, separator)
-
-
-def _labels(
-    path: Path, rows: int | None, name: str | None, ids: Sequence[str] | None, separator: str | None
-) -> NDArray[Any]:
-    suffix = path.suffix.lower()
-    if suffix not in (".npz", *DELIMITERS):
-        refuse_names(path, "one array" if suffix == ".npy" else "a label per line", labels_name=name)
-    try:
-        if suffix == ".npy":
-            return _npy(path)
-        if suffix == ".npz":
-            check_members(path)
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                names = list(archive.files)
-                if not names:
-                    raise InputError(f"{path} holds no array: save one with np.savez")
-                if "indptr" not in names or name is not None:
-                    found = pick(str(path), "array", name, (), names)
-                    if found is None:
-                        raise InputError(
-                            f"{path} holds {', '.join(names)}: say which are the labels with --labels-name"
-                        )
-                    return one_column(np.asarray(archive[found]))
-            return np.asarray(load_npz(path).toarray())
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} cannot be read as labels: {cause(error)}") from error
-    usual = LABEL_NAMES if name is None else (name,)
-    return read_column(path, usual, rows, ids, separator, chosen=name is not None)
+    if len(files) > 1:
+        return np.concatenate([read_labels(file, None, name, None, separator) for file in files])
+    check_not_empty(files[0])
+    return read_column(files[0], LABEL_NAMES, rows, ids, separator, name=name)
 
 
 def read_column(
@@ -87,97 +61,85 @@ def read_column(
     ids: Sequence[str] | None = None,
     separator: str | None = None,
     *,
-    chosen: bool = False,
+    name: str | None = None,
 ) -> NDArray[Any]:
-    """Return one value a row: an .npy array, the lines of a text file, or a column of a .csv.
+    """Return one value a row: an array, the lines of a text file, or a column of a table.
 
-    The column is one of `usual` or, unless that was `chosen`, the only one, which needs no header where as
-    many values as `rows` are expected: it has so many lines then.  Where rows have `ids` and a .csv a column
-    of them, each row gets the value beside its id, in whatever order the file has them.  What parts the
-    labels of a cell, `separator`, parts no columns.
+    The column is the one called `name`, or one of `usual`, or the only one; that needs no header where a text
+    table has as many lines as `rows` are expected.  Where rows have `ids` and a table a column of them, each
+    row gets the value beside its id, in whatever order the file has them.  What parts the labels of a cell,
+    `separator`, parts no columns.
     """
-    try:
-        if path.suffix.lower() == ".npy":
-            values = _npy(path)
-            if values.ndim != 1:
-                raise InputError(f"{path} has shape {values.shape}: give one value a row")
-            return values
-        if path.suffix.lower() == ".gz":
+    suffix = path.suffix.lower()
+    with reading(str(path)):
+        if suffix in _ARRAYS:
+            return _array(path, name)
+        if suffix == ".gz":
             raise InputError(f"{path} is gzipped, which only features may be: unpack it")
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            if path.suffix.lower() in DELIMITERS:
-                lines = _lines(path, file, usual, separator, rows)
-                values = _csv_column(path, lines, usual, rows, chosen=chosen)
-                return values if ids is None else _by_id(path, lines, values, ids)
-            return numbers_in([line.strip() for line in file.read().splitlines()])
-    except (OSError, ValueError, csv.Error) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} cannot be read: {cause(error)}; give .npy, .csv or a line a row") from error
+        if suffix == ".parquet":
+            table = read_table(path, usual)
+            header = list(table.names)
+            lines: list[list[Any]] = [list(row) for row in table.rows]
+        elif suffix in DELIMITERS:
+            found = cells(path, usual if name is None else (name,), separator, rows)
+            header = [text.strip() for text in found[0][1]] if found else []
+            lines = [[text.strip() for text in line] for _, line in found[1:]]
+        else:
+            refuse_names(path, "a label per line", labels_name=name)
+            text = path.read_text(encoding="utf-8-sig")
+            return numbers_in([line.strip() for line in text.splitlines()])
+        if not header:
+            return np.asarray([], dtype=object)
+        column = pick(str(path), "column", name, usual, header)
+        if name is None and len(header) == 1 and column not in usual:
+            alone = [header, *lines] if len(lines) + 1 == rows and suffix in DELIMITERS else lines
+            return _typed([line[0] if line else "" for line in alone], suffix)
+        if column is None:
+            raise InputError(
+                f"{path} has the columns {', '.join(header)}: name one of them {usual[0]}; if these are"
+                " values, not names, put a line of names above them"
+            )
+        place = header.index(column)
+        short = [row + 2 for row, line in enumerate(lines) if len(line) <= place]
+        if short:
+            raise InputError(f"{path}, line {short[0]}, has no {column}")
+        values = _typed([line[place] for line in lines], suffix)
+        return values if ids is None else _by_id(path, header, lines, values, ids)
 
 
-def _npy(path: Path) -> NDArray[Any]:
-    # A map is refused where the file is shorter than its header says; an array would be allocated first.
-    return one_column(np.array(np.load(path, mmap_mode="r", allow_pickle=False)))
+def _typed(values: Sequence[Any], suffix: str) -> NDArray[Any]:
+    """Return values of a table; those of text, which has no types, as numbers where all are."""
+    if suffix in DELIMITERS:
+        return numbers_in(values)
+    found = np.empty(len(values), dtype=object)
+    found[:] = values
+    return found
 
 
-def _lines(
-    path: Path, file: TextIO, usual: Sequence[str], separator: str | None, rows: int | None
-) -> list[list[str]]:
-    """Return the cells of each line of a text table.
-
-    A single column may be several that another mark parts, as where a spreadsheet writes semicolons: then
-    every line has as many of them.  Not so in a .tsv without a header, whose labels may hold commas.
-    """
-
-    def parted(mark: str) -> list[list[str]]:
-        file.seek(0)
-        return list(csv.reader(file, delimiter=mark))
-
-    header = file.readline()
-    known = delimiter_of(path, header, usual)
-    lines = parted(known)
-    if any(len(line) > 1 for line in lines) or (path.suffix.lower() == ".tsv" and len(lines) == rows):
-        return lines
-    for mark in DELIMITERS[path.suffix.lower()]:
-        if mark in header and mark not in (known, separator):
-            found = parted(mark)
-            if {len(line) for line in found if line} == {len(found[0])} != {1}:
-                return found
-    return lines
+def _array(path: Path, name: str | None) -> NDArray[Any]:
+    found = _ARRAYS[path.suffix.lower()](path)
+    with found.stack:
+        names = list(found.arrays)
+        if names == [""]:
+            refuse_names(path, "one array", labels_name=name)
+        if "indptr" in names and name is None:
+            return np.asarray(load_npz(path).toarray())
+        usual = LABEL_NAMES if found.kind != "array" else ()
+        column = pick(str(path), found.kind, name, usual, names)
+        if column is None:
+            raise InputError(f"{path} holds {', '.join(names)}: say which are the labels with --labels-name")
+        return one_column(arrays.values_of(found.arrays[column]))
 
 
-def _csv_column(
-    path: Path, lines: list[list[str]], usual: Sequence[str], rows: int | None, *, chosen: bool
+def _by_id(
+    path: Path, header: list[str], lines: list[list[Any]], values: NDArray[Any], ids: Sequence[str]
 ) -> NDArray[Any]:
-    if not lines:
-        return np.asarray([], dtype=object)
-    header = [word.strip() for word in lines[0]]
-    name = pick(str(path), "column", usual[0] if chosen else None, usual, header)
-    name = name if name in usual else None
-    if name is None and len(header) == 1:
-        values = [line[0].strip() if line else "" for line in lines]
-        return numbers_in(values if len(values) == rows else values[1:])
-    if name is None:
-        raise InputError(
-            f"{path} has the columns {', '.join(header)}: name one of them {usual[0]}; if these are values,"
-            " not names, put a line of names above them"
-        )
-    place = header.index(name)
-    short = [i + 2 for i, line in enumerate(lines[1:]) if len(line) <= place]
-    if short:
-        raise InputError(f"{path}, line {short[0]}, has no {name}")
-    return numbers_in([line[place].strip() for line in lines[1:]])
-
-
-def _by_id(path: Path, lines: list[list[str]], values: NDArray[Any], ids: Sequence[str]) -> NDArray[Any]:
-    """Return the values of a .csv in the order of `ids`, as they are where it has no column of ids."""
-    header = [word.strip() for word in lines[0]] if lines else []
+    """Return the values of a table in the order of `ids`, as they are where it has no column of ids."""
     column = next((name for name in ID_NAMES if name in header), None)
     if column is None:
         return values
     place = header.index(column)
-    names = [line[place].strip() if len(line) > place else "" for line in lines[1:]]
+    names = [str(line[place]) if len(line) > place else "" for line in lines]
     if names == list(ids):
         return values
     rows = {name: row for row, name in enumerate(names)}

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.base import FeatureFile
-from topline.pipeline.readers.text import TextFeatures, line_blocks, parsed_blocks
+from topline.pipeline.readers.base import FeatureFile, StreamedFeatures
+from topline.pipeline.readers.text import line_blocks, parsed_blocks
 
 MOST_COLUMNS = 2**31 - 1
 _NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.0*)?")
@@ -38,7 +38,7 @@ class _Block:
     bare: int | None = None
 
 
-class LibsvmFeatures(TextFeatures):
+class LibsvmFeatures(StreamedFeatures):
     """A file of LIBSVM text, read twice: once to count rows, columns and entries, once to store them.
 
     Columns count from 1, or from 0 if the file has a column 0.  Where a line has several labels, with commas
@@ -61,6 +61,8 @@ class LibsvmFeatures(TextFeatures):
                 low, high = min(low, int(block.X.indices.min())), max(high, block.X.shape[1] - 1)
         if not self._words:
             raise InputError(f"{path} has no rows")
+        if not entries:
+            raise InputError(f"{path} has no index:value pair, and is no LIBSVM text; a table is called .csv")
         self._several = any("," in label for label in self._words)
         if not self._several and bare is not None:
             raise InputError(f"{path}, line {bare + 1}: it does not begin with one label{FORM}")
@@ -90,7 +92,7 @@ class LibsvmFeatures(TextFeatures):
         """Return the names of all classes where the first line says how many there are."""
         return [str(label) for label in range(self._sizes[2])] if self._sizes else None
 
-    def matrices(self) -> Iterator[csr_matrix]:
+    def parsed(self) -> Iterator[csr_matrix]:
         """Return all rows, block by block."""
         for _, block in self._blocks():
             X = block.X

@@ -4,47 +4,16 @@ from __future__ import annotations
 
 import codecs
 import gzip
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import IO, TypeVar, cast
 
-import numpy as np
-from scipy.sparse import csr_matrix
-
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.base import FeatureFile
 
 BLOCK_LINES = 4096
 
 Parsed = TypeVar("Parsed")
-
-
-class TextFeatures(FeatureFile):
-    """Rows that a subclass parses from blocks of lines; its `__init__` sets n, d and nonzeros."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._reader: Iterator[csr_matrix] | None = None
-        self._kept: list[tuple[int, csr_matrix]] = []
-        self._next = 0
-
-    @abstractmethod
-    def matrices(self) -> Iterator[csr_matrix]:
-        """Return all rows from the first on, in runs of any length."""
-
-    def rows(self, start: int, stop: int) -> csr_matrix:
-        """Return rows start..stop-1, shape (stop - start, d); going back begins again."""
-        if self._reader is None or start < (self._kept[0][0] if self._kept else self._next):
-            self._reader, self._kept, self._next = self.matrices(), [], 0
-        while self._next < stop:
-            matrix = next(self._reader)
-            self._kept.append((self._next, matrix))
-            self._next += matrix.shape[0]
-        self._kept = [(first, matrix) for first, matrix in self._kept if first + matrix.shape[0] > start]
-        parts = [matrix[max(0, start - first) : max(0, stop - first)] for first, matrix in self._kept]
-        return _stacked(parts, self.d)
 
 
 def line_blocks(path: Path, skipped: int = 0) -> Iterator[tuple[int, list[bytes]]]:
@@ -94,10 +63,3 @@ def is_packed(path: Path) -> bool:
 def opened(path: Path) -> IO[bytes]:
     """Return the bytes of a text file, unpacked."""
     return cast("IO[bytes]", gzip.GzipFile(path)) if is_packed(path) else path.open("rb")
-
-
-def _stacked(parts: list[csr_matrix], d: int) -> csr_matrix:
-    lengths = np.concatenate([np.zeros(1, np.int64), *(np.diff(part.indptr) for part in parts)])
-    indices = np.concatenate([np.zeros(0, np.int64), *(part.indices for part in parts)])
-    data = np.concatenate([np.zeros(0), *(part.data for part in parts)])
-    return csr_matrix((data, indices, np.cumsum(lengths)), shape=(len(lengths) - 1, d))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,13 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.base import FeatureFile, Rows, first_rows, named
+from topline.pipeline.readers.base import FeatureFile, Rows, named
+from topline.pipeline.readers.words import first_rows
+
+logger = logging.getLogger(__name__)
+
+#: A column keeps so many steps within its spread, or a warning names it.
+_STEPS = 512
 
 
 def names_of_rows(source: FeatureFile) -> Sequence[str]:
@@ -45,6 +52,35 @@ def checked_rows(source: FeatureFile, X: Rows, start: int, dtype: str) -> Rows:
     if isinstance(X, csr_matrix):
         return csr_matrix((stored.astype(np.float32), X.indices, X.indptr), shape=X.shape)
     return stored
+
+
+class Coarse:
+    """Finds columns whose values differ by less than their type can tell, and warns of them once."""
+
+    def __init__(self, source: FeatureFile) -> None:
+        self._source = source
+        self._told = False
+
+    def look(self, X: Rows, stored: Rows) -> None:
+        """Compare rows as they were read with those to be stored."""
+        if self._told or isinstance(X, csr_matrix) or isinstance(stored, csr_matrix) or len(X) < 2:
+            return
+        if X.dtype == stored.dtype or X.dtype.kind == "b":
+            return
+        values = X.astype(np.float64)
+        spread = values.max(axis=0) - values.min(axis=0)
+        lost = np.abs(values - stored).max(axis=0) * _STEPS > spread
+        columns = np.flatnonzero(lost & (spread > 0)).tolist()
+        if columns:
+            self._told = True
+            names = self._source.columns() or [f"column {column}" for column in range(X.shape[1])]
+            logger.warning(
+                "%s: %s has values so close beside their size that %s takes many for equal, such as times in"
+                " seconds: subtract their mean, and import again",
+                self._source.place,
+                named([names[column] for column in columns]),
+                stored.dtype,
+            )
 
 
 def _refuse(source: FeatureFile, X: Rows, values: Any, bad: Any, start: int, dtype: str) -> None:

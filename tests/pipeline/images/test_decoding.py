@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from tests.pipeline.pictures import BAD_FILES, encoded, jpeg, png, png_header, scene
 from topline.pipeline.errors import ImageRejectedError
@@ -78,6 +79,20 @@ def test_sixteen_bits_are_scaled_to_eight() -> None:
         assert np.array_equal(pixels[..., 0], pixels[..., 2])
 
 
+@pytest.mark.parametrize(("top", "half"), [(255, 128), (4095, 2048), (65535, 32768)])
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
+def test_whole_numbers_count_in_the_bits_that_they_need(top: int, half: int, dtype: Any) -> None:
+    values = np.array([[0, half, top]], dtype=dtype)
+    assert decode(encoded(Image.fromarray(values), "TIFF"))[0, :, 0].tolist() == [0, 128, 255]
+
+
+def test_a_png_may_have_a_long_text_and_profile() -> None:
+    texts = PngInfo()
+    texts.add_text("notes", "n" * 5_000_000, zip=True)
+    data = encoded(Image.fromarray(scene()), "PNG", pnginfo=texts, icc_profile=bytes(3_000_000))
+    assert np.array_equal(decode(data), scene())
+
+
 def test_numbers_of_unknown_range_are_stretched() -> None:
     floats = np.array([[-1.0, 0.0, 3.0]], dtype=np.float32)
     assert decode(encoded(Image.fromarray(floats), "TIFF"))[0, :, 1].tolist() == [0, 64, 255]
@@ -120,6 +135,8 @@ def test_limits_are_judged_from_the_header() -> None:
         decode(png_header(10_000, 9_000))
     with pytest.raises(ImageRejectedError, match="9000 x 9000 pixels are more than 64,000,000"):
         decode(png_header(9_000, 9_000))
+    with pytest.raises(ImageRejectedError, match=r"(?i)truncated"):
+        decode(png_header(10_000, 9_000), ImageLimits(max_pixels=100_000_000))
     with pytest.raises(ImageRejectedError, match="a side is longer than 39"):
         decode(png(), ImageLimits(max_side=39))
     with pytest.raises(ImageRejectedError, match="40 x 30 pixels are more than 1,199"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import re
+import unicodedata
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -20,6 +22,21 @@ NO_FRACTIONS = (
     "number classes from 0, or save their names as text, labels.astype(str), in .npy or Parquet; amounts are"
     " no classes"
 )
+#: Words for splits.
+SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+    "calibration": "calibration",
+}
+#: Types of the labels of a row that has several.
+SEVERAL = (tuple, list, np.ndarray)
+_TRUTHS = {"true": "True", "false": "False"}
+_TIMES = (np.datetime64, np.timedelta64, dt.date, dt.time, dt.timedelta)
 #: Words that stand for no label in a column of numbers; in one of words they are names like any other.
 _MISSING = frozenset({"nan", "none", "null"})
 _WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
@@ -31,7 +48,7 @@ def word(value: object) -> str | None:
 
     LIBSVM writes +1, and many tools write whole numbers as 3.0; 007 stays a name.
     """
-    text = _text(value)
+    text = text_of(value)
     whole = None if text is None else _WHOLE.fullmatch(text)
     return whole.group(1) if whole else text
 
@@ -40,12 +57,15 @@ def class_words(values: Sequence[object], place: str) -> list[str | None]:
     """Return labels as class names, None for those that are missing: the rule of every table and shard.
 
     Where all are numbers, whole ones are names themselves, 1.0 as 1, and nan, none and null are missing;
-    beside words, which may be versions, every text is a name as it stands.  `InputError` naming `place` and
+    beside words, which may be versions, every text is a name as it stands; truth values are True and False,
+    however a text writes them.  `InputError` naming `place` and
     rows for what is no class: a fraction, a date, a list, a truth value beside numbers, a negative number
     unless the classes are -1 and 1.
     """
+    if any(isinstance(value, _TIMES) for value in values):
+        raise InputError(f"{place} has dates or times for labels: save the classes that they mean as text")
     single = (str, bytes, bool, int, float, Decimal, np.generic, type(None))
-    strange = [not isinstance(value, single) or isinstance(value, np.datetime64) for value in values]
+    strange = [not isinstance(value, single) for value in values]
     refuse_rows(place, "what is no label", strange, "give a word or a whole number a row", values)
     words = words_of(values)
     truths = [isinstance(value, (bool, np.bool_)) for value in values]
@@ -65,7 +85,9 @@ def class_words(values: Sequence[object], place: str) -> list[str | None]:
 
 def words_of(values: Sequence[object]) -> list[str | None]:
     """Return labels as `class_words` does, whatever they are."""
-    texts = [_text(value) for value in values]
+    texts = [text_of(value) for value in values]
+    if all(text is None or text.lower() in _TRUTHS for text in texts):
+        return [None if text is None else _TRUTHS[text.lower()] for text in texts]
     if not _are_numbers(texts):
         return texts
     return [None if text is None or text.lower() in _MISSING else word(text) for text in texts]
@@ -105,13 +127,28 @@ def _are_numbers(texts: Sequence[str | None]) -> bool:
 
 
 def _is_whole(text: str) -> bool:
-    return _text(text) is None or text.lower() in _MISSING or _WHOLE.fullmatch(text) is not None
+    return text_of(text) is None or text.lower() in _MISSING or _WHOLE.fullmatch(text) is not None
 
 
-def _text(value: object) -> str | None:
-    """Return a label as text without blanks around it; None for None, NaN and blanks."""
+def first_rows(rows: Sequence[int]) -> str:
+    """Return the first of some rows for a message: "row 4", "rows 4, 9, 30 ..."."""
+    shown = ", ".join(map(str, rows[:NAMED_ROWS])) + (" ..." if len(rows) > NAMED_ROWS else "")
+    return f"row{'s' if len(rows) > 1 else ''} {shown}"
+
+
+def split_name(word: str, place: str) -> str:
+    """Return the split that a word of a table means; `InputError` naming `place` if there is none."""
+    found = SPLIT_NAMES.get(word.strip().lower())
+    if found is None:
+        raise InputError(f"{place} has the split {word!r}: write train, val, test or calibration")
+    return found
+
+
+def text_of(value: object) -> str | None:
+    """Return a label as text without blanks around it, accents in one form; None for None, NaN and blanks."""
     if value is None or (isinstance(value, (float, Decimal)) and not math.isfinite(value)):
         return None
     if isinstance(value, (float, Decimal)):
         return str(int(value)) if value == int(value) else str(value)
-    return (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)).strip() or None
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return unicodedata.normalize("NFC", text).strip() or None
