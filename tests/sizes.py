@@ -35,7 +35,7 @@ LINES: Final = {
     "pipeline/sweep": 2_552,
     "pipeline/telemetry": 939,
     "pipeline/training": 2_337,
-    "solvers": 34_661,
+    "solvers": 34_613,
     "storage": 1_014,
     "storage/arrays": 955,
     "storage/datasets": 1_713,

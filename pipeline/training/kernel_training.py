@@ -1,7 +1,7 @@
 """Training with an exact kernel where a method needs features: a factor of its matrix takes their place.
 
 Values are those of the matrix itself.  Methods that go by scores alone need neither
-(`topline.solvers.run.kernel_blocks`).
+(`topline.solvers.run.task`).
 """
 
 from __future__ import annotations

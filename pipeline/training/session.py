@@ -40,7 +40,7 @@ from topline.solvers.counts import how_many
 from topline.solvers.errors import NonFiniteError, StateLostError
 from topline.solvers.executors import Executor
 from topline.solvers.names import k_note
-from topline.solvers.run import RunOptions, Start, Task, compile_jit_functions, run_task, solve_on_blocks
+from topline.solvers.run import RunOptions, Start, Task, compile_jit_functions, run_task
 from topline.solvers.run.warm_start import AT_ZERO
 from topline.storage.cache import StoredKernel
 from topline.storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
@@ -245,7 +245,7 @@ class _Session:
         criteria = StoppingCriteria(config.tol, config.max_passes, config.time_limit)
         options = RunOptions(criteria, config.seed, self.executor, (self.recorder,), start, self.picked)
         task = Task.of(plan.spec_of_method, replace(plan.examples, rows=self.rows), options)
-        return solve_on_blocks(task) if plan.on_blocks else run_task(task)
+        return run_task(replace(task, kernel=plan.spec.kernel) if plan.on_blocks else task)
 
     def _save_weights(self) -> None:
         """Save the last state; without dual variables the coordinator has all of it."""

@@ -24,7 +24,7 @@ from.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -168,6 +168,25 @@ class KernelMethod(Method):
             smoothed_gap=objective.gap,
             mean_sq_dual=mean_sq_dual,
         )
+
+    def at_best_multiple(
+        self, problem: Problem, executor: OperationRunner, shrink: Callable[[float], None]
+    ) -> SolverState:
+        """Return the state of the best multiple of the A that the blocks hold, its rows inside their domains.
+
+        `shrink` makes A that one (`topline.solvers.run.warm_start`); lam |W(A)|^2 is the mean of
+        <alpha_i, s_i>.
+        """
+        executor.run(PutInside(anyway=True))
+        state = self.with_scores(problem, executor.run, SolverState.start(problem))
+        stats = executor.run(PickRows(**self.asked(state)))
+        primal, dual, conjugate_mean, _ = values_of_rows(problem, stats)
+        # D(A) = b - square / 2.
+        square = 2.0 * (conjugate_mean - dual)
+        if not math.isfinite(primal) or conjugate_mean >= square:
+            return state
+        shrink(max(conjugate_mean / square, 0.0))
+        return self.with_scores(problem, executor.run, state)
 
     def with_scores(self, problem: Problem, run: Runner, state: SolverState) -> SolverState:
         """Compute all scores anew: a few rows of A at a time are collected, and spread."""

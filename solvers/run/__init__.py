@@ -11,7 +11,6 @@ from topline.solvers.blas_threads import available_cores
 from topline.solvers.run.api import solve
 from topline.solvers.run.compiling import compile_jit_functions
 from topline.solvers.run.compression import CompressedKernel, compress
-from topline.solvers.run.kernel_blocks import solve_on_blocks
 from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.run.mapped import MappedResult, solve_with_features
 from topline.solvers.run.path import regularisation_path
@@ -37,6 +36,5 @@ __all__ = [
     "regularisation_path",
     "run_task",
     "solve",
-    "solve_on_blocks",
     "solve_with_features",
 ]

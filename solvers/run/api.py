@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
+
+import numpy as np
 
 from topline.solvers.core.inputs import LabelledRows
 from topline.solvers.core.problem import SmoothingKind
@@ -12,10 +14,16 @@ from topline.solvers.core.risks import MEAN_RISK, Risk
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.executors import DualRows, Executor
-from topline.solvers.kernels import solve_with_kernel
+from topline.solvers.kernels import (
+    Kernel,
+    KernelExpansion,
+    KernelResult,
+    as_kernel,
+    in_memory,
+    solve_with_kernel,
+)
 from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.names import DEFAULT_METHOD
-from topline.solvers.run.kernel_blocks import solve_in_process
 from topline.solvers.run.loop import Callback
 from topline.solvers.run.printing import PrintProgress
 from topline.solvers.run.problem_spec import ProblemSpec
@@ -153,7 +161,7 @@ def _with_kernel(task: Task) -> SolveResult:
     """Run a task in the space of a kernel: block by block, or on features that give the same products."""
     examples, executor = task.examples, task.options.executor
     if task.spec.on_blocks(task.problem, task.method.name):
-        return solve_in_process(task)
+        return _on_blocks(task, as_kernel(task.spec.kernel).resolved(examples.rows))
 
     def solve_features(rows: Float64Array) -> SolveResult:
         problem = replace(task.problem, d=rows.shape[1])
@@ -164,3 +172,15 @@ def _with_kernel(task: Task) -> SolveResult:
         task.spec.kernel, task.problem, examples.rows, examples.labels, examples.weights, solve_features,
         task.options.criteria.tol, remote,
     )  # fmt: skip
+
+
+def _on_blocks(task: Task, kernel: Kernel) -> KernelResult:
+    """Run a task on blocks that compute the kernel, and keep the rows that score new ones."""
+    result, executor, rows = run_task(replace(task, kernel=kernel)), task.options.executor, task.examples.rows
+    A = result.A
+    if A is None and executor is not None:
+        A = np.concatenate([part for _, _, part in executor.duals()])
+    C = task.problem.scale * np.asarray(A, dtype=np.float64)
+    expansion = KernelExpansion.of(kernel, in_memory(rows), np.arange(task.problem.n), C)
+    values = {part.name: getattr(result, part.name) for part in fields(SolveResult)}
+    return KernelResult(**{**values, "A": A}, expansion=expansion)

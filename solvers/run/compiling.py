@@ -15,11 +15,10 @@ from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.row_packing import pack, unpack
 from topline.solvers.core.stopping import FINEST_TOL, StoppingCriteria
 from topline.solvers.executors import SerialExecutor
-from topline.solvers.kernels import is_precomputed
+from topline.solvers.kernels import as_kernel, is_precomputed
 from topline.solvers.losses import LabelSets, LossForm
 from topline.solvers.losses.batches import nearest_rows
 from topline.solvers.methods import Choice
-from topline.solvers.run.kernel_blocks import solve_on_blocks
 from topline.solvers.run.problem_spec import ProblemSpec
 from topline.solvers.run.task import RunOptions, Task, run_task
 from topline.solvers.typing import IntArray
@@ -62,11 +61,9 @@ def compile_jit_functions(
     with SerialExecutor() as executor:
         options = RunOptions(StoppingCriteria(tol=FINEST_TOL, max_passes=_PASSES), executor=executor)
         task = Task.of(tiny, LabelledRows(rows, y, None, m, label_sets), options)
-        if tiny.kernel is not None:
-            solve_on_blocks(task)
-            return
-        run_task(task)
-    _compile_what_few_rounds_meet(task.problem.form, y[:1], duals=task.duals_kept)
+        run_task(task if tiny.kernel is None else replace(task, kernel=as_kernel(tiny.kernel)))
+    if tiny.kernel is None:
+        _compile_what_few_rounds_meet(task.problem.form, y[:1], duals=task.duals_kept)
 
 
 def _compile_packing() -> None:

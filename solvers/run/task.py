@@ -17,7 +17,7 @@ from topline.solvers.core.inputs import LabelledRows, checked_seed
 from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, problem_key
 from topline.solvers.core.risks import AverageTopK
-from topline.solvers.core.rows import RowSource, kept_in_memory
+from topline.solvers.core.rows import kept_in_memory
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
@@ -28,16 +28,19 @@ from topline.solvers.executors import (
     ThreadExecutor,
     TopLossBlocks,
 )
+from topline.solvers.kernels import Kernel
 from topline.solvers.methods import (
     Choice,
     Lbfgs,
+    Method,
     MethodSpec,
     Newton,
     SampledStep,
     begun_by,
     change_of_method,
+    method_named,
 )
-from topline.solvers.methods.kernel import PICKED_ROWS
+from topline.solvers.methods.kernel import PICKED_ROWS, kernel_method
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.operations import OperationRunner, PutInside
 from topline.solvers.run.loop import Callback, Run, iterate
@@ -88,7 +91,8 @@ class RunOptions:
 class Task:
     """What is solved, on which examples and how; `of` makes it of what was asked for.
 
-    `method` solves it, and `choice` says why.  With a `feature_map` weights are V.
+    `method` solves it, and `choice` says why.  With a `feature_map` weights are V.  With a `kernel`, its
+    parameters resolved, blocks compute its values where they need them, and a result has zeros for W.
     """
 
     spec: ProblemSpec
@@ -98,6 +102,7 @@ class Task:
     method: MethodSpec
     choice: Choice
     feature_map: FeatureMap | None = None
+    kernel: Kernel | None = None
 
     @classmethod
     def of(
@@ -124,9 +129,14 @@ class Task:
         return cls(spec, examples, options, problem, method, choice, feature_map)
 
     @property
+    def bound(self) -> Problem:
+        """The problem of the blocks; with a kernel W has no place there, and one feature stands for it."""
+        return self.problem if self.kernel is None else replace(self.problem, d=1)
+
+    @property
     def duals_kept(self) -> bool:
         """Whether blocks keep A."""
-        return self.spec.keeps_duals(self.problem, self.method)
+        return self.kernel is not None or self.spec.keeps_duals(self.problem, self.method)
 
     @property
     def of_duals(self) -> bool:
@@ -160,14 +170,14 @@ class Task:
 
 def run_task(task: Task) -> SolveResult:
     """Bind an executor to the rows as they are, take rounds from the start, and certify the end."""
-    problem, examples, executor = task.problem, task.examples, task.options.executor
+    problem, examples, executor = task.bound, task.examples, task.options.executor
     task.refuse_start((problem.d, problem.m), duals_kept=task.duals_kept)
     with ExitStack() as stack:
         # Between requests too: threads that share the norm of a matrix wait longer than one takes alone.
         stack.enter_context(one_blas_thread())
         goes_on = executor is not None
         if executor is None:
-            executor = default_executor(problem, task.method, examples.rows)
+            executor = default_executor(task)
             stack.callback(executor.close)
         task.method.refuse_budget(problem, executor.dual_bytes)
         executor.bind(
@@ -175,17 +185,17 @@ def run_task(task: Task) -> SolveResult:
         )
         run = _rounds(task, executor)
         A = final_duals(problem, executor, run, examples, goes_on=goes_on) if task.duals_kept else None
-    return result_of(problem, run, A, task.options.criteria.tol, task.choice)
+    return result_of(task.problem, run, A, task.options.criteria.tol, task.choice)
 
 
 def _rounds(task: Task, executor: Executor) -> Run:
     """Take the rounds of a task on an executor that its problem is bound to."""
-    problem, risk, criteria, examples = task.problem, task.problem.risk, task.options.criteria, task.examples
-    state = started(problem, executor, task.options.start, criteria.tol)
+    problem, risk, criteria, examples = task.bound, task.problem.risk, task.options.criteria, task.examples
+    method = _method(task, executor.blocks)
+    state = started(problem, executor, task.options.start, criteria.tol, method)
     if task.feature_map is not None:
         state = state.with_point(W=np.zeros(task.feature_map.shape(problem.d)))
     state = _with_zero(task, replace(state, problem_key=task.key))
-    method = task.method.method_for(problem, executor.blocks, task.options.seed)
     blocks: OperationRunner = executor
     at_will = kept_in_memory(examples.rows, 0, problem.n)
     if state.left_behind and problem.form.convex and isinstance(method, Lbfgs | Newton) and at_will:
@@ -201,13 +211,25 @@ def _rounds(task: Task, executor: Executor) -> Run:
     )  # fmt: skip
 
 
-def default_executor(problem: Problem, spec: MethodSpec, rows: RowSource | None = None) -> Executor:
+def _method(task: Task, blocks: int) -> Method:
+    """Return the method of a task on so many blocks, in the space of its kernel where it has one."""
+    seed = task.options.seed
+    if task.kernel is None:
+        return task.method.method_for(task.problem, blocks, seed)
+    plain = method_named(task.choice.method).make(blocks, seed)
+    return kernel_method(task.kernel, plain, blocks=blocks, seed=seed, tile=task.options.picked)
+
+
+def default_executor(task: Task) -> Executor:
     """Return an executor of this process; on several blocks only where that is quicker."""
+    problem, spec = task.problem, task.method
+    if task.kernel is not None:
+        return ThreadExecutor(available_cores())
     # Two blocks that ascend at the same time take several times the rounds of one; Frank-Wolfe does not mind.
     if spec.one_block or float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
         return SerialExecutor()
     # Each block sums a product as large as W, beside which its rows may be few, or have few entries a column.
-    entries = getattr(rows, "nnz", None)
+    entries = getattr(task.examples.rows, "nnz", None)
     blocks = problem.n // _ROWS if entries is None else int(entries // (_ENTRIES * problem.d))
     if blocks <= 1:
         return SerialExecutor()

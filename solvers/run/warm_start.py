@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -11,10 +12,11 @@ from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.executors import DualRows, Executor
+from topline.solvers.methods import Method
 from topline.solvers.methods.certificate import rebuild
 from topline.solvers.methods.dual_ascent import AscentMemory, NearStart
+from topline.solvers.methods.kernel import KernelMethod
 from topline.solvers.operations import OperationRunner
-from topline.solvers.typing import FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +34,15 @@ class Start:
 AT_ZERO = Start()
 
 
-def started(problem: Problem, executor: Executor, start: Start, tol: float) -> SolverState:
+def started(problem: Problem, executor: Executor, start: Start, tol: float, method: Method) -> SolverState:
     """Return the state to go on from, after the executor has loaded the duals that belong to it."""
     state, duals = start.state, start.duals
     if state is None:
         if duals is None:
             return SolverState.start(problem)
+        if isinstance(method, KernelMethod):
+            executor.load_duals(map(checked_duals, duals))
+            return method.at_best_multiple(problem, executor, partial(_shrink, executor))
         return _state_of_duals(problem, executor, duals, near=start.near, tol=tol)
     if duals is None:
         return state
@@ -68,11 +73,7 @@ def _state_of_duals(
             yield start, stop, rows
 
     executor.load_duals(counted())
-
-    def shrink(share: float) -> None:
-        executor.load_duals((start, stop, _times(share, rows)) for start, stop, rows in executor.duals())
-
-    state = state_of_best_multiple(problem, executor, shrink)
+    state = state_of_best_multiple(problem, executor, partial(_shrink, executor))
     if not near or not state.W.any():
         return state
     near_start = NearStart.of(problem, tol, with_mass / problem.n, executor.blocks)
@@ -113,5 +114,8 @@ def checked_duals(part: DualRows) -> DualRows:
     return start, stop, rows if rows.dtype == np.float32 else rows.astype(np.float64)
 
 
-def _times(share: float, rows: FloatArray) -> FloatArray:
-    return np.asarray(rows.dtype.type(share) * rows)
+def _shrink(executor: Executor, share: float) -> None:
+    """Let the blocks hold a share of their A."""
+    executor.load_duals(
+        (start, stop, np.asarray(rows.dtype.type(share) * rows)) for start, stop, rows in executor.duals()
+    )

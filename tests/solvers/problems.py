@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from topline.solvers.core.inputs import LabelledRows
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
-from topline.solvers.run import RunOptions, Start, Task, solve_on_blocks
+from topline.solvers.run import RunOptions, Start, Task, run_task
 
 M = 5
 
@@ -64,7 +65,7 @@ def solved_on_blocks(spec, X, y, executor, *, tol, max_passes=2000, weights=None
     examples = LabelledRows.of(spec.loss, X, y, m=m, sample_weight=weights)
     start = Start(more.pop("state", None), more.pop("duals", None))
     options = RunOptions(StoppingCriteria(tol, max_passes), executor=executor, start=start, **more)
-    return solve_on_blocks(Task.of(spec, examples, options))
+    return run_task(replace(Task.of(spec, examples, options), kernel=spec.kernel))
 
 
 class Requests(SerialExecutor):
