@@ -18,7 +18,7 @@ from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import MemoryGauge, ThreadActivity, Traffic, counted
 from topline.solvers.errors import InvalidProblemError, StateLostError
 from topline.solvers.executors.base import T
-from topline.solvers.operations import BlockSet, DualRows, HeadsProblem, Operation, RunSpec
+from topline.solvers.operations import BlockSet, DualRows, Operation, RunSpec
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -86,7 +86,7 @@ class SerialExecutor:
 
     def bind(
         self,
-        problem: Problem | HeadsProblem,
+        problem: Problem,
         X: RowSource,
         y: IntArray,
         *,

@@ -17,12 +17,10 @@ from topline.solvers.operations.heads import (
     AskHeads,
     CopyDuals,
     CountHits,
+    Head,
     HeadAnswers,
     HeadBlocks,
-    HeadCall,
-    HeadsProblem,
     Hits,
-    PendingHeadSteps,
 )
 from topline.solvers.operations.kept_duals import DualSums, PutInside, Rebuild, TakeGradients
 from topline.solvers.operations.largest import FindLargestLosses, Largest
@@ -62,10 +60,9 @@ __all__ = [
     "FindSlope",
     "FindVertices",
     "Grams",
+    "Head",
     "HeadAnswers",
     "HeadBlocks",
-    "HeadCall",
-    "HeadsProblem",
     "Hits",
     "Largest",
     "MapView",
@@ -73,7 +70,6 @@ __all__ = [
     "MultiplyCurvature",
     "Operation",
     "OperationRunner",
-    "PendingHeadSteps",
     "PutInside",
     "Rebuild",
     "RunSpec",
