@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.jit_prefetch import fetch
+from topline.solvers.jit_pointers import fetch
 from topline.solvers.typing import Float64Array, FloatArray
 
 #: Rows of a group, and columns.

@@ -22,7 +22,7 @@ from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_op
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import Pixels
 from topline.pipeline.options import BackboneConfig
-from topline.solvers.blas_threads import one_blas_thread
+from topline.solvers.crew import one_blas_thread
 
 Float32Array = NDArray[np.float32]
 

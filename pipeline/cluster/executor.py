@@ -41,7 +41,7 @@ from topline.solvers.core.rows import RowSource, compute_dtype
 from topline.solvers.core.traffic import Traffic, resident_bytes
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, StoredDuals, T, block_bounds
-from topline.solvers.operations import Operation, RunSpec
+from topline.solvers.operations import HeadsProblem, Operation, RunSpec
 from topline.solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class DaskExecutor:
 
     def bind(
         self,
-        problem: Problem,
+        problem: Problem | HeadsProblem,
         X: RowSource,
         y: IntArray,
         *,

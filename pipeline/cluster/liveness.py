@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from topline.solvers.core.clock import Clock
+from topline.solvers.core.answers import Clock
 
 # States of a task, as a worker knows it, in which there is nothing left to do for it.
 _OVER = ("memory", "error", "released", "forgotten")

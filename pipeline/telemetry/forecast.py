@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from topline.solvers.core.history_thinning import ThinnedHistory
+from topline.solvers.core.state import ThinnedHistory
 
 # Fewer rounds than this show no law.
 LEAST_ROUNDS = 6

@@ -23,8 +23,8 @@ from topline.pipeline.cluster import known_workers
 from topline.pipeline.errors import ClusterError, ConfigError
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import TrainingRows, Transforms
-from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.core.rows import as_rows
+from topline.solvers.crew import one_blas_thread
 from topline.solvers.kernels import Kernel, factor, is_precomputed
 from topline.solvers.kernels.low_rank import ARRAYS
 from topline.storage.arrays import Span

@@ -27,9 +27,9 @@ from topline.solvers.average_top.problem import (
     finished,
     is_converged,
 )
-from topline.solvers.blas_threads import blas_threads_for
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.stopping import Status
+from topline.solvers.crew import blas_threads_for
 from topline.solvers.typing import Float64Array
 
 #: Share of the way to the boundary that a step goes.

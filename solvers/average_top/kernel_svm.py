@@ -31,9 +31,9 @@ import numpy as np
 from topline.solvers.average_top.aggregates import average_top
 from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, LowerBound
 from topline.solvers.average_top.solving import solve_problem
-from topline.solvers.blas_threads import blas_threads_for
 from topline.solvers.core.objective import Objective
 from topline.solvers.core.stopping import Status
+from topline.solvers.crew import blas_threads_for
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.kernels import KernelExpansion, KernelFeatures
 from topline.solvers.typing import Float64Array

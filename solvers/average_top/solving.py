@@ -26,9 +26,9 @@ from topline.solvers.average_top.problem import (
     finished,
     is_converged,
 )
-from topline.solvers.blas_threads import blas_threads_for
 from topline.solvers.core.objective import Objective
 from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.crew import blas_threads_for
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.methods.atoms import Atoms
 from topline.solvers.methods.simplex_qp import maximise_on_simplex

@@ -10,15 +10,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from topline.solvers.blas_threads import threads_here
 from topline.solvers.core.answers import A
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import MemoryGauge, ThreadActivity, Traffic, counted
+from topline.solvers.crew import threads_here
 from topline.solvers.errors import InvalidProblemError, StateLostError
 from topline.solvers.executors.base import T
-from topline.solvers.operations import BlockSet, DualRows, Operation, RunSpec
+from topline.solvers.operations import BlockSet, DualRows, HeadsProblem, Operation, RunSpec
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -86,7 +86,7 @@ class SerialExecutor:
 
     def bind(
         self,
-        problem: Problem,
+        problem: Problem | HeadsProblem,
         X: RowSource,
         y: IntArray,
         *,

@@ -7,10 +7,10 @@ asks a softmax about the labels of a hinge.  `boundary_rows` names those that ca
 
 from __future__ import annotations
 
-from topline.solvers.inspection.boundary import boundary_rows
 from topline.solvers.inspection.dual_point import DualPoint
 from topline.solvers.inspection.leave_one_out import (
     LeaveOneOut,
+    boundary_rows,
     judged_rows,
     leave_one_out,
     leave_out_each,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,17 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.core.inputs import checked_rows, checked_weights
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.rows import RowSource
-from topline.solvers.core.state import SolveResult
+from topline.solvers.core.rows import RowSource, as_rows
+from topline.solvers.core.state import SolveResult, SolverState
+from topline.solvers.crew import one_blas_thread
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.inspection.bounds import Margins, free_margins, margins_of
+from topline.solvers.inspection.bounds import Margins, free_margins, margins_around, margins_of
 from topline.solvers.inspection.dual_point import DualPoint, dual_point, duals_at, refuse, scores_of
-from topline.solvers.inspection.exact_steps import Start, continued, margin_without
 from topline.solvers.inspection.span import margins_by_span
 from topline.solvers.kernels import KernelResult
+from topline.solvers.run import solve
 from topline.solvers.typing import Float64Array, FloatArray, Int32Array, Int64Array, IntArray
 
 #: The dual point is worth further steps until what its gap leaves open of a margin is below this.
@@ -266,3 +267,104 @@ def _stepped(
 def _order(middle: Float64Array) -> Float64Array:
     """Return what to sort by: those that look wrong first, and the clearest, which cost least."""
     return np.where(middle < 0.0, -1.0 / (1.0 - middle), 1.0 / (1.0 + middle))
+
+
+#: The interval is to be this much shorter than what tells the margin from zero.
+_MARGIN_OF_SAFETY = 0.5
+#: A margin that is within this of zero is left open: no accuracy that float64 has tells its sign.
+_SMALLEST = 1e-5
+#: Runs for one row: each asks for what the one before it showed to be needed.
+_TRIES = 4
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The margin of a row without itself, its bounds, its best rival, and the passes that this took."""
+
+    middle: float
+    low: float
+    high: float
+    rival: int
+    passes: int
+
+
+def continued(
+    point: DualPoint, start: Start, weights: Float64Array, gap: float, max_passes: int
+) -> SolveResult:
+    """Return what further steps with these weights reach: until the gap, or after so many passes.
+
+    Dual ascent goes on from A; a smooth loss is minimised from W, and minus its gradients are its A.
+    """
+    problem = point.problem
+    smooth = problem.form.smooth
+    return solve(
+        point.X,
+        point.y,
+        problem.loss,
+        problem.lam,
+        smoothing=problem.smoothing,
+        smoothing_kind=problem.smoothing_kind,
+        method="lbfgs" if smooth else "dual_ascent",
+        sample_weight=weights,
+        tol=max(gap / max(abs(point.primal), _TINY), 1e-14),
+        max_passes=max(max_passes, 2),
+        m=problem.m,
+        state=SolverState.at(start.W) if smooth else None,
+        duals=None if smooth else [(0, problem.n, start.A)],
+        keep_duals=not smooth,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Where steps start from: W (d, m), and A (n, m) times the weights."""
+
+    W: Float64Array
+    A: FloatArray
+
+    @classmethod
+    def of(cls, result: SolveResult, before: Start) -> Start:
+        """Return what a result leaves."""
+        return cls(result.W, before.A if result.A is None else result.A)
+
+
+def margin_without(point: DualPoint, row: int, k: int, estimate: float, max_passes: int) -> Steps:
+    """Return the margin of a row without itself, by steps on all other rows until its sign is certain."""
+    problem = point.problem
+    weights, A = point.weights.copy(), point.A.copy()
+    weights[row], A[row] = 0.0, 0.0
+    if not weights.any():
+        # The best of no rows is W = 0.
+        return Steps(0.0, 0.0, 0.0, rival=int(point.y[row] == 0), passes=0)
+    start = Start(point.W, A)
+    x = as_rows(point.X[row : row + 1], np.dtype(np.float64))
+    norm, passes = point.norms[row : row + 1], 0
+    for _ in range(_TRIES):
+        wanted = max(_MARGIN_OF_SAFETY * abs(estimate), _SMALLEST)
+        # sqrt(2) |x| radius, of the ball of radius^2 = 2 gap / lam about W
+        gap = problem.lam * wanted * wanted / (4.0 * max(float(norm[0]), _TINY))
+        result = continued(point, start, weights, gap, max_passes - passes)
+        passes += result.passes
+        radius = np.array([math.sqrt(max(2.0 * result.gap, 0.0) / problem.lam)])
+        found = margins_around(np.asarray(x @ result.W), point.y[row : row + 1], radius, norm, k)
+        estimate = float(found.middle[0])
+        if not len(found.open) or passes >= max_passes or wanted <= _SMALLEST:
+            break
+        start = Start.of(result, start)
+    middle, low, high = (float(values[0]) for values in (found.middle, found.low, found.high))
+    return Steps(middle, low, high, int(found.rival[0]), passes)
+
+
+def boundary_rows(A: FloatArray, y: IntArray, m: int, most: int) -> dict[int, Int64Array]:
+    """Return for each class with rows the `most` of them with the largest |alpha_i|, the largest first.
+
+    W is a sum of rows times their alpha_i: where |alpha_i| is 0 a row carries nothing.  A (n, m), y (n,).
+    """
+    sizes = np.linalg.norm(np.asarray(A, dtype=np.float64), axis=1)
+    found = {}
+    for code in range(m):
+        rows = np.flatnonzero((y == code) & (sizes > 0.0))
+        if len(rows):
+            found[code] = rows[np.argsort(-sizes[rows], kind="stable")[:most]]
+    return found

@@ -30,9 +30,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from topline.solvers.blocks.kernel.tile_update import extrapolation_bytes
+from topline.solvers.blocks.kernel import Change, Mark, PairValues, PickedRows, extrapolation_bytes
 from topline.solvers.core.codec import stored
-from topline.solvers.core.kernel_rows import Change, Mark, PairValues, PickedRows
 from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState

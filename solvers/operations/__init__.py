@@ -17,10 +17,12 @@ from topline.solvers.operations.heads import (
     AskHeads,
     CopyDuals,
     CountHits,
-    Head,
     HeadAnswers,
     HeadBlocks,
+    HeadCall,
+    HeadsProblem,
     Hits,
+    PendingHeadSteps,
 )
 from topline.solvers.operations.kept_duals import DualSums, PutInside, Rebuild, TakeGradients
 from topline.solvers.operations.largest import FindLargestLosses, Largest
@@ -60,9 +62,10 @@ __all__ = [
     "FindSlope",
     "FindVertices",
     "Grams",
-    "Head",
     "HeadAnswers",
     "HeadBlocks",
+    "HeadCall",
+    "HeadsProblem",
     "Hits",
     "Largest",
     "MapView",
@@ -70,6 +73,7 @@ __all__ = [
     "MultiplyCurvature",
     "Operation",
     "OperationRunner",
+    "PendingHeadSteps",
     "PutInside",
     "Rebuild",
     "RunSpec",

@@ -11,10 +11,10 @@ from abc import ABC, abstractmethod
 from typing import Generic, Protocol, Self, TypeVar
 
 from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.tile_work import TileWork, work_through
 from topline.solvers.core.answers import A, Answer
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.risks import AverageTopK
+from topline.solvers.core.tiles import TileWork, work_through
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.crew import Crew
 from topline.solvers.operations.map_view import MapView

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar
 
-from topline.solvers.blas_threads import one_blas_thread
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.answers import A, TreeMerger, leaf
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowRange, RowSource
+from topline.solvers.crew import one_blas_thread
 from topline.solvers.operations.base import Operation
-from topline.solvers.operations.heads import HeadBlocks
+from topline.solvers.operations.heads import HeadBlocks, HeadsProblem
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class RunSpec:
 
     Attributes
     ----------
-    problem : what is solved, or any of the problems of heads.
+    problem : what is solved, or what the heads of many problems have in common.
     X : features, by the numbers of the rows in the problem.
     y, weights : labels of the rows that are here, and how often each counts (rows,), or for heads (rows,
         columns); None for once.
@@ -42,7 +42,7 @@ class RunSpec:
     first : number of the first row that is here.
     """
 
-    problem: Problem
+    problem: Problem | HeadsProblem
     X: RowSource
     y: IntArray
     weights: Float64Array | None = None
@@ -68,7 +68,7 @@ class RunSpec:
         """Return block `index` of the run, the rows [start, stop)."""
         own = self.part(start, stop)
         rows = RowRange(self.X, start, stop)
-        if own.weights is not None and own.weights.ndim == 2:
+        if isinstance(self.problem, HeadsProblem):
             return HeadBlocks(index, start, stop, rows, own.y, self.problem, own.weights, own.dual_bytes)
         return Block(
             index, start, stop, rows, own.y, self.problem, self.keep_duals, own.weights, own.dual_bytes,

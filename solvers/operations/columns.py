@@ -18,13 +18,11 @@ from topline.solvers.blocks import jit
 from topline.solvers.blocks.ascent.dual_changes import change_sums
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.column_atoms import ColumnSets
-from topline.solvers.blocks.tile_work import FLOAT64
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
-from topline.solvers.core.answers import VectorSums
-from topline.solvers.core.clock import Clock
+from topline.solvers.core.answers import Clock, VectorSums
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.rows import squared_norms
-from topline.solvers.core.tiles import Scratch, Tile
+from topline.solvers.core.tiles import FLOAT64, Scratch, Tile
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation, Runner

@@ -8,14 +8,12 @@ import numpy as np
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.stretch import least_stretch, slack_of
-from topline.solvers.blocks.tile_work import FLOAT64, TileWork
 from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.core.answers import LossAnswer, merged_by
-from topline.solvers.core.clock import Clock
+from topline.solvers.core.answers import Clock, LossAnswer, merged_by
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.rows import is_sparse
-from topline.solvers.core.tiles import Scratch, Tile
+from topline.solvers.core.tiles import FLOAT64, Scratch, Tile, TileWork
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Runner, TileOperation

@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.tile_work import FLOAT64, TileWork
 from topline.solvers.blocks.vertices import DenseVertices, accumulate_rows
-from topline.solvers.core.answers import Answer, LossAnswer
-from topline.solvers.core.clock import Clock
+from topline.solvers.core.answers import Answer, Clock, LossAnswer
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.tiles import Scratch, Tile
+from topline.solvers.core.tiles import FLOAT64, Scratch, Tile, TileWork
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation, Runner, TileOperation

@@ -20,14 +20,27 @@ from typing import TypeVar
 import numpy as np
 
 from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.kernel import jit
-from topline.solvers.blocks.kernel.products import holds_values, values_of
-from topline.solvers.blocks.kernel.scores import KernelScores, own_places
-from topline.solvers.blocks.kernel.tile_update import updated
+from topline.solvers.blocks.kernel import (
+    CONJUGATE,
+    CROSS,
+    LOSS,
+    N_SUMS,
+    SQUARE,
+    Change,
+    GapTerms,
+    KernelScores,
+    Mark,
+    PairValues,
+    PickedRows,
+    holds_values,
+    own_places,
+    picked_rows,
+    row_gaps,
+    updated,
+    values_of,
+)
 from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.core.answers import Answer, merged_by
-from topline.solvers.core.clock import Clock
-from topline.solvers.core.kernel_rows import Change, Mark, PairValues, PickedRows
+from topline.solvers.core.answers import Answer, Clock, merged_by
 from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.core.tiles import Tile
 from topline.solvers.crew import Crew
@@ -117,20 +130,18 @@ class PickRows(KernelOperation[PickedSums]):
         if here.mark != self.mark:
             return PickedSums(stale=block.stop - block.start)
         clock, problem, form = Clock(), block.problem, block.problem.form
-        sums, roots, active = np.zeros(jit.N_SUMS), 0.0, 0
+        sums, roots, active = np.zeros(N_SUMS), 0.0, 0
         vertices = vertices_of(problem, block.tiles.rows, smoothed=True)
         picked: PickedRows | None = None
         for tile in block.tiles.read(here.dtype):
             S, A = here.scores[tile.rows], block.duals.A.read(tile.start, tile.stop)
             losses, gaps = np.empty(len(S)), np.empty(len(S))
             vertices.losses(S.copy(), tile.y, losses)
-            jit.row_gaps(
-                form.conjugate, A, S, losses, tile.y, tile.weights, problem.smoothing, problem.own_share,
-                form.table, gaps, sums,
-            )  # fmt: skip
+            terms = GapTerms(tile.weights, problem.smoothing, problem.own_share, form.table)
+            row_gaps(form.conjugate, terms, A, S, losses, tile.y, gaps, sums)
             places = np.empty(len(S), dtype=np.int64)
             first = block.start + tile.start
-            count, roots_here = jit.picked_rows(
+            count, roots_here = picked_rows(
                 gaps, first, self.rate, self.least, self.seed, self.mark.round, places
             )
             roots += roots_here
@@ -142,10 +153,10 @@ class PickRows(KernelOperation[PickedSums]):
                 picked = rows if picked is None else picked.merge(rows)
             clock.row_work()
         return PickedSums(
-            loss=float(sums[jit.LOSS]),
-            conjugate_alpha=float(sums[jit.CONJUGATE]),
-            alpha_s=float(sums[jit.CROSS]),
-            alpha_sq=float(sums[jit.SQUARE]),
+            loss=float(sums[LOSS]),
+            conjugate_alpha=float(sums[CONJUGATE]),
+            alpha_s=float(sums[CROSS]),
+            alpha_sq=float(sums[SQUARE]),
             active=active,
             roots=roots,
             picked=picked,

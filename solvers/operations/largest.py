@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.tile_work import FLOAT64
 from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.core.answers import LossAnswer, merged_by
-from topline.solvers.core.clock import Clock
+from topline.solvers.core.answers import Clock, LossAnswer, merged_by
 from topline.solvers.core.risks import AverageTopK, LargestLosses
-from topline.solvers.core.tiles import Scratch
+from topline.solvers.core.tiles import FLOAT64, Scratch
 from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.operations.base import Operation, Runner

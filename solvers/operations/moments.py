@@ -9,8 +9,7 @@ import numpy as np
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.duals import is_uniform
 from topline.solvers.blocks.tile_products import weighted_gram
-from topline.solvers.core.answers import Answer
-from topline.solvers.core.clock import Clock
+from topline.solvers.core.answers import Answer, Clock
 from topline.solvers.core.rows import Rows, is_sparse, stacked
 from topline.solvers.crew import Crew
 from topline.solvers.operations.base import Operation, Runner

@@ -19,12 +19,10 @@ from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
 from topline.solvers.blocks.second_order.hessians import diagonal_blocks, hessian
 from topline.solvers.blocks.second_order.kept import EnvelopePoint, Found, KeptTiles
 from topline.solvers.blocks.stretch import least_stretch, slack_of
-from topline.solvers.blocks.tile_work import FLOAT64
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
-from topline.solvers.core.answers import A, Answer, VectorSums, merged_by
-from topline.solvers.core.clock import Clock
+from topline.solvers.core.answers import A, Answer, Clock, VectorSums, merged_by
 from topline.solvers.core.rows import Rows
-from topline.solvers.core.tiles import Scratch, Tile
+from topline.solvers.core.tiles import FLOAT64, Scratch, Tile
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation, Runner

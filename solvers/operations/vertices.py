@@ -8,14 +8,12 @@ import numpy as np
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.tile_products import add_weighted_grams
-from topline.solvers.blocks.tile_work import FLOAT64, TileWork
 from topline.solvers.blocks.vertices import DenseVertices, open_sizes, openness, openness_of, vertices_of
-from topline.solvers.core.answers import VectorSums
-from topline.solvers.core.clock import Clock
+from topline.solvers.core.answers import Clock, VectorSums
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.risks import AverageTopK, SelectedRows
 from topline.solvers.core.rows import Rows, as_rows
-from topline.solvers.core.tiles import Scratch, Tile
+from topline.solvers.core.tiles import FLOAT64, Scratch, Tile, TileWork
 from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking

@@ -19,9 +19,9 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.projections.bipartite import bipartite_simplex
 from topline.solvers.projections.entropic import entropic_level
 from topline.solvers.projections.exponentials import exp_of_row
+from topline.solvers.projections.ordering import select_largest
 from topline.solvers.projections.own_classes import own_class, own_count
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
@@ -208,3 +208,197 @@ def multilabel_softmax_row(
             u[j] += 1.0 / size
             mean += x[j] / size
     return level - mean, entropy
+
+
+@jit
+def bipartite_simplex(
+    b: Float64Array,
+    d: Float64Array,
+    b_max: float,
+    d_max: float,
+    top: float,
+    radius: float,
+    x: Float64Array,
+    z: Float64Array,
+    scratch: Float64Array,
+    index_x: Int64Array,
+    index_z: Int64Array,
+) -> bool:
+    """Project on {x, z >= 0, sum x = sum z <= r}; return whether the cap r on the sum is active.
+
+    min (1/2)|x - b|^2 + (1/2)|z - d|^2 (Lapin's thesis, eq. 6.24, prop. 6.19), written to x (like b) and z
+    (like d).  Without the cap x = max(0, b - t), z = max(0, d + t), and t equalises the sums.  Over the
+    variables that are not fixed at zero t = (sum b - sum d) / (number of both); if the x below zero lack less
+    than the z below zero, the root lies to the left, so those z stay at zero, and else those x (erratum h9).
+    If the common sum exceeds r, x and z are two separate projections on {sum = r}.
+
+    b_max and d_max are the largest entries, and `top` is their sum.  Only the sum counts, not how it is
+    shared: b and d may each be less a number of their own.  index_x and index_z are buffers of the lengths of
+    b and d, scratch one of the longer length.
+    """
+    if top <= 0.0:
+        x[:] = 0.0
+        z[:] = 0.0
+        return False
+    shift_x, shift_z = _common_sum(b, d, b_max, d_max, top, index_x, index_z)
+    for j in range(b.shape[0]):
+        x[j] = max(0.0, (b[j] - b_max) + shift_x)
+    for j in range(d.shape[0]):
+        z[j] = max(0.0, (d[j] - d_max) + shift_z)
+    if x.sum() <= radius and z.sum() <= radius:
+        return False
+    equality_knapsack(b, radius, 0.0, radius, x, scratch, index_x)
+    equality_knapsack(d, radius, 0.0, radius, z, scratch, index_z)
+    return True
+
+
+@jit
+def _common_sum(
+    b: Float64Array,
+    d: Float64Array,
+    b_max: float,
+    d_max: float,
+    top: float,
+    index_x: Int64Array,
+    index_z: Int64Array,
+) -> tuple[float, float]:
+    """Return b_max - t and d_max + t at the t that equalises the sums.
+
+    x and z of the largest values are these two numbers; counted from there, sums of 1e9 cost no digits.
+    """
+    n_x = b.shape[0]
+    n_z = d.shape[0]
+    for j in range(n_x):
+        index_x[j] = j
+    for j in range(n_z):
+        index_z[j] = j
+    while True:
+        summed = 0.0
+        for i in range(n_x):
+            summed += b[index_x[i]] - b_max
+        for i in range(n_z):
+            summed -= d[index_z[i]] - d_max
+        shift_x = (n_z * top - summed) / (n_x + n_z)
+        shift_z = (n_x * top + summed) / (n_x + n_z)
+        lack_x = _lack(b, b_max, shift_x, index_x, n_x)
+        lack_z = _lack(d, d_max, shift_z, index_z, n_z)
+        before = n_x + n_z
+        if lack_x < lack_z:
+            n_z = _keep(d, d_max, shift_z, index_z, n_z)
+        elif lack_x > lack_z:
+            n_x = _keep(b, b_max, shift_x, index_x, n_x)
+        if n_x + n_z == before:
+            return shift_x, shift_z
+
+
+@jit
+def _lack(values: Float64Array, origin: float, shift: float, index: Int64Array, n: int) -> float:
+    """Return by how much the values below zero lie below it in all."""
+    lack = 0.0
+    for i in range(n):
+        lack += max(0.0, (origin - values[index[i]]) - shift)
+    return lack
+
+
+@jit
+def _keep(values: Float64Array, origin: float, shift: float, index: Int64Array, n: int) -> int:
+    """Keep the values that are not below zero; the largest is always one of them."""
+    kept = 0
+    for i in range(n):
+        v = values[index[i]]
+        if v == origin or (v - origin) + shift >= 0.0:
+            index[kept] = index[i]
+            kept += 1
+    return kept
+
+
+@jit
+def equality_knapsack(
+    a: Float64Array,
+    total: float,
+    lower: float,
+    upper: float,
+    out: Float64Array,
+    scratch: Float64Array,
+    index: Int64Array,
+) -> None:
+    """Write the projection of a (m,) on {sum x = total, lower <= x_j <= upper} to `out`, by variable fixing.
+
+    It has x_j = clip(a_j - T, lower, upper).  Over the variables I that are not fixed at a bound T solves
+    sum_I (a_j - T) + (fixed sum) = total.  A T puts some variables below `lower` by `lack` in all and some
+    above `upper` by `excess`; if lack > excess the final T is larger, so those below stay there for good, and
+    else those above (K. C. Kiwiel, Variable fixing algorithms for the continuous quadratic knapsack problem,
+    2008).  Each round fixes at least one variable: O(m) as a rule, O(m^2) at worst.
+
+    Before the rounds every variable is fixed that no admissible T leaves free.  What remains lies within a
+    few upper - lower of each other, so values of 1e9 beside bounds of 1e-9 do no harm.
+
+    The set must not be empty.  `out` may not be `a`; scratch and index hold m entries.
+    """
+    m = a.shape[0]
+    width = upper - lower
+    # p variables at u and the others at l sum to at least the total, p - 1 to less: T lies in a_[p] - [l, u].
+    p = 1
+    if width > 0.0:
+        p = min(max(math.ceil((total - m * lower) / width), 1), m)
+    # Loops: what NumPy does at once is compiled with its messages about shapes, some seconds' worth.
+    for j in range(m):
+        scratch[j] = a[j]
+    select_largest(scratch, m, p)
+    pivot = scratch[0]
+    for j in range(1, p):
+        pivot = min(pivot, scratch[j])
+    n = 0
+    rest = total
+    for j in range(m):
+        if a[j] - pivot >= width and a[j] != pivot:
+            out[j] = upper
+            rest -= upper
+        elif a[j] - pivot <= -width and a[j] != pivot:
+            out[j] = lower
+            rest -= lower
+        else:
+            index[n] = j
+            n += 1
+    _fix(a, rest, lower, upper, out, index, n)
+
+
+@jit
+def _fix(
+    a: Float64Array,
+    rest: float,
+    lower: float,
+    upper: float,
+    out: Float64Array,
+    index: Int64Array,
+    n: int,
+) -> None:
+    """Solve for the n variables in `index`, which sum to `rest`."""
+    while n > 0:
+        # Deviations from one of the values keep the digits of x where |a| is far larger than u - l.
+        origin = a[index[0]]
+        summed = 0.0
+        for i in range(n):
+            summed += a[index[i]] - origin
+        offset = (summed - rest) / n
+        lack = 0.0
+        excess = 0.0
+        for i in range(n):
+            x = (a[index[i]] - origin) - offset
+            out[index[i]] = min(max(x, lower), upper)
+            lack += max(lower - x, 0.0)
+            excess += max(x - upper, 0.0)
+        if lack == excess:
+            break
+        bound = lower if lack > excess else upper
+        kept = 0
+        for i in range(n):
+            j = index[i]
+            if out[j] == bound:
+                rest -= bound
+            else:
+                index[kept] = j
+                kept += 1
+        if kept == n:
+            break
+        n = kept

@@ -7,7 +7,7 @@ it.
 
 from __future__ import annotations
 
-from topline.solvers.blas_threads import available_cores
+from topline.solvers.crew import available_cores
 from topline.solvers.run.api import solve
 from topline.solvers.run.compiling import compile_jit_functions
 from topline.solvers.run.compression import CompressedKernel, compress

@@ -10,7 +10,6 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from topline.solvers.blas_threads import available_cores, one_blas_thread
 from topline.solvers.blocks.duals import inside
 from topline.solvers.core.feature_maps import FeatureMap, is_ordinary
 from topline.solvers.core.inputs import LabelledRows, checked_seed
@@ -20,6 +19,7 @@ from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.rows import kept_in_memory
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.crew import available_cores, one_blas_thread
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from topline.solvers.executors import (
     Executor,
@@ -45,8 +45,7 @@ from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.operations import OperationRunner, PutInside
 from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.run.problem_spec import ProblemSpec
-from topline.solvers.run.warm_start import AT_ZERO, Start, started
-from topline.solvers.run.zero_weights import risk_at_zero
+from topline.solvers.run.warm_start import AT_ZERO, Start, risk_at_zero, started
 from topline.solvers.typing import FloatArray
 
 logger = logging.getLogger(__name__)

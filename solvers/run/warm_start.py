@@ -1,4 +1,4 @@
-"""Where a run begins: at zero, at a state with the duals that belong to it, or at dual variables alone."""
+"""Where a run begins: at zero, whose risk labels alone tell, at a state with its duals, or at duals alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from functools import partial
 
 import numpy as np
 
+from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.problem import Problem, squared_norm
+from topline.solvers.core.risks import AverageTopK, LargestLosses
 from topline.solvers.core.state import SolverState
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.executors import DualRows, Executor
@@ -17,6 +19,7 @@ from topline.solvers.methods.certificate import rebuild
 from topline.solvers.methods.dual_ascent import AscentMemory, NearStart
 from topline.solvers.methods.kernel import KernelMethod
 from topline.solvers.operations import OperationRunner
+from topline.solvers.typing import Float64Array, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,3 +122,34 @@ def _shrink(executor: Executor, share: float) -> None:
     executor.load_duals(
         (start, stop, np.asarray(rows.dtype.type(share) * rows)) for start, stop, rows in executor.duals()
     )
+
+
+#: Scores that are made at once.
+_SCORES = 1 << 20
+
+
+def risk_at_zero(
+    problem: Problem, labels: IntArray, weights: Float64Array | None, *, smoothed: bool = True
+) -> float:
+    """Return the risk of Phi_gamma, or of Phi itself, at W = 0; labels (n,), weights (n,) or None."""
+    codes, places = np.unique(labels, return_inverse=True)
+    alike = problem.form.margins is None and problem.form.label_sets is None
+    losses = _losses_at_zero(problem, codes[:1] if alike else codes, smoothed=smoothed)
+    if alike:
+        losses, places = np.repeat(losses, len(codes)), places.ravel()
+    of_rows: Float64Array = losses[places]
+    if isinstance(problem.risk, AverageTopK):
+        largest = LargestLosses.of(problem.risk.rows, np.arange(problem.n), of_rows)
+        return float(problem.risk.selected(largest, problem.n).weights @ largest.losses) / problem.n
+    return float(of_rows.sum() if weights is None else weights @ of_rows) / problem.n
+
+
+def _losses_at_zero(problem: Problem, codes: IntArray, *, smoothed: bool) -> Float64Array:
+    """Return the loss of each label at scores of 0."""
+    losses = np.empty(len(codes))
+    rows = max(_SCORES // problem.m, 1)
+    vertices = vertices_of(problem, rows, smoothed=smoothed)
+    for start in range(0, len(codes), rows):
+        part = np.ascontiguousarray(codes[start : start + rows], dtype=np.int32)
+        vertices.losses(np.zeros((len(part), problem.m)), part, losses[start : start + len(part)])
+    return losses

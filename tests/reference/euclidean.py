@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.losses import flat
-from topline.solvers.projections.bipartite import bipartite_simplex
-from topline.solvers.projections.knapsack import equality_knapsack
+from topline.solvers.projections.multilabel import bipartite_simplex, equality_knapsack
 from topline.solvers.projections.ordering import column_workspace
 from topline.solvers.projections.scaled_permutahedron import scaled_permutahedron
 from topline.solvers.typing import Float64Array

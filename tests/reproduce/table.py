@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
-from topline.solvers.blas_threads import one_blas_thread
+from topline.solvers.crew import one_blas_thread
 from topline.solvers.run import available_cores
 
 T = TypeVar("T")

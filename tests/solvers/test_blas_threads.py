@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-from topline.solvers.blas_threads import one_blas_thread, threads_here
+from topline.solvers.crew import one_blas_thread, threads_here
 
 
 def threads_of_blas() -> set[int]:

@@ -167,7 +167,7 @@ BY_TYPE = """
 from typing import NamedTuple
 import numpy as np
 from topline.solvers.jit_cache import jit
-from topline.solvers.jit_parts import ByType
+from topline.solvers.jit_cache import ByType
 
 class Left(NamedTuple):
     values: np.ndarray

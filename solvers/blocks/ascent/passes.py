@@ -26,7 +26,7 @@ from topline.solvers.blocks.ascent.sweeps import (
 )
 from topline.solvers.blocks.jit import sum_of_squares
 from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.core.clock import Clock
+from topline.solvers.core.answers import Clock
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.losses.rows import conjugate_sum
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from topline.solvers.core.rows import Rows, is_sparse
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_parts import ByType
-from topline.solvers.jit_prefetch import fetch
+from topline.solvers.jit_cache import ByType, jit
+from topline.solvers.jit_pointers import fetch
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Sparse rows carry their change into all classes at once unless fewer than one class in so many changes.

@@ -32,8 +32,7 @@ from topline.solvers.blocks.ascent.sweeps import (
 )
 from topline.solvers.crew import Helpers
 from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import JitFunction, borrowed, keep
-from topline.solvers.jit_prefetch import fetch
+from topline.solvers.jit_pointers import JitFunction, borrowed, fetch, keep
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows and classes that share their loads: 4 x 4 sums fill the registers of a core.

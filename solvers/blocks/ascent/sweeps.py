@@ -24,8 +24,7 @@ from topline.solvers.blocks.ascent.row_tiles import (
     sizes,
 )
 from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import JitFunction, borrowed, keep
-from topline.solvers.jit_prefetch import fetch
+from topline.solvers.jit_pointers import JitFunction, borrowed, fetch, keep
 from topline.solvers.projections.ordering import column_workspace, room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
 from topline.solvers.blocks.tile_products import add_weighted_grams
-from topline.solvers.core.clock import Clock
+from topline.solvers.core.answers import Clock
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows
 from topline.solvers.typing import Float64Array

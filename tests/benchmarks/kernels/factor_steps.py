@@ -11,8 +11,7 @@ import numpy as np
 from topline import MaxHinge
 from topline.solvers.blocks.ascent.row_tiles import DenseTile, carry, scores
 from topline.solvers.blocks.ascent.sweeps import SweptPart, scratch_for, update_row
-from topline.solvers.blocks.kernel.tile_update import part_of
-from topline.solvers.core.kernel_rows import PickedRows
+from topline.solvers.blocks.kernel import PickedRows, part_of
 from topline.solvers.core.problem import Problem
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep

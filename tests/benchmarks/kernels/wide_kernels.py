@@ -27,7 +27,7 @@ import numpy as np
 from tests.benchmarks.datasets import DATA_DIR, DataSet, load
 from tests.benchmarks.kernels.factor_steps import pivoted_columns, solve_with_factor
 from topline import MaxHinge, RBFKernel, SerialExecutor, SolveResult, solve
-from topline.solvers.blocks.kernel.tile_update import TileRows
+from topline.solvers.blocks.kernel import TileRows
 from topline.solvers.typing import FloatArray
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from tests.reference.euclidean import project_bipartite_simplex, project_knapsac
 from tests.reproduce.printed import printed
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
 from topline.pipeline.pages import Series, line_chart
-from topline.solvers.blas_threads import one_blas_thread
+from topline.solvers.crew import one_blas_thread
 
 Floats = NDArray[np.float64]
 

@@ -7,8 +7,8 @@ import pytest
 
 from tests.solvers.problems import examples, solved_on_blocks
 from topline import MaxHinge, RBFKernel, SerialExecutor, Status
-from topline.solvers.blocks.kernel import columns
-from topline.solvers.blocks.kernel.columns import KeptColumns
+from topline.solvers.blocks import kernel
+from topline.solvers.blocks.kernel import KeptColumns
 from topline.solvers.run import ProblemSpec
 
 X, Y = examples(n=240, spread=2.0)
@@ -22,14 +22,14 @@ def test_columns_that_come_first_stay_and_the_others_find_no_room() -> None:
     assert not first.known.any()
     assert first.slots.tolist() == [0, 1, -1]
     values = np.arange(9, dtype=np.float32).reshape(3, 3)
-    columns.write(first.slots, 0, values)
+    first.write(np.arange(3), 0, values)
     # Not known before every row of the block was written.
     assert not columns.places(np.array([1])).known.any()
     columns.keep(np.array([1, 4, 3]), first)
     again = columns.places(np.array([0, 3, 4]))
     assert again.known.tolist() == [False, False, True]
     assert again.slots.tolist() == [-1, -1, 1]
-    np.testing.assert_array_equal(columns.read(again.slots[2:], 1, 3), values[1:, 1][None])
+    np.testing.assert_array_equal(again.read(np.array([2]), 1, 3), values[1:, 1][None])
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 8 * 240 * 2 - 1, 8 * 240 * 2])
@@ -39,7 +39,7 @@ def test_no_budget_is_no_column(kept_bytes) -> None:
 
 def test_blocks_share_what_nobody_has_limited(monkeypatch) -> None:
     n, most = 600, 200_000
-    monkeypatch.setattr(columns, "_KEPT_BYTES", most)
+    monkeypatch.setattr(kernel, "_KEPT_BYTES", most)
     blocks = [KeptColumns(rows, n, None) for rows in (300, 200, 100)]
     kept = [int((one.places(np.arange(n)).slots >= 0).sum()) for one in blocks]
     taken = sum(4 * rows * count for rows, count in zip((300, 200, 100), kept, strict=True))

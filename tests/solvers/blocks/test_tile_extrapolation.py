@@ -8,12 +8,11 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from tests.solvers.problems import M, examples, loss_name, solved_on_blocks
 from topline import MaxHinge, RBFKernel, SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge
+from topline.solvers.blocks import kernel
 from topline.solvers.blocks.ascent.extrapolation import Extrapolation
 from topline.solvers.blocks.ascent.row_tiles import KernelTile
 from topline.solvers.blocks.ascent.sweeps import SweptPart, repeated_sweeps
-from topline.solvers.blocks.kernel import tile_update
-from topline.solvers.blocks.kernel.tile_update import TileRows, extrapolation_bytes, part_of
-from topline.solvers.core.kernel_rows import PickedRows
+from topline.solvers.blocks.kernel import PickedRows, TileRows, extrapolation_bytes, part_of
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses.batches import nearest_rows
 from topline.solvers.run import ProblemSpec
@@ -85,7 +84,7 @@ def test_losses_with_no_parabola_and_rows_without_room_go_without(monkeypatch) -
     assert TileRows.fits(hinge, part(hinge))
     softmax = Problem(Softmax(), N, 1, M, LAM)
     assert not TileRows.fits(softmax, part(softmax))
-    monkeypatch.setattr(tile_update, "_MOST_BYTES", extrapolation_bytes(N, M) - 1)
+    monkeypatch.setattr(kernel, "_MOST_BYTES", extrapolation_bytes(N, M) - 1)
     assert extrapolation_bytes(N, M) == 0
     assert not TileRows.fits(hinge, part(hinge))
 

@@ -12,7 +12,7 @@ from sklearn.metrics import pairwise
 from sklearn.svm import SVC
 
 from topline.pipeline.certification.kernels import kernel_values
-from topline.solvers.blocks.kernel.products import values_of
+from topline.solvers.blocks.kernel import values_of
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.kernels import (
     KERNELS,

@@ -13,7 +13,7 @@ import numba, numpy as np
 import gc, sys
 from scipy import sparse
 from topline import SerialExecutor, TopKHinge, solve
-from topline.solvers.jit_parts import Compiled
+from topline.solvers.jit_cache import Compiled
 from topline.solvers.run import ProblemSpec, compile_jit_functions
 
 def signatures():

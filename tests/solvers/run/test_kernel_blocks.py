@@ -14,7 +14,7 @@ from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name, solved_on_blocks
 from topline import MaxHinge, RBFKernel, SerialExecutor, Softmax, Status, ThreadExecutor, TopKHinge
 from topline import solve as solve_linear
-from topline.solvers.core.kernel_rows import Change, Mark
+from topline.solvers.blocks.kernel import Change, Mark
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.errors import DualsReplacedError, StateLostError

@@ -9,7 +9,7 @@ from tests.solvers.problems import LOSSES, M, loss_name, solved_on_blocks
 from tests.solvers.run.test_kernel_blocks import LAM, RBF, Forgetful, K, N, X, Y, psd_root
 from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge
 from topline import solve as solve_linear
-from topline.solvers.core.kernel_rows import Change, Mark
+from topline.solvers.blocks.kernel import Change, Mark
 from topline.solvers.core.problem import Problem
 from topline.solvers.errors import StateLostError
 from topline.solvers.operations.kernel import FindKernelVertices, MixVertices, SpreadVertices

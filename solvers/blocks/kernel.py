@@ -1,0 +1,633 @@
+"""What a block does with rows whose products only a kernel knows: scores, vertices, atoms, and updates.
+
+A block keeps the scores S = K A / (lam n) of its rows, so that each row's share of the gap, P and D of the
+problem are sums over rows at any time.  They move by K(own rows, rows that changed) times a change, which is
+what a pass of this problem costs: n columns of K.  Columns that are asked for again are kept, as far as a
+budget holds them.
+
+With U the vertices at the scores S and T = K U / (lam n), a step makes S + g (T - S) of S.  From one round to
+the next few rows change their vertices, and T moves by their columns of K alone.  Atoms are vertices U_t of
+all rows with their scores T_t: the mixture A = sum_t w_t U_t has the scores S = sum_t w_t T_t, so that other
+weights need no kernel value.
+
+Rows that were picked anywhere are updated exactly in one block, with extrapolation between the sweeps: where
+C is large and the kernel wide, rows move together in a few directions, by ever less each sweep.  The scores
+that sweeps keep up to date tell K times each change; only the way to the point of the domain that is nearest
+to the best mixture takes a product with K of the picked rows, which is in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from topline.solvers.blocks.ascent.extrapolation import REMEMBERED, Extrapolation
+from topline.solvers.blocks.ascent.row_tiles import KernelTile, RowTile
+from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES, SweptPart, repeated_sweeps
+from topline.solvers.blocks.block import Block
+from topline.solvers.core.answers import Clock
+from topline.solvers.core.codec import stored
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.rows import Rows, as_rows, is_sparse
+from topline.solvers.core.tiles import Tile
+from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import JitFunction
+from topline.solvers.losses.batches import nearest_rows
+from topline.solvers.projections.ordering import room
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+
+@stored
+@dataclass(frozen=True)
+class Mark:
+    """Which A the scores of a block belong to: of which rebuild, after which round and part of it."""
+
+    built: int = 0
+    round: int = 0
+    part: int = 0
+
+
+class PairValues(Protocol):
+    """What blocks ask of a kernel."""
+
+    @property
+    def name(self) -> str:
+        """Its name; that of a precomputed one says that the rows hold the values themselves."""
+        ...
+
+    def matrix(self, X: Any, Y: Any) -> Float64Array:
+        """Return k(x, y) in float64."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """Rows of a change of A, or of A itself, each times its weight.
+
+    Attributes
+    ----------
+    numbers : (r,) the rows, ascending.
+    X : (r, d) their features.
+    values : (r, m).
+    """
+
+    numbers: Int64Array
+    X: Rows
+    values: FloatArray
+
+    def merge(self, other: Change) -> Change:
+        """Return the rows of both."""
+        return Change(
+            np.concatenate([self.numbers, other.numbers]),
+            _stacked(self.X, other.X),
+            np.concatenate([self.values, other.values]),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PickedRows:
+    """Rows that are updated together: features (r, d), labels, weights, dual rows and scores (r, m)."""
+
+    numbers: Int64Array
+    X: Rows
+    y: IntArray
+    weights: Float64Array
+    A: FloatArray
+    scores: FloatArray
+
+    def merge(self, other: PickedRows) -> PickedRows:
+        """Return the rows of both."""
+        joined = (
+            np.concatenate([getattr(self, name), getattr(other, name)])
+            for name in ("y", "weights", "A", "scores")
+        )
+        numbers = np.concatenate([self.numbers, other.numbers])
+        return PickedRows(numbers, _stacked(self.X, other.X), *joined)
+
+
+def _stacked(above: Rows, below: Rows) -> Rows:
+    if is_sparse(above):
+        return sparse.csr_matrix(sparse.vstack([above, below], format="csr"))
+    return np.concatenate([above, below])
+
+
+#: Rows and columns of a tile: its values stay in a core's second-level cache from one step to the next.
+_ROWS, _COLUMNS = 256, 1024
+#: The name of kernels whose rows hold the values.
+_PRECOMPUTED = "precomputed"
+
+
+def holds_values(kernel: PairValues) -> bool:
+    """Whether the features of a row are its kernel values with all rows."""
+    return kernel.name == _PRECOMPUTED
+
+
+def values_of(kernel: PairValues, X: Rows, Y: Rows, columns: Int64Array, dtype: np.dtype[Any]) -> FloatArray:
+    """Return k(x, y) of rows X with the rows Y of these numbers: (rows of X, rows of Y) of a precision."""
+    if holds_values(kernel):
+        chosen = X[:, columns]
+        return np.ascontiguousarray(chosen.toarray() if hasattr(chosen, "toarray") else chosen, dtype=dtype)
+    if dtype == np.float32:
+        tile = getattr(kernel, "tile", None)
+        if tile is not None:
+            return np.asarray(tile(X, Y), dtype=np.float32)
+    return np.asarray(kernel.matrix(X, X if Y is X else Y), dtype=dtype)
+
+
+def add_products(
+    kernel: PairValues,
+    X: Rows,
+    change: Change,
+    scale: float,
+    scores: FloatArray,
+    columns: KnownColumns | None = None,
+    start: int = 0,
+) -> None:
+    """Add `scale` K(X, rows of a change) times the change to scores (rows of X, m), in their precision.
+
+    `columns` are what the block keeps in float32, for rows from its row `start` on; what they lack is
+    computed, and kept there.
+    """
+    dtype = scores.dtype
+    changes = np.ascontiguousarray(scale * change.values, dtype=dtype)
+    known, others = np.empty(0, dtype=np.int64), np.arange(len(changes))
+    if columns is not None:
+        known, others = np.flatnonzero(columns.known), np.flatnonzero(~columns.known)
+    for low, high in _cuts(X.shape[0], _ROWS):
+        if columns is not None:
+            for left, right in _cuts(len(known), _COLUMNS):
+                here = known[left:right]
+                scores[low:high] += columns.read(here, start + low, start + high).T @ changes[here]
+        if not len(others):
+            continue
+        rows = as_rows(X[low:high], dtype)
+        for left, right in _cuts(len(others), _COLUMNS):
+            here = others[left:right]
+            values = values_of(kernel, rows, change.X[here], change.numbers[here], dtype)
+            scores[low:high] += values @ changes[here]
+            if columns is not None:
+                columns.write(here, start + low, values)
+
+
+def _cuts(n: int, step: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, n, step):
+        yield start, min(n, start + step)
+
+
+#: Bytes that all blocks of a problem keep together at most where nobody says what they may.
+_KEPT_BYTES = 1 << 28
+
+
+class KeptColumns:
+    """As many columns of `rows` values as `kept_bytes` hold, of the `n` that there are.
+
+    Without a budget a block has its share of a moderate one, in proportion to its rows.
+    """
+
+    def __init__(self, rows: int, n: int, kept_bytes: int | None) -> None:
+        most = _KEPT_BYTES * rows // n if kept_bytes is None else kept_bytes
+        self._rows, self._n = rows, n
+        self._room = min(max(most - 8 * n, 0) // (4 * max(rows, 1)), n)
+        self._slots: Int64Array | None = None
+        self._values: FloatArray | None = None
+        self._used = 0
+
+    def places(self, numbers: Int64Array) -> KnownColumns:
+        """Return where the columns of rows are, with new places for those that come for the first time.
+
+        These count as known once `keep` says that they were written.
+        """
+        if self._room == 0:
+            return KnownColumns(self, np.full(len(numbers), -1), np.zeros(len(numbers), dtype=bool))
+        if self._slots is None:
+            self._slots = np.full(self._n, -1)
+        slots = self._slots[numbers]
+        known = slots >= 0
+        new = np.flatnonzero(~known)[: self._room - self._used]
+        slots[new] = self._used + np.arange(len(new))
+        return KnownColumns(self, slots, known)
+
+    def keep(self, numbers: Int64Array, places: KnownColumns) -> None:
+        """Count the columns of rows as known, whose places were written for every row of the block."""
+        new = ~places.known & (places.slots >= 0)
+        if self._slots is not None and new.any():
+            self._slots[numbers[new]] = places.slots[new]
+            self._used += int(new.sum())
+
+    @property
+    def values(self) -> FloatArray:
+        """The values (places, rows)."""
+        if self._values is None:
+            # Pages that nobody writes take no memory.
+            self._values = np.empty((self._room, self._rows), dtype=np.float32)
+        return self._values
+
+
+class KnownColumns(NamedTuple):
+    """The columns of some rows: their places, `slots` (r,), -1 for none, and which are `known` already."""
+
+    columns: KeptColumns
+    slots: Int64Array
+    known: NDArray[np.bool_]
+
+    def read(self, which: Int64Array, start: int, stop: int) -> FloatArray:
+        """Return the values of the rows [start, stop) of the block in known columns, (columns, rows)."""
+        return np.asarray(self.columns.values[self.slots[which], start:stop])
+
+    def write(self, which: Int64Array, start: int, values: FloatArray) -> None:
+        """Keep the values (rows, columns) of rows from `start` on, as far as there is room."""
+        slots = self.slots[which]
+        here = slots >= 0
+        if here.any():
+            self.columns.values[slots[here], start : start + len(values)] = values[:, here].T
+
+
+#: Shares of atoms by their names.
+Mixture: TypeAlias = Iterable[tuple[int, float]]
+
+
+class _Atom(NamedTuple):
+    vertices: sparse.csr_matrix
+    scores: FloatArray
+
+
+class BlockAtoms:
+    """The atoms of one block by their names."""
+
+    def __init__(self) -> None:
+        self._atoms: dict[int, _Atom] = {}
+
+    def forget(self) -> None:
+        """Let go of all atoms, as where they would be of another precision from now on."""
+        self._atoms = {}
+
+    def lacks(self, names: Iterable[int]) -> bool:
+        """Whether some of these are not here."""
+        return any(name not in self._atoms for name in names)
+
+    def become(self, name: int, S: FloatArray, block: Block) -> None:
+        """Let A, with its scores S, be the only atom."""
+        duals = block.duals.A
+        rows = [sparse.csr_matrix(duals.read(start, stop)) for _, start, stop in block.tiles.bounds()]
+        self._atoms = {name: _Atom(sparse.csr_matrix(sparse.vstack(rows, format="csr")), S.copy())}
+
+    def products(self, names: Sequence[int], U: FloatArray, T: FloatArray, block: Block) -> Float64Array:
+        """Return sum <t_i, u_i>, with smoothing, of these atoms with new vertices U, and of U with its T."""
+        sums, problem = np.zeros(len(names) + 1), block.problem
+        for _, start, stop in block.tiles.bounds():
+            rows = slice(start, stop)
+            y, weights = block.tiles.labels_and_weights(rows)
+            of_smoothing = U[rows].astype(np.float64) * problem.smoothing
+            if problem.own_share != 1.0:
+                of_smoothing[np.arange(len(y)), y] *= problem.own_share
+            for place, name in enumerate(names):
+                atom = self._atoms[name]
+                with_scores = np.einsum("ij,ij->i", atom.scores[rows], U[rows], dtype=np.float64)
+                if problem.smoothing > 0:
+                    with_scores += np.asarray(atom.vertices[rows].multiply(of_smoothing).sum(axis=1)).ravel()
+                sums[place] += float(with_scores @ weights)
+            own = np.einsum("ij,ij->i", T[rows], U[rows], dtype=np.float64)
+            sums[-1] += float((own + np.einsum("ij,ij->i", of_smoothing, U[rows])) @ weights)
+        return sums
+
+    def add(self, name: int, U: FloatArray, T: FloatArray) -> None:
+        """Take vertices U with their scores T among the atoms."""
+        self._atoms[name] = _Atom(sparse.csr_matrix(U), T.copy())
+
+    def keep(self, kept: Iterable[tuple[int, Mixture]]) -> None:
+        """Make of the atoms what is to be kept."""
+        self._atoms = {name: self._mixed(parts) for name, parts in kept}
+
+    def weigh(self, weights: Sequence[tuple[int, float]], S: FloatArray, block: Block) -> None:
+        """Make A and its scores S those of a mixture of the atoms."""
+        S[:] = 0.0
+        for name, share in weights:
+            S += np.asarray(share * self._atoms[name].scores, dtype=S.dtype)
+        duals = block.duals.A
+        for _, start, stop in block.tiles.bounds():
+            A = np.zeros((stop - start, block.problem.m))
+            for name, share in weights:
+                A += share * self._atoms[name].vertices[start:stop].toarray()
+            duals.write(start, stop, A.astype(duals.dtype))
+
+    def _mixed(self, parts: Mixture) -> _Atom:
+        """Return the mixture of some atoms; one alone as it is."""
+        shares = list(parts)
+        if len(shares) == 1:
+            return self._atoms[shares[0][0]]
+        (first, share), *others = shares
+        vertices, scores = share * self._atoms[first].vertices, share * self._atoms[first].scores
+        for name, share in others:
+            vertices = vertices + share * self._atoms[name].vertices
+            scores = scores + share * self._atoms[name].scores
+        dtype = self._atoms[first].scores.dtype
+        return _Atom(sparse.csr_matrix(vertices, dtype=dtype), np.asarray(scores, dtype=dtype))
+
+
+class KernelScores:
+    """The scores S (rows, m) of a block, and which A they belong to.
+
+    Attributes
+    ----------
+    mark : what the scores belong to; None for no A.
+    found : the mark of the scores that the vertices U belong to; None for no scores.
+    parts : parts of the change of U that T has.
+    vertices, before : U (rows, m), each row once, whatever it weighs, and those of the round before.
+    of_vertices : T, of the vertices of the round before and of these parts.
+    atoms : vertices that mixtures are made of.
+    """
+
+    lasting: ClassVar[str] = "duals"
+
+    def __init__(self, block: Block) -> None:
+        self._shape = block.stop - block.start, block.problem.m
+        self.dtype: np.dtype[Any] = block.dtype
+        # Scores begin at 0 with A.
+        self.mark: Mark | None = None if block.loaded else Mark()
+        self._scores: FloatArray | None = None
+        self.found: Mark | None = None
+        self.parts = 0
+        self.vertices: FloatArray = np.zeros((0, 0), dtype=self.dtype)
+        self.before = self.of_vertices = self.vertices
+        #: The sums over the vertices that were found.
+        self.sums: Any = None
+        self.atoms = BlockAtoms()
+        self._columns = KeptColumns(self._shape[0], block.problem.n, block.kept_bytes)
+
+    @property
+    def scores(self) -> FloatArray:
+        """S."""
+        if self._scores is None:
+            self._scores = np.zeros(self._shape, dtype=self.dtype)
+        return self._scores
+
+    def open_vertices(self) -> None:
+        """Make room for vertices."""
+        if not self.vertices.size:
+            self.vertices, self.before, self.of_vertices = (
+                np.zeros(self._shape, dtype=self.dtype) for _ in range(3)
+            )
+
+    def widen(self) -> None:
+        """Go over to float64."""
+        if self.dtype == np.float64:
+            return
+        self.atoms.forget()
+        self.dtype = np.dtype(np.float64)
+        if self._scores is not None:
+            self._scores = self._scores.astype(np.float64)
+        self.of_vertices, self.before, self.vertices = (
+            array.astype(np.float64) for array in (self.of_vertices, self.before, self.vertices)
+        )
+
+    def add(
+        self,
+        block: Block,
+        kernel: PairValues,
+        change: Change,
+        scores: FloatArray,
+        clock: Clock,
+        *,
+        moves: bool = False,
+    ) -> None:
+        """Add K(own rows, rows of the change) times the change to scores, and it to A where it `moves`."""
+        places = self._places(kernel, change)
+        for tile in block.tiles.read(self.dtype):
+            add_products(kernel, tile.X, change, block.problem.scale, scores[tile.rows], places, tile.start)
+            clock.product()
+            if moves:
+                _move(block, tile, change)
+                clock.row_work()
+        if places is not None:
+            self._columns.keep(change.numbers, places)
+
+    def _places(self, kernel: PairValues, change: Change) -> KnownColumns | None:
+        """Return where columns of K are kept; None in float64, and where the rows hold K themselves."""
+        if self.dtype != np.float32 or holds_values(kernel):
+            return None
+        return self._columns.places(change.numbers)
+
+
+def own_places(block: Block, numbers: Int64Array, tile: Tile) -> tuple[Int64Array, slice]:
+    """Return the places in a tile of those of some rows that lie there, and which of them these are."""
+    first = block.start + tile.start
+    low, high = np.searchsorted(numbers, [first, block.start + tile.stop])
+    return numbers[low:high] - first, slice(int(low), int(high))
+
+
+def _move(block: Block, tile: Tile, change: Change) -> None:
+    """Change the rows of A that lie in a tile."""
+    places, own = own_places(block, change.numbers, tile)
+    if len(places):
+        duals = block.duals.A
+        A = duals.read(tile.start, tile.stop)
+        weights = tile.weights[places, None]
+        A[places] += (change.values[own] / np.where(weights > 0.0, weights, np.inf)).astype(A.dtype)
+        duals.write(tile.start, tile.stop, A)
+
+
+#: Sweeps over a tile end when one brings less than this share of the first, or after so many,
+_PAYS, _MOST_SWEEPS = 0.02, 200
+#: and one in so many visits the rows at rest too, after an extrapolation where D is a parabola.
+_VISIT_ALL = 5
+#: Copies in float64 of the rows' dual variables that extrapolation takes, and the bytes beyond which sweeps
+#: continue without it.
+_COPIES = 2 * REMEMBERED + 8
+_MOST_BYTES = 1 << 27
+
+
+def extrapolation_bytes(rows: int, m: int) -> int:
+    """Return the bytes that the extrapolation of so many picked rows takes; 0 where there is none."""
+    most = 8 * _COPIES * rows * m
+    return most if most <= _MOST_BYTES else 0
+
+
+def updated(
+    problem: Problem, rows: PickedRows, K: FloatArray, random: np.random.Generator
+) -> tuple[Change, float, int]:
+    """Update the picked rows until a sweep over them brings little.
+
+    `K` (r, r) are the kernel's values.  Returns what changed, what n D rises by, and the column updates.
+    """
+    column = problem.form.column_where(alike=problem.smoothing_own == problem.smoothing)
+    scores = np.ascontiguousarray(rows.scores.T)
+    part = part_of(problem, KernelTile(K, scores), rows)
+    everyone = order = part.rows
+    extrapolation = Extrapolation(TileRows(problem, K, part)) if TileRows.fits(problem, part) else None
+    first, total, swept, visited = 0.0, 0.0, 0.0, 0
+    for sweep in range(_MOST_SWEEPS):
+        order = random.permutation(order)
+        rise = repeated_sweeps(part._replace(places=order, rows=order), column, 1, np.inf, order[:0]).risen
+        visited += len(order)
+        total, swept = total + rise, swept + rise
+        first = first or rise
+        if rise <= _PAYS * first and len(order) == len(everyone):
+            break
+        order = np.flatnonzero(part.rises >= 0.0)
+        if rise <= _PAYS * first or not len(order) or (sweep + 1) % _VISIT_ALL == 0:
+            order = everyone
+        if extrapolation is not None and (sweep + 1) % _VISIT_ALL == 0:
+            total, swept = total + extrapolation.step(swept), 0.0
+    changed = np.flatnonzero(part.delta.any(axis=1))
+    values = part.delta[changed] * rows.weights[changed, None].astype(rows.scores.dtype)
+    return Change(rows.numbers[changed], rows.X[changed], values), total, visited
+
+
+def part_of(problem: Problem, tile: RowTile, rows: PickedRows) -> SweptPart:
+    """Return what sweeps over picked rows, all of those of a tile, read and write."""
+    form, A, everyone = problem.form, np.ascontiguousarray(rows.A), np.arange(len(rows.A))
+    return SweptPart(
+        tile=tile,
+        places=everyone,
+        rows=everyone,
+        lists=ALL_CLASSES,
+        y=rows.y,
+        weights=rows.weights,
+        norms=np.full(len(A), -1.0),
+        along=np.zeros(len(A)),
+        u=np.zeros(0),
+        kept_apart=0.0,
+        apart=np.zeros(problem.m),
+        A=A,
+        delta=np.zeros_like(A),
+        rises=np.zeros(len(A)),
+        scale=problem.scale,
+        gamma=problem.smoothing,
+        gamma_own=problem.smoothing_own,
+        rho=form.rho,
+        margins=form.table,
+    )
+
+
+class TileRows:
+    """Picked rows, with the scores that sweeps over them keep up to date."""
+
+    tries_again: ClassVar[bool] = True
+
+    def __init__(self, problem: Problem, K: FloatArray, part: SweptPart) -> None:
+        self.problem, self.y, self.weights = problem, part.y, part.weights
+        self._K, self._scores = K, part.tile.W
+        self._A, self._delta = part.A, part.delta
+
+    @staticmethod
+    def fits(problem: Problem, part: SweptPart) -> bool:
+        """Return whether the dual is a parabola, and what is remembered fits in memory."""
+        return problem.form.linear_conjugate and extrapolation_bytes(*part.A.shape) > 0
+
+    def now(self) -> tuple[Float64Array, Float64Array]:
+        """Return the dual rows and their scores, both (r, m)."""
+        B = self._A.astype(np.float64) + self._delta
+        return B, np.ascontiguousarray(self._scores.T, dtype=np.float64)
+
+    def inner(self, V: Float64Array, change: Float64Array, image: Float64Array) -> float:  # noqa: ARG002
+        """Return <V, D>."""
+        return float(np.einsum("ij,ij->i", V, change) @ self.weights)
+
+    def curvature(self, left: Float64Array, right: Float64Array, change: Float64Array) -> float:
+        """Return <V(C), D>."""
+        return self.inner(left, change, right)
+
+    def image(self, change: Float64Array) -> Float64Array:
+        """Return what a change of the dual rows changes their scores by."""
+        # K is symmetric, and rows are copied in one piece each.
+        moved = np.flatnonzero(change.any(axis=1))
+        weighted = self.problem.scale * self.weights[moved, None] * change[moved]
+        scored = weighted.T.astype(self._K.dtype) @ self._K[moved]
+        return np.ascontiguousarray(scored.T, dtype=np.float64)
+
+    def feasible(self, B: Float64Array, trial: Float64Array) -> Float64Array:
+        """Return the change to the nearest point of the domain, of the rows that move."""
+        moved = np.flatnonzero((trial != B).any(axis=1))
+        trial[moved] = nearest_rows(self.problem.form, trial[moved], self.y[moved])
+        trial -= B
+        return trial
+
+    def move(self, B: Float64Array, V: Float64Array, change: Float64Array, image: Float64Array) -> None:
+        """Take a change in A and the scores."""
+        moved = np.flatnonzero(change.any(axis=1))
+        self._delta[moved] = B[moved] + change[moved] - self._A[moved]
+        self._scores += image.T.astype(self._scores.dtype)
+        B[:], V[:] = self.now()
+
+
+#: Places of the sums over rows.
+LOSS, CONJUGATE, CROSS, SQUARE, N_SUMS = 0, 1, 2, 3, 4
+
+
+class GapTerms(NamedTuple):
+    """What the gap of rows is made of besides scores: how often each counts, smoothing, margins (m, m)."""
+
+    weights: Float64Array
+    gamma: float
+    own_share: float
+    margins: Float64Array
+
+
+@jit
+def row_gaps(
+    conjugate: JitFunction,
+    terms: GapTerms,
+    A: FloatArray,
+    scores: FloatArray,
+    losses: Float64Array,
+    y: IntArray,
+    gaps: Float64Array,
+    sums: Float64Array,
+) -> None:
+    """Write w_i (Phi(s_i) + Phi*(-alpha_i) + <alpha_i, s_i>) to `gaps`, n times a row's share of P - D.
+
+    Fenchel and Young: none is below 0.  Adds w_i times the losses, -Phi*(-alpha_i), <alpha_i, s_i> and
+    |alpha_i|^2 to `sums`, the own class counting `own_share` times in the last.
+    """
+    m, weights = A.shape[1], terms.weights
+    row = room(m)
+    for i in range(A.shape[0]):
+        cross = square = 0.0
+        for j in range(m):
+            row[j] = A[i, j]
+            cross += row[j] * np.float64(scores[i, j])
+            square += (terms.own_share if j == y[i] else 1.0) * row[j] * row[j]
+        value = conjugate(row, y[i], terms.margins)
+        sums[LOSS] += weights[i] * losses[i]
+        sums[CONJUGATE] += weights[i] * value
+        sums[CROSS] += weights[i] * cross
+        sums[SQUARE] += weights[i] * square
+        gaps[i] = max(weights[i] * (losses[i] - value + 0.5 * terms.gamma * square + cross), 0.0)
+
+
+@jit
+def picked_rows(
+    gaps: Float64Array, first: int, rate: float, least: float, seed: int, round_: int, picked: Int64Array
+) -> tuple[int, float]:
+    """Write the rows that are picked and return how many, and the sum of the roots of all gaps above `least`.
+
+    A row's fate is a hash of seed, round and its number, `first` + its place here.
+    """
+    n_picked = 0
+    roots = 0.0
+    for i in range(len(gaps)):
+        if gaps[i] <= least:
+            continue
+        root = math.sqrt(gaps[i])
+        roots += root
+        if _uniform(first + i, seed, round_) < rate * root:
+            picked[n_picked] = i
+            n_picked += 1
+    return n_picked, roots
+
+
+@jit
+def _uniform(row: int, seed: int, round_: int) -> float:
+    """Return a number in [0, 1) that a row has in a round: SplitMix64 of the three."""
+    state = np.uint64(row) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(round_) * np.uint64(0xD1B54A32D192ED03)
+    state += np.uint64(seed) * np.uint64(0x8CB92BA72F3D8DD7) + np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    state = state ^ (state >> np.uint64(31))
+    return float(state >> np.uint64(11)) * (1.0 / 9007199254740992.0)
