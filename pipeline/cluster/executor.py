@@ -41,7 +41,7 @@ from topline.solvers.core.rows import RowSource, compute_dtype
 from topline.solvers.core.traffic import Traffic, resident_bytes
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, StoredDuals, T, block_bounds
-from topline.solvers.operations import HeadsProblem, Operation, RunSpec
+from topline.solvers.operations import Operation, RunSpec, parts_of
 from topline.solvers.typing import Float64Array, IntArray
 
 logger = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class DaskExecutor:
 
     def bind(
         self,
-        problem: Problem | HeadsProblem,
+        problem: Problem,
         X: RowSource,
         y: IntArray,
         *,
@@ -192,20 +192,12 @@ class DaskExecutor:
             self._once(self._to_owners(worker_blocks.load_own_duals, duals), None)
             return
         places = self._here().placement
-        n, reached = sum(span.stop - span.start for spans in places.owned.values() for span in spans), 0
-        for start, stop, rows in duals:
-            if start != reached or rows.shape[0] != stop - start:
-                raise StateLostError(f"the stored duals jump from row {reached} to rows {start}:{stop}")
-            for owner, spans in self.owners.items():
-                for span in spans:
-                    low, high = max(start, span.start), min(stop, span.stop)
-                    if low < high:
-                        part = np.asarray(rows[low - start : high - start])
-                        arguments = (places.run, places.epoch, span.index, low, part)
-                        self._once([Call(owner, worker_blocks.write_duals, arguments)], None)
-            reached = stop
-        if reached != n:
-            raise StateLostError(f"the stored duals end at row {reached} of {n}")
+        owners = {span.index: owner for owner, spans in self.owners.items() for span in spans}
+        spans = [] if self._bound is None else [(span.start, span.stop) for span in self._bound.spans]
+        for block, start, rows in parts_of(duals, spans):
+            arguments = (places.run, places.epoch, block, start, np.asarray(rows))
+            owner = owners[block]
+            self._once([Call(owner, worker_blocks.write_duals, arguments)], None)
 
     def traffic(self) -> Traffic:
         """Return what was moved and who worked since `bind`."""

@@ -19,26 +19,24 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.options import TrainConfig
-from topline.solvers.core.answers import A, LossAnswer
+from topline.solvers.core.answers import LossAnswer
 from topline.solvers.core.dual_points import best_share
 from topline.solvers.core.held_out import HitCount, ball_radius
 from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
-from topline.solvers.core.traffic import Traffic
 from topline.solvers.methods import Measurement, method_named
-from topline.solvers.operations import Operation, OperationRunner
+from topline.solvers.operations import OperationRunner
 from topline.solvers.run import Callback, Run, iterate
 
 #: The hits of a cell are counted where its gap was last so many times the one that it reaches, too.
@@ -122,6 +120,22 @@ class Reached:
         return problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
 
 
+@dataclass(eq=False)
+class Path:
+    """What the cells of a path on one fold have come to, by their C."""
+
+    cells: dict[float, Reached] = field(default_factory=dict)
+
+    def smaller(self, C: float) -> Reached | None:
+        """Return what the next smaller C has come to."""
+        return self.cells[max(below)] if (below := [one for one in self.cells if one < C]) else None
+
+    def forget(self, waiting: Iterable[float]) -> list[Reached]:
+        """Let go of the cells that neither go on nor are what one of those `waiting` starts from."""
+        needed = still_needed(self.cells, waiting)
+        return [self.cells.pop(C) for C in [*self.cells] if C not in needed]
+
+
 class RowBlocks(OperationRunner, Protocol):
     """What rows lie under: an executor, or one head of several."""
 
@@ -131,55 +145,46 @@ class RowBlocks(OperationRunner, Protocol):
         ...
 
 
-class CellRows(ABC):
-    """The rows of a fold with the dual variables of one cell, which answer as `executor` does."""
-
-    workers = 1
-
-    def __init__(self, executor: RowBlocks) -> None:
-        self._blocks = executor
+class CellRows(Protocol):
+    """The rows of a fold with the dual variables of one cell, to be asked through `executor`."""
 
     @property
-    def blocks(self) -> int:
-        """Number of blocks of the rows."""
-        return self._blocks.blocks
+    def executor(self) -> RowBlocks:
+        """What answers for the rows that are trained on."""
+        ...
 
-    def run(self, operation: Operation[A]) -> A:
-        """Run an operation on the rows that are trained on."""
-        return self._blocks.run(operation)
-
-    def traffic(self) -> Traffic:
-        """Return what was moved for this cell alone."""
-        return self._blocks.traffic()
-
-    @abstractmethod
     def start_from(self, before: Reached, problem: Problem) -> SolverState:
         """Take the best multiple of the dual variables of another cell for one's own."""
+        ...
 
-    @abstractmethod
     def go_on(self, known: Reached, problem: Problem) -> tuple[SolverState, Measurement | None]:
         """Return where the cell was left, and what is known about it."""
+        ...
 
-    @abstractmethod
     def count(self, W: NDArray[np.float64], radius: float) -> HitCount:
         """Count the hits among the rows that are held out."""
+        ...
+
+    def duals(self, state: SolverState) -> Any:
+        """Return where A is, after the step that the state waits for, until the cell is taken up again."""
+        ...
 
 
 def advance_cell(
     rows: CellRows,
+    path: Path,
     problem: Problem,
     config: TrainConfig,
     aim: tuple[float, float, int],
-    known: Reached | None,
-    before: Reached | None,
     zero: float,
     callbacks: Sequence[Callback] = (),
-) -> tuple[Run, Outcome]:
-    """Take a cell to a gap: `aim` is its C, the gap and its fold, and `zero` is P(0)."""
+) -> Outcome:
+    """Take a cell of a path to a gap: `aim` is its C, the gap and its fold, and `zero` is P(0)."""
     (C, goal, fold), began = aim, time.perf_counter()
-    start = _start(rows, problem, known, before, zero)
+    known = path.cells.get(C)
+    start = _start(rows, problem, known, path.smaller(C), zero)
     glance = Glance(start[0].W if start[0].W.any() else None)
-    run, extra = _run_to(goal, rows, problem, config, start, zero, (glance, *callbacks))
+    run, extra = _run_to(goal, rows.executor, problem, config, start, zero, (glance, *callbacks))
     final = run.final
     W = final.W
     if final.W_dual is not None and final.relative_gap > config.tol and not W.any():
@@ -189,30 +194,31 @@ def advance_cell(
     count = rows.count(W, ball_radius(gap, final.primal, problem.lam, of_duals=final.W_dual is None))
     # Later rounds have the one before to be compared with.
     seen = None if known is not None else glance.before(final.relative_gap)
-    return run, Outcome(
+    earlier = None if seen is None else rows.count(seen, 0.0).hits
+    path.cells[C] = _reached(C, run, rows.duals(run.state))
+    return Outcome(
         C=C, fold=fold, rows=count.rows, hits=count.hits, low=count.low, high=count.high,
         primal=final.primal, gap=gap, relative_gap=final.relative_gap + rounded,
         passes=run.state.passes - start[0].passes + extra, seconds=time.perf_counter() - began,
-        status=run.status.value, earlier=None if seen is None else rows.count(seen, 0.0).hits,
-        by_group=count.by_group,
+        status=run.status.value, earlier=earlier, by_group=count.by_group,
     )  # fmt: skip
 
 
 def _run_to(
-    gap: float, rows: CellRows, problem: Problem, config: TrainConfig,
+    gap: float, executor: RowBlocks, problem: Problem, config: TrainConfig,
     start: tuple[SolverState, Measurement | None], zero: float, callbacks: Sequence[Callback],
 ) -> tuple[Run, int]:  # fmt: skip
     """Take a cell from a state to a gap, and on until that is `FALLEN` times P(0) - D at most.
 
     Returns also how many passes final values took, which states do not count.
     """
-    method = method_named(config.method).method_for(problem, rows.blocks, config.seed)
+    method = method_named(config.method).method_for(problem, executor.blocks, config.seed)
     extra = 0
     while True:
         state, measured = start
         run = iterate(
-            problem, rows, method, StoppingCriteria(tol=gap, max_passes=config.max_passes), state, callbacks,
-            duals_kept=True, measured=measured, certified=gap <= max(config.tol, COARSE),
+            problem, executor, method, StoppingCriteria(tol=gap, max_passes=config.max_passes), state,
+            callbacks, duals_kept=True, measured=measured, certified=gap <= max(config.tol, COARSE),
         )  # fmt: skip
         final, extra = run.final, extra + run.certified
         enough = FALLEN * (zero - final.dual)
@@ -237,14 +243,14 @@ def _start(
     else:
         state, passed = replace(SolverState.start(problem), primal_at_zero=zero), True
     # Several blocks look for the direction that they have in common as they are measured first.
-    if not passed or rows.blocks > 1:
+    if not passed or rows.executor.blocks > 1:
         return state, None
     point, W = state.point, np.zeros_like(state.W)
     dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
     return state, Measurement(Objective(zero, dual), state, LossAnswer(rows=problem.n), 0, W=W)
 
 
-def reached(C: float, run: Run, duals: Any) -> Reached:
+def _reached(C: float, run: Run, duals: Any) -> Reached:
     """Return what a run has come to, with its A at `duals`."""
     state, measured = run.state, run.measured
     if run.certified:

@@ -20,7 +20,7 @@ from scipy.sparse import csr_matrix, vstack
 
 from topline.pipeline.errors import InterruptedRunError
 from topline.pipeline.options import TrainConfig
-from topline.pipeline.sweep.cells import CellRows, Outcome, Reached, advance_cell, reached, still_needed
+from topline.pipeline.sweep.cells import Outcome, Path, Reached, advance_cell
 from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data
 from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import Problem
@@ -59,25 +59,20 @@ class PathTask:
 
 
 @dataclass(eq=False)
-class _Path:
-    """What a process knows of a path: the answers so far, and what each cell has come to."""
+class _PathHere(Path):
+    """A path that a process holds, with the answers so far."""
 
     answers: list[tuple[Outcome, ...]] = field(default_factory=list)
-    cells: dict[float, Reached] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     used: float = field(default_factory=time.monotonic)
     forgotten: bool = False
-
-    def smaller(self, C: float) -> Reached | None:
-        """Return what the next smaller C has come to."""
-        return self.cells[max(below)] if (below := [one for one in self.cells if one < C]) else None
 
     def goes_on(self, record: IterationRecord, state: SolverState) -> bool:  # noqa: ARG002 - a callback
         """End a solve that nobody waits for any more."""
         return not self.forgotten
 
 
-_paths: dict[tuple[str, int], _Path] = {}
+_paths: dict[tuple[str, int], _PathHere] = {}
 _registry = threading.Lock()
 
 
@@ -98,18 +93,17 @@ def _advance(task: PathTask) -> tuple[Outcome, ...]:
         now = time.monotonic()
         for key in [key for key, path in _paths.items() if now - path.used > IDLE_SECONDS]:
             del _paths[key]
-        path = _paths.setdefault((task.name, task.fold), _Path())
+        path = _paths.setdefault((task.name, task.fold), _PathHere())
         path.used = now
     # A task that was given up by who asked may still be running when it is asked for again.
     with path.lock, one_blas_thread():
         for number in range(len(path.answers), len(task.rounds)):
             path.answers.append(_take_round(path, task, task.rounds[number]))
-        needed = still_needed(path.cells, task.waiting)
-        path.cells = {C: kept for C, kept in path.cells.items() if C in needed}
+        path.forget(task.waiting)
         return path.answers[len(task.rounds) - 1]
 
 
-def _take_round(path: _Path, task: PathTask, cells: Round) -> tuple[Outcome, ...]:
+def _take_round(path: _PathHere, task: PathTask, cells: Round) -> tuple[Outcome, ...]:
     data, config = fold_data(task.source, task.fold), task.train
     n, d = data.X.shape
     weights = data.weights(config.class_weight)
@@ -119,28 +113,22 @@ def _take_round(path: _Path, task: PathTask, cells: Round) -> tuple[Outcome, ...
         problem = replace(task.spec, C=C).problem(n, d, data.m)
         zero = risk_at_zero(problem, data.y, weights)
         rows.bind(problem, weights)
-        run, outcome = advance_cell(
-            rows, problem, config, (C, gap, task.fold), path.cells.get(C), path.smaller(C), zero,
-            (path.goes_on,),
-        )  # fmt: skip
+        found.append(advance_cell(rows, path, problem, config, (C, gap, task.fold), zero, (path.goes_on,)))
         if path.forgotten:
             raise InterruptedRunError("the sweep was stopped")
-        path.cells[C] = reached(C, run, rows.duals(run.state))
-        found.append(outcome)
     rows.close()
     return tuple(found)
 
 
-class _FoldRows(CellRows):
+class _FoldRows:
     """The rows of one fold in this process; the A of cells that wait is sparse."""
 
     def __init__(self, task: PathTask, data: FoldData) -> None:
-        self._task, self._data, self._executor = task, data, SerialExecutor()
-        super().__init__(self._executor)
+        self._task, self._data, self.executor = task, data, SerialExecutor()
 
     def bind(self, problem: Problem, weights: NDArray[np.float64] | None) -> None:
         """Begin with A = 0."""
-        self._executor.bind(problem, self._data.X, self._data.y, keep_duals=True, weights=weights)
+        self.executor.bind(problem, self._data.X, self._data.y, keep_duals=True, weights=weights)
 
     def start_from(self, before: Reached, problem: Problem) -> SolverState:
         """Take the best multiple of the dual variables of another cell for one's own."""
@@ -164,13 +152,13 @@ class _FoldRows(CellRows):
 
     def duals(self, state: SolverState) -> csr_matrix:
         """Return A as it is after the step that the state waits for."""
-        parts = self._executor.duals(state.pending_step)
+        parts = self.executor.duals(state.pending_step)
         return csr_matrix(vstack([csr_matrix(rows) for _, _, rows in parts], format="csr"))
 
     def close(self) -> None:
         """Let go of the rows."""
-        self._executor.close()
+        self.executor.close()
 
     def _load(self, cell: Reached, share: float) -> None:
         rows = np.asarray(cell.duals.toarray())
-        self._executor.load_duals([(0, len(rows), rows * rows.dtype.type(share))])
+        self.executor.load_duals([(0, len(rows), rows * rows.dtype.type(share))])

@@ -28,7 +28,7 @@ from topline.pipeline.cluster import (
 )
 from topline.pipeline.options import ClusterConfig
 from topline.pipeline.rows import CachedRows, TrainingRows, Transforms
-from topline.pipeline.sweep.cells import CellRows, Outcome, Reached, advance_cell, reached, still_needed
+from topline.pipeline.sweep.cells import Outcome, Path, Reached, advance_cell
 from topline.pipeline.sweep.folds import fold_weights, stratified_folds
 from topline.pipeline.sweep.memory import plan_cells
 from topline.pipeline.sweep.paths import PathTask
@@ -42,22 +42,18 @@ from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.methods import Measurement
 from topline.solvers.methods.certificate import rebuild
-from topline.solvers.operations import CopyDuals, CountHits, HeadsProblem
-from topline.solvers.run.shared import HeadExecutor, HeadRun, SharedPasses
+from topline.solvers.operations import CopyDuals, CountHits, Head
+from topline.solvers.run.shared import HeadExecutor, SharedPasses
 from topline.solvers.run.warm_start import risk_at_zero, state_of_best_multiple
 
 logger = logging.getLogger(__name__)
 
-#: Where a cell is: the name of its path, its fold and its C.
-Place = tuple[str, int, float]
-
 
 @dataclass(frozen=True, eq=False)
-class _Head:
-    """What a cell on one fold has come to; `replaced` is how often duals had been lost by then."""
+class _Held:
+    """Where the A of a cell is: in the blocks, under its head; `replaced` is how often A had been lost."""
 
-    run: HeadRun
-    reached: Reached
+    head: Head
     replaced: int
 
 
@@ -76,10 +72,9 @@ class SharedRunner:
             axis=1,
         )
         self._d, self._m = rows.shape[1], rows.dataset.info.m
-        most = len(plan.cells) * config.folds
-        problem = HeadsProblem(len(rows), self._d, self._m, most)
+        problem = plan.spec(plan.paths[0]).problem(len(rows), self._d, self._m)
         self._passes = SharedPasses(executor, problem, rows, self._labels, self._weights)
-        self._heads: dict[Place, _Head] = {}
+        self._paths: dict[tuple[str, int], Path] = {}
         self._numbers = 0
 
     def run(self, tasks: Sequence[PathTask]) -> Iterator[Answer]:
@@ -93,91 +88,62 @@ class SharedRunner:
                 for number, measured in self._step(together, place).items():
                     found[number].append(measured)
             for number, task in enumerate(together):
-                self._forget_but(task)
+                for cell in self._paths[task.name, task.fold].forget(task.waiting):
+                    self._passes.forget(cell.duals.head.number)
                 yield task, tuple(found[number])
 
     def close(self, name: str) -> None:  # noqa: ARG002 - as other runners
         """Let go of everything; the rows go with the executor."""
-        self._heads.clear()
+        self._paths.clear()
 
     def _step(self, tasks: Sequence[PathTask], place: int) -> dict[int, Outcome]:
         """Solve the cells of one place on their paths; returns what was measured, by the task's number."""
         began = time.perf_counter()
-        runs: dict[HeadRun, Callable[[HeadExecutor], tuple[_Head, Outcome]]] = {}
-        places: dict[int, tuple[int, Place]] = {}
+        runs: dict[Head, Callable[[HeadExecutor], Outcome]] = {}
+        tasks_of: dict[int, int] = {}
         for number, task in enumerate(tasks):
             if place >= len(task.rounds[-1]):
                 continue
             C, gap = task.rounds[-1][place]
-            here = task.name, task.fold, C
-            known, before = self._heads.get(here), self._smaller(here)
-            run = known.run if known is not None else self._new_run(task, C)
-            runs[run] = partial(self._solved, task, (C, gap, task.fold), run, known, before)
-            places[run.head] = number, here
+            path = self._paths.setdefault((task.name, task.fold), Path())
+            head = path.cells[C].duals.head if C in path.cells else self._new_head(task, C)
+            runs[head] = partial(self._solved, task, path, (C, gap, task.fold), head)
+            tasks_of[head.number] = number
         found = self._passes.run_all(runs)
         seconds = (time.perf_counter() - began) / len(runs)
-        measured = {}
-        for run in runs:
-            number, here = places[run.head]
-            self._heads[here], one = found[run.head]
-            measured[number] = replace(one, seconds=seconds)
-        return measured
+        return {tasks_of[head]: replace(outcome, seconds=seconds) for head, outcome in found.items()}
 
-    def _new_run(self, task: PathTask, C: float) -> HeadRun:
+    def _new_head(self, task: PathTask, C: float) -> Head:
         self._numbers += 1
         problem = replace(task.spec, C=C).problem(len(self._labels), self._d, self._m)
-        return HeadRun(self._numbers, problem, task.fold)
+        return Head(self._numbers, problem, task.fold)
 
     def _solved(
-        self, task: PathTask, aim: tuple[float, float, int], run: HeadRun, known: _Head | None,
-        before: _Head | None, executor: HeadExecutor,
-    ) -> tuple[_Head, Outcome]:  # fmt: skip
+        self, task: PathTask, path: Path, aim: tuple[float, float, int], head: Head, executor: HeadExecutor
+    ) -> Outcome:
         """Solve a cell from where it was, or from the dual variables of the smaller C, or from zero."""
-        problem, count = run.problem, partial(CountHits, k=task.topk, class_weights=task.class_weights)
-        rows = _HeadRows(self._passes, executor, count, known, before)
-        zero = risk_at_zero(problem, self._labels, self._weights[:, run.column])
-        ended, outcome = advance_cell(
-            rows, problem, task.train, aim,
-            None if known is None else known.reached, None if before is None else before.reached, zero,
-        )  # fmt: skip
-        return _Head(run, reached(aim[0], ended, run.head), rows.replaced), outcome
-
-    def _forget_but(self, task: PathTask) -> None:
-        """Let go of the cells of a path that no other one needs."""
-        here = {place[2]: place for place in self._heads if place[:2] == (task.name, task.fold)}
-        for C in here.keys() - still_needed(here, task.waiting):
-            self._passes.forget(self._heads.pop(here[C]).run.head)
-
-    def _smaller(self, place: Place) -> _Head | None:
-        """Return the head of the next smaller C on the same path and fold."""
-        below = [here for here in self._heads if here[:2] == place[:2] and here[2] < place[2]]
-        return self._heads[max(below)] if below else None
+        zero = risk_at_zero(head.problem, self._labels, self._weights[:, head.column])
+        rows = _HeadRows(self._passes, executor, task)
+        return advance_cell(rows, path, head.problem, task.train, aim, zero)
 
 
-class _HeadRows(CellRows):
+class _HeadRows:
     """The rows under one head; dual variables that were lost meanwhile are made good where it goes on."""
 
-    def __init__(
-        self, passes: SharedPasses, executor: HeadExecutor, request: Callable[..., CountHits],
-        known: _Head | None, before: _Head | None,
-    ) -> None:  # fmt: skip
-        super().__init__(executor)
-        self._passes, self._executor, self._request = passes, executor, request
-        self._known, self._before = known, before
-        #: How often dual variables had been lost when the hits began to be counted.
-        self.replaced = -1
+    def __init__(self, passes: SharedPasses, executor: HeadExecutor, task: PathTask) -> None:
+        self._passes, self.executor, self._task = passes, executor, task
+        self._replaced = -1
 
     def start_from(self, before: Reached, problem: Problem) -> SolverState:
         """Copy the best multiple of the dual variables of another head."""
         share, state = before.best_multiple(problem)
-        source, pending = before.duals, before.state.pending_step
-        lost = self._before is None or self._before.replaced != self._passes.replaced
+        source, pending = before.duals.head.number, before.state.pending_step
 
         def copy(times: float) -> None:
-            self._executor.copy_duals(CopyDuals(source, times, pending))
+            self.executor.run(CopyDuals(source, times, pending))
 
         try:
-            if not lost:
+            if before.duals.replaced == self._passes.replaced:
                 copy(share)
                 return state
         except DualsReplacedError as error:
@@ -185,18 +151,18 @@ class _HeadRows(CellRows):
         while True:
             try:
                 copy(1.0)
-                return state_of_best_multiple(problem, self._executor, copy)
+                return state_of_best_multiple(problem, self.executor, copy)
             except DualsReplacedError as error:
                 logger.warning("%s: it is copied again", error)
 
     def go_on(self, known: Reached, problem: Problem) -> tuple[SolverState, Measurement | None]:
         """Return the state that the head goes on from, rebuilt where its dual variables were lost."""
-        if self._known is not None and self._known.replaced == self._passes.replaced:
+        if known.duals.replaced == self._passes.replaced:
             return known.state, known.measured
         state = known.state.with_point(pending_step=None)
         while True:
             try:
-                W, conjugate_mean, mean_sq_dual = rebuild(problem, self._executor, state.point)
+                W, conjugate_mean, mean_sq_dual = rebuild(problem, self.executor, state.point)
             except DualsReplacedError as error:
                 logger.warning("%s: the fit at C = %g goes on from what is left", error, known.C)
                 continue
@@ -204,11 +170,20 @@ class _HeadRows(CellRows):
             return replace(found, passes=state.passes + 1), None
 
     def count(self, W: NDArray[np.float64], radius: float) -> HitCount:
-        """Count the hits among the rows that are held out."""
+        """Count the hits among the rows that are held out, which do not depend on dual variables."""
         # What is lost from here on is made good when the cell is taken up again.
-        if self.replaced < 0:
-            self.replaced = self._passes.replaced
-        return self._executor.count_hits(self._request(W=W, radius=radius))
+        if self._replaced < 0:
+            self._replaced = self._passes.replaced
+        request = CountHits(W, self._task.topk, radius, self._task.class_weights)
+        while True:
+            try:
+                return self.executor.run(request).count
+            except DualsReplacedError as error:
+                logger.warning("%s: the hits are counted again", error)
+
+    def duals(self, state: SolverState) -> _Held:  # noqa: ARG002 - as of other rows
+        """Return the head, which keeps its dual variables in the blocks."""
+        return _Held(self.executor.head, self._replaced)
 
 
 @contextmanager

@@ -178,18 +178,6 @@ class Block:
         self._forget({"rows"})
         self._kept |= {kind: kept for kind, kept in other._kept.items() if kept.lasting == "duals"}
 
-    def open_duals(self) -> None:
-        """Keep A as an array from now on, whatever its budget."""
-        self.duals.open()
-
-    def pack_duals(self) -> None:
-        """Keep A packed from now on, under its budget."""
-        self.duals.pack()
-
-    def array_bytes(self, *, wide: bool = False) -> int:
-        """Return what A and its change take as arrays, `wide` if they are float64 soon."""
-        return self.duals.array_bytes(wide=wide)
-
     def copy_duals(self, source: Block, share: float, pending_step: PendingStep | None) -> None:
         """Take `share` times the dual variables of a block of the same rows and weights, after its step."""
         theirs, mine = source.duals_after(pending_step).A, self.duals
@@ -198,10 +186,6 @@ class Block:
             mine.load(start, rows if share == 1.0 else rows * rows.dtype.type(share))
         self._forget({"rows"})
         self.loaded = True
-
-    def clear_duals(self) -> None:
-        """Give back what A takes of its budget; the block is used no more."""
-        self.duals.clear()
 
     def _forget(self, lasting: Collection[str]) -> None:
         """Let go of what operations keep, but for what lasts for so long."""

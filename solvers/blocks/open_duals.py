@@ -13,8 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from topline.solvers.blocks.ascent.extrapolation import extrapolation_bytes
-from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.duals import array_bytes
+from topline.solvers.blocks.duals import BlockDuals, array_bytes
 from topline.solvers.core.dual_rows import ByteBudget
 
 #: The part of a budget that packed dual variables have.
@@ -42,9 +41,11 @@ class OpenDuals:
         any_open = most_open(dual_bytes, rows, d, m) > 0
         self.packed = ByteBudget(dual_bytes - self._room if any_open else dual_bytes)
         #: Whoever was swept last is last.
-        self._open: dict[int, Block] = {}
+        self._open: dict[int, BlockDuals] = {}
 
-    def groups(self, swept: Mapping[int, Block], wide: Collection[int], threads: int) -> Iterator[list[int]]:
+    def groups(
+        self, swept: Mapping[int, BlockDuals], wide: Collection[int], threads: int
+    ) -> Iterator[list[int]]:
         """Yield the heads that are swept, in groups whose dual variables are arrays by then.
 
         Those of the heads that are `wide` are or come to be float64.  Who does not fit even alone is a group
@@ -63,9 +64,9 @@ class OpenDuals:
             for head in group:
                 opened = self._open.pop(head, None)
                 if fits and opened is None:
-                    swept[head].open_duals()
+                    swept[head].open()
                 elif opened is not None and not fits:
-                    swept[head].pack_duals()
+                    swept[head].pack()
                 if fits:
                     self._open[head] = swept[head]
             yield group
@@ -73,19 +74,18 @@ class OpenDuals:
 
     def widen(self, head: int) -> None:
         """Make room for a head whose dual variables come to be float64; without it they are packed."""
-        block = self._open.get(head)
-        if block is not None and not self._make_room([head], block.array_bytes(wide=True)):
-            self._open.pop(head).pack_duals()
+        duals = self._open.get(head)
+        if duals is not None and not self._make_room([head], duals.array_bytes(wide=True)):
+            self._open.pop(head).pack()
 
-    def forget(self, head: int, block: Block) -> None:
+    def forget(self, head: int, duals: BlockDuals) -> None:
         """Let go of a head and of the room that its dual variables take."""
         self._open.pop(head, None)
-        block.clear_duals()
+        duals.clear()
 
-    def take(self, other: OpenDuals, heads: Mapping[int, Block]) -> None:
-        """Go on with the dual variables of another one, which `heads` have taken."""
-        self.packed = other.packed
-        self._open = {head: heads[head] for head in other._open}
+    def take(self, other: OpenDuals) -> None:
+        """Go on with the dual variables of another one."""
+        self.packed, self._open = other.packed, other._open
 
     def _make_room(self, kept: Collection[int], need: int) -> bool:
         """Pack heads that are not `kept`, the first first, until there is room; return whether there is."""
@@ -94,9 +94,9 @@ class OpenDuals:
         idle = [head for head in self._open if head not in kept]
         taken = sum(self._open[head].array_bytes() for head in idle)
         while taken + need > self._room:
-            block = self._open.pop(idle.pop(0))
-            taken -= block.array_bytes()
-            block.pack_duals()
+            duals = self._open.pop(idle.pop(0))
+            taken -= duals.array_bytes()
+            duals.pack()
         return True
 
 

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource
-from topline.solvers.operations import DualRows, HeadsProblem, OperationRunner
+from topline.solvers.operations import DualRows, OperationRunner
 from topline.solvers.typing import Float64Array, IntArray
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Executor(OperationRunner, Protocol):
 
     def bind(
         self,
-        problem: Problem | HeadsProblem,
+        problem: Problem,
         X: RowSource,
         y: IntArray,
         *,
@@ -61,7 +61,8 @@ class Executor(OperationRunner, Protocol):
     ) -> None:
         """Take the examples of a problem, with A = 0 where `keep_duals`; what was bound before is dropped.
 
-        `weights` (n,) says how often each example counts, None once.
+        `weights` (n,) says how often each example counts, None once; (n, columns) is for heads, each with a
+        problem and a column of its own, which `AskHeads` names.
         """
         ...
 

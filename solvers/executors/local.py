@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -16,9 +15,9 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import MemoryGauge, ThreadActivity, Traffic, counted
 from topline.solvers.crew import threads_here
-from topline.solvers.errors import InvalidProblemError, StateLostError
+from topline.solvers.errors import InvalidProblemError
 from topline.solvers.executors.base import T
-from topline.solvers.operations import BlockSet, DualRows, HeadsProblem, Operation, RunSpec
+from topline.solvers.operations import BlockSet, DualRows, Operation, RunSpec
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -86,7 +85,7 @@ class SerialExecutor:
 
     def bind(
         self,
-        problem: Problem | HeadsProblem,
+        problem: Problem,
         X: RowSource,
         y: IntArray,
         *,
@@ -121,17 +120,7 @@ class SerialExecutor:
 
     def load_duals(self, duals: Iterable[DualRows]) -> None:
         """Replace A; the parts are in row order and cover every row."""
-        reached = 0
-        stops = [block.stop for block in self._blocks]
-        for start, stop, rows in duals:
-            if start != reached or rows.shape[0] != stop - start:
-                raise StateLostError(f"the stored duals jump from row {reached} to rows {start}:{stop}")
-            for block in self._blocks[bisect_right(stops, start) : bisect_left(stops, stop) + 1]:
-                low, high = max(start, block.start), min(stop, block.stop)
-                block.load_duals(low, rows[low - start : high - start])
-            reached = stop
-        if self._blocks and reached != self._blocks[-1].stop:
-            raise StateLostError(f"the stored duals end at row {reached} of {self._blocks[-1].stop}")
+        self._set.load_duals(duals)
 
     def traffic(self) -> Traffic:
         """Return what was read, the memory of this process and what its threads did; nothing is sent."""

@@ -10,19 +10,17 @@ from topline.solvers.blocks.ascent.plan import AscentSums
 from topline.solvers.blocks.second_order.kept import EnvelopePoint
 from topline.solvers.operations.ascent import Ascend
 from topline.solvers.operations.base import Operation, OperationRunner, Runner, TileOperation
-from topline.solvers.operations.block_set import BlockSet, DualRows, RunSpec
+from topline.solvers.operations.block_set import BlockSet, DualRows, RunSpec, parts_of
 from topline.solvers.operations.columns import DirectionSums, FindDirections
 from topline.solvers.operations.evaluate import Evaluate, Evaluation
 from topline.solvers.operations.heads import (
     AskHeads,
     CopyDuals,
     CountHits,
+    Head,
     HeadAnswers,
     HeadBlocks,
-    HeadCall,
-    HeadsProblem,
     Hits,
-    PendingHeadSteps,
 )
 from topline.solvers.operations.kept_duals import DualSums, PutInside, Rebuild, TakeGradients
 from topline.solvers.operations.largest import FindLargestLosses, Largest
@@ -62,10 +60,9 @@ __all__ = [
     "FindSlope",
     "FindVertices",
     "Grams",
+    "Head",
     "HeadAnswers",
     "HeadBlocks",
-    "HeadCall",
-    "HeadsProblem",
     "Hits",
     "Largest",
     "MapView",
@@ -73,7 +70,6 @@ __all__ = [
     "MultiplyCurvature",
     "Operation",
     "OperationRunner",
-    "PendingHeadSteps",
     "PutInside",
     "Rebuild",
     "RunSpec",
@@ -84,4 +80,5 @@ __all__ = [
     "TakeGradients",
     "TileOperation",
     "VertexSums",
+    "parts_of",
 ]

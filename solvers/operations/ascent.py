@@ -43,6 +43,5 @@ class Ascend(AscentPlan, Operation[AscentSums]):
 
     def through(self, run: Runner, view: MapView) -> AscentSums:
         """Return the sums at weights V of a feature map, with the curvature of an upper bound."""
-        safety_factor = self.safety_factor * view.norm
-        answer = run(replace(self, W=view.class_weights(self.W), safety_factor=safety_factor))
-        return replace(answer, product=view.summed(answer.product))
+        bounded = replace(self, safety_factor=self.safety_factor * view.norm)
+        return Operation.through(bounded, run, view)

@@ -8,7 +8,8 @@ where weights are those of a feature map, or where the risk is not the mean of t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, Self, TypeVar
+from dataclasses import replace
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.answers import A, Answer
@@ -51,9 +52,19 @@ class Operation(ABC, Generic[A_co]):
         return self
 
     def through(self, run: Runner, view: MapView) -> A_co:
-        """Return the answer at weights V of a feature map, of blocks that know W = L V alone."""
-        del view
-        return run(self)
+        """Return the answer at weights V of a feature map, of blocks that know W = L V alone.
+
+        Fields W and V, which are weights, go to the blocks as such, and a product comes back as one for V.
+        """
+        here: Any = self
+        weights = {name: getattr(self, name) for name in ("W", "V") if hasattr(self, name)}
+        if weights:
+            here = replace(here, **{name: view.class_weights(V) for name, V in weights.items()})
+        answer: Any = run(here)
+        if hasattr(answer, "product"):
+            answer = replace(answer, product=view.summed(answer.product))
+        found: A_co = answer
+        return found
 
     def on_largest(self, run: Runner, risk: AverageTopK, n: int) -> A_co:
         """Return the answer for the mean of the k largest of n losses, from the blocks' own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -16,8 +17,9 @@ from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowRange, RowSource
 from topline.solvers.crew import one_blas_thread
+from topline.solvers.errors import StateLostError
 from topline.solvers.operations.base import Operation
-from topline.solvers.operations.heads import HeadBlocks, HeadsProblem
+from topline.solvers.operations.heads import HeadBlocks
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 T = TypeVar("T")
@@ -32,7 +34,7 @@ class RunSpec:
 
     Attributes
     ----------
-    problem : what is solved, or what the heads of many problems have in common.
+    problem : what is solved, or any of the problems of heads.
     X : features, by the numbers of the rows in the problem.
     y, weights : labels of the rows that are here, and how often each counts (rows,), or for heads (rows,
         columns); None for once.
@@ -42,7 +44,7 @@ class RunSpec:
     first : number of the first row that is here.
     """
 
-    problem: Problem | HeadsProblem
+    problem: Problem
     X: RowSource
     y: IntArray
     weights: Float64Array | None = None
@@ -68,7 +70,7 @@ class RunSpec:
         """Return block `index` of the run, the rows [start, stop)."""
         own = self.part(start, stop)
         rows = RowRange(self.X, start, stop)
-        if isinstance(self.problem, HeadsProblem):
+        if own.weights is not None and own.weights.ndim == 2:
             return HeadBlocks(index, start, stop, rows, own.y, self.problem, own.weights, own.dual_bytes)
         return Block(
             index, start, stop, rows, own.y, self.problem, self.keep_duals, own.weights, own.dual_bytes,
@@ -119,6 +121,12 @@ class BlockSet:
         """Yield A block by block, a run of rows after the other, after applying `pending_step` once."""
         return _dual_rows(self.blocks, pending_step)
 
+    def load_duals(self, duals: Iterable[DualRows]) -> None:
+        """Replace A by parts that are in row order and cover every row."""
+        spans = [(block.start, block.stop) for block in self.blocks]
+        for place, start, rows in parts_of(duals, spans):
+            self.blocks[place].load_duals(start, rows)
+
     def map_duals(
         self,
         visit: Callable[[Iterator[DualRows]], Sequence[T]],
@@ -137,6 +145,25 @@ class BlockSet:
         if self._pool is None:
             return map(run_one, self.blocks)
         return _results_of([self._pool.submit(run_one, block) for block in self.blocks])
+
+
+def parts_of(
+    duals: Iterable[DualRows], spans: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, int, FloatArray]]:
+    """Yield which of some spans of rows, in their order, has which part: its place, first row and rows of A.
+
+    Raises StateLostError where they are not in row order or do not cover every row.
+    """
+    reached, stops = 0, [stop for _, stop in spans]
+    for start, stop, rows in duals:
+        if start != reached or rows.shape[0] != stop - start:
+            raise StateLostError(f"the stored duals jump from row {reached} to rows {start}:{stop}")
+        for place in range(bisect_right(stops, start), min(bisect_left(stops, stop) + 1, len(stops))):
+            low, high = max(start, spans[place][0]), min(stop, stops[place])
+            yield place, low, rows[low - start : high - start]
+        reached = stop
+    if stops and reached != stops[-1]:
+        raise StateLostError(f"the stored duals end at row {reached} of {stops[-1]}")
 
 
 def _dual_rows(blocks: Iterable[Any], pending_step: PendingStep | None) -> Iterator[DualRows]:

@@ -123,5 +123,4 @@ class FindDirections(Operation[DirectionSums]):
 
     def through(self, run: Runner, view: MapView) -> DirectionSums:
         """Return the sums at weights V of a feature map, whose curvature is larger by its norm."""
-        answer = run(replace(self, W=view.class_weights(self.W), length=self.length / view.norm))
-        return replace(answer, product=view.summed(answer.product))
+        return Operation.through(replace(self, length=self.length / view.norm), run, view)

@@ -68,7 +68,7 @@ class Evaluate(TileOperation[Evaluation]):
 
     def through(self, run: Runner, view: MapView) -> Evaluation:
         """Return the losses at weights V of a feature map; only W has a direction that rows share."""
-        return run(replace(self, W=view.class_weights(self.W), total=False))
+        return TileOperation.through(replace(self, total=False), run, view)
 
     def on_largest(self, run: Runner, risk: AverageTopK, n: int) -> Evaluation:
         """Return n times the risk in the place of the sum of the losses."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.rows import RowSource, compute_dtype, kept_in_memory
+from topline.solvers.core.rows import RowSource, kept_in_memory
 from topline.solvers.core.shared_scan import SharedScan
 from topline.solvers.core.tiles import Tile, TileReader, TileWork, work_through
 from topline.solvers.crew import ALONE, Crew, Helpers
@@ -32,20 +32,14 @@ from topline.solvers.errors import StateLostError
 from topline.solvers.operations.base import Operation, TileOperation
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
-T = TypeVar("T")
 
+@dataclass(frozen=True, eq=False)
+class Head:
+    """One of many problems over the same rows: its number, and which column of the weights is its own."""
 
-@dataclass(frozen=True)
-class HeadsProblem:
-    """What all heads have in common: n rows of d features in m classes, and how many heads there are at most.
-
-    The memory for dual variables is shared out among so many.
-    """
-
-    n: int
-    d: int
-    m: int
-    most: int = 1
+    number: int
+    problem: Problem
+    column: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,47 +108,30 @@ class _CountHits:
         return Hits(count=self._count, **self.clock.seconds())
 
 
-@dataclass(frozen=True, eq=False)
-class HeadCall:
-    """One request of one head, and what it is: its problem, and which column of the weights is its own."""
-
-    head: int
-    problem: Problem
-    column: int
-    request: Operation[Answer]
-
-
-@dataclass(frozen=True)
-class PendingHeadSteps:
-    """The pending step of each head that has one."""
-
-    steps: Mapping[int, PendingStep] = field(default_factory=dict)
-
-
 def _head_by_head(above: Mapping[int, Answer], below: Mapping[int, Answer]) -> dict[int, Answer]:
-    """Return the sums of both, which have answered the same calls."""
+    """Return the sums of both, which have answered the same heads."""
     return {head: answer.merge(below[head]) for head, answer in above.items()}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HeadAnswers(Answer):
-    """The answer to each head."""
+    """The answer to each head, by its number."""
 
     parts: Mapping[int, Answer] = merged_by(_head_by_head)
 
 
 @dataclass(frozen=True, eq=False)
 class AskHeads(Operation[HeadAnswers]):
-    """The calls of all heads that are waiting, to be answered in one reading, and the heads that are done."""
+    """What heads ask, to be answered in one reading, and the numbers of those that are done."""
 
-    calls: tuple[HeadCall, ...]
+    asked: tuple[tuple[Head, Operation[Answer]], ...]
     ended: tuple[int, ...] = ()
 
     @property
     def pending_step(self) -> Any:
-        """The steps that the heads have not yet applied, by head."""
-        steps = {call.head: call.request.pending_step for call in self.calls}
-        return PendingHeadSteps({head: step for head, step in steps.items() if step is not None})
+        """The steps that heads have not yet applied, by their numbers."""
+        steps = {head.number: operation.pending_step for head, operation in self.asked}
+        return {number: step for number, step in steps.items() if step is not None}
 
     def answer(self, block: Any, crew: Crew) -> HeadAnswers:
         """Return the answers of the heads of a block."""
@@ -162,15 +139,18 @@ class AskHeads(Operation[HeadAnswers]):
         return answers
 
 
-#: Rows of A of every head, with the head's problem and its column of the weights.
-HeadRows: TypeAlias = Mapping[int, tuple[Problem, int, FloatArray]]
+#: The step of each head that waits for one, by its number.
+HeadSteps: TypeAlias = Mapping[int, PendingStep]
+#: Rows of A of every head, by its number.
+HeadRows: TypeAlias = Mapping[int, tuple[Head, FloatArray]]
 
 
 class HeadBlocks:
     """A contiguous run of examples, with the dual variables of every head.
 
-    The parameters are those of `Block`, but that `weights` (stop - start, columns) has a column for each
-    group of heads, and `dual_bytes` is for all of them (`topline.solvers.blocks.open_duals`).
+    The parameters are those of `Block`, but that `problem` is any of theirs, `weights` (stop - start,
+    columns) has a column for each group of heads, and `dual_bytes` is for all of them
+    (`topline.solvers.blocks.open_duals`).
     """
 
     def __init__(
@@ -180,87 +160,81 @@ class HeadBlocks:
         stop: int,
         X: RowSource,
         y: IntArray,
-        problem: HeadsProblem,
-        weights: Float64Array | None = None,
+        problem: Problem,
+        weights: Float64Array,
         dual_bytes: int | None = None,
     ) -> None:
         self.index, self.start, self.stop, self.problem = index, start, stop, problem
         self._X = SharedScan(X)
         self._y = np.ascontiguousarray(y, dtype=np.int32)
-        columns = np.ones((stop - start, 1)) if weights is None else weights
-        self._weights = [np.ascontiguousarray(column, dtype=np.float64) for column in columns.T]
+        self._weights = [np.ascontiguousarray(column, dtype=np.float64) for column in weights.T]
         self._open: OpenDuals | None = None
         if dual_bytes is not None:
             self._open = OpenDuals(dual_bytes, stop - start, problem.d, problem.m)
         self._tiles = TileReader(self._X, self._y, np.ones(stop - start), start, problem.m)
-        self._dtype = compute_dtype(X.dtype)
-        self._heads: dict[int, Block] = {}
-        self._known: dict[int, tuple[Problem, int]] = {}
+        self._heads: dict[int, Head] = {}
+        self._blocks: dict[int, Block] = {}
         self._helpers, self._norms = Helpers(), RowNorms(stop - start)
 
     def run(self, request: AskHeads, threads: int = 1) -> HeadAnswers:
-        """Answer the calls of all heads; a head that is not known starts with A = 0.
+        """Answer what all heads ask; a head that is not known starts with A = 0.
 
         Raises what `Block.run` does.
         """
-        for head in request.ended:
-            self._forget(head)
+        for number in request.ended:
+            self._forget(number)
         answers: dict[int, Answer] = {}
         works: dict[int, TileWork[Answer]] = {}
-        sweeps: list[HeadCall] = []
+        sweeps: dict[int, Operation[Answer]] = {}
         # Copies come first: what they are taken from does not move meanwhile.
-        for call in request.calls:
-            if isinstance(call.request, CopyDuals):
-                answers[call.head] = self._copy_duals(call, call.request)
-            elif self._open is not None and call.request.widens:
-                self._open.widen(call.head)
+        for head, asked in request.asked:
+            if isinstance(asked, CopyDuals):
+                answers[head.number] = self._copy_duals(head, asked)
+            elif self._open is not None and asked.widens:
+                self._open.widen(head.number)
         crew = self._crew(threads)
         with np.errstate(over="ignore", invalid="ignore"):
-            for call in request.calls:
-                match call.request:
-                    case TileOperation():
-                        block = self._of(call.head, call.problem, call.column)
-                        works[call.head] = call.request.work(block, crew)
-                    case CopyDuals():
-                        pass
-                    case _:
-                        sweeps.append(call)
+            for head, asked in request.asked:
+                if isinstance(asked, TileOperation):
+                    works[head.number] = asked.work(self._of(head), crew)
+                elif not isinstance(asked, CopyDuals):
+                    self._of(head)
+                    sweeps[head.number] = asked
             answers |= self._answered(sweeps, list(works.values()), threads)
-        answers |= {head: work.answer() for head, work in works.items()}
+        answers |= {number: work.answer() for number, work in works.items()}
         return HeadAnswers(
             parts=answers,
             seconds_products=sum(one.seconds_products for one in answers.values()),
             seconds_kernels=sum(one.seconds_kernels for one in answers.values()),
         )
 
-    def finish_step(self, pending: PendingHeadSteps | None) -> None:
+    def finish_step(self, pending: HeadSteps | None) -> None:
         """Take A of every head for what it is after its step (`Block.finish_step`)."""
-        steps = {} if pending is None else pending.steps
-        for head, block in self._heads.items():
-            if head in steps:
-                block.finish_step(steps[head])
+        for number, step in (pending or {}).items():
+            if number in self._blocks:
+                self._blocks[number].finish_step(step)
 
     def take_duals(self, other: HeadBlocks) -> None:
         """Take the dual variables of a block of the same rows, which is used no more."""
-        for head, block in other._heads.items():
-            self._new(head, *other._known[head]).take_duals(block)
+        for number, block in other._blocks.items():
+            self._new(other._heads[number]).take_duals(block)
         if self._open is not None and other._open is not None:
-            self._open.take(other._open, self._heads)
+            self._open.take(other._open)
 
     def dual_rows(
-        self, pending: PendingHeadSteps | None = None, start: int | None = None, stop: int | None = None
+        self, pending: HeadSteps | None = None, start: int | None = None, stop: int | None = None
     ) -> HeadRows:
         """Return the rows [start, stop) of A of every head, by their numbers in the problem."""
-        steps = {} if pending is None else pending.steps
+        steps = pending or {}
         return {
-            head: (*self._known[head], block.dual_rows(steps.get(head), start, stop))
-            for head, block in self._heads.items()
+            number: (self._heads[number], block.dual_rows(steps.get(number), start, stop))
+            for number, block in self._blocks.items()
         }
 
     def load_duals(self, start: int, rows: HeadRows) -> None:
         """Replace A of every head from row `start` of the problem on."""
-        for head, (problem, column, part) in rows.items():
-            self._of(head, problem, column).load_duals(start, part)
+        for head, part in rows.values():
+            self._of(head).load_duals(start, part)
 
     def _kept(self) -> bool:
         """Return whether the rows lie in memory."""
@@ -270,96 +244,98 @@ class HeadBlocks:
         """Return who works on a tile: all threads, or one where each has tiles of its own."""
         return ALONE if threads == 1 or self._kept() else Crew(threads, self._helpers.pool)
 
-    def _of(self, head: int, problem: Problem, column: int) -> Block:
+    def _of(self, head: Head) -> Block:
         """Return the block of a head."""
-        return self._heads[head] if head in self._heads else self._new(head, problem, column)
+        return self._blocks[head.number] if head.number in self._blocks else self._new(head)
 
-    def _new(self, head: int, problem: Problem, column: int) -> Block:
+    def _new(self, head: Head) -> Block:
         """Return a block with A = 0 for a head."""
-        self._forget(head)
-        self._known[head] = problem, column
+        self._forget(head.number)
         budget = None if self._open is None else self._open.packed
-        self._heads[head] = Block(
-            self.index, self.start, self.stop, self._X, self._y, problem, keep_duals=True,
-            weights=self._weights[column], dual_bytes=budget, helpers=self._helpers,
+        block = Block(
+            self.index, self.start, self.stop, self._X, self._y, head.problem, keep_duals=True,
+            weights=self._weights[head.column], dual_bytes=budget, helpers=self._helpers,
             norms=self._norms,
         )  # fmt: skip
-        return self._heads[head]
+        self._heads[head.number], self._blocks[head.number] = head, block
+        return block
 
-    def _forget(self, head: int) -> None:
+    def _forget(self, number: int) -> None:
         """Let go of a head, and of the room that its dual variables take."""
-        block = self._heads.pop(head, None)
-        self._known.pop(head, None)
+        block = self._blocks.pop(number, None)
         if block is not None and self._open is not None:
-            self._open.forget(head, block)
+            self._open.forget(number, block.duals)
 
-    def _copy_duals(self, call: HeadCall, request: CopyDuals) -> Answer:
+    def _copy_duals(self, head: Head, request: CopyDuals) -> Answer:
         """Give a head the dual variables of another one; of rows that were lost with it, none."""
-        block, source = self._new(call.head, call.problem, call.column), self._heads.get(request.source)
-        if source is not None and self._known[request.source][1] == call.column:
-            if self._open is not None:
-                wide = [call.head] if source.array_bytes() == source.array_bytes(wide=True) else []
-                for _ in self._open.groups({call.head: block}, wide, 1):
-                    block.copy_duals(source, request.share, request.pending_step)
-            else:
-                block.copy_duals(source, request.share, request.pending_step)
-        elif source is not None:
+        block, source = self._new(head), self._blocks.get(request.source)
+        if source is None:
+            return Answer()
+        if self._heads[request.source].column != head.column:
             for start, stop in row_runs(self.start, self.stop, self.problem.m):
                 rows = source.dual_rows(request.pending_step, start, stop)
                 block.load_duals(start, np.asarray(rows * rows.dtype.type(request.share)))
+            return Answer()
+        if self._open is not None:
+            wide = [head.number] if source.duals.A.dtype == np.float64 else []
+            for _ in self._open.groups({head.number: block.duals}, wide, 1):
+                pass
+        block.copy_duals(source, request.share, request.pending_step)
         return Answer()
 
     def _answered(
-        self,
-        sweeps: Sequence[HeadCall],
-        works: Sequence[TileWork[Answer]],
-        threads: int,
+        self, sweeps: Mapping[int, Operation[Answer]], works: Sequence[TileWork[Answer]], threads: int
     ) -> dict[int, Answer]:
         """Answer requests that visit rows one by one, and do what goes through the tiles.
 
         Where rows lie in memory all of it goes on at the same time, on `threads`, in parts of their number.
         """
         kept, crew = self._kept(), self._crew(threads)
-        parts = threads if kept else 1
+        parts = min(threads if kept else 1, len(works))
         beside: list[Callable[[], Any]] = [
-            *(partial(work_through, self._tiles, part, crew) for part in _dealt(works, parts)),
+            partial(work_through, self._tiles, works[part::parts], crew) for part in range(parts)
         ]
         if not kept or not sweeps:
             _on_threads(beside, threads if kept else 1)
             beside = []
-        blocks = {call.head: self._of(call.head, call.problem, call.column) for call in sweeps}
-        wide = [call.head for call in sweeps if call.request.widens]
-        groups = [list(blocks)] if self._open is None else self._open.groups(blocks, wide, threads)
+        duals = {number: self._blocks[number].duals for number in sweeps}
+        wide = [number for number, request in sweeps.items() if request.widens]
+        groups = [list(duals)] if self._open is None else self._open.groups(duals, wide, threads)
         answers: dict[int, Answer] = {}
-        for group in groups if blocks else ():
-            calls = [call for call in sweeps if call.head in group]
-            answers |= self._swept(calls, beside, threads, kept=kept)
+        for group in groups if sweeps else ():
+            swept = {number: sweeps[number] for number in sweeps if number in group}
+            answers |= self._swept(swept, beside, threads, kept=kept)
             beside = []
         return answers
 
     def _swept(
-        self, calls: Sequence[HeadCall], beside: Sequence[Callable[[], Any]], threads: int, *, kept: bool
+        self,
+        sweeps: Mapping[int, Operation[Answer]],
+        beside: Sequence[Callable[[], Any]],
+        threads: int,
+        *,
+        kept: bool,
     ) -> dict[int, Answer]:
         """Sweep several heads at the same time, and do what is there to do `beside` them."""
-        together = len(calls) > 1 and not kept
-        at_once = len(calls) if together else min(threads, len(calls) + len(beside))
-        each = max(threads // (len(calls) + len(beside)), 1)
+        together = len(sweeps) > 1 and not kept
+        at_once = len(sweeps) if together else min(threads, len(sweeps) + len(beside))
+        each = max(threads // (len(sweeps) + len(beside)), 1)
         if each > 1:
             # As many as all heads ask for together: none of them begins more while others are at work.
             self._helpers.pool(threads)
         if together:
-            self._X.begin(len(calls))
+            self._X.begin(len(sweeps))
 
-        def answer(call: HeadCall) -> Any:
+        def answer(number: int) -> Any:
             try:
-                return self._heads[call.head].run(call.request, each)
+                return self._blocks[number].run(sweeps[number], each)
             finally:
                 if together:
                     self._X.leave()
 
         # Sweeps take the longest and begin first.
-        found = _on_threads([*(partial(answer, call) for call in calls), *beside], at_once)
-        return {call.head: stats for call, stats in zip(calls, found, strict=False)}
+        found = _on_threads([*(partial(answer, number) for number in sweeps), *beside], at_once)
+        return dict(zip(sweeps, found, strict=False))
 
 
 def _on_threads(jobs: Sequence[Callable[[], Any]], threads: int) -> list[Any]:
@@ -374,8 +350,3 @@ def _on_threads(jobs: Sequence[Callable[[], Any]], threads: int) -> list[Any]:
         return [done(job) for job in jobs]
     with ThreadPoolExecutor(min(threads, len(jobs)), thread_name_prefix="topline-head") as pool:
         return [future.result() for future in [pool.submit(done, job) for job in jobs]]
-
-
-def _dealt(items: Sequence[T], parts: int) -> list[Sequence[T]]:
-    """Return so many parts of about one length, or fewer, none of them empty."""
-    return [items[part::parts] for part in range(min(parts, len(items)))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.tiles import FLOAT64, Scratch, Tile, TileWork
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
-from topline.solvers.operations.base import Operation, Runner, TileOperation
-from topline.solvers.operations.map_view import MapView
+from topline.solvers.operations.base import Operation, TileOperation
 from topline.solvers.typing import Float64Array, FloatArray
 
 
@@ -60,11 +59,6 @@ class Rebuild(TileOperation[DualSums]):
         if self.inside:
             block.duals_after(self.pending_step).put_inside()
         return _Rebuild(self, block, crew)
-
-    def through(self, run: Runner, view: MapView) -> DualSums:
-        """Return the sums at weights V of a feature map."""
-        answer = run(self)
-        return replace(answer, product=view.summed(answer.product))
 
 
 class _Rebuild:
@@ -167,8 +161,3 @@ class TakeGradients(Operation[DualSums]):
             active=int(sums[ranking.ACTIVE]),
             **clock.seconds(),
         )
-
-    def through(self, run: Runner, view: MapView) -> DualSums:
-        """Return the sums at weights V of a feature map."""
-        answer = run(replace(self, W=view.class_weights(self.W)))
-        return replace(answer, product=view.summed(answer.product))

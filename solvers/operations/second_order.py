@@ -213,11 +213,6 @@ class FindEnvelopes(_PointOperation[EnvelopeSums]):
             **clock.seconds(),
         )
 
-    def through(self, run: Runner, view: MapView) -> EnvelopeSums:
-        """Return the sums at weights V of a feature map."""
-        answer = run(replace(self, W=view.class_weights(self.W)))
-        return replace(answer, product=view.summed(answer.product))
-
 
 def _smooth(here: _AtPoint) -> EnvelopeSums:
     """Find u of every row, or take what the line search found here."""
@@ -294,12 +289,6 @@ class MultiplyCurvature(_PointOperation[CurvatureProduct]):
         visited = multiplied + here.scored
         return CurvatureProduct(product=np.ascontiguousarray(product.T), visited=visited, **clock.seconds())
 
-    def through(self, run: Runner, view: MapView) -> CurvatureProduct:
-        """Return the product at weights V of a feature map."""
-        here = replace(self, W=view.class_weights(self.W), V=view.class_weights(self.V))
-        answer = run(here)
-        return replace(answer, product=view.summed(answer.product))
-
 
 @dataclass(frozen=True, eq=False)
 class SumGrams(_PointOperation[Grams]):
@@ -323,7 +312,7 @@ class SumGrams(_PointOperation[Grams]):
         """Return the sums at weights V of a feature map; none where they would be too large."""
         if not view.forms_hessians:
             return Grams()
-        answer = run(replace(self, W=view.class_weights(self.W)))
+        answer = Operation.through(self, run, view)
         return replace(answer, matrix=None if answer.matrix is None else view.hessian(answer.matrix))
 
 
@@ -363,7 +352,3 @@ class FindSlope(_PointOperation[SlopeSum]):
             clock.row_work()
         kept.ahead = found if len(found.U) == len(here.tiles) else None
         return SlopeSum(total=total, visited=multiplied + here.scored, **clock.seconds())
-
-    def through(self, run: Runner, view: MapView) -> SlopeSum:
-        """Return the slope at weights V of a feature map."""
-        return run(replace(self, W=view.class_weights(self.W), V=view.class_weights(self.V)))

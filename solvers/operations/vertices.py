@@ -19,7 +19,6 @@ from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation, Runner, TileOperation
 from topline.solvers.operations.largest import find_largest, risk_of
-from topline.solvers.operations.map_view import MapView
 from topline.solvers.typing import Float64Array, FloatArray
 
 
@@ -76,11 +75,6 @@ class FindVertices(TileOperation[VertexSums]):
         if duals is not None and self.exact:
             block.duals_after(self.pending_step).widen()
         return _FindVertex(self, block, crew)
-
-    def through(self, run: Runner, view: MapView) -> VertexSums:
-        """Return the sums at weights V of a feature map."""
-        answer = run(replace(self, W=view.class_weights(self.W)))
-        return replace(answer, product=view.summed(answer.product))
 
     def on_largest(self, run: Runner, risk: AverageTopK, n: int) -> VertexSums:
         """Return the sums over the rows of the largest losses, each with the weight w_i = n p_i.

@@ -55,9 +55,9 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.risks import MEAN_RISK
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.methods import METHODS, method_named
-from topline.solvers.operations import HeadsProblem
+from topline.solvers.operations import Head
 from topline.solvers.run import Callback, iterate, problem_spec
-from topline.solvers.run.shared import HeadExecutor, HeadRun, SharedPasses
+from topline.solvers.run.shared import HeadExecutor, SharedPasses
 
 #: Where the stored figures lie.
 STORED = Path(__file__).with_name("golden.json")
@@ -161,12 +161,12 @@ def heads(X: Any, y: np.ndarray, method: str, options: Mapping[str, Any]) -> lis
     """Return what two heads, each of a cost and a fold of its own, come to in shared passes."""
     objective = {name: value for name, value in options.items() if name != "m"}
     runs = [
-        HeadRun(head, Problem(n=N, d=D, m=M, lam=LAM / (1 + 2 * head), **objective), head) for head in (0, 1)
+        Head(head, Problem(n=N, d=D, m=M, lam=LAM / (1 + 2 * head), **objective), head) for head in (0, 1)
     ]
     weights = np.stack([(np.arange(N) // M % 3 != fold).astype(float) for fold in (0, 1)], axis=1)
     criteria = StoppingCriteria(tol=TOL, max_passes=MAX_PASSES)
 
-    def train(run: HeadRun, executor: HeadExecutor) -> Any:
+    def train(run: Head, executor: HeadExecutor) -> Any:
         spec = method_named(method)
         spec.refuse(run.problem)
         chosen = spec.method_for(run.problem, executor.blocks, 0)
@@ -175,9 +175,9 @@ def heads(X: Any, y: np.ndarray, method: str, options: Mapping[str, Any]) -> lis
         return iterate(run.problem, executor, chosen, criteria, callbacks=ends, duals_kept=duals)
 
     with SerialExecutor(blocks=3) as executor:
-        passes = SharedPasses(executor, HeadsProblem(N, D, M, len(runs)), X, y, weights)
+        passes = SharedPasses(executor, runs[0].problem, X, y, weights)
         found = passes.run_all({run: partial(train, run) for run in runs})
-    return [found[run.head] for run in runs]
+    return [found[run.number] for run in runs]
 
 
 def array_bytes(value: Any) -> int:

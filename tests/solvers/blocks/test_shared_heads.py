@@ -19,14 +19,13 @@ from topline.solvers.operations import (
     AskHeads,
     CountHits,
     Evaluate,
+    Head,
     HeadBlocks,
-    HeadCall,
-    HeadsProblem,
-    PendingHeadSteps,
 )
 
 #: As many classes and features as weights have that threads sweep tile by tile.
 N, D, M, HEADS = 120, 2048, 40, 3
+PROBLEM = Problem(TopKHinge(3), N, D, M, 1.0 / N)
 
 
 def first_helpers():
@@ -38,17 +37,17 @@ def test_heads_share_one_pool_of_threads(monkeypatch) -> None:
     monkeypatch.setattr(shared_tiles, "_SHARED", 1)
     random = np.random.default_rng(0)
     X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
-    problem, before, sums = Problem(TopKHinge(3), N, D, M, 1.0 / N), first_helpers(), {}
+    before, sums = first_helpers(), {}
     held = []
     for threads in (4, 1):
-        blocks = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, HEADS))
+        blocks = HeadBlocks(0, 0, N, X, y, PROBLEM, np.ones((N, 1)))
         # Threads end with who owns them.
         held.append(blocks)
         sums[threads] = []
         # A head that is swept alone has all threads.
         for head in range(HEADS):
             request = Ascend(round=1, W=np.zeros((D, M)), seed=head)
-            parts = blocks.run(AskHeads((HeadCall(head, problem, 0, request),)), threads).parts
+            parts = blocks.run(AskHeads(((Head(head, PROBLEM), request),)), threads).parts
             sums[threads].append(parts[head].product)
     assert len(first_helpers() - before) == 1
     assert np.abs(sums[1]).max(axis=(1, 2)).all()
@@ -59,15 +58,14 @@ def swept_in_turn(dual_bytes, heads=HEADS, rounds=3):
     """Sweep one head after the other, several times; give the block of all and each head's change of W."""
     random = np.random.default_rng(1)
     X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
-    problem = Problem(TopKHinge(3), N, D, M, 1.0 / N)
-    blocks = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, heads), dual_bytes=dual_bytes)
+    blocks = HeadBlocks(0, 0, N, X, y, PROBLEM, np.ones((N, 1)), dual_bytes=dual_bytes)
     W = {head: np.zeros((D, M)) for head in range(heads)}
     for round_ in range(rounds):
         for head in range(heads):
             step = PendingStep(round_ - 1, 1.0) if round_ else None
             request = Ascend(round=round_, W=W[head], pending_step=step, sweeps=2, seed=head)
-            found = blocks.run(AskHeads((HeadCall(head, problem, 0, request),))).parts[head]
-            W[head] = W[head] + found.product / (problem.lam * N)
+            found = blocks.run(AskHeads(((Head(head, PROBLEM), request),))).parts[head]
+            W[head] = W[head] + found.product / (PROBLEM.lam * N)
     return blocks, W
 
 
@@ -81,31 +79,30 @@ def test_heads_that_are_swept_have_arrays_and_the_others_what_they_had(room) -> 
     some, found = swept_in_turn(budget)
     for head in range(HEADS):
         np.testing.assert_array_equal(found[head], expected[head])
-    last = PendingHeadSteps({head: PendingStep(2, 1.0) for head in range(HEADS)})
+    last = {head: PendingStep(2, 1.0) for head in range(HEADS)}
     there, rows = some.dual_rows(last), free.dual_rows(last)
     for head in range(HEADS):
-        np.testing.assert_array_equal(there[head][2], rows[head][2])
-        assert rows[head][2].any()
+        np.testing.assert_array_equal(there[head][1], rows[head][1])
+        assert rows[head][1].any()
 
 
 def test_a_block_that_takes_over_goes_on_with_the_arrays_and_the_room() -> None:
     """As a worker does with the blocks that it keeps when others are placed anew."""
     each = array_bytes(N, M, 4) + extrapolation_bytes((N + D) * M)
     before, _ = swept_in_turn(math.ceil(each / 0.875), rounds=1)
-    steps = PendingHeadSteps({head: PendingStep(0, 1.0) for head in range(HEADS)})
-    rows = {head: part[2].copy() for head, part in before.dual_rows(steps).items()}
+    steps = {head: PendingStep(0, 1.0) for head in range(HEADS)}
+    rows = {head: part[1].copy() for head, part in before.dual_rows(steps).items()}
     random = np.random.default_rng(1)
     X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
-    after = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, HEADS), dual_bytes=math.ceil(each / 0.875))
+    after = HeadBlocks(0, 0, N, X, y, PROBLEM, np.ones((N, 1)), dual_bytes=math.ceil(each / 0.875))
     after.take_duals(before)
     for head, part in after.dual_rows(None).items():
-        np.testing.assert_array_equal(part[2], rows[head])
+        np.testing.assert_array_equal(part[1], rows[head])
     opened = after._open
     assert opened is not None
     # One array was open and is; whoever is swept next takes its place.
     assert list(opened._open) == [HEADS - 1]
-    problem = Problem(TopKHinge(3), N, D, M, 1.0 / N)
-    after.run(AskHeads((HeadCall(0, problem, 0, Ascend(round=1, W=np.zeros((D, M)))),)))
+    after.run(AskHeads(((Head(0, PROBLEM), Ascend(round=1, W=np.zeros((D, M)))),)))
     assert list(opened._open) == [0]
 
 
@@ -132,12 +129,11 @@ def swept_together(dual_bytes, exact):
     """Sweep all heads in one request, some of them in float64; give the block of all and their changes."""
     random = np.random.default_rng(1)
     X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
-    problem = Problem(TopKHinge(3), N, D, M, 1.0 / N)
-    blocks = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, HEADS), dual_bytes=dual_bytes)
+    blocks = HeadBlocks(0, 0, N, X, y, PROBLEM, np.ones((N, 1)), dual_bytes=dual_bytes)
     requests = [
         Ascend(round=0, W=np.zeros((D, M)), sweeps=2, seed=head, exact=head in exact) for head in range(HEADS)
     ]
-    calls = tuple(HeadCall(head, problem, 0, request) for head, request in enumerate(requests))
+    calls = tuple((Head(head, PROBLEM), request) for head, request in enumerate(requests))
     return blocks, blocks.run(AskHeads(calls)).parts
 
 
@@ -151,7 +147,7 @@ def test_heads_that_do_not_all_fit_are_swept_in_turn_as_arrays(exact) -> None:
         np.testing.assert_array_equal(found[head].product, expected[head].product)
     opened = some._open
     assert opened is not None
-    assert 0 < sum(block.array_bytes() for block in opened._open.values()) <= 2 * array_bytes(N, M, 4)
+    assert 0 < sum(duals.array_bytes() for duals in opened._open.values()) <= 2 * array_bytes(N, M, 4)
 
 
 def test_what_heads_ask_at_the_same_time_they_get_as_alone() -> None:
@@ -160,20 +156,20 @@ def test_what_heads_ask_at_the_same_time_they_get_as_alone() -> None:
     X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
     weights = np.ones((N, 1))
     weights[::5] = 0.0
-    problem, W = Problem(TopKHinge(3), N, D, M, 1.0 / N), random.standard_normal((D, M))
+    W = random.standard_normal((D, M))
     calls = (
-        HeadCall(0, problem, 0, Ascend(round=0, W=np.zeros((D, M)), sweeps=2)),
-        HeadCall(1, problem, 0, Evaluate(W)),
-        HeadCall(2, problem, 0, Evaluate(2.0 * W)),
-        HeadCall(3, problem, 0, CountHits(W, 1, 0.1)),
-        HeadCall(4, problem, 0, CountHits(2.0 * W, 1, 0.1)),
+        (Head(0, PROBLEM), Ascend(round=0, W=np.zeros((D, M)), sweeps=2)),
+        (Head(1, PROBLEM), Evaluate(W)),
+        (Head(2, PROBLEM), Evaluate(2.0 * W)),
+        (Head(3, PROBLEM), CountHits(W, 1, 0.1)),
+        (Head(4, PROBLEM), CountHits(2.0 * W, 1, 0.1)),
     )
 
     def asked(calls, threads):
-        blocks = HeadBlocks(0, 0, N, X, y, HeadsProblem(N, D, M, 5), weights)
+        blocks = HeadBlocks(0, 0, N, X, y, PROBLEM, weights)
         return blocks.run(AskHeads(calls), threads).parts
 
-    alone = {call.head: asked((call,), 1)[call.head] for call in calls}
+    alone = {head.number: asked(((head, one),), 1)[head.number] for head, one in calls}
     for threads in (1, 2, 4):
         found = asked(calls, threads)
         np.testing.assert_array_equal(found[0].product, alone[0].product)

@@ -13,9 +13,9 @@ from topline.solvers.core.shared_scan import SharedScan
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.methods import method_named
-from topline.solvers.operations import CopyDuals, CountHits, Evaluate, HeadsProblem, Rebuild
+from topline.solvers.operations import CopyDuals, CountHits, Evaluate, Head, Rebuild
 from topline.solvers.run import iterate
-from topline.solvers.run.shared import HeadRun, SharedPasses
+from topline.solvers.run.shared import SharedPasses
 
 N, D, M, FOLDS = 240, 6, 5, 3
 CRITERIA = StoppingCriteria(tol=1e-2, max_passes=200)
@@ -45,7 +45,7 @@ def data():
 
 
 def run_of(head, C):
-    return HeadRun(head, Problem(TopKHinge(2), N, D, M, 1.0 / (N * C)), head % FOLDS)
+    return Head(head, Problem(TopKHinge(2), N, D, M, 1.0 / (N * C)), head % FOLDS)
 
 
 def trained(run):
@@ -83,7 +83,7 @@ def test_a_lost_block_costs_the_runs_passes_and_no_digit(data, at) -> None:
     X, y, weights = data
     runs = [run_of(head, C) for head, C in enumerate((0.03, 0.1, 0.3))]
     with Forgetful(at) as executor:
-        passes = SharedPasses(executor, HeadsProblem(N, D, M, len(runs)), X, y, weights)
+        passes = SharedPasses(executor, runs[0].problem, X, y, weights)
         found = passes.run_all({run: trained(run) for run in runs})
         assert executor.requests > at
         assert passes.replaced == 1
@@ -92,7 +92,7 @@ def test_a_lost_block_costs_the_runs_passes_and_no_digit(data, at) -> None:
             X, y, TopKHinge(2), run.problem.lam, method="dual_ascent", sample_weight=weights[:, run.column],
             tol=1e-6, max_passes=5000, executor=SerialExecutor(),
         )  # fmt: skip
-        here = found[run.head]
+        here = found[run.number]
         assert here.status is Status.SOLVED
         # P lies above the optimum and D below it, both within the gap.
         assert here.final.dual <= alone.primal * (1.0 + 1e-6)
@@ -100,38 +100,19 @@ def test_a_lost_block_costs_the_runs_passes_and_no_digit(data, at) -> None:
         assert here.final.relative_gap <= CRITERIA.tol
 
 
-def test_hits_that_are_counted_while_duals_are_lost_are_right_and_the_run_is_told(data) -> None:
-    X, y, weights = data
-    run, W = run_of(0, 1.0), np.eye(D, M)
-
-    def count(executor):
-        counted = executor.count_hits(CountHits(W, 1, 0.0))
-        with pytest.raises(DualsReplacedError, match="begins at 0"):
-            executor.run(Rebuild(None))
-        executor.run(Rebuild(None))
-        return counted
-
-    with Forgetful(1) as executor:
-        passes = SharedPasses(executor, HeadsProblem(N, D, M, 1), X, y, weights)
-        counted = passes.run_all({run: count})[0]
-    out = weights[:, 0] == 0.0
-    assert counted.rows == out.sum()
-    assert counted.hits == ((X @ W).argmax(axis=1) == y)[out].sum()
-
-
 @pytest.mark.parametrize("blocks", [1, 2])
 def test_each_run_comes_to_the_numbers_that_it_comes_to_alone(data, blocks) -> None:
     X, y, weights = data
     runs = [run_of(head, C) for head, C in enumerate((0.1, 0.1, 0.1, 3.0, 3.0, 3.0))]
     with SerialExecutor(blocks=blocks, threads=2) as executor:
-        passes = SharedPasses(executor, HeadsProblem(N, D, M, len(runs)), X, y, weights)
+        passes = SharedPasses(executor, runs[0].problem, X, y, weights)
         found = passes.run_all({run: trained(run) for run in runs})
     for run in runs:
         alone = solve(
             X, y, TopKHinge(2), run.problem.lam, method="dual_ascent", sample_weight=weights[:, run.column],
             tol=CRITERIA.tol, max_passes=CRITERIA.max_passes, executor=SerialExecutor(blocks=blocks),
         )  # fmt: skip
-        here = found[run.head]
+        here = found[run.number]
         assert (here.status, here.state.passes) == (alone.status, alone.passes)
         # A wide product rounds as its columns would alone, or in the last bits of float32.
         assert here.final.primal == pytest.approx(alone.primal, rel=1e-4)
@@ -145,7 +126,7 @@ def test_rows_that_do_not_lie_in_memory_are_read_once_for_all_runs(data) -> None
         rows = StoredRows(X)
         runs = [run_of(head, 0.1) for head in range(heads)]
         with SerialExecutor() as executor:
-            passes = SharedPasses(executor, HeadsProblem(N, D, M, heads), rows, y, weights)
+            passes = SharedPasses(executor, runs[0].problem, rows, y, weights)
             found = passes.run_all({run: trained(run) for run in runs})
         assert all(one.final.dual <= one.final.primal for one in found.values())
         return rows.read, sum(one.state.passes for one in found.values())
@@ -159,16 +140,16 @@ def test_duals_are_copied_and_hits_counted_among_the_rows_held_out(data) -> None
     X, y, weights = data
     first, second = run_of(0, 1.0), run_of(3, 1.0)
     with SerialExecutor(blocks=2) as executor:
-        passes = SharedPasses(executor, HeadsProblem(N, D, M, 2), X, y, weights)
+        passes = SharedPasses(executor, first.problem, X, y, weights)
         W = passes.run_all({first: trained(first)})[0].final.W
 
         def copied(executor):
-            executor.copy_duals(CopyDuals(source=0, share=0.5))
+            executor.run(CopyDuals(source=0, share=0.5))
             return executor.run(Rebuild())
 
         def original(executor):
             sums = executor.run(Rebuild())
-            return sums, executor.count_hits(CountHits(W, k=2, radius=0.0))
+            return sums, executor.run(CountHits(W, k=2, radius=0.0)).count
 
         passes.run_all({second: copied})
         whole, hits = passes.run_all({first: original})[0]
@@ -191,7 +172,7 @@ def test_what_one_run_raises_ends_all_of_them(data) -> None:
         raise ValueError("no more")
 
     with SerialExecutor() as executor:
-        passes = SharedPasses(executor, HeadsProblem(N, D, M, 2), X, y, weights)
+        passes = SharedPasses(executor, first.problem, X, y, weights)
         with pytest.raises(ValueError, match="no more"):
             passes.run_all({first: trained(first), second: fails})
 
