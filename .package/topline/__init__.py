@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from topline.solvers.estimators.path import RegularisationPath, TopKClassifierCV
     from topline.solvers.estimators.topk import TopKClassifier
     from topline.solvers.executors import SerialExecutor, ThreadExecutor
-    from topline.solvers.kernels.combined import FeatureGroup, ProductKernel, SumKernel
     from topline.solvers.kernels.functions import (
         ChiSquaredKernel,
         IntersectionKernel,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
         PrecomputedKernel,
         RBFKernel,
     )
+    from topline.solvers.kernels.registry import FeatureGroup, ProductKernel, SumKernel
     from topline.solvers.losses import (
         LOSSES,
         Loss,
@@ -85,7 +85,7 @@ _NAMES_OF = {
     "topline.solvers.estimators.path": ("RegularisationPath", "TopKClassifierCV"),
     "topline.solvers.estimators.topk": ("TopKClassifier",),
     "topline.solvers.executors": ("SerialExecutor", "ThreadExecutor"),
-    "topline.solvers.kernels.combined": ("FeatureGroup", "ProductKernel", "SumKernel"),
+    "topline.solvers.kernels.registry": ("FeatureGroup", "ProductKernel", "SumKernel"),
     "topline.solvers.kernels.functions": (
         "ChiSquaredKernel",
         "IntersectionKernel",

@@ -363,10 +363,8 @@ class RowSets:
         y, weights, chosen = self._y[rows], self._weights[rows], self._chosen.of(rows)
         # For float64 alone the long search of directions is compiled.
         lasting = scores.astype(np.float64)
-        ranking.rank_rows(
-            scores, y, weights, form.rho, *form.ranks, problem.own_share, form.table, chosen.ranked,
-            chosen.counts, sums,
-        )  # fmt: skip
+        rule = ranking.RankRule(form.rho, *form.ranks, problem.own_share, form.table)
+        ranking.rank_rows(scores, y, weights, rule, chosen.ranked, chosen.counts, sums)
         terms = Terms(form.rho, form.table, problem.smoothing / length, problem.smoothing_own / length)
         examples = Examples(y, weights, bends)
         choose_directions(lasting, examples, terms, pairwise, chosen, self.sets.of(rows), *duals)

@@ -128,18 +128,9 @@ def accumulate_nonzeros(X: Any, A: Any, weights: Any, product: Any) -> None:
 
 
 @jit(fastmath={"contract"})
-def accumulate_csr(
-    data: Any,
-    indices: Any,
-    indptr: Any,
-    y: Any,
-    weights: Any,
-    rho: Any,
-    ranked: Any,
-    counts: Any,
-    product: Any,
-) -> None:
-    """Add sum w_i u_i x_i^T to `product` (m, d) float64, for CSR rows."""
+def accumulate_csr(csr: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, product: Any) -> None:
+    """Add sum w_i u_i x_i^T to `product` (m, d) float64, for CSR rows: data, indices and indptr."""
+    data, indices, indptr = csr
     first, rows, values = _group_by_class(y, weights, rho, ranked, counts, product.shape[0])
     for c in range(product.shape[0]):
         for e in range(first[c], first[c + 1]):

@@ -42,10 +42,10 @@ def least_stretch(
     """
     ranks = form.family.ranks
     if ranks is None:
-        return float(_stretched_apart(scores, y, weights, *slack, least))
+        return float(_stretched_apart(scores, y, weights, slack, least))
     summed = not ranks.hinge_first and form.margins is None
     rho = form.rho if summed else np.ones(1)
-    return float(_stretched(scores, y, weights, *slack, form.table, rho, ranks.own_in_sort, least))
+    return float(_stretched(scores, y, weights, slack, form.table, rho, ranks.own_in_sort, least))
 
 
 @jit
@@ -53,11 +53,11 @@ def _stretched_apart(
     scores: FloatArray,
     y: IntArray,
     weights: Float64Array,
-    off: Float64Array,
-    sizes: Float64Array,
+    slack: tuple[Float64Array, Float64Array],
     c: float,
 ) -> float:
     """Raise c until every class is ahead of 0 by 1 on its own rows, and behind by 1 on all others."""
+    off, sizes = slack
     for i in range(len(y)):
         if weights[i] == 0.0:
             continue
@@ -75,14 +75,14 @@ def _stretched(
     scores: FloatArray,
     y: IntArray,
     weights: Float64Array,
-    off: Float64Array,
-    sizes: Float64Array,
+    slack: tuple[Float64Array, Float64Array],
     margins: Float64Array,
     rho: Float64Array,
     own_in_sort: bool,
     c: float,
 ) -> float:
     """Raise c row by row, by Newton steps on the sum over ranks, which is convex in c."""
+    off, sizes = slack
     ahead = np.empty(len(rho))
     every = np.empty(scores.shape[1])
     for i in range(len(y)):

@@ -60,10 +60,7 @@ class RankedVertices:
     def __init__(self, problem: Problem, rows: int, crew: Crew) -> None:
         form = problem.form
         self._crew = crew
-        self._rho = form.rho
-        self._margins = form.table
-        self._hinge_first, self._own_in_sort = form.ranks
-        self._own_share = problem.own_share
+        self._rule = ranking.RankRule(form.rho, *form.ranks, problem.own_share, form.table)
         self._ranked = np.empty((rows, len(form.rho)), dtype=np.int32)
         self._counts = np.empty(rows, dtype=np.int32)
         self._y: Any = None
@@ -76,36 +73,36 @@ class RankedVertices:
 
         def rank(part: slice, sums: Float64Array) -> None:
             ranking.rank_rows(
-                scores[part], y[part], weights[part], self._rho, self._hinge_first, self._own_in_sort,
-                self._own_share, self._margins, ranked[part], counts[part], sums,
-            )  # fmt: skip
+                scores[part], y[part], weights[part], self._rule, ranked[part], counts[part], sums
+            )
 
         self._crew.add_rows(rank, len(y), scores.shape[1], sums)
 
     def losses(self, scores: FloatArray, y: IntArray, out: Float64Array) -> None:
         """Write the loss of each row to `out`; the scores are overwritten."""
-        ranked, counts = np.empty((len(y), len(self._rho)), dtype=np.int32), np.empty(len(y), dtype=np.int32)
-        ranking.rank_rows(
-            scores, y, np.ones(len(y)), self._rho, self._hinge_first, self._own_in_sort, self._own_share,
-            self._margins, ranked, counts, np.zeros(ranking.N_SUMS), out,
-        )  # fmt: skip
+        shape = len(y), len(self._rule.rho)
+        ranked, counts = np.empty(shape, dtype=np.int32), np.empty(len(y), dtype=np.int32)
+        sums = np.zeros(ranking.N_SUMS)
+        ranking.rank_rows(scores, y, np.ones(len(y)), self._rule, ranked, counts, sums, out)
 
     def write(self, out: FloatArray) -> None:
         """Write the vertices to `out` (b, m): a whole step from 0."""
         out[:] = 0.0
-        jit.commit_rows(out, self._y, self._rho, *self._found(), 1.0, 1.0)
+        jit.commit_rows(out, self._y, self._rule.rho, *self._found(), 1.0, 1.0)
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
         """Copy what was found to the duals, and return sum w_i <alpha_i, u_i>."""
         ranked, counts = self._found()
         duals.found_ranked(tile, rows, ranked, counts, round_)
-        return float(jit.alpha_dot_u(A, self._y, self._weights, self._rho, ranked, counts, self._own_share))
+        return float(
+            jit.alpha_dot_u(A, self._y, self._weights, self._rule.rho, ranked, counts, self._rule.own_share)
+        )
 
     def accumulate(self, X: Rows, product: Float64Array) -> None:
         """Add sum w_i x_i u_i^T to `product` (m, d)."""
-        found = (self._y, self._weights, self._rho, *self._found())
+        found = (self._y, self._weights, self._rule.rho, *self._found())
         if is_sparse(X):
-            jit.accumulate_csr(X.data, X.indices, X.indptr, *found, product)
+            jit.accumulate_csr((X.data, X.indices, X.indptr), *found, product)
         else:
             jit.accumulate_dense(X, *found, product)
 

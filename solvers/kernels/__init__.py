@@ -6,9 +6,9 @@ compiled by Numba are not meant by the word.
 
 from __future__ import annotations
 
-from topline.solvers.kernels.combined import FeatureGroup, ProductKernel, SumKernel
 from topline.solvers.kernels.functions import (
     ChiSquaredKernel,
+    Gamma,
     IntersectionKernel,
     Kernel,
     LaplacianKernel,
@@ -17,7 +17,6 @@ from topline.solvers.kernels.functions import (
     PrecomputedKernel,
     RBFKernel,
 )
-from topline.solvers.kernels.gammas import Gamma
 from topline.solvers.kernels.low_rank import KernelFeatures, factor, gram_matrix, in_memory, is_precomputed
 from topline.solvers.kernels.problem import (
     KernelExpansion,
@@ -28,6 +27,9 @@ from topline.solvers.kernels.problem import (
 )
 from topline.solvers.kernels.registry import (
     KERNELS,
+    FeatureGroup,
+    ProductKernel,
+    SumKernel,
     WithConstant,
     as_kernel,
     is_positive,

@@ -1,21 +1,119 @@
 """Kernel functions k(x, y) = <phi(x), phi(y)>: their matrices in float64, and their names in records.
 
-`topline.solvers.blocks.jit` is something else: the compiled work on rows.  A kernel here is a frozen value.
-Its `gamma` may wait for the data ("scale" and "auto", as in scikit-learn's SVC) until `resolved` has seen
-them.
+A kernel is a frozen value.  Its `gamma` may wait for the data ("scale" and "auto", as in scikit-learn's SVC)
+until `resolved` has seen them.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from topline.solvers.core.rows import is_sparse, squared_norms
+from topline.solvers.core.rows import RowSource, is_sparse, squared_norms, without_repeats
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.kernels.gammas import Gamma, checked_gamma, gamma_of, number_of, real_number
 from topline.solvers.typing import Float64Array, FloatArray
+
+#: A number, "scale" = 1 / (d var X) (None is the same), "auto" = 1 / d, or "median" = 1 over the median of
+#: the distances that the kernel is of.
+Gamma: TypeAlias = float | str | None
+_RULES = ("scale", "auto", "median")
+
+#: Rows that are read at once, and about so many of which the distances are looked at.
+_TILE_ROWS, _SAMPLED_ROWS = 4096, 1000
+
+
+def real_number(value: Any) -> float | None:
+    """Return a finite number as a float, None for anything else."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def checked_gamma(gamma: Any, name: str) -> Gamma:
+    """Return a gamma that a kernel takes; InvalidProblemError for any other."""
+    if gamma is None or (isinstance(gamma, str) and gamma in _RULES):
+        return gamma
+    number = real_number(gamma)
+    if number is None or number <= 0.0:
+        raise InvalidProblemError(
+            f'gamma of the kernel {name} is {gamma!r}; give a positive number, "scale", "auto" or "median"'
+        )
+    return number
+
+
+def gamma_of(gamma: Gamma, X: Any, power: int = 2) -> float:
+    """Return the number for these training rows, "scale" and "auto" as in scikit-learn's SVC.
+
+    The median is that of sum_j |x_j - y_j|^power, over pairs of rows evenly spread, those of 0 left out.
+    """
+    if isinstance(gamma, float):
+        return gamma
+    if gamma == "auto":
+        return 1.0 / int(X.shape[1])
+    if gamma == "median":
+        median = _median_distance(X, power)
+        return 1.0 / median if median > 0.0 else 1.0
+    variance = _variance(X)
+    return 1.0 / (int(X.shape[1]) * variance) if variance > 0.0 else 1.0
+
+
+def _median_distance(X: Any, power: int) -> float:
+    step = max(1, int(X.shape[0]) // _SAMPLED_ROWS)
+    found = []
+    for start in range(0, int(X.shape[0]), _TILE_ROWS):
+        rows = X[start : start + _TILE_ROWS][-start % step :: step]
+        found.append(np.asarray(rows.toarray() if is_sparse(rows) else rows, dtype=np.float64))
+    rows = np.concatenate(found)
+    # Its import would take a tenth of a second from all who have no such rule.
+    from scipy.spatial.distance import pdist
+
+    distances = pdist(rows, "sqeuclidean" if power == 2 else "cityblock")
+    distances = distances[distances > 0.0]
+    return float(np.median(distances)) if len(distances) else 0.0
+
+
+def _variance(X: Any) -> float:
+    """Variance of all entries, those that are not stored included."""
+    if isinstance(X, np.ndarray):
+        return float(np.var(X, dtype=np.float64))
+    if not is_sparse(X):
+        return _variance_by_tiles(X)
+    values = np.asarray(without_repeats(X).data, dtype=np.float64)
+    size = float(X.shape[0]) * X.shape[1]
+    mean = float(values.sum()) / size
+    unstored = (size - len(values)) * mean**2
+    return float((np.sum((values - mean) ** 2) + unstored) / size)
+
+
+def _variance_by_tiles(X: RowSource) -> float:
+    """Return the variance of all entries of rows that are read a few at a time."""
+    size = mean = squares = 0.0
+    n, d = int(X.shape[0]), int(X.shape[1])
+    for start in range(0, n, _TILE_ROWS):
+        rows = X[start : start + _TILE_ROWS]
+        values = rows.data if is_sparse(rows) else np.asarray(rows)
+        new = float(rows.shape[0]) * d
+        here = float(values.sum(dtype=np.float64)) / new
+        about = float(np.square(values.astype(np.float64) - here).sum()) + (new - values.size) * here**2
+        # Chan, Golub and LeVeque: the squares about a common mean from those about two.
+        shift = here - mean
+        squares += about + shift**2 * size * new / (size + new)
+        size += new
+        mean += shift * new / size
+    return squares / max(size, 1.0)
+
+
+def number_of(gamma: Gamma, name: str) -> float:
+    """Return a gamma that is a number; InvalidProblemError where it waits for the training rows."""
+    if not isinstance(gamma, float):
+        raise InvalidProblemError(
+            f"gamma of the kernel {name} still waits for data; call resolved(X) with the training rows first"
+        )
+    return gamma
+
 
 #: Errors of an exponent through products that are looked at, in float64 and in float32, and how many
 #: roundings of |x|^2 + |y|^2 a squared distance is off by.
@@ -128,6 +226,21 @@ class NamedKernel:
 
 
 @dataclass(frozen=True)
+class _KernelOfDistances(NamedKernel):
+    """What kernels of distances sum_j |x_j - y_j|^power have in common: gamma may wait for the data."""
+
+    gamma: Gamma = None
+    power: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gamma", checked_gamma(self.gamma, self.name))
+
+    def resolved(self, X: Any) -> Self:
+        """Take gamma from the training rows; their median distance is that of such sums."""
+        return replace(self, gamma=gamma_of(self.gamma, X, power=self.power))
+
+
+@dataclass(frozen=True)
 class LinearKernel(NamedKernel):
     """k(x, y) = <x, y>.
 
@@ -152,7 +265,7 @@ class LinearKernel(NamedKernel):
 
 
 @dataclass(frozen=True)
-class RBFKernel(NamedKernel):
+class RBFKernel(_KernelOfDistances):
     """k(x, y) = exp(-gamma |x - y|^2).
 
     `gamma` is a positive number, "scale" = 1 / (d var X) (None is the same), "auto" = 1 / d or "median" = 1
@@ -167,15 +280,7 @@ class RBFKernel(NamedKernel):
            [0.3679, 1.    ]])
     """
 
-    gamma: Gamma = None
     name: ClassVar[str] = "rbf"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gamma", checked_gamma(self.gamma, self.name))
-
-    def resolved(self, X: Any) -> Self:
-        """Take gamma from the training rows."""
-        return replace(self, gamma=gamma_of(self.gamma, X))
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
         """Return exp(-gamma |x - y|^2); equal rows give exactly 1."""
@@ -278,17 +383,8 @@ class ChiSquaredKernel(NamedKernel):
         # The compiled sums are scikit-learn's, whose import would double the time of ours.
         from sklearn.metrics.pairwise import additive_chi2_kernel
 
-        for rows in (X, Y):
-            if is_sparse(rows):
-                raise UnsupportedCombinationError(
-                    "the kernel chi2 takes no sparse features; give X.toarray() or use another kernel"
-                )
-            values = np.asarray(rows)
-            if values.size and float(values.min()) < 0.0:
-                raise InvalidProblemError(
-                    f"Negative values in data, such as {float(values.min()):g}, are not for the kernel chi2;"
-                    " leave out what centres the features, or use another kernel"
-                )
+        _refuse_sparse(X, Y, self.name)
+        _refuse_negative(X, Y, self.name)
         if min(X.shape[0], Y.shape[0]) == 0:
             return np.zeros((X.shape[0], Y.shape[0]))
         # It gives -chi2.
@@ -335,7 +431,7 @@ def _exp(values: Float64Array) -> Float64Array:
 
 
 @dataclass(frozen=True)
-class LaplacianKernel(NamedKernel):
+class LaplacianKernel(_KernelOfDistances):
     """k(x, y) = exp(-gamma sum_j |x_j - y_j|); `gamma` as for RBFKernel.
 
     Examples
@@ -347,15 +443,8 @@ class LaplacianKernel(NamedKernel):
            [0.3679, 1.    ]])
     """
 
-    gamma: Gamma = None
     name: ClassVar[str] = "laplacian"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "gamma", checked_gamma(self.gamma, self.name))
-
-    def resolved(self, X: Any) -> Self:
-        """Take gamma from the training rows; their median distance is that of sums of |x_j - y_j|."""
-        return replace(self, gamma=gamma_of(self.gamma, X, power=1))
+    power: ClassVar[int] = 1
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
         """Return exp(-gamma |x - y|_1)."""
@@ -381,12 +470,7 @@ class IntersectionKernel(NamedKernel):
     def matrix(self, X: Any, Y: Any) -> Float64Array:
         """Return (|x|_1 + |y|_1 - |x - y|_1) / 2; negative or sparse features are refused."""
         values = _distances(X, Y, self.name)
-        for rows in (X, Y):
-            if np.asarray(rows).size and float(np.min(rows)) < 0.0:
-                raise InvalidProblemError(
-                    f"Negative values in data, such as {float(np.min(rows)):g}, are not for the kernel"
-                    f" {self.name}; leave out what centres the features, or use another kernel"
-                )
+        _refuse_negative(X, Y, self.name)
         totals = [np.asarray(rows, dtype=np.float64).sum(axis=1) for rows in (X, Y)]
         return np.asarray(0.5 * (totals[0][:, None] + totals[1] - values))
 
@@ -396,11 +480,24 @@ def _distances(X: Any, Y: Any, name: str) -> Float64Array:
     # The compiled sums are scikit-learn's, whose import would double the time of ours.
     from sklearn.metrics.pairwise import manhattan_distances
 
-    if is_sparse(X) or is_sparse(Y):
-        raise UnsupportedCombinationError(
-            f"the kernel {name} takes no sparse features; give X.toarray() or use another kernel"
-        )
+    _refuse_sparse(X, Y, name)
     if min(X.shape[0], Y.shape[0]) == 0:
         return np.zeros((X.shape[0], Y.shape[0]))
     X, Y = (np.asarray(rows, dtype=np.float64) for rows in (X, Y))
     return np.asarray(manhattan_distances(X, Y), dtype=np.float64)
+
+
+def _refuse_sparse(X: Any, Y: Any, name: str) -> None:
+    if is_sparse(X) or is_sparse(Y):
+        raise UnsupportedCombinationError(
+            f"the kernel {name} takes no sparse features; give X.toarray() or use another kernel"
+        )
+
+
+def _refuse_negative(X: Any, Y: Any, name: str) -> None:
+    least = min(float(np.min(rows, initial=0.0)) for rows in (X, Y))
+    if least < 0.0:
+        raise InvalidProblemError(
+            f"Negative values in data, such as {least:g}, are not for the kernel {name};"
+            " leave out what centres the features, or use another kernel"
+        )

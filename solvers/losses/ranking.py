@@ -7,7 +7,7 @@ it has one, counts for nothing.  So U has at most len(rho) + 1 non-zeros a row (
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -129,15 +129,41 @@ def _largest_by_lanes(row: Any, keys: Any, labels: Any, lanes: Any, candidates: 
             label = listed_label if higher else label
 
 
+class RankRule(NamedTuple):
+    """How a hinge over ranks finds its vertices.
+
+    Attributes
+    ----------
+    rho : (L,) rank weights.
+    hinge_first : whether violations are cut at 0 before they are summed.
+    own_in_sort : whether the own class may take a rank; else L < m.
+    own_share : how often the own class counts in |u_i|^2.
+    margins : (m, m), or (0, 0) for 1 - e_y.
+    """
+
+    rho: Float64Array
+    hinge_first: bool
+    own_in_sort: bool
+    own_share: float
+    margins: Float64Array
+
+
+class _Rows(NamedTuple):
+    """Labels and weights of rows, and where what is found goes: as `rank_rows` has them."""
+
+    y: IntArray
+    weights: Float64Array
+    ranked: IntArray
+    counts: IntArray
+    sums: Float64Array
+    losses: Float64Array
+
+
 def rank_rows(
     scores: FloatArray,
     y: IntArray,
     weights: Float64Array,
-    rho: Float64Array,
-    hinge_first: bool,
-    own_in_sort: bool,
-    own_share: float,
-    margins: Float64Array,
+    rule: RankRule,
     ranked: IntArray,
     counts: IntArray,
     sums: Float64Array,
@@ -145,12 +171,10 @@ def rank_rows(
 ) -> None:
     """Find u_i for every row of scores (b, m) and add the row's scalars to `sums`; overwrites the scores.
 
-    `margins` is (m, m) or (0, 0) for 1 - e_y.  Writes `ranked` (b, L) and `counts` (b,).  Adds w_i times Phi,
-    b(u_i) and |u_i|^2, whose own class counts `own_share` times, and the number of rows with u_i != 0.  With
-    own_in_sort False the own class takes no rank; L < m then.  `losses` (b,), if given, receives the loss of
-    each row.
+    Writes `ranked` (b, L) and `counts` (b,).  Adds w_i times Phi, b(u_i) and |u_i|^2, and the number of rows
+    with u_i != 0.  `losses` (b,), if given, receives the loss of each row.
     """
-    m, size = scores.shape[1], len(rho)
+    m, size = scores.shape[1], len(rule.rho)
     # Of three functions only the one that is called is compiled.
     if size >= SORT_FROM:
         rank = _rank_by_sort
@@ -158,154 +182,89 @@ def rank_rows(
         rank = _rank_by_insertion
     else:
         rank = _rank_by_lanes
-    rank(scores, y, weights, rho, hinge_first, own_in_sort, own_share, margins, ranked, counts, sums, losses)
+    rank(scores, rule, _Rows(y, weights, ranked, counts, sums, losses))
 
 
 @jit(fastmath={"contract"})
-def _rank_by_insertion(
-    scores: Any,
-    y: Any,
-    weights: Any,
-    rho: Any,
-    hinge_first: bool,
-    own_in_sort: bool,
-    own_share: float,
-    margins: Any,
-    ranked: Any,
-    counts: Any,
-    sums: Any,
-    losses: Any,
-) -> None:
+def _rank_by_insertion(scores: Any, rule: Any, rows: Any) -> None:
     """Do it by insertion into a list."""
-    owners = room(len(rho)), scores, ranked, rho, margins, counts, sums, losses
-    keys, scores, ranked, rho = borrowed(owners[0]), borrowed(scores), borrowed(ranked), borrowed(rho)
-    margins, counts, sums, losses = borrowed(margins), borrowed(counts), borrowed(sums), borrowed(losses)
+    owners = room(len(rule.rho)), scores, rule, rows
+    keys, scores, rule, rows = borrowed(owners[0]), borrowed(scores), borrowed(rule), borrowed(rows)
     for i in range(scores.shape[0]):
-        row, labels = scores[i], ranked[i]
-        own_score = _prepare_row(row, y[i], own_in_sort, margins)
-        _largest_by_insertion(row, keys, labels)
-        _write_row(
-            i, keys, own_score, y[i], weights[i], rho, hinge_first, own_share, margins,
-            labels, counts, sums, losses,
-        )  # fmt: skip
+        own_score = _prepare_row(scores[i], rows.y[i], rule)
+        _largest_by_insertion(scores[i], keys, rows.ranked[i])
+        _write_row(i, keys, own_score, rule, rows)
     keep(owners)
 
 
 @jit(fastmath={"contract"})
-def _rank_by_lanes(
-    scores: Any,
-    y: Any,
-    weights: Any,
-    rho: Any,
-    hinge_first: bool,
-    own_in_sort: bool,
-    own_share: float,
-    margins: Any,
-    ranked: Any,
-    counts: Any,
-    sums: Any,
-    losses: Any,
-) -> None:
+def _rank_by_lanes(scores: Any, rule: Any, rows: Any) -> None:
     """Do it for few ranks of many classes."""
     spare = np.empty(LANES, dtype=scores.dtype), np.empty(scores.shape[1] + 1, dtype=np.int32)
-    owners = room(len(rho)), spare, scores, ranked, rho, margins, counts, sums, losses
+    owners = room(len(rule.rho)), spare, scores, rule, rows
     keys, lanes, candidates = borrowed(owners[0]), borrowed(spare[0]), borrowed(spare[1])
-    scores, ranked, rho = borrowed(scores), borrowed(ranked), borrowed(rho)
-    margins, counts, sums, losses = borrowed(margins), borrowed(counts), borrowed(sums), borrowed(losses)
+    scores, rule, rows = borrowed(scores), borrowed(rule), borrowed(rows)
     for i in range(scores.shape[0]):
-        row, labels = scores[i], ranked[i]
-        own_score = _prepare_row(row, y[i], own_in_sort, margins)
-        _largest_by_lanes(row, keys, labels, lanes, candidates)
-        _write_row(
-            i, keys, own_score, y[i], weights[i], rho, hinge_first, own_share, margins,
-            labels, counts, sums, losses,
-        )  # fmt: skip
+        own_score = _prepare_row(scores[i], rows.y[i], rule)
+        _largest_by_lanes(scores[i], keys, rows.ranked[i], lanes, candidates)
+        _write_row(i, keys, own_score, rule, rows)
     keep(owners)
 
 
 @jit(fastmath={"contract"})
-def _rank_by_sort(
-    scores: Any,
-    y: Any,
-    weights: Any,
-    rho: Any,
-    hinge_first: bool,
-    own_in_sort: bool,
-    own_share: float,
-    margins: Any,
-    ranked: Any,
-    counts: Any,
-    sums: Any,
-    losses: Any,
-) -> None:
+def _rank_by_sort(scores: Any, rule: Any, rows: Any) -> None:
     """Do it for many ranks, by a stable sort of all classes."""
-    keys = room(len(rho))
-    m = scores.shape[1]
+    keys, m = room(len(rule.rho)), scores.shape[1]
     values, spare = room(m), room(m)
     order, spare_order = np.empty(m, dtype=np.int64), np.empty(m, dtype=np.int64)
     for i in range(scores.shape[0]):
-        row, labels = scores[i], ranked[i]
-        own_score = _prepare_row(row, y[i], own_in_sort, margins)
+        row, labels = scores[i], rows.ranked[i]
+        own_score = _prepare_row(row, rows.y[i], rule)
         for j in range(m):
             values[j], order[j] = row[j], j
         sort_decreasing(values, order, m, spare, spare_order)
         for place in range(len(keys)):
             keys[place], labels[place] = values[place], order[place]
-        _write_row(
-            i, keys, own_score, y[i], weights[i], rho, hinge_first, own_share, margins,
-            labels, counts, sums, losses,
-        )  # fmt: skip
+        _write_row(i, keys, own_score, rule, rows)
 
 
 @jit(fastmath={"contract"})
-def _prepare_row(row: Any, own: int, own_in_sort: bool, margins: Any) -> float:
+def _prepare_row(row: Any, own: int, rule: Any) -> float:
     """Make the scores of a row into keys in the order of its a_j; return the score of its own class."""
     own_score = np.float64(row[own])
     # The common margin 1 is taken off the own class.
-    if margins.shape[0] == 0:
+    if rule.margins.shape[0] == 0:
         row[own] -= 1.0
     else:
         for j in range(len(row)):
-            row[j] += margins[own, j]
-    if not own_in_sort:
+            row[j] += rule.margins[own, j]
+    if not rule.own_in_sort:
         row[own] = -np.inf
     return own_score
 
 
 @jit(fastmath={"contract"})
-def _write_row(
-    i: int,
-    keys: Any,
-    own_score: float,
-    own: int,
-    weight: float,
-    rho: Any,
-    hinge_first: bool,
-    own_share: float,
-    margins: Any,
-    labels: Any,
-    counts: Any,
-    sums: Any,
-    losses: Any,
-) -> None:
+def _write_row(i: int, keys: Any, own_score: float, rule: Any, rows: Any) -> None:
     """Write how many of the listed classes have mass, and the loss, and add to the sums."""
+    rho, margins, sums, labels = rule.rho, rule.margins, rows.sums, rows.ranked[i]
+    own, weight = rows.y[i], rows.weights[i]
     size = len(rho)
     uniform = margins.shape[0] == 0
     lost = np.isnan(own_score) or not keys[size - 1] > -np.inf
     loss = _loss_of_row(keys, labels, own, own_score, 1.0 if uniform else 0.0, rho)
     count = size
-    if hinge_first:
+    if rule.hinge_first:
         count, loss = 0, 0.0 * loss
         while count < size and keys[count] > 0.0:
             loss += rho[count] * keys[count]
             count += 1
     elif loss <= 0.0:
         count, loss = 0, 0.0
-    counts[i] = count
+    rows.counts[i] = count
     if lost:
         loss = np.nan
-    if len(losses):
-        losses[i] = loss
+    if len(rows.losses):
+        rows.losses[i] = loss
     sums[LOSS] += weight * loss
     others = 0.0
     for j in range(count):
@@ -313,7 +272,7 @@ def _write_row(
             others += rho[j]
             sums[U_SQ] += weight * rho[j] * rho[j]
             sums[B_U] += weight * rho[j] * (1.0 if uniform else margins[own, labels[j]])
-    sums[U_SQ] += weight * own_share * others * others
+    sums[U_SQ] += weight * rule.own_share * others * others
     sums[ACTIVE] += others > 0.0
 
 

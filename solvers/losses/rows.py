@@ -8,6 +8,7 @@ u = -grad Phi_gamma(s) is the column problem's solution at q = s, c = gamma
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,39 +43,40 @@ def gradient_rows(
     if form.family.gradient_rows is not None and gammas[0] == 0.0:
         form.family.gradient_rows(scores, y, form.table, weights, U, losses, sums)
         return
+    rows = _Rows(scores, y, weights, form.rho, form.table, U, losses, sums)
     if gradient is not None and gammas[0] == 0.0:
-        _closed_rows(gradient, scores, y, weights, form.rho, form.table, U, losses, sums)
+        _closed_rows(gradient, rows)
         return
     single = form.family.labels is Labels.ONE
     column = form.column_where(alike=gammas[0] == gammas[1])
-    _envelope_rows(
-        column, form.conjugate, single, form.family.balanced, scores, y, weights, *gammas, form.rho,
-        form.table, U, losses, sums,
-    )  # fmt: skip
+    _envelope_rows(column, form.conjugate, rows, single, form.family.balanced, *gammas)
+
+
+class _Rows(NamedTuple):
+    """Rows whose gradients are sought, `rho` and `table` of the form, and where what is found goes."""
+
+    scores: FloatArray
+    y: IntArray
+    weights: Float64Array
+    rho: Float64Array
+    margins: Float64Array
+    U: FloatArray
+    losses: Float64Array
+    sums: Float64Array
 
 
 @jit
-def _closed_rows(
-    gradient: JitFunction,
-    scores: FloatArray,
-    y: IntArray,
-    weights: Float64Array,
-    rho: Float64Array,
-    margins: Float64Array,
-    U: FloatArray,
-    losses: Float64Array,
-    sums: Float64Array,
-) -> None:
+def _closed_rows(gradient: JitFunction, rows: _Rows) -> None:
     """Do it by the closed form of a loss."""
-    m = scores.shape[1]
-    owners = column_workspace(m)[0], room(m), room(m), rho, margins
+    m = rows.scores.shape[1]
+    owners = column_workspace(m)[0], room(m), room(m), rows.rho, rows.margins
     work, row, u = borrowed(owners[0]), borrowed(owners[1]), borrowed(owners[2])
-    rho, margins = borrowed(rho), borrowed(margins)
-    for i in range(scores.shape[0]):
+    rho, margins = borrowed(owners[3]), borrowed(owners[4])
+    for i in range(rows.scores.shape[0]):
         loss, conjugate = np.nan, 0.0
-        if _copy_row(scores, i, row, u):
-            loss, conjugate = gradient(row, y[i], rho, margins, u, work)
-        _write_row(i, weights[i], u, loss, conjugate, U, losses, sums)
+        if _copy_row(rows.scores, i, row, u):
+            loss, conjugate = gradient(row, rows.y[i], rho, margins, u, work)
+        _write_row(i, u, loss, conjugate, rows)
     keep(owners)
 
 
@@ -82,36 +84,29 @@ def _closed_rows(
 def _envelope_rows(
     column: JitFunction,
     conjugate: JitFunction,
+    rows: _Rows,
     single: bool,
     balanced: bool,
-    scores: FloatArray,
-    y: IntArray,
-    weights: Float64Array,
     gamma: float,
     gamma_own: float,
-    rho: Float64Array,
-    margins: Float64Array,
-    U: FloatArray,
-    losses: Float64Array,
-    sums: Float64Array,
 ) -> None:
     """Do it by the column update."""
-    m = scores.shape[1]
-    owners = column_workspace(m), room(m), room(m), rho, margins
+    scores, m = rows.scores, rows.scores.shape[1]
+    owners = column_workspace(m), room(m), room(m), rows.rho, rows.margins
     work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
     row, u = borrowed(owners[1]), borrowed(owners[2])
-    rho, margins = borrowed(rho), borrowed(margins)
+    rho, margins = borrowed(owners[3]), borrowed(owners[4])
     for i in range(scores.shape[0]):
         loss, value = np.nan, 0.0
         if _copy_row(scores, i, row, u):
-            own = y[i]
+            own = rows.y[i]
             column(row, own, gamma, gamma_own, rho, margins, u, work, index_work, scores.itemsize == 4)
             value = conjugate(u, own, margins)
             if single:
                 loss, value = _loss_of_class(row, own, gamma, gamma_own, u, value)
             else:
                 loss, value = _loss_of_sets(row, balanced, gamma, u, value)
-        _write_row(i, weights[i], u, loss, value, U, losses, sums)
+        _write_row(i, u, loss, value, rows)
     keep(owners)
 
 
@@ -129,24 +124,15 @@ def _copy_row(scores: FloatArray, i: int, row: Float64Array, u: Float64Array) ->
 
 
 @jit
-def _write_row(
-    i: int,
-    weight: float,
-    u: Float64Array,
-    loss: float,
-    conjugate: float,
-    U: FloatArray,
-    losses: Float64Array,
-    sums: Float64Array,
-) -> None:
-    """Write u to row i of U and the loss to `losses`, and add to the sums."""
+def _write_row(i: int, u: Float64Array, loss: float, conjugate: float, rows: _Rows) -> None:
+    """Write u to row i of U and its loss, and add to the sums."""
     square = 0.0
     for j in range(len(u)):
-        U[i, j] = u[j]
+        rows.U[i, j] = u[j]
         square += u[j] * u[j]
-    if len(losses):
-        losses[i] = loss
-    add_to_sums(weight, loss, conjugate, square, sums)
+    if len(rows.losses):
+        rows.losses[i] = loss
+    add_to_sums(rows.weights[i], loss, conjugate, square, rows.sums)
 
 
 @jit

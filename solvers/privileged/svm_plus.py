@@ -26,9 +26,14 @@ import numpy as np
 from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.core.objective import Objective
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.privileged.checks import checked_kernel_matrix, refuse_size, signs
 from topline.solvers.privileged.interior_point import QuadraticProgram, solve_certified
-from topline.solvers.privileged.weighted_svm import DualSVMResult, balanced
+from topline.solvers.privileged.weighted_svm import (
+    DualSVMResult,
+    balanced,
+    checked_kernel_matrix,
+    refuse_size,
+    signs,
+)
 from topline.solvers.typing import Float64Array
 
 

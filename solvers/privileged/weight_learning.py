@@ -26,7 +26,7 @@ from scipy import linalg, optimize
 
 from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
-from topline.solvers.privileged.checks import (
+from topline.solvers.privileged.weighted_svm import (
     checked_kernel_matrix,
     finite_vector,
     instance_weights,

@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from tests.reference import losses as reference
 from topline import Loss
 from topline.solvers.losses import loss_from_dict
-from topline.solvers.losses.ranking import B_U, LOSS, N_SUMS, U_SQ, rank_rows
+from topline.solvers.losses.ranking import B_U, LOSS, N_SUMS, U_SQ, RankRule, rank_rows
 from topline.solvers.losses.rows import gradient_rows
 
 
@@ -129,10 +129,8 @@ class HingeContract(LossContract):
         form = self.form(loss)
         ranked = np.zeros((len(y), len(form.rho)), dtype=np.int32)
         counts, sums = np.zeros(len(y), dtype=np.int32), np.zeros(N_SUMS)
-        rank_rows(
-            scores.copy(), y.astype(np.int32), np.ones(len(y)), form.rho,
-            *form.ranks, 1.0, form.table, ranked, counts, sums,
-        )  # fmt: skip
+        rule = RankRule(form.rho, *form.ranks, 1.0, form.table)
+        rank_rows(scores.copy(), y.astype(np.int32), np.ones(len(y)), rule, ranked, counts, sums)
         U = np.zeros(scores.shape)
         for i, label in enumerate(y):
             for j in range(counts[i]):

@@ -25,7 +25,7 @@ import numpy as np
 from tests.reproduce.baselines.masks import positives_of
 from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.core.objective import HasObjective, Objective
-from topline.solvers.privileged.checks import finite_rows
+from topline.solvers.privileged.weighted_svm import finite_rows
 from topline.solvers.typing import Float64Array
 
 #: Rounds between two measurements of the gap.

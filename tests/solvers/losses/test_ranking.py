@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topline.solvers.losses.form import NO_MARGINS
-from topline.solvers.losses.ranking import LANES, N_SUMS, SORT_FROM, rank_rows
+from topline.solvers.losses.ranking import LANES, N_SUMS, SORT_FROM, RankRule, rank_rows
 
 
 def ranks(scores, y, k, margins=None):
@@ -15,7 +15,8 @@ def ranks(scores, y, k, margins=None):
     counts = np.zeros(len(y), dtype=np.int32)
     sums = np.zeros(N_SUMS)
     margins = NO_MARGINS if margins is None else margins
-    rank_rows(scores.copy(), y, np.ones(len(y)), rho, False, True, 1.0, margins, ranked, counts, sums)
+    rule = RankRule(rho, False, True, 1.0, margins)
+    rank_rows(scores.copy(), y, np.ones(len(y)), rule, ranked, counts, sums)
     return ranked, counts, sums
 
 
