@@ -106,7 +106,6 @@ class TrainingPlan:
             self.problem,
             # By the data and the options, not by the workers: on any of them a run takes the same passes.
             rows=self.rows if len(self._ascent_bounds(self.rows)) == 2 else None,
-            weights=self.examples.weights,
             begun=self.begun,
         )
         return choice
@@ -188,7 +187,10 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     transforms = (
         _fitted(config, raw) if found is None else Transforms.from_arrays(config.transforms, found.arrays)
     )
-    begun = None if found is None else begun_by(load_state(found), duals=found.has_duals)
+    # A smooth loss goes on from the weights of an earlier model.
+    begun = None if config.start_from is None else "lbfgs"
+    if found is not None:
+        begun = begun_by(load_state(found), duals=found.has_duals)
     rows = TrainingRows(dataset, "train", transforms)
     if spec.kernel is not None:
         if is_precomputed(spec.kernel):

@@ -6,7 +6,7 @@ loop that takes round after round is `topline.solvers.run`, the work on examples
 
 from __future__ import annotations
 
-from topline.solvers.methods.auto import Choice, begun_by, change_of_method
+from topline.solvers.methods.auto import Auto, Choice, begun_by, change_of_method, priors
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.newton import Newton
@@ -26,6 +26,7 @@ __all__ = [
     "METHODS",
     "PLAIN",
     "Advance",
+    "Auto",
     "Choice",
     "FinalValues",
     "Lbfgs",
@@ -40,4 +41,5 @@ __all__ = [
     "chosen_method",
     "method_memory",
     "method_named",
+    "priors",
 ]

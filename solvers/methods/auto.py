@@ -1,59 +1,70 @@
-"""Which method serves a problem, and a change of method where a run shows that another one is cheaper.
+"""Which method serves a problem: what each is forecast to take, and a change where the run shows otherwise.
 
-Dual ascent needs the fewest passes wherever features are tame, and any number where they are not: rows that
-are standardised, a large C, several blocks.  Newton's method takes some tens of passes more on the first and
-a hundred or two on the others.  What a problem will be shows in the rounds of dual ascent itself, whose A is
-a good place for Newton's method to start from.
+What a method takes follows from its passes and the seconds of one.  Before the first pass both are a rule of
+thumb on what some rows say; from then on the seconds of a pass of the method whose turn it is are measured,
+and its passes to go follow from the fall of the gap.  Where another method is forecast to take clearly less
+it gets the turn: A goes over to W(A), and W to A as minus the gradients there.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
+from scipy import sparse as scipy_sparse
 
 from topline.solvers.core.codec import stored
+from topline.solvers.core.dual_points import FoundAt
 from topline.solvers.core.objective import relative_gap
 from topline.solvers.core.problem import Problem, squared_norm
-from topline.solvers.core.rows import Rows, RowSource, as_rows, compute_dtype, gives_sparse, squared_norms
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.rows import RowSource, as_rows, compute_dtype, gives_sparse, squared_norms
+from topline.solvers.core.state import Point, SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.dual_ascent import AscentMemory, DualAscent
 from topline.solvers.methods.newton import NewtonMemory, ProximalNewton, warm_start
 from topline.solvers.methods.newton_steps import factors_hessian
-from topline.solvers.methods.quasi_newton import LbfgsMemory
-from topline.solvers.operations import OperationRunner, Runner
+from topline.solvers.methods.quasi_newton import Lbfgs, LbfgsMemory
+from topline.solvers.methods.quasi_newton.row_metric import wants_classes
+from topline.solvers.operations import OperationRunner, Rebuild, Runner, TakeGradients
 from topline.solvers.typing import Float64Array
 
 logger = logging.getLogger(__name__)
 
-#: Passes between two forecasts, of one block and of several, which show sooner what they are.
-_WATCHED = (40, 12)
-#: A forecast of so many passes costs more than Newton's method as a rule, where W has up to so many numbers
-#: and where it has more.
-_FEW_NUMBERS = 512
-_TOO_MANY = (120.0, 250.0)
-#: On one block the whole Hessian of W, so often factored, adds to that, up to so many passes in all.
-_FACTORS, _MOST = 2.0, 500.0
-#: Dual variables of a smooth loss up to which it takes dual ascent, where C |x|^2 is at most so large in
-#: samples of so many rows.
-_MOST_DUALS, _MODERATE = 1 << 24, 128.0
-_SAMPLES, _SAMPLE_ROWS = 8, 128
-#: What rows that are not sparse must have besides: so many features and classes, for else a visit costs much
-#: more than its products, and a C |x|^2 that is at least the first where W has so many numbers, at least the
-#: second where it has fewer, and at most the third: below L-BFGS is done after a few passes.  Of more numbers
-#: than so many workers take a share each, and L-BFGS minds no blocks.
-_WIDE_FEATURES, _WIDE_CLASSES, _MOST_WIDE = 512, 16, 1 << 27
-_MANY_NUMBERS, _WIDE_SIZES = 1 << 16, (0.75, 2.0, 16.0)
-#: One row in so many of the samples shows how far rows lie along the same directions.
-_THINNED = 4
+#: Dual variables, and dense features, of a smooth loss up to which it may go over to dual ascent: of more
+#: several workers take a share each, and L-BFGS minds no blocks.
+_MOST_DUALS, _MOST_FEATURES = 1 << 24, 1 << 27
+#: Samples of rows and rows of each, of which one in so many shows how far rows lie along the same directions.
+_SAMPLES, _SAMPLE_ROWS, _THINNED = 8, 128, 4
+#: A row that is longer than the mean counts for this share of its length.
+_LONG = 1 / 8
+#: Passes of dual ascent: for a smooth loss and for a hinge, by C |x|^2 and its root.
+_ASCENT, _ASCENT_SMOOTH, _ASCENT_HINGE = 6.0, 0.9, 18.0
+#: Its seconds a pass beside those of L-BFGS are 1 + this / (d + the second); the first is that of losses
+#: whose gradients are found by vectors, which L-BFGS alone makes use of.
+_UPDATES, _UPDATES_ALIKE, _FEATURES = 300.0, 80.0, 150.0
+#: Passes of L-BFGS: a power of n C mu / m, where mu is the mean eigenvalue of the rows' second moments.  With
+#: a metric of the classes these are those around the mean of the rows, and finding it sets a bound.
+_LBFGS, _LBFGS_METRIC, _POWER, _METRIC = 5.9, 5.0, 1 / 3, 8.0
+#: On sparse rows it takes more passes than dual ascent up to this C |x|^2.
+_MODERATE = 128.0
+#: Newton's method takes as long as so many passes of dual ascent a feature, and not more where the whole
+#: Hessian is factored, or where there are several blocks, of few numbers in W and of more; and so many passes
+#: of its own.
+_NEWTON, _NEWTON_FACTORED, _NEWTON_BLOCKS = 6.0, 200.0, (120.0, 250.0)
+_NEWTON_PASSES, _FEW_NUMBERS = 100.0, 512
+#: Passes between two forecasts, and while a method begins, of several blocks and of smooth losses, which show
+#: sooner what they are.
+_WATCHED, _WATCHED_SOON, _WATCHED_LBFGS = 40, 12, 5
+#: A method is left where another is forecast to take this share of its time, at most so many times.
+_CLEARLY, _MOST_CHANGES = 0.8, 3
+#: Methods that get ahead faster and faster have so many times as much to go as they have gone, at most.
+_AS_LONG = 2.0
 #: A relative gap from which on a start is that of a new run, and the W of several blocks no place for it.
 _FAR = 0.5
-#: A forecast goes to this share of D, and below it to a tenth of the present gap.
-_AIM = 1e-3
 
 
 class Choice(NamedTuple):
@@ -64,22 +75,16 @@ class Choice(NamedTuple):
 
     @property
     def begins_with(self) -> str:
-        """The method of the first rounds."""
+        """The method of the first rounds, of a hinge."""
         return "dual_ascent" if self.method == "auto" else self.method
 
 
 def choose(
-    problem: Problem,
-    *,
-    kernel: bool,
-    rows: RowSource | None = None,
-    weights: Float64Array | None = None,
-    begun: str | None = None,
+    problem: Problem, *, kernel: bool, rows: RowSource | None = None, begun: str | None = None
 ) -> Choice:
-    """Return the method for a problem; "auto" for dual ascent that may become Newton's method on the way.
+    """Return the method for a problem; "auto" for one that is found by forecasts.
 
-    Of the rows, where they are known and one block, it matters whether they are sparse or wide and how long
-    some of them are, each as heavy as the heaviest.  A run that was `begun` goes on as it did.
+    `rows` are those of one block, None where there are several.  A run that was `begun` goes on as it did.
     """
     if not problem.mean_risk:
         return Choice("fw_fully_corrective", f"the risk {problem.risk.name} weighs examples anew each round")
@@ -87,14 +92,15 @@ def choose(
         return Choice("lbfgs", f"the loss {problem.loss.name} is not convex")
     if kernel:
         return Choice("dual_ascent", "a model with a kernel is its dual variables")
-    if problem.form.smooth:
-        smooth = f"the loss {problem.loss.name} is smooth"
-        if begun is not None:
-            return Choice(begun, f"{smooth} and the run began with {begun}")
-        if rows is not None and (kind := _suits_ascent(problem, rows, weights)) is not None:
-            return Choice("dual_ascent", f"{smooth}, the rows are {kind} and C |x|^2 is moderate")
+    if not problem.form.smooth or begun == "auto":
+        return Choice("auto", "")
+    smooth = f"the loss {problem.loss.name} is smooth"
+    if begun is not None:
+        return Choice(begun, f"{smooth} and the run began with {begun}")
+    if rows is None or problem.n * problem.m > _MOST_DUALS:
         return Choice("lbfgs", smooth)
-    return Choice("auto", "")
+    fits = gives_sparse(rows) or problem.n * problem.d <= _MOST_FEATURES
+    return Choice("auto", "") if fits else Choice("lbfgs", smooth)
 
 
 def begun_by(state: SolverState, *, duals: bool) -> str:
@@ -102,94 +108,174 @@ def begun_by(state: SolverState, *, duals: bool) -> str:
 
     Dual ascent goes on from W(A) alone, which L-BFGS and Newton's method leave.
     """
-    leaves_duals = isinstance(state.memory, LbfgsMemory | NewtonMemory)
+    if isinstance(state.memory, AutoMemory) and duals:
+        return "auto"
+    leaves_duals = isinstance(state.memory, LbfgsMemory | NewtonMemory | AutoMemory)
     return "dual_ascent" if duals and not leaves_duals else "lbfgs"
 
 
-def _suits_ascent(problem: Problem, rows: RowSource, weights: Float64Array | None) -> str | None:
-    """Return what rows are that suit dual ascent: dual variables few, and C |x|^2 moderate in a sample.
+@dataclass(frozen=True)
+class Prior:
+    """What a method takes from W = 0 by rule of thumb: passes, and seconds of one beside those of others."""
 
-    It takes about 1 + C |x|^2 passes (S. Shalev-Shwartz and T. Zhang, J. Mach. Learn. Res. 14, 2013) where
-    L-BFGS takes as many as the Hessian is ill conditioned.  On sparse rows a pass of it costs little more
-    than a gradient, on others more, and there rows must have so much in common that the loss is more curved
-    than lam is along what they consist of, by 1/m a class at W = 0: else L-BFGS has little to find.
+    passes: float
+    cost: float = 1.0
+
+    @property
+    def time(self) -> float:
+        """Passes times their cost."""
+        return self.passes * self.cost
+
+
+def priors(
+    problem: Problem, blocks: int, rows: RowSource | None = None, weights: Float64Array | None = None
+) -> Mapping[str, Prior]:
+    """Return what may be taken for a problem, by name, and what each is forecast to take.
+
+    Dual ascent takes about 1 + C |x|^2 passes for a smooth loss (S. Shalev-Shwartz and T. Zhang, J. Mach.
+    Learn. Res. 14, 2013), and on several blocks any number; L-BFGS takes the more the worse the Hessian is
+    conditioned, for which n C mu / m stands: lam is 1 / (n C), and a loss curved by 1/m a class at W = 0.
     """
-    n, sparse = problem.n, gives_sparse(rows)
-    wide = problem.d >= _WIDE_FEATURES and problem.m >= _WIDE_CLASSES and n * problem.d <= _MOST_WIDE
-    if n * problem.m > _MOST_DUALS or not (sparse or wide):
-        return None
-    dtype = compute_dtype(rows.dtype)
-    starts = range(0, n, max(n // _SAMPLES, _SAMPLE_ROWS))
-    samples = [as_rows(rows[start : min(start + _SAMPLE_ROWS, n)], dtype) for start in starts]
-    longest = max(float(squared_norms(sample).max()) for sample in samples)
-    heaviest = 1.0 if weights is None else float(weights.max())
-    size = heaviest * longest / (problem.lam * n)
-    if sparse:
-        return "sparse" if size <= _MODERATE else None
-    least, most = _WIDE_SIZES[problem.d * problem.m < _MANY_NUMBERS], _WIDE_SIZES[-1]
-    return "wide" if least <= size <= most and _mean_eigenvalue(samples) >= problem.lam * problem.m else None
+    n, d, m = problem.n, problem.d, problem.m
+    if problem.form.smooth and blocks > 1:
+        return {"lbfgs": Prior(math.inf)}
+    if not problem.form.smooth:
+        cost = _NEWTON * d
+        if blocks > 1:
+            cost = _NEWTON_BLOCKS[d * m > _FEW_NUMBERS]
+        elif factors_hessian(problem):
+            cost = min(cost, _NEWTON_FACTORED)
+        size = math.inf if rows is None or blocks > 1 else _Lie.of(problem, rows, weights).size
+        return {
+            "dual_ascent": Prior(_ASCENT + _ASCENT_HINGE * math.sqrt(size)),
+            "newton": Prior(_NEWTON_PASSES, cost / _NEWTON_PASSES),
+        }
+    if rows is None:
+        return {"lbfgs": Prior(math.inf), "dual_ascent": Prior(math.inf)}
+    lie = _Lie.of(problem, rows, weights)
+    passes = _LBFGS * (lie.common / (problem.lam * m)) ** _POWER
+    if wants_classes(problem):
+        passes = _LBFGS_METRIC * (lie.centred / (problem.lam * m)) ** _POWER
+        passes = min(passes, _METRIC + 0.1 * d + 2.0 * d**2 / n)
+    alike = problem.form.family.gradient_rows is None
+    updates = 1.0 + (_UPDATES_ALIKE if alike else _UPDATES) / (d + _FEATURES)
+    ascent = Prior(_ASCENT + _ASCENT_SMOOTH * lie.size, updates)
+    if gives_sparse(rows) and lie.size <= _MODERATE:
+        passes = max(passes, 2.0 * ascent.time)
+    return {"lbfgs": Prior(passes), "dual_ascent": ascent}
 
 
-def _mean_eigenvalue(samples: list[Rows]) -> float:
-    """Return sum mu^2 / sum mu over the eigenvalues mu of (1/n) sum_i x_i x_i^T, from some of the rows."""
-    some = np.concatenate([sample[::_THINNED] for sample in samples])
-    gram = some @ some.T
+class _Lie(NamedTuple):
+    """How rows lie, by a sample: C |x|^2, and the mean eigenvalue of X^T X / n, around their mean too."""
+
+    size: float
+    common: float
+    centred: float
+
+    @classmethod
+    def of(cls, problem: Problem, rows: RowSource, weights: Float64Array | None) -> Self:
+        """Look at some rows, each as heavy as the heaviest."""
+        n, dtype = problem.n, compute_dtype(rows.dtype)
+        starts = range(0, n, max(n // _SAMPLES, _SAMPLE_ROWS))
+        samples = [as_rows(rows[start : min(start + _SAMPLE_ROWS, n)], dtype) for start in starts]
+        lengths = np.concatenate([squared_norms(sample) for sample in samples])
+        heaviest = 1.0 if weights is None else float(weights.max())
+        size = heaviest * max(float(lengths.mean()), _LONG * float(lengths.max())) / (problem.lam * n)
+        thinned = [sample[::_THINNED] for sample in samples]
+        if gives_sparse(rows):
+            some = scipy_sparse.vstack(thinned, format="csr")
+            gram = (some @ some.T).toarray()
+        else:
+            some = np.concatenate(thinned)
+            gram = some @ some.T
+        gram = gram.astype(np.float64)
+        means = gram.mean(axis=1)
+        centred = gram - means - means[:, None] + means.mean()
+        return cls(size, _mean_eigenvalue(gram), _mean_eigenvalue(centred))
+
+
+def _mean_eigenvalue(gram: Float64Array) -> float:
+    """Return sum mu^2 / sum mu over the eigenvalues mu of (1/n) sum_i x_i x_i^T, by products of some rows."""
     squares = np.diag(gram)
     among = squared_norm(gram) - squared_norm(squares)
-    return among / max(len(some) - 1, 1) / max(float(squares.sum()), float(np.finfo(np.float64).tiny))
+    total = max(float(squares.sum()), float(np.finfo(np.float64).tiny))
+    return max(among, 0.0) / max(len(squares) - 1, 1) / total
 
 
 @stored
 @dataclass(frozen=True)
-class Forecast:
-    """Passes, and the gap there, from which the fall of the gap is forecast."""
+class Reading:
+    """Passes and seconds of a run, and the gap there, since when the method in turn is watched."""
 
     passes: int
+    seconds: float
     gap: float
 
 
 @stored
 @dataclass(frozen=True)
 class Change:
-    """Where the method was changed: passes, the relative gap, and how many more passes were forecast."""
+    """Where the method was changed: from one to another, at so many passes and this relative gap.
 
+    `left` and `forecast` are the seconds that the two were forecast to take from there, at `pace` seconds a
+    pass of the one that was left.
+    """
+
+    before: str
+    after: str
     passes: int
     gap: float
+    left: float
     forecast: float
+    pace: float
 
 
 @stored
 @dataclass(frozen=True, eq=False)
 class AutoMemory:
-    """The memory of the method whose turn it is, since when its gap is watched, and where it was changed."""
+    """The method whose turn it is, its memory, and since when it is watched.
 
-    method: object = None
-    since: Forecast | None = None
-    change: Change | None = None
+    Attributes
+    ----------
+    method : name of the method whose turn it is.
+    memory : what that remembers.
+    began : passes where its turn began.
+    since : the last reading, None before one.
+    changes : of the method, in order.
+    """
 
-    @classmethod
-    def of(cls, state: SolverState) -> AutoMemory:
-        """Return what a state remembers, which may be the start of dual ascent."""
-        return state.memory if isinstance(state.memory, cls) else cls(state.memory)
+    method: str
+    memory: object = None
+    began: int = 0
+    since: Reading | None = None
+    changes: tuple[Change, ...] = ()
 
 
 def change_of_method(state: SolverState) -> Choice:
-    """Return what a run that began with dual ascent came to, and why."""
-    change = AutoMemory.of(state).change
-    if change is None:
-        return Choice("dual_ascent", "the loss is a hinge, and newton was not forecast to be cheaper")
-    more = "no end" if math.isinf(change.forecast) else f"some {change.forecast:,.0f} passes"
-    return Choice(
-        "dual_ascent, newton",
-        f"newton from pass {change.passes:,.0f} on, at a gap of {change.gap:.1e} with {more} to go",
+    """Return the methods that a run by forecasts took so far, and why."""
+    memory = state.memory
+    if not isinstance(memory, AutoMemory):
+        return Choice("dual_ascent", "the run has just begun")
+    if not memory.changes:
+        return Choice(memory.method, f"no method was forecast to take less time than {memory.method}")
+    names = ", ".join((memory.changes[0].before, *(change.after for change in memory.changes)))
+    return Choice(names, "; ".join(map(_sentence, memory.changes)))
+
+
+def _sentence(change: Change) -> str:
+    left = "no end" if math.isinf(change.left) else f"some {change.left:.2g} s"
+    return (
+        f"{change.after} from pass {change.passes:,} on, at a gap of {change.gap:.1e} with {left} to go by "
+        f"{change.before} at {change.pace:.2g} s a pass, and {change.forecast:.2g} s by {change.after}"
     )
 
 
 @dataclass(frozen=True)
-class AscentThenNewton(Method):
-    """Dual ascent that goes over to Newton's method where its own forecast is too long.
+class Auto(Method):
+    """The method that is forecast to end first, as far as the run has come.
 
-    `blocks` and `seed` are those of DualAscent.
+    `blocks` and `seed` are those of DualAscent; `priors` say what may be taken, the first where nothing is
+    known of the rows; a hinge begins with it, for A is a good start for the other.
     """
 
     #: As those of DualAscent do.
@@ -197,74 +283,155 @@ class AscentThenNewton(Method):
 
     blocks: int = 1
     seed: int = 0
+    priors: Mapping[str, Prior] = field(default_factory=lambda: {"dual_ascent": Prior(math.inf)})
+
+    def follows(self, state: SolverState) -> bool:
+        """Return whether D is that of the A which blocks keep: always, but in the turns of L-BFGS."""
+        return self._recalled(state).method != "lbfgs"
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure as the method does whose turn it is."""
-        memory = AutoMemory.of(state)
-        measured = self._current_method(memory).measure(problem, run, replace(state, memory=memory.method))
-        remembered = replace(memory, method=measured.before.memory)
+        memory = self._recalled(state)
+        method = self._method_named(memory.method)
+        measured = method.measure(problem, run, replace(state, memory=memory.memory))
+        remembered = replace(memory, memory=measured.before.memory)
         return replace(measured, before=replace(measured.before, memory=remembered))
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Take a round of the method whose turn it is, or change it."""
-        before, memory = measured.before, AutoMemory.of(measured.before)
-        own = replace(before, memory=memory.method)
-        if memory.change is None and not own.recalled(AscentMemory).unmeasured:
-            gap = before.best.primal - measured.dual
-            since = memory.since or Forecast(before.passes, gap)
-            passes = before.passes - since.passes
-            if passes >= _WATCHED[self.blocks > 1]:
-                forecast = passes * _passes_per_decade(gap, since.gap, measured.dual)
-                if forecast > self.too_many(problem):
-                    left = relative_gap(gap, before.best.primal)
-                    return self._changed(measured, Change(before.passes, left, forecast))
-                since = Forecast(before.passes, gap)
+        before, memory = measured.before, self._recalled(measured.before)
+        own = replace(before, memory=memory.memory)
+        if not own.recalled(AscentMemory).unmeasured:
+            gap = before.best.primal - (measured.dual if self.follows(before) else before.best.dual)
+            here = Reading(before.passes + measured.passes, measured.seconds, gap)
+            since = memory.since or here
+            if here.passes - since.passes >= self._watched(problem, memory, here):
+                change = self._change(measured, memory, since, here)
+                if change is not None:
+                    return self._changed(problem, run, measured, change)
+                since = here
             memory = replace(memory, since=since)
-        method = self._current_method(memory)
+        method = self._method_named(memory.method)
         advance = method.advance(problem, run, replace(measured, before=own))
-        return replace(advance, memory=replace(memory, method=advance.memory))
+        return replace(advance, memory=replace(memory, memory=advance.memory))
 
     def rebuilt(self, problem: Problem, executor: OperationRunner, state: SolverState) -> SolverState:
         """Return a state whose W(A), b and |A|^2 / n were computed anew from A."""
-        memory = AutoMemory.of(state)
-        own = replace(state, memory=memory.method)
-        rebuilt = self._current_method(memory).rebuilt(problem, executor, own)
-        return replace(rebuilt, memory=replace(memory, method=rebuilt.memory))
+        memory = self._recalled(state)
+        own = replace(state, memory=memory.memory)
+        rebuilt = self._method_named(memory.method).rebuilt(problem, executor, own)
+        return replace(rebuilt, memory=replace(memory, memory=rebuilt.memory))
 
-    def _changed(self, measured: Measurement, change: Change) -> Advance:
-        """Go over to Newton's method."""
-        before, near = measured.before, change.gap < _FAR
-        # W of blocks that undid each other's work, or that is worse than none, is no place to begin.
-        at_zero = math.inf if before.primal_at_zero is None else before.primal_at_zero
-        from_zero = not near and (self.blocks > 1 or measured.primal > at_zero)
-        W = np.zeros_like(before.W) if from_zero else before.W
-        memory = AutoMemory(warm_start(before, measured.dual, near=near), change=change)
-        logger.info("%s", change_of_method(replace(before, memory=memory)).why)
-        point = replace(before.point, round=before.round + 1, W=W)
-        return Advance(0.0, point, memory, active=measured.stats.active, passes=0)
+    def _recalled(self, state: SolverState) -> AutoMemory:
+        """Return what a state remembers; one that another run left, or none, begins a turn."""
+        if isinstance(state.memory, AutoMemory):
+            return state.memory
+        first, *others = self.priors
+        if "newton" in others:
+            return AutoMemory(first, state.memory)
+        most = _CLEARLY * self.priors[first].time
+        best = min(others, key=lambda name: self.priors[name].time, default=first)
+        return AutoMemory(best if self.priors[best].time < most < math.inf else first, state.memory)
 
-    def too_many(self, problem: Problem) -> float:
-        """Return how many passes more cost as much as Newton's method.
+    def _method_named(self, name: str) -> Method:
+        if name == "dual_ascent":
+            return DualAscent(self.blocks, self.seed)
+        return Lbfgs() if name == "lbfgs" else ProximalNewton()
 
-        A factor of (d m)^3 / 3 steps in float64 takes the time of (d m)^2 / (6 n) passes of 4 n d m in
-        float32.  Several blocks may have passes without end.
+    def _watched(self, problem: Problem, memory: AutoMemory, here: Reading) -> int:
+        """Return how many passes lie between two forecasts."""
+        if memory.method == "lbfgs":
+            return _WATCHED_LBFGS
+        begins = here.passes - memory.began <= _WATCHED
+        return _WATCHED_SOON if begins or self.blocks > 1 or problem.form.smooth else _WATCHED
+
+    def _change(
+        self, measured: Measurement, memory: AutoMemory, since: Reading, here: Reading
+    ) -> Change | None:
+        """Return the change to the method that is forecast to take clearly less, None where none is."""
+        if len(memory.changes) >= _MOST_CHANGES:
+            return None
+        name, left = memory.method, {change.before: change.left for change in memory.changes}
+        pace = (here.seconds - since.seconds) / (here.passes - since.passes)
+        own = self._passes_left(measured, memory, since, here)
+        # A method that had its turn is as far as it was then; a pass of another one takes its share of this.
+        times = {
+            other: left.get(other, prior.time * pace / self.priors[name].cost)
+            for other, prior in self.priors.items()
+            if other != name
+        }
+        best = min(times, key=times.__getitem__, default=name)
+        if best == name or not times[best] < _CLEARLY * own * pace:
+            return None
+        relative = relative_gap(here.gap, measured.before.best.primal)
+        return Change(name, best, measured.before.passes, relative, own * pace, times[best], pace)
+
+    def _passes_left(self, measured: Measurement, memory: AutoMemory, since: Reading, here: Reading) -> float:
+        """Return how many passes the method in turn has to go, by the fall of the gap and by its prior.
+
+        The prior holds as long as it has not been refuted, and says the most.  It is the gap itself whose
+        fall is looked at: where D is small beside P the relative one hardly moves.
         """
-        side = problem.d * problem.m
-        few = _TOO_MANY[side > _FEW_NUMBERS]
-        if self.blocks > 1 or not factors_hessian(problem):
-            return few
-        return min(few + _FACTORS * side**2 / (6.0 * problem.n), max(few, _MOST))
+        gone = here.passes - memory.began
+        dual = measured.before.best.primal - here.gap
+        goal = measured.tol * dual if dual > 0.0 else 0.1 * measured.tol * here.gap
+        left = (here.passes - since.passes) * _times_as_many(here.gap, since.gap, goal)
+        if memory.method != "dual_ascent":
+            left = min(left, _AS_LONG * gone)
+        prior = self.priors[memory.method].passes
+        return left if gone >= prior else min(left, prior - gone)
 
-    def _current_method(self, memory: AutoMemory) -> Method:
-        return DualAscent(self.blocks, self.seed) if memory.change is None else ProximalNewton()
+    def _changed(self, problem: Problem, run: Runner, measured: Measurement, change: Change) -> Advance:
+        """Go over to another method, from W to A or back."""
+        before, memory = measured.before, self._recalled(measured.before)
+        own, passes, kept = replace(before, memory=memory.memory), 0, None
+        point = before.point
+        if change.after == "newton":
+            point, kept = self._for_newton(own, measured, change)
+        elif change.after == "lbfgs":
+            point = replace(point, W=point.W if before.best.W is None else before.best.W)
+        elif change.before == "newton":
+            W = own.recalled(NewtonMemory).W_dual
+            point = point if W is None else replace(point, W=W)
+        else:
+            point, passes = _of_gradients(problem, run, before), 1
+        point = replace(point, round=before.round + 1)
+        memory = AutoMemory(
+            change.after, kept, before.passes + measured.passes + passes, None, (*memory.changes, change)
+        )
+        logger.info("%s", _sentence(change))
+        return Advance(0.0, point, memory, active=measured.stats.active, passes=passes)
+
+    def _for_newton(
+        self, own: SolverState, measured: Measurement, change: Change
+    ) -> tuple[Point, NewtonMemory]:
+        """Return where Newton's method begins, and what it then remembers."""
+        near = change.gap < _FAR
+        # W of blocks that undid each other's work, or that is worse than none, is no place to begin.
+        at_zero = math.inf if own.primal_at_zero is None else own.primal_at_zero
+        from_zero = not near and (self.blocks > 1 or measured.primal > at_zero)
+        W = np.zeros_like(own.W) if from_zero else own.W
+        return replace(own.point, W=W), warm_start(own, measured.dual, near=near)
 
 
-def _passes_per_decade(gap: float, gap_then: float, dual: float) -> float:
-    """Return how many times as many passes more the gap takes if it goes on falling as it did.
+def _of_gradients(problem: Problem, run: Runner, before: SolverState) -> Point:
+    """Return the point of A, which becomes the best dual point that was found at weights, if there is one."""
+    point, found = before.point, before.best.dual_point
+    if isinstance(found, FoundAt):
+        sums = run(TakeGradients(found.W, found.share, exact=point.exact))
+        point = replace(point, pending_step=None)
+    else:
+        sums = run(Rebuild(point.pending_step, exact=point.exact))
+    return replace(
+        point,
+        W=problem.scale * sums.product,
+        conjugate_mean=sums.conjugate / problem.n,
+        mean_sq_dual=sums.alpha_sq / problem.n,
+    )
 
-    It is the gap itself whose fall is looked at: where D is small beside P the relative one hardly moves.
-    """
+
+def _times_as_many(gap: float, gap_then: float, goal: float) -> float:
+    """Return how many times as many passes more the gap takes to the goal if it goes on falling as it did."""
     if not 0.0 < gap < gap_then:
         return math.inf if gap > 0.0 else 0.0
-    goal = min(_AIM * dual, 0.1 * gap) if dual > 0.0 else 0.1 * _AIM * gap
-    return math.log(gap / goal) / math.log(gap_then / gap)
+    return math.log(gap / min(goal, gap)) / math.log(gap_then / gap) if goal > 0.0 else math.inf

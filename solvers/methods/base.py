@@ -44,7 +44,8 @@ class Measurement(HasObjective):
     before : the state that was measured, with the values learned on the way.
     stats : the blocks' answer, of the kind that the method asks for.
     passes : passes over the examples that this took.
-    passes_left, tol : how many more the run may take, and the relative gap that ends it, as the loop adds.
+    passes_left, tol, seconds : how many more the run may take, the relative gap that ends it, and the seconds
+        of solving when it was measured, as the loop adds.
     """
 
     objective: Objective
@@ -55,6 +56,7 @@ class Measurement(HasObjective):
     dual_point: DualPoint | None = None
     passes_left: float = math.inf
     tol: float = 0.0
+    seconds: float = 0.0
 
     def below_float32(self, share: float = _SINGLE) -> bool:
         """Return whether the gap is below this share of |P|, where rounding to float32 shows."""
@@ -119,6 +121,10 @@ class Method(Protocol):
     def needs_float64(self, problem: Problem, /) -> bool:  # noqa: ARG002 - most methods do not
         """Return whether products are in float64 from the start."""
         return False
+
+    def follows(self, state: SolverState, /) -> bool:  # noqa: ARG002 - most methods always do, or never
+        """Return whether W is the W(A) of kept dual variables at a state."""
+        return self.follows_duals
 
     def measure(self, problem: Problem, run: Runner, state: SolverState, /) -> Measurement:
         """Return the objective values of a state."""

@@ -14,7 +14,7 @@ from topline.solvers.core.rows import RowSource
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.losses import LossForm
 from topline.solvers.methods.atoms import AwaySteps, FullyCorrective, PairwiseSteps
-from topline.solvers.methods.auto import AscentThenNewton, Choice, choose
+from topline.solvers.methods.auto import Auto, Choice, choose
 from topline.solvers.methods.base import Method
 from topline.solvers.methods.dual_ascent import DualAscent, Sdca
 from topline.solvers.methods.frank_wolfe import (
@@ -27,7 +27,6 @@ from topline.solvers.methods.newton import Newton, ProximalNewton
 from topline.solvers.methods.newton_steps import ARRAYS, formed_numbers
 from topline.solvers.methods.quasi_newton import Lbfgs, arrays_of_lbfgs, numbers_in_classes, unfit_for_lbfgs
 from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoopStep
-from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,7 @@ def _always(method: Method) -> Callable[[int, int], Method]:
 _SPECS = (
     MethodSpec(
         "auto",
-        AscentThenNewton,
+        Auto,
         keeps_duals=True,
         one_block=True,
         convex_only=False,
@@ -217,17 +216,16 @@ def chosen_method(
     *,
     kernel: bool = False,
     rows: RowSource | None = None,
-    weights: Float64Array | None = None,
     begun: str | None = None,
 ) -> tuple[MethodSpec, Choice]:
     """Return the method of this name, of "auto" the one for problem and rows, and what was taken and why.
 
-    `rows` are given where dual ascent has them in one block, `begun` is the method of the run that goes on.
+    `rows` are given where they are one block, `begun` is the method of the run that goes on.
     """
     spec = method_named(name)
     if spec.name != "auto":
         return spec, Choice(spec.name, "asked for")
-    choice = choose(problem, kernel=kernel, rows=rows, weights=weights, begun=begun)
+    choice = choose(problem, kernel=kernel, rows=rows, begun=begun)
     return METHODS[choice.method], choice
 
 

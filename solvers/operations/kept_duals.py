@@ -124,24 +124,28 @@ class PutInside(Operation[Answer]):
 
 @dataclass(frozen=True, eq=False)
 class TakeGradients(Operation[DualSums]):
-    """Set A to `share` times -grad Phi_gamma at the scores of W (d, m), in float64, and sum it.
+    """Set A to `share` times -grad Phi_gamma at the scores of W (d, m), and sum it.
 
-    Only for a problem that is smooth.  The losses of the answer are Phi_gamma at W.
+    Only for a problem that is smooth.  The losses of the answer are Phi_gamma at W.  Products are in float64
+    where `exact`, else in the precision of the features, and A with them.
     """
 
     W: Float64Array
     share: float = 1.0
+    exact: bool = True
 
     def answer(self, block: Block, crew: Crew) -> DualSums:
         """Set the dual rows of a block, and sum what W and D are made of."""
         clock, problem, tiles, duals = Clock(), block.problem, block.tiles, block.duals
-        scratch = Scratch(tiles.rows, problem.m, FLOAT64, crew)
+        dtype = FLOAT64 if self.exact else block.dtype
+        W = np.ascontiguousarray(self.W, dtype=dtype)
+        scratch = Scratch(tiles.rows, problem.m, dtype, crew)
         gradients = DenseVertices(problem, smoothed=True, crew=crew)
         product = np.zeros((problem.m, problem.d))
         sums = np.zeros(ranking.N_SUMS)
         b = alpha_sq = 0.0
-        for tile in tiles.read(FLOAT64):
-            U = scratch.scores_of(tile.X, self.W)
+        for tile in tiles.read(dtype):
+            U = scratch.scores_of(tile.X, W)
             clock.product()
             gradients.find(U, tile.y, tile.weights, sums)
             if self.share != 1.0:

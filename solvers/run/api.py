@@ -71,10 +71,10 @@ def solve(
     loss : one of the losses of this package, such as ``TopKHinge(5)``.
     lam : weight of the regulariser; C = 1/(lam n).
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
-    method : "auto" (what the problem asks for: dual_ascent that goes over to newton where that is cheaper,
-        lbfgs for a smooth loss, or dual_ascent where rows are sparse, or wide, and C |x|^2 is moderate,
-        dual_ascent with a kernel, fw_fully_corrective for another risk than the mean; `result.method` and
-        `result.why` say what it took), "dual_ascent" (exact column updates, many sweeps
+    method : "auto" (what is forecast to take the least time, dual_ascent or newton for a hinge, lbfgs or
+        dual_ascent for a smooth loss, and another one once the run shows otherwise; dual_ascent with a
+        kernel, fw_fully_corrective for another risk than the mean; `result.method` and `result.why` say
+        what it took), "dual_ascent" (exact column updates, many sweeps
         over the rows that move), "sdca" (the same in plain passes over all rows),
         "newton" (proximal steps on the dual around semismooth Newton steps, whose passes do not depend on the
         blocks), "lbfgs" (smooth problems only), "fw" (Frank-Wolfe with exact steps), "fw_open_loop" (steps

@@ -164,7 +164,10 @@ class _Loop:
             best = best.with_dual(found.dual, found.dual_point)
         timer.passes = state.passes + found.passes
         left = self.pace.left(timer.passes).passes
-        return replace(found, before=replace(state, best=best), passes_left=left, tol=self.target.tol)
+        before = replace(state, best=best)
+        return replace(
+            found, before=before, passes_left=left, tol=self.target.tol, seconds=self.pace.seconds()
+        )
 
     def _bounds(self, measured: Measurement, claim: FinalValues | None = None) -> Objective:
         """Return the smallest P and the largest D so far, of which the run can give both points.
@@ -175,7 +178,8 @@ class _Loop:
         if found.stationarity is not None or not math.isfinite(found.primal):
             return found
         primal = found.primal if self.of_duals else best.primal
-        dual = found.dual if self.duals_kept and self.method.follows_duals else best.dual
+        follows = self.duals_kept and self.method.follows(measured.before)
+        dual = found.dual if follows else best.dual
         dual = min(dual, primal) if math.isfinite(found.dual) else found.dual
         if claim is not None:
             primal, dual = min(claim.primal, primal), max(claim.dual, dual)
@@ -287,7 +291,7 @@ class _Loop:
 
     def _rebuilt(self, state: SolverState) -> SolverState:
         """Return the state with W, b and |A|^2 computed anew from A, where they follow it."""
-        while self.duals_kept and self.method.follows_duals:
+        while self.duals_kept and self.method.follows(state):
             try:
                 return self.method.rebuilt(self.problem, self.executor, state)
             except DualsReplacedError as error:

@@ -30,6 +30,7 @@ from topline.solvers.executors import (
 )
 from topline.solvers.kernels import Kernel
 from topline.solvers.methods import (
+    Auto,
     Choice,
     Lbfgs,
     Method,
@@ -39,6 +40,7 @@ from topline.solvers.methods import (
     begun_by,
     change_of_method,
     method_named,
+    priors,
 )
 from topline.solvers.methods.kernel import PICKED_ROWS, kernel_method
 from topline.solvers.names import DEFAULT_METHOD
@@ -118,9 +120,7 @@ class Task:
             spec = replace(spec, keep_duals=True)
         method, choice = spec.chosen(
             problem,
-            # Blocks that ascend at the same time undo each other's work.
-            rows=examples.rows if options.executor is None and feature_map is None else None,
-            weights=examples.weights,
+            rows=examples.rows if feature_map is None else None,
             begun=None if start.state is None else begun_by(start.state, duals=start.duals is not None),
         )
         if method.name != spec.method:
@@ -214,7 +214,11 @@ def _method(task: Task, blocks: int) -> Method:
     """Return the method of a task on so many blocks, in the space of its kernel where it has one."""
     seed = task.options.seed
     if task.kernel is None:
-        return task.method.method_for(task.problem, blocks, seed)
+        method = task.method.method_for(task.problem, blocks, seed)
+        if not isinstance(method, Auto):
+            return method
+        examples = task.examples
+        return replace(method, priors=priors(task.problem, blocks, examples.rows, examples.weights))
     plain = method_named(task.choice.method).make(blocks, seed)
     return kernel_method(task.kernel, plain, blocks=blocks, seed=seed, tile=task.options.picked)
 

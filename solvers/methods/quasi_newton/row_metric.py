@@ -107,8 +107,9 @@ class RowMetric:
 
 
 def wants_metric(problem: Problem, state: SolverState, stats: VertexSums) -> bool:
-    """Return whether C is to be made: at the first point of a run, so that no later budget decides on it."""
-    if state.round > 0 or state.recalled(LbfgsMemory).rows.known or stats.openness is None:
+    """Return whether C is to be made: at the first point, so that no later budget decides on it."""
+    memory = state.recalled(LbfgsMemory)
+    if memory.pairs is not None or memory.rows.known or stats.openness is None:
         return False
     return wants_classes(problem) or (_worth_it(problem) and are_open(problem, stats))
 

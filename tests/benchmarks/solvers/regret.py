@@ -28,9 +28,9 @@ _SMOOTH, _HINGE = ("lbfgs", "dual_ascent", "newton"), ("dual_ascent", "newton")
 AUTO = "auto"
 
 
-def embeddings(rng: np.random.Generator, n: int, d: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+def embeddings(rng: np.random.Generator, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw unit rows with correlated directions, a few per cent of them under a wrong label."""
-    y = np.concatenate([np.arange(m), rng.integers(m, size=n - m)])
+    d, y = int(10.0 ** rng.uniform(2.0, 2.9)), labels(rng, n, m)
     X = rng.standard_normal((m, d))[y] + 10.0 ** rng.uniform(-0.3, 0.5) * rng.standard_normal((n, d))
     X = (X / np.sqrt(1.0 + np.arange(d))) @ np.linalg.qr(rng.standard_normal((d, d)))[0]
     wrong = m + np.flatnonzero(rng.random(n - m) < 0.04)  # every class keeps a row
@@ -38,17 +38,47 @@ def embeddings(rng: np.random.Generator, n: int, d: int, m: int) -> tuple[np.nda
     return unit_rows(rng, X, y)
 
 
+def short_rows(rng: np.random.Generator, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw standardised rows of few features, whose classes overlap."""
+    return standardised(rng, *clusters(rng, n, int(10.0 ** rng.uniform(0.8, 1.8)), m))
+
+
+def signals(rng: np.random.Generator, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw few rows of many features which are sums of some waves, between -1 and 1 or standardised."""
+    n, m, d = n // 10 + 1, min(m, n // 60 + 5), int(10.0 ** rng.uniform(2.4, 3.2))
+    y, waves = labels(rng, n, m), int(rng.integers(20, 120))
+    sizes = 1.0 / (1.0 + np.arange(waves))
+    shapes = np.cos(np.outer(np.arange(waves), np.linspace(0.0, np.pi, d)))
+    parts = rng.standard_normal((m, waves))[y] + 10.0 ** rng.uniform(-0.3, 0.3) * rng.standard_normal(
+        (n, waves)
+    )
+    X = (parts * sizes) @ shapes + 0.05 * rng.standard_normal((n, d))
+    return standardised(rng, X, y) if rng.random() < 0.5 else (X / np.abs(X).max(), y)
+
+
+def activations(rng: np.random.Generator, n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw unit rows of positive features, as behind a ReLU: all have much in common."""
+    d, y = int(10.0 ** rng.uniform(2.0, 2.9)), labels(rng, n, m)
+    X = rng.standard_normal((n, d)) + 10.0 ** rng.uniform(-1.0, 0.0) * rng.standard_normal((m, d))[y]
+    return unit_rows(rng, np.maximum(X, 0.0), y)
+
+
+def labels(rng: np.random.Generator, n: int, m: int) -> np.ndarray:
+    """Draw n labels of which each of m occurs."""
+    return np.concatenate([np.arange(m), rng.integers(m, size=n - m)])
+
+
+_KINDS = embeddings, short_rows, signals, short_rows, activations
+
+
 def drawn(seed: int, number: int, rows: int) -> Drawn:
-    """Draw a problem of at most so many rows by its number: wide embeddings by turns with short rows."""
-    rng = np.random.default_rng((seed, number))
-    n, m = int(rows * 10.0 ** rng.uniform(-1.0, 0.0)), int(10.0 ** rng.uniform(0.7, 2.0))
-    if number % 2:
-        X, y = standardised(rng, *clusters(rng, n, int(10.0 ** rng.uniform(0.8, 1.8)), m))
-    else:
-        X, y = embeddings(rng, n, int(10.0 ** rng.uniform(2.0, 2.9)), m)
+    """Draw a problem of at most so many rows by its number: a kind after the other."""
+    rng, kind = np.random.default_rng((seed, number)), _KINDS[number % len(_KINDS)]
+    n, m = int(rows * 10.0 ** rng.uniform(-1.0, 0.0)), int(10.0 ** rng.uniform(0.7, 2.2))
+    X, y = kind(rng, n, min(m, n // 2))
     losses = Softmax(), Softmax(), TopKEntropy(3), MaxHinge(), TopKHinge(3)
-    loss, C = losses[int(rng.integers(len(losses)))], 10.0 ** rng.uniform(-2.0, 1.0)
-    return Drawn("short rows" if number % 2 else "embeddings", X.astype(np.float32), y, loss, C)
+    loss, C = losses[int(rng.integers(len(losses)))], 10.0 ** rng.uniform(-2.0, 1.5)
+    return Drawn(kind.__name__.replace("_", " "), X.astype(np.float32), y, loss, C)
 
 
 @dataclass(frozen=True)

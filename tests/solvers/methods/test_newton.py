@@ -26,7 +26,6 @@ from topline import (
 from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem, inner
-from topline.solvers.methods.auto import AscentThenNewton
 from topline.solvers.operations import FindEnvelopes, FindSlope, MultiplyCurvature, SumGrams
 
 N, D, M = 240, 9, 5
@@ -228,39 +227,24 @@ def test_auto_changes_the_method_where_its_forecast_is_long_and_says_so() -> Non
     half = hard(keep_duals=True, callbacks=[lambda record, _: record.round < len(duals) - 4])
     assert (half.status, half.method) == (Status.INTERRUPTED, "dual_ascent, newton")
     rest = hard(state=half.state, duals=[(0, len(y), half.A)])
-    assert (rest.status, rest.why) == (Status.SOLVED, whole.why)
+    assert (rest.status, rest.why) == (Status.SOLVED, half.why)
     assert rest.primal == pytest.approx(whole.primal, rel=1e-3)
 
 
-def test_auto_weighs_the_factors_of_a_large_hessian_against_the_passes_to_go() -> None:
-    """For 2,640 numbers a factor takes the time of some hundred passes, for 60 of none."""
-
-    def method_for(d, m):
-        X, y = examples(5, n=1_500, d=d, m=m)
-        rng = np.random.default_rng(0)
-        y = np.where(rng.random(len(y)) < 0.28, rng.integers(m, size=len(y)), y)
-        X = X.astype(np.float32)
-        result = solve(X, y, MaxHinge(), lam=0.02 / len(y), tol=1e-3, max_passes=450)
-        return result.method, AscentThenNewton().too_many(result.problem)
-
-    assert method_for(5, 12) == ("dual_ascent, newton", pytest.approx(120.0, abs=10.0))
-    method, passes = method_for(220, 12)
-    assert (method, passes) == ("dual_ascent", 500.0)
-    # Several blocks may have passes without end.
-    wide = Problem(MaxHinge(), n=1_500, d=220, m=12, lam=1.0)
-    assert AscentThenNewton(blocks=2).too_many(wide) == 250.0
-
-
 @pytest.mark.parametrize(
-    ("loss", "d", "method"),
-    [(Softmax(), 9, "lbfgs"), (Softmax(), 130, "lbfgs"), (TruncatedTopKEntropy(2), 9, "lbfgs")],
+    ("loss", "d", "said"),
+    [
+        (Softmax(), 9, "less time than lbfgs"),
+        (Softmax(), 130, "less time than lbfgs"),
+        (TruncatedTopKEntropy(2), 9, "truncated_topk_entropy is not convex"),
+    ],
     ids=["few numbers", "many numbers", "not convex"],
 )
-def test_auto_takes_what_a_smooth_loss_asks_for(loss, d, method) -> None:
+def test_auto_takes_what_a_smooth_loss_asks_for(loss, d, said) -> None:
     X, y = examples(4, d=d)
     result = solve(X, y, loss, lam=1.0 / N, method="auto")
-    assert result.method == method
-    assert loss.name in result.why
+    assert result.method == "lbfgs"
+    assert said in result.why
 
 
 def test_passes_that_are_too_few_for_a_step_are_not_counted_as_taken() -> None:
