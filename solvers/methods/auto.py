@@ -25,10 +25,9 @@ from topline.solvers.core.rows import RowSource, as_rows, compute_dtype, gives_s
 from topline.solvers.core.state import Point, SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.dual_ascent import AscentMemory, DualAscent
-from topline.solvers.methods.newton import NewtonMemory, ProximalNewton, warm_start
-from topline.solvers.methods.newton_steps import factors_hessian
+from topline.solvers.methods.newton import NewtonMemory, ProximalNewton, factors_hessian, warm_start
 from topline.solvers.methods.quasi_newton import Lbfgs, LbfgsMemory
-from topline.solvers.methods.quasi_newton.row_metric import wants_classes
+from topline.solvers.methods.quasi_newton.metrics import wants_classes
 from topline.solvers.operations import OperationRunner, Rebuild, Runner, TakeGradients
 from topline.solvers.typing import Float64Array
 

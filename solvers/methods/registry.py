@@ -23,8 +23,7 @@ from topline.solvers.methods.frank_wolfe import (
     FrankWolfe,
     unfit_for_columns,
 )
-from topline.solvers.methods.newton import Newton, ProximalNewton
-from topline.solvers.methods.newton_steps import ARRAYS, formed_numbers
+from topline.solvers.methods.newton import ARRAYS, Newton, ProximalNewton, formed_numbers
 from topline.solvers.methods.quasi_newton import Lbfgs, arrays_of_lbfgs, numbers_in_classes, unfit_for_lbfgs
 from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoopStep
 

@@ -1,15 +1,12 @@
 """L-BFGS, and what it takes for the Hessian before its steps have shown one.
 
-`lbfgs` is the method, `memory` what it remembers, and `pairs` the steps among that.  `parts` says what is
-minimised by itself, all of W or each class, and `searches` where their line searches lead.  `row_metric`
-makes a metric of the second moments of all rows, `class_metric` one of those of the rows that are open in
-each class, and `class_turns` renews that class by class.  Newton's method, which shares the gradients, is
-beside this room.
+`lbfgs` is the method, with its line searches, `memory` what it remembers, of W as a whole or of each class,
+and `metrics` makes the Hessian of second moments of the rows.  Newton's method, which shares the gradients,
+is beside this room.
 """
 
 from __future__ import annotations
 
-from topline.solvers.methods.quasi_newton.class_metric import numbers_in_classes
 from topline.solvers.methods.quasi_newton.lbfgs import (
     Lbfgs,
     arrays_of_lbfgs,
@@ -18,6 +15,7 @@ from topline.solvers.methods.quasi_newton.lbfgs import (
     unfit_for_lbfgs,
 )
 from topline.solvers.methods.quasi_newton.memory import LbfgsMemory
+from topline.solvers.methods.quasi_newton.metrics import numbers_in_classes
 
 __all__ = [
     "Lbfgs",

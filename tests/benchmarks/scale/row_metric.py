@@ -19,15 +19,15 @@ import numpy as np
 from tests.benchmarks.datasets import DATA_DIR, load
 from tests.benchmarks.scale.imagenet_store import DIRECTIONS, THRESHOLD, class_means, labels_of
 from topline import OneVsAll, Softmax, Status, TopKEntropy, solve
-from topline.solvers.methods.quasi_newton import row_metric
+from topline.solvers.methods.quasi_newton import metrics
 
 LOSSES = (Softmax(), TopKEntropy(5), OneVsAll("logistic"))
 PUBLIC = ("usps", "usps/z", "letter", "letter/z", "satimage", "satimage/z", "optdigits", "optdigits/z")
 #: The share of n m up to which d^2 has a metric of all rows, and the numbers up to which classes have theirs.
 KINDS = {
     "no metric": (0.0, 0),
-    "of all rows": (row_metric._WORTH_IT, 0),
-    "as it comes": (row_metric._WORTH_IT, row_metric._MOST_NUMBERS),
+    "of all rows": (metrics._WORTH_IT, 0),
+    "as it comes": (metrics._WORTH_IT, metrics._MOST_NUMBERS),
 }
 
 
@@ -65,7 +65,7 @@ def problems(options: argparse.Namespace) -> Iterator[tuple[str, Any, Any, int, 
 def taken(X: Any, y: Any, loss: Any, C: float, m: int, kind: str) -> tuple[int, float]:
     """Give passes and CPU seconds of one fit."""
     share, numbers = KINDS[kind]
-    with mock.patch.multiple(row_metric, _WORTH_IT=share, _MOST_NUMBERS=numbers):
+    with mock.patch.multiple(metrics, _WORTH_IT=share, _MOST_NUMBERS=numbers):
         began = time.process_time()
         result = solve(X, y, loss, 1.0 / (C * len(y)), method="lbfgs", m=m)
     if result.status is not Status.SOLVED:

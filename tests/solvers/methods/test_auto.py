@@ -21,7 +21,7 @@ from topline.solvers.losses import Loss
 from topline.solvers.methods import METHODS, Auto, change_of_method, chosen_method, priors
 from topline.solvers.methods.auto import Prior
 from topline.solvers.run.loop import Callback, Run, iterate
-from topline.solvers.run.task import default_executor
+from topline.solvers.run.task import RunOptions, Task, default_executor
 
 N, D, M = 600, 400, 4
 

@@ -15,16 +15,17 @@ from topline.solvers.core.state import Point, SolverState
 from topline.solvers.losses.label_sets import LabelSets
 from topline.solvers.methods.base import Measurement
 from topline.solvers.methods.line_search import Bracket
-from topline.solvers.methods.quasi_newton.class_turns import with_renewed, with_turns
 from topline.solvers.methods.quasi_newton.memory import (
     BestParts,
     ClassBlocks,
     LbfgsMemory,
+    Lines,
+    Pairs,
+    Parts,
     RowMoments,
     Turns,
 )
-from topline.solvers.methods.quasi_newton.pairs import Pairs
-from topline.solvers.methods.quasi_newton.parts import Lines, Parts
+from topline.solvers.methods.quasi_newton.metrics import with_renewed, with_turns
 from topline.solvers.operations import FindVertices
 
 LOSS, APART = OneVsAll("logistic"), Parts(apart=True)

@@ -20,17 +20,16 @@ from topline.solvers.losses import TruncatedTopKEntropy
 from topline.solvers.losses.ranking import N_SUMS
 from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.methods.base import Measurement
-from topline.solvers.methods.quasi_newton import class_metric, numbers_in_classes, row_metric
-from topline.solvers.methods.quasi_newton.class_metric import (
+from topline.solvers.methods.quasi_newton import metrics, numbers_in_classes
+from topline.solvers.methods.quasi_newton.memory import LbfgsMemory, Pairs, RowMoments
+from topline.solvers.methods.quasi_newton.metrics import (
     ClassMetric,
     arrays_of_classes,
+    find_moments,
     with_asked,
     with_classes,
     with_openness,
 )
-from topline.solvers.methods.quasi_newton.memory import LbfgsMemory, RowMoments
-from topline.solvers.methods.quasi_newton.pairs import Pairs
-from topline.solvers.methods.quasi_newton.row_metric import find_moments
 from topline.solvers.operations import FindVertices
 
 N, D, M = 60, 5, 4
@@ -234,7 +233,7 @@ def digits():
 def test_it_saves_passes_where_few_rows_stay_open(loss, monkeypatch) -> None:
     X, y = digits()
     found = solve(X, y, loss, 0.1 / len(y), method="lbfgs")
-    monkeypatch.setattr(row_metric, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(metrics, "_MOST_NUMBERS", 0)
     plain = solve(X, y, loss, 0.1 / len(y), method="lbfgs")
     assert (found.status, plain.status) == (Status.SOLVED, Status.SOLVED)
     assert found.state.memory.classes.inverses is not None
@@ -252,8 +251,8 @@ def test_it_costs_none_where_classes_come_apart_at_once(loss, seed, monkeypatch)
     y = np.arange(n) % m
     X = 1e3 * (random.standard_normal((m, d))[y] + 0.6 * random.standard_normal((n, d)))
     found = solve(X, y, loss, 1.0 / n, method="lbfgs")
-    monkeypatch.setattr(row_metric, "_MOST_NUMBERS", 0)
-    monkeypatch.setattr(row_metric, "_WORTH_IT", 0.0)
+    monkeypatch.setattr(metrics, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(metrics, "_WORTH_IT", 0.0)
     plain = solve(X, y, loss, 1.0 / n, method="lbfgs")
     assert (found.status, plain.status) == (Status.SOLVED, Status.SOLVED)
     assert found.state.memory.classes.inverses is not None
@@ -305,7 +304,7 @@ def test_finding_them_takes_no_more_than_is_counted() -> None:
     C = np.eye(d)
     moments = np.broadcast_to(C, (m, d, d)) + np.zeros((m, 1, 1))
     tracemalloc.start()
-    inverses = class_metric.inverses_of(problem, C, np.full(m, 0.3), moments)
+    inverses = metrics.inverses_of(problem, C, np.full(m, 0.3), moments)
     taken = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert inverses is not None
@@ -325,4 +324,4 @@ def test_its_numbers_are_counted_where_it_is_made() -> None:
     ):
         never = Problem(loss, n, d, m, 1e-5, smoothing)
         assert (arrays_of_classes(never), numbers_in_classes(never)) == (0, 0)
-    assert class_metric.wants_classes(made)
+    assert metrics.wants_classes(made)

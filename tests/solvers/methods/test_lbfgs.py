@@ -34,11 +34,9 @@ from topline import (
 )
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods.line_search import Bracket
-from topline.solvers.methods.quasi_newton.class_metric import arrays_of_classes
 from topline.solvers.methods.quasi_newton.lbfgs import arrays_of_lbfgs
-from topline.solvers.methods.quasi_newton.pairs import Pairs, most_pairs
-from topline.solvers.methods.quasi_newton.parts import gradient_steps
-from topline.solvers.methods.quasi_newton.row_metric import arrays_of_metric
+from topline.solvers.methods.quasi_newton.memory import Pairs, gradient_steps, most_pairs
+from topline.solvers.methods.quasi_newton.metrics import arrays_of_classes, arrays_of_metric
 from topline.solvers.run import loop as iteration
 
 SMOOTH = [(loss, 0.0, "moreau") for loss in (Softmax(), TopKEntropy(2), OneVsAll("logistic"))]
@@ -425,9 +423,9 @@ def test_steps_that_are_remembered_save_passes(monkeypatch) -> None:
         return sum(result.passes for result in results)
 
     # Without a metric, which needs fewer.
-    monkeypatch.setattr("topline.solvers.methods.quasi_newton.row_metric._MOST_NUMBERS", 0)
+    monkeypatch.setattr("topline.solvers.methods.quasi_newton.metrics._MOST_NUMBERS", 0)
     many = passes()
-    monkeypatch.setattr("topline.solvers.methods.quasi_newton.pairs._PAIRS", (10, 10))
+    monkeypatch.setattr("topline.solvers.methods.quasi_newton.memory._PAIRS", (10, 10))
     assert many < passes()
 
 

@@ -13,8 +13,8 @@ from sklearn.preprocessing import scale
 from tests.solvers.problems import stored
 from topline import SerialExecutor, Softmax, Status, regularisation_path, solve
 from topline.solvers.core.problem import Problem
-from topline.solvers.methods.quasi_newton import row_metric
-from topline.solvers.methods.quasi_newton.row_metric import RowMetric, arrays_of_metric, open_rows
+from topline.solvers.methods.quasi_newton import metrics
+from topline.solvers.methods.quasi_newton.metrics import RowMetric, arrays_of_metric, open_rows
 from topline.solvers.operations import FindVertices, SumMoments, VertexSums
 
 N, D, M = 60, 5, 4
@@ -96,11 +96,11 @@ def test_the_first_step_of_the_softmax_is_that_of_newton(monkeypatch) -> None:
     """At W = 0 its J is (I - 1/m) / m, and the metric's 1 - 1/m times that."""
     X, y = rows(n=300)
     lam = 1e-3
-    monkeypatch.setattr(row_metric, "_ROWS_A_COLUMN", 300)
+    monkeypatch.setattr(metrics, "_ROWS_A_COLUMN", 300)
     problem = Problem(Softmax(), 300, D, M, lam)
     executor = bound(X, y)
     stats = executor.run(FindVertices(0, np.zeros((D, M)), envelope=True))
-    metric = RowMetric.of(problem, row_metric.find_moments(problem, executor.run), stats)
+    metric = RowMetric.of(problem, metrics.find_moments(problem, executor.run), stats)
     gradient = -stats.product / 300
     H = np.kron(X.T @ X / 300, (np.eye(M) - 1.0 / M) / M) + lam * np.eye(D * M)
     newton = np.linalg.solve(H, gradient.ravel()).reshape(D, M)
@@ -122,12 +122,12 @@ def long_tail():
 
 
 def without_metric(monkeypatch) -> None:
-    monkeypatch.setattr(row_metric, "_WORTH_IT", 0.0)
+    monkeypatch.setattr(metrics, "_WORTH_IT", 0.0)
     without_classes(monkeypatch)
 
 
 def without_classes(monkeypatch) -> None:
-    monkeypatch.setattr(row_metric, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(metrics, "_MOST_NUMBERS", 0)
 
 
 def test_it_saves_passes_where_rows_stay_open(monkeypatch) -> None:
@@ -146,10 +146,10 @@ def test_a_step_that_led_astray_is_taken_back(monkeypatch) -> None:
     X, y = load_digits(return_X_y=True)
     X = scale(X).astype(np.float32)
     without_classes(monkeypatch)
-    monkeypatch.setattr(row_metric, "_WORTH_IT", 1.0)
+    monkeypatch.setattr(metrics, "_WORTH_IT", 1.0)
     found = solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs")
-    monkeypatch.setattr(row_metric, "_ASTRAY", 0.0)
-    monkeypatch.setattr(row_metric, "_SPREAD", 0.0)
+    monkeypatch.setattr(metrics, "_ASTRAY", 0.0)
+    monkeypatch.setattr(metrics, "_SPREAD", 0.0)
     held_on = solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs")
     without_metric(monkeypatch)
     plain = solve(X, y, Softmax(), 0.1 / len(y), method="lbfgs")
@@ -178,7 +178,7 @@ def test_its_arrays_are_counted() -> None:
 def test_a_path_decomposes_once(monkeypatch) -> None:
     X, y, m = long_tail()
     calls = []
-    original = row_metric.find_moments
+    original = metrics.find_moments
     monkeypatch.setattr(
         "topline.solvers.methods.quasi_newton.lbfgs.find_moments",
         lambda *given: calls.append(1) or original(*given),

@@ -1,0 +1,444 @@
+"""What L-BFGS takes for the Hessian where its steps have not shown one: second moments of the rows.
+
+**Of all rows.**  A smooth loss has the Hessian lam I + (1/n) sum_i x_i x_i^T (x) J_i, which resembles
+lam I + s C (x) J:
+C = (1/n) sum_i x_i x_i^T is common to all classes, J is that of one row which is as open in every class as
+all rows are together, and s is one number (D. Boehning, Ann. Inst. Statist. Math. 44, 1992, bounds the
+Hessian of the softmax by such a product).  Where the rows of the dual domain sum to zero J is diag(a) -
+a a^T / sum(a), as diag(p) - p p^T for probabilities p, else diag(a).  For C a sample of the rows is enough,
+and one decomposition serves every round.
+
+**Of the rows that are open in a class.**  The Hessian has for class j the diagonal block
+
+    H_j = lam I + (1/n) sum_i o_ij x_i x_i^T,
+
+where o_ij is how open row i is in it, p_ij (1 - p_ij) for the softmax and about |u_ij| - u_ij^2 in general.
+Of rows whose o_ij is at most so many times the mean o_j, the sum is at most that times o_j C in the order of
+symmetric matrices.  That stands for them, so that no row counts for nothing and the sum is over few rows
+where few are open.  The blocks are found anew as W moves, once the rows are half as open or after twice as
+many passes, and where more are to come than that costs, from an evaluation that is made in any case.  A step
+that no row has a say in is left to lam alone.
+
+**Class by class,** where every class is a problem of its own and H_j its whole Hessian, steps are those of
+Newton's method.  All rows are summed but those that together add less than lam, and steps along which the
+Hessian was another one are let go.  The classes that are not done take turns, so that their H_j cost as much
+as the passes in between.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh, lapack
+
+from topline.solvers.core.objective import relative_gap
+from topline.solvers.core.problem import Problem
+from topline.solvers.core.state import SolverState
+from topline.solvers.methods.base import Measurement
+from topline.solvers.methods.quasi_newton.memory import (
+    WHOLE,
+    ClassBlocks,
+    LbfgsMemory,
+    Openness,
+    Parts,
+    RowMoments,
+    Turns,
+    quotient,
+)
+from topline.solvers.operations import Runner, SumMoments, VertexSums
+from topline.solvers.typing import Float64Array
+
+#: Rows of the sample for each column.
+_ROWS_A_COLUMN = 5
+#: The sample is as large as this share of n m / d where that is more, whose sum costs an eighth of a pass;
+#: and as the second where C is to stand for rows that are left out, lest it miss a column that few rows have.
+_SHARE, _SHARE_THAT_STANDS = 0.25, 8.0
+#: Columns beyond which C is not decomposed.
+_MOST_COLUMNS = 4_096
+#: C is made where d^2 is at most this share of n m, for decomposing it then costs no more than a pass.
+_WORTH_IT = 1 / 16
+#: The least a_j as a share of the largest.
+_OPEN = 1e-3
+#: The share of the rows that a loss must still be open in.  Where few rows count, theirs is another C.
+_SPREAD = 0.8
+#: Numbers in the blocks of all classes up to which these are found, and d^2 / n, for which inverting them
+#: takes some passes.
+_MOST_NUMBERS, _MOST_SIDE = 1 << 21, 12.0
+#: A first step after which it is open in a smaller share has led astray.
+_ASTRAY = 0.6
+#: Arrays of d x d that decomposing takes, what is kept of it included.
+_ARRAYS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class RowMetric:
+    """The inverse of lam I + scale C (x) J.
+
+    Attributes
+    ----------
+    basis, spectrum : eigenvectors (d, d) of C and its eigenvalues (d,).
+    openness : a (m,), positive.
+    lam, scale : see above.
+    balanced : whether J has the second term.
+    """
+
+    basis: Float64Array
+    spectrum: Float64Array
+    openness: Float64Array
+    lam: float
+    balanced: bool
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, problem: Problem, rows: RowMoments, stats: VertexSums) -> RowMetric | None:
+        """Return the metric at the point of an answer, None where C is not decomposed."""
+        if rows.basis is None or rows.spectrum is None:
+            return None
+        if stats.openness is None or not are_open(problem, stats):
+            return None
+        openness = stats.openness / problem.n
+        openness = np.maximum(openness, _OPEN * float(openness.max()))
+        balanced = problem.form.family.balanced
+        return cls(rows.basis, rows.spectrum, openness, problem.lam, balanced)
+
+    def fitted(self, step: Float64Array, change: Float64Array, parts: Parts = WHOLE) -> RowMetric:
+        """Return the metric with the scale that explains best what the gradient changed by along a step."""
+        moved = self._turned(step)
+        opened = moved * self.openness
+        if self.balanced:
+            opened -= np.outer(opened.sum(axis=1), self.openness / self.openness.sum())
+        opened *= self.spectrum[:, None]
+        left = self._turned(change) - self.lam * moved
+        scale = quotient(parts.inner(opened, left), parts.inner(opened, opened), 0.0)
+        scale = np.where(scale > 0.0, scale, 1.0)
+        if parts.apart:
+            return replace(self, openness=self.openness * scale)
+        return replace(self, scale=float(scale[0]))
+
+    def inverse_times(self, V: Float64Array) -> Float64Array:
+        """Return the product of the inverse with V (d, m); the second term of J by Sherman and Morrison."""
+        curvature = self.scale * self.spectrum
+        inverse = 1.0 / (np.outer(curvature, self.openness) + self.lam)
+        product = inverse * self._turned(V)
+        if self.balanced:
+            together = self.openness.sum()
+            weighed = inverse * self.openness
+            left = self.lam * weighed.sum(axis=1) / together
+            product += weighed * (curvature / together * (product @ self.openness) / left)[:, None]
+        return np.asarray(self.basis @ product)
+
+    def _turned(self, V: Float64Array) -> Float64Array:
+        """Return V in the basis; laid out as a checkpoint gives it back, for the last bits depend on that."""
+        return np.asarray(self.basis.T @ np.ascontiguousarray(V))
+
+
+def wants_metric(problem: Problem, state: SolverState, stats: VertexSums) -> bool:
+    """Return whether C is to be made: at the first point, so that no later budget decides on it."""
+    memory = state.recalled(LbfgsMemory)
+    if memory.pairs is not None or memory.rows.known or stats.openness is None:
+        return False
+    return wants_classes(problem) or (_worth_it(problem) and are_open(problem, stats))
+
+
+def wants_classes(problem: Problem) -> bool:
+    """Return whether the Hessian's blocks of single classes (m, d, d) are known, and cost little.
+
+    A smoothed hinge has none that its gradient gives.
+    """
+    n, d, m = problem.n, problem.d, problem.m
+    return (
+        problem.form.smooth and problem.form.convex and m * d**2 <= _MOST_NUMBERS and d**2 <= _MOST_SIDE * n
+    )
+
+
+def open_rows(problem: Problem, stats: VertexSums) -> float:
+    """Return (sum_i o_i)^2 / (n sum_i o_i^2) of the openness o_i: the share of the rows that it lies in."""
+    if stats.openness is None or not stats.openness_sq > 0.0:
+        return 0.0
+    return float(stats.openness.sum()) ** 2 / (problem.n * stats.openness_sq)
+
+
+def are_open(problem: Problem, stats: VertexSums) -> bool:
+    """Return whether a loss is open in so many rows that C is theirs."""
+    return open_rows(problem, stats) >= _SPREAD
+
+
+def find_moments(problem: Problem, run: Runner) -> RowMoments | None:
+    """Sum C over a sample of the rows, one pass; return None where blocks have no C."""
+    n, d, m = problem.n, problem.d, problem.m
+    classes = wants_classes(problem)
+    rows = max(_ROWS_A_COLUMN * d, (_SHARE_THAT_STANDS if classes else _SHARE) * n * m / d)
+    stats = run(SumMoments(max(1, round(n / rows))))
+    if stats.total is None:
+        return None
+    moments = stats.total / max(stats.rows, 1)
+    if not np.isfinite(moments).all():
+        # Squares of float32 overflow where the features themselves do not.
+        return RowMoments(misled=True)
+    found = RowMoments(moments=moments.copy() if classes else None)
+    if not _worth_it(problem):
+        return found
+    spectrum, basis = eigh(moments, driver="evd", overwrite_a=True, check_finite=False)
+    return replace(found, basis=np.ascontiguousarray(basis), spectrum=np.maximum(spectrum, 0.0))
+
+
+def misled(problem: Problem, stats: VertexSums) -> bool:
+    """Return whether a first step by a metric of all rows led to where few are open: it is none for these.
+
+    Where the classes come apart such a step goes far along directions that hardly any row has a say in.
+    """
+    return open_rows(problem, stats) < _ASTRAY
+
+
+def arrays_of_metric(problem: Problem) -> int:
+    """Return how many arrays of the shape of W that takes."""
+    return -(-_ARRAYS * problem.d // problem.m) if _worth_it(problem) else 0
+
+
+def _worth_it(problem: Problem) -> bool:
+    n, d, m = problem.n, problem.d, problem.m
+    return d <= min(_MOST_COLUMNS, n) and d**2 <= _WORTH_IT * n * m
+
+
+#: Rows are left out whose o_ij is at most this share of the mean.
+_LEAST = 0.4
+#: Passes before the H_j are found, to which come what they cost, and how many times as many there are before
+#: they are found again.
+_FIRST, _TIMES = 4.0, 2.0
+#: How many times as open classes are, or were, when they are found again as soon as they are paid for: the
+#: Hessian of classes that come apart falls with P, by orders of magnitude.
+_CHANGED = 2.0
+#: By how many times a step may show another curvature than the H_j before these are scaled.
+_TRUSTED = 2.0
+#: Passes that their sum costs for every column, where all rows are open, and their inverses for d^2 / n.
+SUM, INVERSE = 0.1, 2.0
+#: Arrays of the size of all H_j that finding them takes.
+_CLASS_ARRAYS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class ClassMetric:
+    """The inverse of the blocks H_j.
+
+    Attributes
+    ----------
+    inverses : (m, d, d) the inverse of each H_j, symmetric, or (1, d, d) where all are alike.
+    lam : see above.
+    balanced : whether gradients of the loss sum to zero over the classes.
+    scale : what the inverse is times, or that of each class.
+    """
+
+    inverses: Float64Array
+    lam: float
+    balanced: bool
+    scale: float | Float64Array = 1.0
+
+    @classmethod
+    def of(cls, problem: Problem, blocks: ClassBlocks) -> ClassMetric | None:
+        """Return the metric of blocks that are known, None where none are."""
+        if blocks.inverses is None:
+            return None
+        return cls(blocks.inverses, problem.lam, problem.form.family.balanced)
+
+    def fitted(self, step: Float64Array, change: Float64Array, parts: Parts = WHOLE) -> ClassMetric:
+        """Return the metric, scaled as far as what the gradient changed by along a step is beyond trust."""
+        said = parts.inner(change, self.inverse_times(change))
+        ratio = quotient(parts.inner(step, change), said, 1.0)
+        return replace(self, scale=ratio / np.clip(ratio, 1.0 / _TRUSTED, _TRUSTED))
+
+    def inverse_times(self, V: Float64Array) -> Float64Array:
+        """Return the product of the inverse with V (d, m)."""
+        product = (self.inverses @ np.ascontiguousarray(V.T)[:, :, None])[:, :, 0].T
+        if self.balanced:
+            product += (V.mean(axis=1) / self.lam - product.mean(axis=1))[:, None]
+        return np.ascontiguousarray(self.scale * product)
+
+
+def with_asked(problem: Problem, memory: LbfgsMemory, measured: Measurement) -> ClassBlocks:
+    """Return the blocks with the o_ij from which on the next evaluation sums rows, where that pays.
+
+    It pays where the fall of the gap since the H_j were found says that many passes are to come.
+    """
+    blocks, openness = memory.classes, memory.classes.openness
+    if openness is None or memory.rows.moments is None:
+        return blocks
+    since = measured.before.passes - openness.passes
+    cost = SUM * openness.rows * problem.d + INVERSE * problem.d**2 / problem.n
+    # A start elsewhere than at W = 0, and rows that come apart, have no metric before.
+    first = _FIRST if blocks.inverses is not None or are_open(problem, measured.stats) else 0.0
+    total = sum(openness.classes.tolist())
+    changed = not openness.total / _CHANGED <= total <= openness.total * _CHANGED
+    wait = 0.0 if changed else (_TIMES - 1.0) * openness.passes + first
+    to_go = passes_to_go(since, openness.gap, _gap(measured), measured.tol)
+    if since < wait + cost or to_go < cost:
+        return blocks
+    return replace(blocks, asked=_LEAST * openness.classes / problem.n)
+
+
+def passes_to_go(passes: float, gap_then: float, gap: float, tol: float) -> float:
+    """Return how many passes the gap takes to the tolerance if it falls as it did in so many passes."""
+    if gap >= gap_then:
+        return math.inf
+    return passes * math.log(gap / min(tol, gap)) / math.log(gap_then / gap)
+
+
+def _gap(measured: Measurement) -> float:
+    return max(measured.relative_gap, sys.float_info.epsilon)
+
+
+def with_openness(problem: Problem, measured: Measurement) -> Measurement:
+    """Return a measurement that remembers how open the classes are."""
+    before, stats = measured.before, measured.stats
+    if stats.openness is None or not wants_classes(problem):
+        return measured
+    memory, rows = before.recalled(LbfgsMemory), open_rows(problem, stats)
+    seen = memory.classes.openness
+    if seen is None:
+        seen = Openness(stats.openness, rows, 0.0, _gap(measured), float(stats.openness.sum()))
+    blocks = replace(memory.classes, openness=replace(seen, classes=stats.openness, rows=rows))
+    return replace(measured, before=replace(before, memory=replace(memory, classes=blocks)))
+
+
+def with_classes(problem: Problem, memory: LbfgsMemory, measured: Measurement) -> ClassBlocks:
+    """Return the H_j at a point that was stepped to, where they were summed."""
+    stats, C = measured.stats, memory.rows.moments
+    blocks, openness = replace(memory.classes, asked=None), memory.classes.openness
+    if stats.moments is None or stats.openness is None or openness is None or C is None:
+        return blocks
+    openness = replace(
+        openness, passes=measured.before.passes, gap=_gap(measured), total=float(stats.openness.sum())
+    )
+    inverses = inverses_of(problem, C, stats.openness, stats.moments)
+    known = blocks.inverses if inverses is None else inverses
+    return replace(blocks, openness=openness, inverses=known)
+
+
+def alike_classes(problem: Problem, rows: RowMoments, stats: VertexSums) -> Float64Array | None:
+    """Return the inverses (1, d, d) by C alone where all rows are open, which makes the H_j alike."""
+    if rows.moments is None or stats.openness is None or not are_open(problem, stats):
+        return None
+    C, openness = rows.moments, stats.openness.mean(keepdims=True)
+    return inverses_of(problem, C, openness, np.zeros((1, *C.shape)), share=1.0)
+
+
+def inverses_of(
+    problem: Problem, C: Float64Array, openness: Float64Array, moments: Float64Array, share: float = _LEAST
+) -> Float64Array | None:
+    """Return the inverse of each H_j, with C for a share of the openness.
+
+    None where rounding leaves one that is not positive definite.
+    """
+    inverses, diagonal = np.empty_like(moments), np.diag_indices(problem.d)
+    for inverse, total, size in zip(inverses, moments, openness, strict=True):
+        block = (share * size) * C
+        block += total
+        block /= problem.n
+        block[diagonal] += problem.lam
+        # LAPACK works in the place of an array whose columns lie together, as those of the transpose do.
+        factor, failed = lapack.dpotrf(block.T, lower=1, clean=1, overwrite_a=1)
+        if failed:
+            return None
+        lower, _ = lapack.dpotri(factor, lower=1, overwrite_c=1)
+        np.add(lower, lower.T, out=inverse)
+        inverse[diagonal] *= 0.5
+    return inverses
+
+
+def arrays_of_classes(problem: Problem) -> int:
+    """Return how many arrays of the shape of W that takes."""
+    return _CLASS_ARRAYS * problem.d if wants_classes(problem) else 0
+
+
+def numbers_in_classes(problem: Problem) -> int:
+    """Return how many numbers all H_j have that blocks are asked to sum, 0 where they are not."""
+    return problem.m * problem.d**2 if wants_classes(problem) else 0
+
+
+def with_renewed(
+    problem: Problem,
+    memory: LbfgsMemory,
+    measured: Measurement,
+    off: NDArray[np.bool_],
+    waits: NDArray[np.bool_],
+) -> tuple[ClassBlocks, NDArray[np.bool_]]:
+    """Return the blocks with the H_j of those classes that set `off` from where they were summed, and which.
+
+    A class that `waits` for a step that is good enough is to have its own there.
+    """
+    blocks, stats, none = memory.classes, measured.stats, np.zeros_like(off)
+    if not wants_classes(problem):
+        return blocks, none
+    turns, asked = blocks.turns, blocks.asked
+    if turns is None:
+        gaps = _gaps(problem, measured)
+        turns = Turns(np.zeros_like(gaps), gaps)
+    blocks = replace(blocks, turns=turns, asked=None)
+    if asked is None or stats.moments is None or stats.openness is None:
+        return blocks, none
+    here = off & np.isfinite(asked)
+    if (waits & np.isfinite(asked)).any():
+        blocks = replace(blocks, asked=np.where(waits, asked, math.inf))
+    if not here.any():
+        return blocks, none
+    passes = np.where(here, float(measured.before.passes), turns.passes)
+    blocks = replace(blocks, turns=Turns(passes, np.where(here, _gaps(problem, measured), turns.gaps)))
+    inverses = _merged(problem, memory, stats.openness, stats.moments, here)
+    return (blocks, none) if inverses is None else (replace(blocks, inverses=inverses), here)
+
+
+def _merged(
+    problem: Problem,
+    memory: LbfgsMemory,
+    openness: Float64Array,
+    moments: Float64Array,
+    here: NDArray[np.bool_],
+) -> Float64Array | None:
+    """Return the inverses with those of some classes anew, others by C alone where there were none."""
+    C, others = memory.rows.moments, memory.classes.inverses
+    if C is None:
+        return None
+    some = inverses_of(problem, C, openness[here], moments[here], share=0.0)
+    if here.all() or some is None:
+        return some
+    if others is None:
+        others = inverses_of(problem, C, openness, np.zeros_like(moments), share=1.0)
+        if others is None:
+            return None
+    inverses = np.array(np.broadcast_to(others, moments.shape))
+    inverses[here] = some
+    return inverses
+
+
+def with_turns(
+    problem: Problem, memory: LbfgsMemory, measured: Measurement, off: NDArray[np.bool_]
+) -> ClassBlocks:
+    """Return the blocks with what the next evaluation is asked for: the H_j of classes whose turn it is.
+
+    That pays for a class where the fall of its gap since its H_j was found says that many passes are to come.
+    """
+    blocks, C, turns = memory.classes, memory.rows.moments, memory.classes.turns
+    if turns is None or C is None:
+        return blocks
+    since, gaps = measured.before.passes - turns.passes, _gaps(problem, measured)
+    tol = measured.tol / problem.m
+    cost = (SUM * problem.d + INVERSE * problem.d**2 / problem.n) / problem.m
+    numbers = zip(since.tolist(), turns.gaps.tolist(), gaps.tolist(), strict=True)
+    to_go = np.array([passes_to_go(*of_class, tol) for of_class in numbers])
+    pays = off & (since >= cost * np.count_nonzero(off & (gaps > tol))) & (to_go >= cost)
+    if not pays.any():
+        return blocks
+    # With (1/n) sum_i x_i x_i^T at most its trace, what is left out is at most lam.
+    least = problem.lam / max(float(np.trace(C)), sys.float_info.min)
+    return replace(blocks, asked=np.where(pays, least, math.inf if blocks.asked is None else blocks.asked))
+
+
+def _gaps(problem: Problem, measured: Measurement) -> Float64Array:
+    """Return what every class adds to the relative gap."""
+    best = measured.before.recalled(LbfgsMemory).best
+    steepness = np.full(problem.m, math.inf) if best is None else best.steepness
+    relative = [relative_gap(gap, measured.primal) for gap in (steepness / (2.0 * problem.lam)).tolist()]
+    return np.maximum(relative, sys.float_info.epsilon)
