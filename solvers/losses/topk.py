@@ -10,8 +10,7 @@ from topline.solvers.losses.functions import column_function, hinge_conjugate
 from topline.solvers.losses.hinge import MAX
 from topline.solvers.losses.rank_weights import flat
 from topline.solvers.projections.violations import violations
-from topline.solvers.projections.weighted_topk import wtopk_column
-from topline.solvers.projections.weighted_topk_two_curvatures import wtopk_two_curvatures_column
+from topline.solvers.projections.weighted_topk import wtopk_column, wtopk_two_curvatures_column
 
 
 @column_function

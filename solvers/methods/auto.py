@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse as scipy_sparse
@@ -127,7 +127,7 @@ class Prior:
 
 
 def priors(
-    problem: Problem, blocks: int, rows: RowSource | None = None, weights: Float64Array | None = None
+    problem: Problem, blocks: int, rows: RowSource, weights: Float64Array | None = None
 ) -> Mapping[str, Prior]:
     """Return what may be taken for a problem, by name, and what each is forecast to take.
 
@@ -144,61 +144,49 @@ def priors(
             cost = _NEWTON_BLOCKS[d * m > _FEW_NUMBERS]
         elif factors_hessian(problem):
             cost = min(cost, _NEWTON_FACTORED)
-        size = math.inf if rows is None or blocks > 1 else _Lie.of(problem, rows, weights).size
+        size = math.inf if blocks > 1 else _sampled(problem, rows, weights)[0]
         return {
             "dual_ascent": Prior(_ASCENT + _ASCENT_HINGE * math.sqrt(size)),
             "newton": Prior(_NEWTON_PASSES, cost / _NEWTON_PASSES),
         }
-    if rows is None:
-        return {"lbfgs": Prior(math.inf), "dual_ascent": Prior(math.inf)}
-    lie = _Lie.of(problem, rows, weights)
-    passes = _LBFGS * (lie.common / (problem.lam * m)) ** _POWER
+    size, common, centred = _sampled(problem, rows, weights)
+    passes = _LBFGS * (common / (problem.lam * m)) ** _POWER
     if wants_classes(problem):
-        passes = _LBFGS_METRIC * (lie.centred / (problem.lam * m)) ** _POWER
+        passes = _LBFGS_METRIC * (centred / (problem.lam * m)) ** _POWER
         passes = min(passes, _METRIC + 0.1 * d + 2.0 * d**2 / n)
-    alike = problem.form.family.gradient_rows is None
-    updates = 1.0 + (_UPDATES_ALIKE if alike else _UPDATES) / (d + _FEATURES)
-    ascent = Prior(_ASCENT + _ASCENT_SMOOTH * lie.size, updates)
-    if gives_sparse(rows) and lie.size <= _MODERATE:
+    updates = _UPDATES_ALIKE if problem.form.family.gradient_rows is None else _UPDATES
+    ascent = Prior(_ASCENT + _ASCENT_SMOOTH * size, 1.0 + updates / (d + _FEATURES))
+    if gives_sparse(rows) and size <= _MODERATE:
         passes = max(passes, 2.0 * ascent.time)
     return {"lbfgs": Prior(passes), "dual_ascent": ascent}
 
 
-class _Lie(NamedTuple):
-    """How rows lie, by a sample: C |x|^2, and the mean eigenvalue of X^T X / n, around their mean too."""
-
-    size: float
-    common: float
-    centred: float
-
-    @classmethod
-    def of(cls, problem: Problem, rows: RowSource, weights: Float64Array | None) -> Self:
-        """Look at some rows, each as heavy as the heaviest."""
-        n, dtype = problem.n, compute_dtype(rows.dtype)
-        starts = range(0, n, max(n // _SAMPLES, _SAMPLE_ROWS))
-        samples = [as_rows(rows[start : min(start + _SAMPLE_ROWS, n)], dtype) for start in starts]
-        lengths = np.concatenate([squared_norms(sample) for sample in samples])
-        heaviest = 1.0 if weights is None else float(weights.max())
-        size = heaviest * max(float(lengths.mean()), _LONG * float(lengths.max())) / (problem.lam * n)
-        thinned = [sample[::_THINNED] for sample in samples]
-        if gives_sparse(rows):
-            some = scipy_sparse.vstack(thinned, format="csr")
-            gram = (some @ some.T).toarray()
-        else:
-            some = np.concatenate(thinned)
-            gram = some @ some.T
-        gram = gram.astype(np.float64)
-        means = gram.mean(axis=1)
-        centred = gram - means - means[:, None] + means.mean()
-        return cls(size, _mean_eigenvalue(gram), _mean_eigenvalue(centred))
+def _sampled(problem: Problem, rows: RowSource, weights: Float64Array | None) -> tuple[float, float, float]:
+    """Return C |x|^2 and the mean eigenvalue of X^T X / n, also around the mean, of rows as the heaviest."""
+    n, dtype = problem.n, compute_dtype(rows.dtype)
+    starts = range(0, n, max(n // _SAMPLES, _SAMPLE_ROWS))
+    samples = [as_rows(rows[start : min(start + _SAMPLE_ROWS, n)], dtype) for start in starts]
+    lengths = np.concatenate([squared_norms(sample) for sample in samples])
+    heaviest = 1.0 if weights is None else float(weights.max())
+    size = heaviest * max(float(lengths.mean()), _LONG * float(lengths.max())) / (problem.lam * n)
+    thinned = [sample[::_THINNED] for sample in samples]
+    if gives_sparse(rows):
+        some = scipy_sparse.vstack(thinned, format="csr")
+        gram = (some @ some.T).toarray()
+    else:
+        some = np.concatenate(thinned)
+        gram = some @ some.T
+    gram = gram.astype(np.float64)
+    means = gram.mean(axis=1)
+    centred = gram - means - means[:, None] + means.mean()
+    return size, _mean_eigenvalue(gram), _mean_eigenvalue(centred)
 
 
 def _mean_eigenvalue(gram: Float64Array) -> float:
     """Return sum mu^2 / sum mu over the eigenvalues mu of (1/n) sum_i x_i x_i^T, by products of some rows."""
     squares = np.diag(gram)
     among = squared_norm(gram) - squared_norm(squares)
-    total = max(float(squares.sum()), float(np.finfo(np.float64).tiny))
-    return max(among, 0.0) / max(len(squares) - 1, 1) / total
+    return max(among, 0.0) / max(len(squares) - 1, 1) / (float(squares.sum()) or 1.0)
 
 
 @stored
@@ -232,16 +220,7 @@ class Change:
 @stored
 @dataclass(frozen=True, eq=False)
 class AutoMemory:
-    """The method whose turn it is, its memory, and since when it is watched.
-
-    Attributes
-    ----------
-    method : name of the method whose turn it is.
-    memory : what that remembers.
-    began : passes where its turn began.
-    since : the last reading, None before one.
-    changes : of the method, in order.
-    """
+    """The method whose turn it is, its memory, since how many passes, the last reading, and all changes."""
 
     method: str
     memory: object = None
@@ -325,17 +304,14 @@ class Auto(Method):
         """Return what a state remembers; one that another run left, or none, begins a turn."""
         if isinstance(state.memory, AutoMemory):
             return state.memory
-        first, *others = self.priors
-        if "newton" in others:
-            return AutoMemory(first, state.memory)
-        most = _CLEARLY * self.priors[first].time
-        best = min(others, key=lambda name: self.priors[name].time, default=first)
-        return AutoMemory(best if self.priors[best].time < most < math.inf else first, state.memory)
+        first = next(iter(self.priors))
+        best = first if "newton" in self.priors else min(self.priors, key=lambda name: self.priors[name].time)
+        clearly = self.priors[best].time < _CLEARLY * self.priors[first].time
+        return AutoMemory(best if clearly else first, state.memory)
 
     def _method_named(self, name: str) -> Method:
-        if name == "dual_ascent":
-            return DualAscent(self.blocks, self.seed)
-        return Lbfgs() if name == "lbfgs" else ProximalNewton()
+        ascent = DualAscent(self.blocks, self.seed)
+        return {"dual_ascent": ascent, "lbfgs": Lbfgs(), "newton": ProximalNewton()}[name]
 
     def _watched(self, problem: Problem, memory: AutoMemory, here: Reading) -> int:
         """Return how many passes lie between two forecasts."""
@@ -383,10 +359,14 @@ class Auto(Method):
     def _changed(self, problem: Problem, run: Runner, measured: Measurement, change: Change) -> Advance:
         """Go over to another method, from W to A or back."""
         before, memory = measured.before, self._recalled(measured.before)
-        own, passes, kept = replace(before, memory=memory.memory), 0, None
-        point = before.point
+        own, point, passes, kept = replace(before, memory=memory.memory), before.point, 0, None
         if change.after == "newton":
-            point, kept = self._for_newton(own, measured, change)
+            near = change.gap < _FAR
+            kept = warm_start(own, measured.dual, near=near)
+            # W of blocks that undid each other's work, or that is worse than none, is no place to begin.
+            at_zero = math.inf if own.primal_at_zero is None else own.primal_at_zero
+            if not near and (self.blocks > 1 or measured.primal > at_zero):
+                point = replace(point, W=np.zeros_like(own.W))
         elif change.after == "lbfgs":
             point = replace(point, W=point.W if before.best.W is None else before.best.W)
         elif change.before == "newton":
@@ -395,22 +375,10 @@ class Auto(Method):
         else:
             point, passes = _of_gradients(problem, run, before), 1
         point = replace(point, round=before.round + 1)
-        memory = AutoMemory(
-            change.after, kept, before.passes + measured.passes + passes, None, (*memory.changes, change)
-        )
+        began = before.passes + measured.passes + passes
+        memory = AutoMemory(change.after, kept, began, None, (*memory.changes, change))
         logger.info("%s", _sentence(change))
         return Advance(0.0, point, memory, active=measured.stats.active, passes=passes)
-
-    def _for_newton(
-        self, own: SolverState, measured: Measurement, change: Change
-    ) -> tuple[Point, NewtonMemory]:
-        """Return where Newton's method begins, and what it then remembers."""
-        near = change.gap < _FAR
-        # W of blocks that undid each other's work, or that is worse than none, is no place to begin.
-        at_zero = math.inf if own.primal_at_zero is None else own.primal_at_zero
-        from_zero = not near and (self.blocks > 1 or measured.primal > at_zero)
-        W = np.zeros_like(own.W) if from_zero else own.W
-        return replace(own.point, W=W), warm_start(own, measured.dual, near=near)
 
 
 def _of_gradients(problem: Problem, run: Runner, before: SolverState) -> Point:

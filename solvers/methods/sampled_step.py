@@ -21,10 +21,9 @@ from topline.solvers.core.problem import Problem, inner, squared_norm
 from topline.solvers.core.risks import SelectedRows
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, product_of
-from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.newton import Newton
 from topline.solvers.methods.quasi_newton import gradient_of
-from topline.solvers.operations import FindSelectedVertices, OperationRunner, Runner
+from topline.solvers.operations import FindSelectedVertices, Runner
 from topline.solvers.typing import Float64Array
 
 #: One row in so many is taken, first and where that does not do; but so many rows at least.  A gap of more
@@ -85,12 +84,6 @@ class SampledStep(Method):
             claims=dual_point is not None, dual_point=dual_point,
         )  # fmt: skip
 
-    def final(
-        self, problem: Problem, executor: OperationRunner, state: SolverState, *, duals_kept: bool
-    ) -> FinalValues:
-        """Certify as the method does."""
-        return self.then.final(problem, executor, state, duals_kept=duals_kept)
-
 
 class _Step:
     """Looks for V (d, m) with grad P(W) + H V near 0; `left` is its square by rows that did not make V."""
@@ -118,20 +111,20 @@ class _Step:
                 continue
             self._conjugate_gradients(stride)
             hessian = self._hessian(stride, stride // 2)
-            self.left = squared_norm(self._gradient + hessian.times(self.V))
+            self.left = squared_norm(self._gradient + hessian(self.V))
             if self.left <= _NOISE * self._goal:
                 return
 
     def _conjugate_gradients(self, stride: int) -> None:
         """Make the residual small by the sample's Hessian, from V on."""
         hessian = self._hessian(stride, 0)
-        residual = -self._gradient - (hessian.times(self.V) if self.V.any() else 0.0)
+        residual = -self._gradient - (hessian(self.V) if self.V.any() else 0.0)
         direction, square = residual, squared_norm(residual)
         enough = min(_SHARE * self._goal, _GONE * squared_norm(self._gradient))
         for _ in range(_PRODUCTS):
             if square <= enough:
                 return
-            product = hessian.times(direction)
+            product = hessian(direction)
             curvature = inner(direction, product)
             if not curvature > 0.0:
                 return
@@ -140,33 +133,21 @@ class _Step:
             before, square = square, squared_norm(residual)
             direction = residual + (square / before) * direction
 
-    def _hessian(self, stride: int, first: int) -> _SampleHessian:
+    def _hessian(self, stride: int, first: int) -> Callable[[Float64Array], Float64Array]:
+        """Return the product with the Hessian of P at W, its loss that of some rows."""
         rows = np.arange(first, self._problem.n, stride)
-        weights = self._weights[rows] * (self._problem.n / len(rows))
-        return _SampleHessian(self._problem, self._W, SelectedRows(rows, weights), self._product_at)
+        some = SelectedRows(rows, self._weights[rows] * (self._problem.n / len(rows)))
+        here = self._product_at(self._W, some)
+
+        def times(V: Float64Array) -> Float64Array:
+            size = math.sqrt(squared_norm(V)) or 1.0
+            length = _SHORT * (math.sqrt(squared_norm(self._W)) or 1.0) / size
+            there = self._product_at(self._W + length * V, some)
+            return np.asarray(self._problem.lam * V + (here - there) / (length * self._problem.n))
+
+        return times
 
     def _product_at(self, W: Float64Array, rows: SelectedRows) -> Float64Array:
         """Return the sum of x_i u_i^T, u_i = -grad Phi at W, over some rows times their weights."""
         self.visited += len(rows)
         return product_of(self._run(FindSelectedVertices(W, rows, exact=True)))
-
-
-class _SampleHessian:
-    """The Hessian of P at W (d, m), its loss that of some rows, whose gradients `product_at` sums."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        W: Float64Array,
-        rows: SelectedRows,
-        product_at: Callable[[Float64Array, SelectedRows], Float64Array],
-    ) -> None:
-        self._problem, self._W, self._rows, self._product_at = problem, W, rows, product_at
-        self._here = product_at(W, rows)
-
-    def times(self, V: Float64Array) -> Float64Array:
-        """Return its product with V (d, m)."""
-        size = math.sqrt(squared_norm(V)) or 1.0
-        length = _SHORT * (math.sqrt(squared_norm(self._W)) or 1.0) / size
-        there = self._product_at(self._W + length * V, self._rows)
-        return np.asarray(self._problem.lam * V + (self._here - there) / (length * self._problem.n))

@@ -8,9 +8,22 @@ of p_j = b_j / c, p_y = t R on the permutahedron t P(rho): one isotonic regressi
 The derivative of the minimum in t is -H(t), H(t) = sum_j rho_j v_[j] - R v_y, non-increasing and piecewise
 linear.  So t = 0 if H(0) <= 0, t = 1 if H(1) >= 0, and else t is the root of H: Newton's method on the
 pieces, bisection as a safeguard.
+
+Where only the other classes are smoothed (Lapin's thesis, prop. 6.2: c = c_y + gamma) the own class has
+another curvature,
+
+    min over beta in t P(rho), 0 <= t <= 1, of (c/2)|x|^2 + (c_y/2) S^2 - <b, x>.
+
+Let T = c_y S be the level of the own class.  Classes above that level take the ranks from 1 on, classes below
+it the ranks after the own class's, and those between share its value: with w+ and w- the isotonic regressions
+of the sorted b - c t rho_1.. and b - c t rho_2.., the common solution is v_j = max(w+_j, min(T, w-_j)).  Then
+S(T) = sum (b_j - v_j) / c is non-increasing, so T = c_y S(T) has one root between two breakpoints, and t
+follows from H(t) = sum_j rho_j (v_[j] - T).
 """
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import numpy as np
 
@@ -177,4 +190,177 @@ def _derivative(
         h += mass[k] * (v - v_own)
         scale += mass[k] * (abs(v) + abs(v_own))
         curvature += mass[k] * mass[k] / (start[k + 1] - start[k])
+    return h, -c * curvature, scale
+
+
+# Deviations, masses and starts of the blocks, as `pool_blocks` writes them.
+Blocks: TypeAlias = tuple[Float64Array, Float64Array, Int64Array]
+
+
+@jit
+def wtopk_two_curvatures_column(
+    b: Float64Array,
+    y: int,
+    c: float,
+    c_own: float,
+    rho: Float64Array,
+    out: Float64Array,
+    work: Float64Array,
+    index_work: Int64Array,
+) -> tuple[float, int, bool]:
+    """Write the optimal dual row alpha of one example to `out`.
+
+    Parameters and result are those of `wtopk_column`; c > 0 is the curvature of |x|^2 and c_own >= 0 that of
+    S^2.
+    """
+    values = work[0]
+    index = index_work[0]
+    m = b.shape[0]
+    out[:] = 0.0
+    top, _ = largest_other(b, m, y)
+    if not top > 0.0:
+        return 0.0, 0, True
+    theta = mass_threshold(b, m, y, c, rho, work[3])
+    n = sorted_candidates(b, m, y, theta, values, index, work[3], index_work[2])
+    if loss_of_sorted(values, n, rho) <= 0.0:
+        return 0.0, 0, True
+    plus = (work[1], work[2], index_work[1])
+    minus = (work[3], work[4], index_work[2])
+    ratio = c_own / c
+    t = 1.0
+    low = 0.0
+    high = np.inf
+    level = 0.0
+    n_plus = n_minus = above = upto = 0
+    for _ in range(MAX_EVALUATIONS):
+        n_plus = pool_blocks(values, n, rho, c * t, plus[2], plus[0], plus[1])
+        n_minus = pool_blocks(values, n, rho[1:], c * t, minus[2], minus[0], minus[1])
+        level, above, upto = _own_level(values, n, c * t, ratio, rho, n_plus, plus, n_minus, minus)
+        h, slope, scale = _derivative_at_level(
+            values, c, t, ratio, level, above, upto, n_plus, plus, n_minus, minus
+        )
+        t, low, high, moved = next_scale(t, h, slope, 16.0 * _EPS * scale, low, high, 1.0)
+        if not moved:
+            break
+    support, apart = 0, t == 1.0 and above == upto
+    s = 0.0
+    for i in range(above, upto):
+        x = max(0.0, (values[i] - level) / c)
+        out[index[i]] = -x
+        s += x
+        support += x > 0.0
+    for part, low_end, high_end, blocks in ((plus, 0, above, n_plus), (minus, upto, n, n_minus)):
+        total, count, alone = write_blocks(
+            values, index, -1, low_end, high_end, blocks, c, t, part[2], part[0], part[1], -1.0, out
+        )
+        s += total
+        support += count
+        apart = apart and alone
+    out[y] = s
+    return t, support, apart
+
+
+@jit
+def _own_level(
+    b: Float64Array,
+    n: int,
+    ct: float,
+    ratio: float,
+    rho: Float64Array,
+    n_plus: int,
+    plus: Blocks,
+    n_minus: int,
+    minus: Blocks,
+) -> tuple[float, int, int]:
+    """Solve T = c_y S(T): return T, the number of classes above it and the end of those at its level.
+
+    T falls from its largest possible value c_y t R.  On the way whole blocks of w- join the level and whole
+    blocks of w+ leave it upwards, each once.
+    """
+    above = 0
+    upto = 0
+    k_plus = 0
+    k_minus = 0
+    fixed = rho[1:].sum()
+    middle = 0.0
+    ceiling = ratio * ct * rho.sum()
+    while above < n and _value(b, k_plus, n_plus, above, ct, plus) >= ceiling:
+        above, k_plus, gained = _next_block(k_plus, n_plus, above, plus)
+        fixed += gained
+    while upto < above or (upto < n and _value(b, k_minus, n_minus, upto, ct, minus) >= ceiling):
+        upto, k_minus, lost = _next_block(k_minus, n_minus, upto, minus)
+        fixed -= lost
+    for i in range(above, upto):
+        middle += b[i]
+    while True:
+        level = max(0.0, ratio * (ct * fixed + middle) / (1.0 + ratio * (upto - above)))
+        joins = _value(b, k_minus, n_minus, upto, ct, minus) if upto < n else -np.inf
+        leaves = -np.inf
+        end = above
+        if above < upto:
+            leaves = _value(b, k_plus, n_plus, above, ct, plus)
+            end, _, _ = _next_block(k_plus, n_plus, above, plus)
+        if not level < max(joins, leaves):
+            return level, above, upto
+        if joins >= leaves or end > upto:
+            first = upto
+            upto, k_minus, lost = _next_block(k_minus, n_minus, upto, minus)
+            fixed -= lost
+            for i in range(first, upto):
+                middle += b[i]
+        else:
+            for i in range(above, end):
+                middle -= b[i]
+            above, k_plus, gained = _next_block(k_plus, n_plus, above, plus)
+            fixed += gained
+
+
+@jit
+def _value(b: Float64Array, k: int, blocks: int, i: int, ct: float, part: Blocks) -> float:
+    """Return the value of block k, or b_i where the blocks are over."""
+    value: float = b[i]
+    if k < blocks:
+        value = block_value(b, k, ct, part[2], part[0], part[1])
+    return value
+
+
+@jit
+def _next_block(k: int, blocks: int, i: int, part: Blocks) -> tuple[int, int, float]:
+    """Return where block k ends, k + 1 and its mass; those behind the last block are single, without mass."""
+    if k < blocks:
+        return part[2][k + 1], k + 1, part[1][k]
+    return i + 1, k, 0.0
+
+
+@jit
+def _derivative_at_level(
+    b: Float64Array,
+    c: float,
+    t: float,
+    ratio: float,
+    level: float,
+    above: int,
+    upto: int,
+    n_plus: int,
+    plus: Blocks,
+    n_minus: int,
+    minus: Blocks,
+) -> tuple[float, float, float]:
+    """Return H(t), its slope on the current piece, and the size of the terms that make H up."""
+    h = 0.0
+    curvature = 0.0
+    scale = 0.0
+    fixed = 0.0
+    for part, blocks, low, high in ((plus, n_plus, 0, above), (minus, n_minus, upto, b.shape[0])):
+        start = part[2]
+        for k in range(blocks):
+            if start[k] < low or start[k] >= high:
+                continue
+            r = part[1][k]
+            v = block_value(b, k, c * t, start, part[0], part[1])
+            h += r * (v - level)
+            scale += r * (abs(v) + level + c * t * r)
+            curvature += r * r / (start[k + 1] - start[k])
+            fixed += r
+    curvature += ratio * fixed * fixed / (1.0 + ratio * (upto - above))
     return h, -c * curvature, scale

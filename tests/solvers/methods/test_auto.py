@@ -15,12 +15,14 @@ from sklearn.preprocessing import normalize
 
 from topline import MaxHinge, OneVsAll, SerialExecutor, Softmax, Status, StoppingCriteria, TopKEntropy, solve
 from topline.solvers.core.codec import decoded, encoded
+from topline.solvers.core.inputs import LabelledRows
 from topline.solvers.core.problem import Problem
 from topline.solvers.executors import Executor
 from topline.solvers.losses import Loss
-from topline.solvers.methods import METHODS, Auto, change_of_method, chosen_method, priors
+from topline.solvers.methods import Auto, change_of_method, chosen_method, priors
 from topline.solvers.methods.auto import Prior
 from topline.solvers.run.loop import Callback, Run, iterate
+from topline.solvers.run.problem_spec import ProblemSpec
 from topline.solvers.run.task import RunOptions, Task, default_executor
 
 N, D, M = 600, 400, 4
@@ -232,11 +234,10 @@ def test_rows_of_a_file_are_looked_at_too(tmp_path: Any) -> None:
 def test_blocks_of_sparse_rows_have_entries_for_each_column(per_column: int, blocks: int) -> None:
     n, d, m = 20_000, 1_000, 20
     X = sparse.random_array((n, d), density=per_column / n, format="csr", dtype=np.float32, rng=0)
-    problem = Problem(Softmax(), n, d, m, 1.0 / n)
-    with default_executor(problem, METHODS["lbfgs"], X) as executor:
-        executor.bind(problem, X, np.zeros(n, dtype=np.int32), keep_duals=False)
-        assert executor.blocks == blocks
-        assert isinstance(executor, SerialExecutor)
-    with default_executor(problem, METHODS["lbfgs"], np.empty((0, d))) as executor:
-        executor.bind(problem, X, np.zeros(n, dtype=np.int32), keep_duals=False)
-        assert executor.blocks == 16
+    spec, y = ProblemSpec(Softmax(), C=1.0, method="lbfgs"), np.arange(n, dtype=np.int32) % m
+    for rows, expected in ((X, blocks), (np.broadcast_to(np.float32(1.0), (n, d)), 16)):
+        task = Task.of(spec, LabelledRows(rows, y, None, m), RunOptions(StoppingCriteria()))
+        with default_executor(task) as executor:
+            executor.bind(task.problem, X, y, keep_duals=False)
+            assert executor.blocks == expected
+            assert isinstance(executor, SerialExecutor)

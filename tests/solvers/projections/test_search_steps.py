@@ -20,7 +20,6 @@ from topline.solvers.projections import (
     entropic,
     scaled_permutahedron,
     weighted_topk,
-    weighted_topk_two_curvatures,
     weighted_usunier,
 )
 from topline.solvers.projections.ordering import select_largest
@@ -80,7 +79,7 @@ def _scaled(b, c, random):
 def _two(b, c, random):
     rho = np.array(exponential(int(random.integers(1, 9))))
     arguments = (b, 0, c, 0.3 * c, rho, np.empty(M), *column_workspace(M))
-    return plain(weighted_topk_two_curvatures.wtopk_two_curvatures_column)(*arguments)
+    return plain(weighted_topk.wtopk_two_curvatures_column)(*arguments)
 
 
 def _usunier(b, c, random):
@@ -106,7 +105,7 @@ def _logistic(b, c, random):
 COUNTED = {
     "weighted top-k": (weighted_topk, "next_scale", _wtopk, 1.75, 7),
     "scaled permutahedron": (scaled_permutahedron, "next_scale", _scaled, 1.56, 3),
-    "two curvatures": (weighted_topk_two_curvatures, "next_scale", _two, 1.51, 8),
+    "two curvatures": (weighted_topk, "next_scale", _two, 1.51, 8),
     "entropy": (entropic, "entropic_step", _entropic, 4.75, 6),
     "entropy in float32": (entropic, "entropic_step", _entropic_single, 3.75, 5),
     "logistic": (binary, "_sigmoid", _logistic, 5.17, 7),
@@ -126,7 +125,7 @@ def test_searches_end_after_few_evaluations(name, monkeypatch) -> None:
     [
         (weighted_topk, _wtopk, 8.7),
         (scaled_permutahedron, _scaled, 6.6),
-        (weighted_topk_two_curvatures, _two, 13.3),
+        (weighted_topk, _two, 13.3),
         (weighted_usunier, _usunier, 7.4),
     ],
     ids=lambda value: getattr(value, "__name__", "").split(".")[-1],
