@@ -19,9 +19,8 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d, validat
 
 from topline.solvers.core.state import SolveResult
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.base import ROWS, ScoringClassifier, Training
+from topline.solvers.estimators.base import ROWS, ScoringClassifier, Training, combined_weights, seed_of
 from topline.solvers.estimators.multilabel_metrics import THRESHOLD_RULES, tuned_thresholds
-from topline.solvers.estimators.support import combined_weights, seed_of
 from topline.solvers.losses import LabelSets, Loss, checked_k, make_loss
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run import Callback

@@ -31,9 +31,10 @@ from topline.solvers.calibration import (
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.state import SolveResult
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
-from topline.solvers.estimators.base import ScoringClassifier, Training
-from topline.solvers.estimators.support import (
+from topline.solvers.estimators.base import (
     Examples,
+    ScoringClassifier,
+    Training,
     WarmStart,
     chosen_loss,
     combined_weights,

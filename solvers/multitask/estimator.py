@@ -17,8 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from topline.solvers.core.stopping import Status
 from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.base import ROWS, ScoringClassifier
-from topline.solvers.estimators.support import seed_of
+from topline.solvers.estimators.base import ROWS, ScoringClassifier, seed_of
 from topline.solvers.kernels import (
     Kernel,
     KernelExpansion,

@@ -7,7 +7,7 @@ how the answers of blocks add up.  Executors run operations, and methods are mad
 from __future__ import annotations
 
 from topline.solvers.blocks.ascent.plan import AscentSums
-from topline.solvers.blocks.second_order.kept import EnvelopePoint
+from topline.solvers.blocks.second_order import EnvelopePoint
 from topline.solvers.operations.ascent import Ascend
 from topline.solvers.operations.base import Operation, OperationRunner, Runner, TileOperation
 from topline.solvers.operations.block_set import BlockSet, DualRows, RunSpec, parts_of

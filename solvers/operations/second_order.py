@@ -15,9 +15,15 @@ import numpy as np
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.jit import lift_scores
-from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
-from topline.solvers.blocks.second_order.hessians import diagonal_blocks, hessian
-from topline.solvers.blocks.second_order.kept import EnvelopePoint, Found, KeptTiles
+from topline.solvers.blocks.second_order import (
+    CurvedRows,
+    EnvelopePoint,
+    Envelopes,
+    Found,
+    KeptTiles,
+    diagonal_blocks,
+    hessian,
+)
 from topline.solvers.blocks.stretch import least_stretch, slack_of
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.answers import A, Answer, Clock, VectorSums, merged_by

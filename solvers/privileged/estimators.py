@@ -15,8 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_array
 
 from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.base import ROWS, ScoringClassifier
-from topline.solvers.estimators.support import combined_weights
+from topline.solvers.estimators.base import ROWS, ScoringClassifier, combined_weights
 from topline.solvers.kernels import Gamma, Kernel, KernelExpansion, KernelFeatures, as_kernel, make_kernel
 from topline.solvers.privileged.svm_plus import solve_svm_plus
 from topline.solvers.privileged.weight_learning import TwiceSmoothHinge, learn_weights

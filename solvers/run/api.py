@@ -1,7 +1,8 @@
-"""The one call that people make."""
+"""The one call that people make, and the callback that prints how far it is."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 from topline.solvers.core.inputs import LabelledRows
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, Risk
-from topline.solvers.core.state import SolveResult, SolverState
+from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.counts import how_many
 from topline.solvers.executors import DualRows, Executor
 from topline.solvers.kernels import (
     Kernel,
@@ -25,11 +27,46 @@ from topline.solvers.kernels import (
 from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.loop import Callback
-from topline.solvers.run.printing import PrintProgress
 from topline.solvers.run.problem_spec import ProblemSpec
 from topline.solvers.run.task import RunOptions, Task, run_task
 from topline.solvers.run.warm_start import Start
 from topline.solvers.typing import Float64Array
+
+
+class PrintProgress:
+    """Print a line for the first round of a run, and whenever the gap has halved since the line before.
+
+    `solve` and the estimators have one where verbose=True; among `callbacks` it may stand beside functions of
+    your own with the same arguments, of which one that returns False ends the run.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import MaxHinge, PrintProgress, solve
+    >>> X, y = np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4)
+    >>> result = solve(X, y, MaxHinge(), lam=0.1, callbacks=[PrintProgress()])  # doctest: +ELLIPSIS
+    2 passes, ... s: primal ..., dual ..., relative gap ...
+    """
+
+    def __init__(self) -> None:
+        self._below: float | None = None
+        self._round = -1
+
+    def __call__(self, record: IterationRecord, state: SolverState) -> None:  # noqa: ARG002 - a callback
+        """Print a line about the round, if it is worth one."""
+        convex = record.stationarity is None
+        left = record.relative_gap if record.stationarity is None else record.stationarity
+        begins, self._round = record.round <= self._round, record.round
+        if self._below is not None and not begins and not left <= self._below:
+            return
+        self._below = 0.5 * left
+        bound = f", dual {record.dual:.6g}, relative gap {left:.1e}"
+        sys.stdout.write(
+            f"{how_many(record.passes, 'passes')}, {record.seconds:.1f} s: primal {record.primal:.6g}"
+            + (bound if convex else f", gradient at {left:.1e} of its first size")
+            + "\n"
+        )
+        sys.stdout.flush()
 
 
 def solve(

@@ -23,7 +23,7 @@ from topline import (
     WeightedTopKHinge,
     solve,
 )
-from topline.solvers.blocks.second_order.envelopes import CurvedRows, Envelopes
+from topline.solvers.blocks.second_order import CurvedRows, Envelopes
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem, inner
 from topline.solvers.operations import FindEnvelopes, FindSlope, MultiplyCurvature, SumGrams
