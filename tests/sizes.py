@@ -118,7 +118,6 @@ ONE_IMPORTER: Final = {
     "To be merged into their importers.": {
         "topline.pipeline.cluster.tree_weights",
         "topline.pipeline.cluster.versions",
-        "topline.pipeline.sweep.memory",
         "topline.pipeline.sweep.page",
         "topline.pipeline.sweep.refine",
         "topline.pipeline.sweep.shared",
