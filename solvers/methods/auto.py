@@ -95,10 +95,9 @@ def choose(
     smooth = f"the loss {problem.loss.name} is smooth"
     if begun is not None:
         return Choice(begun, f"{smooth} and the run began with {begun}")
-    if rows is None or problem.n * problem.m > _MOST_DUALS:
+    few = problem.n * problem.m <= _MOST_DUALS
+    if rows is None or not few or _ASCENT * _cost_of_ascent(problem) >= _CLEARLY * _most_of_lbfgs(problem):
         return Choice("lbfgs", smooth)
-    if _ASCENT * _cost_of_ascent(problem) >= _CLEARLY * _most_of_lbfgs(problem):
-        return Choice("lbfgs", f"{smooth} and the Hessian of each class costs little")
     fits = gives_sparse(rows) or problem.n * problem.d <= _MOST_FEATURES
     return Choice("auto", "") if fits else Choice("lbfgs", smooth)
 
@@ -291,7 +290,9 @@ class Auto(Method):
             gap = before.best.primal - (measured.dual if self.follows(before) else before.best.dual)
             here = Reading(before.passes + measured.passes, measured.seconds, gap)
             since = memory.since or here
-            if here.passes - since.passes >= self._watched(problem, memory, here):
+            soon = problem.form.smooth or self.blocks > 1 or here.passes - memory.began <= _WATCHED
+            watched = _WATCHED_SOON if soon else _WATCHED
+            if here.passes - since.passes >= (_WATCHED_LBFGS if memory.method == "lbfgs" else watched):
                 change = self._change(measured, memory, since, here)
                 if change is not None:
                     return self._changed(problem, run, measured, change)
@@ -323,13 +324,6 @@ class Auto(Method):
         ascent = DualAscent(self.blocks, self.seed)
         return {"dual_ascent": ascent, "lbfgs": Lbfgs(), "newton": ProximalNewton()}[name]
 
-    def _watched(self, problem: Problem, memory: AutoMemory, here: Reading) -> int:
-        """Return how many passes lie between two forecasts."""
-        if memory.method == "lbfgs":
-            return _WATCHED_LBFGS
-        begins = here.passes - memory.began <= _WATCHED
-        return _WATCHED_SOON if begins or self.blocks > 1 or problem.form.smooth else _WATCHED
-
     def _change(
         self, measured: Measurement, memory: AutoMemory, since: Reading, here: Reading
     ) -> Change | None:
@@ -359,8 +353,11 @@ class Auto(Method):
         """
         gone = here.passes - memory.began
         dual = measured.before.best.primal - here.gap
-        goal = measured.tol * dual if dual > 0.0 else 0.1 * measured.tol * here.gap
-        left = (here.passes - since.passes) * _times_as_many(here.gap, since.gap, goal)
+        goal = measured.tol * (dual if dual > 0.0 else 0.1 * here.gap)
+        left = math.inf
+        if goal > 0.0 and 0.0 < here.gap < since.gap:
+            to_go = math.log(max(here.gap / goal, 1.0)) / math.log(since.gap / here.gap)
+            left = (here.passes - since.passes) * to_go
         if memory.method != "dual_ascent":
             left = min(left, _AS_LONG * gone)
         prior = self.priors[memory.method].passes
@@ -405,10 +402,3 @@ def _of_gradients(problem: Problem, run: Runner, before: SolverState) -> Point:
         conjugate_mean=sums.conjugate / problem.n,
         mean_sq_dual=sums.alpha_sq / problem.n,
     )
-
-
-def _times_as_many(gap: float, gap_then: float, goal: float) -> float:
-    """Return how many times as many passes more the gap takes to the goal if it goes on falling as it did."""
-    if not 0.0 < gap < gap_then:
-        return math.inf if gap > 0.0 else 0.0
-    return math.log(gap / min(goal, gap)) / math.log(gap_then / gap) if goal > 0.0 else math.inf
