@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -156,9 +157,10 @@ def save_model(
     with whole_or_nothing(store, _arrays_folder(name)):
         entries = write_group(store, _arrays_folder(name), MODEL_ENCODING, arrays, duals)
         _check_dual_rows(entries, record.n)
-        published = replace(record, id=name, created=now(), revision=1)
-        files = [entry.to_json() for entry in entries]
-        model_log(store, name).append({**published.to_json(), "files": files})
+    published = replace(record, id=name, created=now(), revision=1)
+    files = [entry.to_json() for entry in entries]
+    # An error here does not say that the record was not put: what it names stays.
+    model_log(store, name).append({**published.to_json(), "files": files})
     return join(store.url, _MODELS.path(name))
 
 
@@ -192,7 +194,12 @@ def update_record(url: str, **changes: Any) -> ModelRecord:
 
 def list_models(store: Store) -> list[ModelRecord]:
     """Return the newest revision of every published model, by id."""
-    return [ModelRecord.from_json(_latest(store, name)) for name in published_models(store)]
+    found = []
+    for name in published_models(store):
+        # One that is deleted after the look is none.
+        with suppress(NotFoundError):
+            found.append(ModelRecord.from_json(_latest(store, name)))
+    return found
 
 
 def readable_models(store: Store) -> tuple[list[ModelRecord], dict[str, str]]:
@@ -201,6 +208,8 @@ def readable_models(store: Store) -> tuple[list[ModelRecord], dict[str, str]]:
     for name in published_models(store):
         try:
             found.append(ModelRecord.from_json(_latest(store, name)))
+        except NotFoundError:
+            continue
         except (FormatError, IntegrityError) as error:
             damaged[name] = str(error)
     return found, damaged
@@ -245,7 +254,13 @@ def _latest(store: Store, name: str) -> dict[str, Any]:
             f"model {name} was deleted from {store.url} at {stone['deleted']}: {stone['reason']}"
         )
     if log.begun:
-        record = log.latest()
+        try:
+            record = log.latest()
+        except (NotFoundError, IntegrityError):
+            if not _is_deleted(store, name):
+                raise
+            # It was deleted after the look, and its records went one after the other.
+            return _latest(store, name)
         if record.get("id") != name:
             place = join(store.url, _MODELS.path(name))
             raise IntegrityError(f"{place} holds the record of {record.get('id')}; restore it from a copy")
@@ -292,8 +307,8 @@ def save_calibration(
     place = join("models", model.record.id, folder)
     with whole_or_nothing(model.store, place):
         entries = write_group(model.store, place, CALIBRATION_ENCODING, arrays, None)
-        files = [entry.to_json() for entry in entries]
-        return update_record(model.url, calibration={**facts, "folder": folder, "files": files})
+    files = [entry.to_json() for entry in entries]
+    return update_record(model.url, calibration={**facts, "folder": folder, "files": files})
 
 
 def calibration_files(model: Model) -> FileSet | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import product
@@ -234,10 +235,12 @@ class _Plan:
     def _partials(self) -> Iterator[Going]:
         root = self.store.local_path
         for path in self.store.walk() if root is not None else ():
-            if path.endswith(PARTIAL) and root is not None and (root / path).exists():
-                written = datetime.fromtimestamp((root / path).stat().st_mtime, self.now.tzinfo)
-                if self.now - written > _WRITING:
-                    yield self._folder("partial", path, path, "a killed writer left it")
+            # One that goes meanwhile was being written.
+            with suppress(FileNotFoundError):
+                if path.endswith(PARTIAL) and root is not None:
+                    written = datetime.fromtimestamp((root / path).stat().st_mtime, self.now.tzinfo)
+                    if self.now - written > _WRITING:
+                        yield self._folder("partial", path, path, "a killed writer left it")
 
     def _because(self, created: str) -> str:
         return (

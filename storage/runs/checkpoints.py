@@ -23,7 +23,7 @@ from topline.storage.stores.urls import join
 KEPT = 2
 """So many newest checkpoints of a run are kept."""
 
-_RECORD = re.compile(r"^(\d{8})\.json$")
+_RECORD, _FOLDER = re.compile(r"^(\d{8})\.json$"), re.compile(r"^(\d{8})-")
 
 
 @dataclass(frozen=True)
@@ -146,17 +146,23 @@ def _check_fingerprint(run_id: str, found: Mapping[str, Any], expected: Mapping[
 def stray_folders(store: Store, run_id: str) -> list[str]:
     """Return the folders that no record names: their writer is at work or was killed.
 
-    Where a record is damaged, nobody knows its folder, and none is given.
+    A listing may be late: the record of a folder's own round is asked for.  Where that is damaged, nobody
+    knows its folder, and none is given.
     """
     root = checkpoint_folder(run_id)
-    named = set()
-    for round_number in checkpoint_rounds(store, run_id):
+    strays = []
+    for name in store.list(root):
+        folder, found = join(root, name), _FOLDER.match(name)
+        if found is None:
+            continue
         try:
-            named.add(read_checkpoint_record(store, run_id, round_number)[1].folder)
+            if read_checkpoint_record(store, run_id, int(found.group(1)))[1].folder != folder:
+                strays.append(folder)
+        except NotFoundError:
+            strays.append(folder)
         except StorageError:
-            return []
-    folders = [join(root, name) for name in store.list(root) if not _RECORD.match(name)]
-    return [folder for folder in folders if folder not in named]
+            continue
+    return strays
 
 
 def _prune(store: Store, run_id: str) -> None:

@@ -16,6 +16,7 @@ from topline.storage.records import now
 from topline.storage.runs.records import run_folder
 from topline.storage.stores import DEFAULT_TERMS, Lease, LeaseHeldError, LeaseTerms, Store, held_lease, tenant
 from topline.storage.stores.holds import kernel_lock
+from topline.storage.stores.urls import join
 
 _LOCK = "lock"
 
@@ -40,11 +41,16 @@ def run_lock(store: Store, run_id: str, *, terms: LeaseTerms = DEFAULT_TERMS) ->
     Elsewhere it is a lease that a thread renews, and that of a killed process ends some time after its last
     renewal: a candidate that finds it old waits for `terms.expiry` seconds to be sure.
     """
-    if store.local_path is None or not store.locks:
+    root = store.local_path
+    if root is None or not store.locks:
         with _lease(store, run_id, terms) as lease:
             yield RunLock(lease)
         return
-    descriptor = _locked(store.local_path / run_folder(run_id) / _LOCK, run_id)
+    path = join(run_folder(run_id), _LOCK)
+    descriptor = kernel_lock(store, path, fcntl.LOCK_EX | fcntl.LOCK_NB, create=True)
+    if descriptor is None:
+        raise LeaseHeldError(_held(run_id, _holder(root / path)))
+    _sign(descriptor)
     try:
         yield RunLock()
     finally:
@@ -63,15 +69,6 @@ def _lease(store: Store, run_id: str, terms: LeaseTerms) -> Iterator[Lease]:
             killed = f"; if it was killed, its lock ends within {2 * terms.expiry:g} s"
             raise LeaseHeldError(_held(run_id, by) + killed) from error
         yield lease
-
-
-def _locked(path: Path, run_id: str) -> int:
-    """Return the descriptor of the file that is now locked."""
-    descriptor = kernel_lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB, create=True)
-    if descriptor is None:
-        raise LeaseHeldError(_held(run_id, _holder(path)))
-    _sign(descriptor)
-    return descriptor
 
 
 def _sign(descriptor: int) -> None:

@@ -175,6 +175,11 @@ class CommitLog:
         for name in self.store.list(self.folder):
             if match := _FILE.match(name):
                 found[match.group(2)].add(int(match.group(1)))
+        following = max([*found["json"], *found["head"]], default=0) + 1
+        # A listing may be late; a read is not.
+        while self.store.exists(self._path(following)):
+            found["json"].add(following)
+            following += 1
         return found["json"], found["head"]
 
     def _path(self, seq: int) -> str:

@@ -12,10 +12,10 @@ import os
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from topline.storage.errors import AccessError
 from topline.storage.stores.base import Store
+from topline.storage.stores.urls import join
 
 
 def hold_while(owner: object, store: Store, path: str) -> None:
@@ -23,7 +23,7 @@ def hold_while(owner: object, store: Store, path: str) -> None:
 
     Waits while somebody is alone with it: the file may be gone then.
     """
-    descriptor = _locked(store, path, fcntl.LOCK_SH)
+    descriptor = kernel_lock(store, path, fcntl.LOCK_SH)
     if descriptor is not None:
         weakref.finalize(owner, os.close, descriptor)
 
@@ -34,7 +34,7 @@ def alone_with(store: Store, path: str) -> Iterator[bool]:
     if not store.locks or not store.exists(path):
         yield True
         return
-    descriptor = _locked(store, path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    descriptor = kernel_lock(store, path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:
         yield descriptor is not None
     finally:
@@ -42,33 +42,31 @@ def alone_with(store: Store, path: str) -> Iterator[bool]:
             os.close(descriptor)
 
 
-def kernel_lock(path: Path, kind: int, *, create: bool = False) -> int | None:
+def kernel_lock(store: Store, path: str, kind: int, *, create: bool = False) -> int | None:
     """Return the descriptor of a file with a lock of a kind of `fcntl`; None where somebody else has it.
 
-    None as well where there is no such file, unless it is to be made.  `AccessError` where it cannot be used.
+    None as well where files have no locks, and where there is no such file, unless it is to be made.
+    `AccessError` where it cannot be used.
     """
+    root = store.local_path
+    if root is None or not store.locks:
+        return None
+    if create:
+        store.put_if_absent(path, b"")
     # To read, for who looks may not write there; NFS locks a file for one alone only if it is open to write.
     flags = os.O_RDWR if kind & fcntl.LOCK_EX else os.O_RDONLY
-    flags |= os.O_CREAT if create else 0
     try:
-        if create:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(root / path, flags | os.O_CLOEXEC)
     except OSError as error:
-        if not create:
+        # One that was just made and is gone belongs to a number that others have had.
+        if not create or isinstance(error, FileNotFoundError):
             return None
-        raise AccessError(f"{path} cannot be written: {error.strerror}") from error
+        raise AccessError(f"{join(store.url, path)} cannot be written: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, kind)
     except OSError as error:
         os.close(descriptor)
         if isinstance(error, BlockingIOError):
             return None
-        raise AccessError(f"{path} cannot be locked: {error.strerror}") from error
+        raise AccessError(f"{join(store.url, path)} cannot be locked: {error.strerror}") from error
     return descriptor
-
-
-def _locked(store: Store, path: str, kind: int) -> int | None:
-    """Return the descriptor of a lock, None where there are none or no file, or somebody else has it."""
-    root = store.local_path
-    return None if root is None or not store.locks else kernel_lock(root / path, kind)

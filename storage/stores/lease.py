@@ -16,7 +16,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -54,12 +54,17 @@ class Lease:
 
     def check(self) -> None:
         """`LeaseLostError` if somebody has taken over."""
-        if self._lost.is_set() or _newest(self.store, self.name) != self.number:
+        if self._lost.is_set() or not self.is_held():
             self._lost.set()
             raise LeaseLostError(
                 f"{self.store.url} was taken over by {self._taker()}: this process sent no heartbeat for too"
                 " long, and stops"
             )
+
+    def is_held(self) -> bool:
+        """Return whether its record is there, and none after it; a listing may be late, a read is not."""
+        own, following = (_path(self.name, number, "json") for number in (self.number, self.number + 1))
+        return not self.store.exists(following) and self.store.exists(own)
 
     def _taker(self) -> str:
         try:
@@ -81,22 +86,35 @@ def held_lease(
 
     Raises `LeaseHeldError` saying who that is and since when.
     """
+    with ExitStack() as held:
+        lease = _taken(store, name, by, wait, terms, held)
+        over = threading.Event()
+        thread = threading.Thread(
+            target=_keep, args=(lease, over, terms), name=f"topline-{name}", daemon=True
+        )
+        thread.start()
+        try:
+            yield lease
+        finally:
+            over.set()
+            thread.join(terms.beat)
+            store.put_if_absent(_path(name, lease.number, "done"), b"")
+    _tidy(store, name, lease.number)
+
+
+def _taken(store: Store, name: str, by: str, wait: float, terms: LeaseTerms, held: ExitStack) -> Lease:
+    """Return the next tenure once it is this process's, with the kernel's lock of it on `held`."""
     clock = terms.clock
     deadline = clock.monotonic() + wait
     watched = _Watched(terms)
     while True:
         number = _newest(store, name)
         if number == 0 or _is_free(store, name, number, watched):
-            lock = _locked(store, _path(name, number + 1, "lock"))
-            # Where another candidate has the lock, the number is as good as taken.
-            alone = lock is not None or not store.locks
-            mine = _signature(by)
-            if alone and put_own(store, _path(name, number + 1, "json"), mine):
-                # Records of earlier tenures are gone: who was slow may have got the number of one of them.
-                if _newest(store, name) == number + 1:
-                    break
-                store.delete(_path(name, number + 1, "json"))
-            _unlock(lock)
+            with ExitStack() as attempt:
+                lease = Lease(store, name, number + 1)
+                if _is_taken(lease, by, clock, attempt):
+                    held.push(attempt.pop_all())
+                    return lease
         elif clock.monotonic() >= deadline and not watched.in_doubt():
             raise LeaseHeldError(
                 f"{holder(store, name, clock)} holds {store.url} for {name}: wait for it, or stop it first"
@@ -109,19 +127,24 @@ def held_lease(
                 terms.expiry,
             )
         clock.sleep(min(_POLL_SECONDS, terms.beat / 4))
-    lease = Lease(store, name, number + 1)
-    over = threading.Event()
+
+
+def _is_taken(lease: Lease, by: str, clock: Clock, attempt: ExitStack) -> bool:
+    """Try to take a tenure after one that is over; return whether this process has it."""
+    store, number = lease.store, lease.number
+    lock = kernel_lock(store, _path(lease.name, number, "lock"), fcntl.LOCK_EX | fcntl.LOCK_NB, create=True)
+    attempt.callback(_unlock, lock)
+    # Where another candidate has the lock, the number is as good as taken.
+    if (lock is None and store.locks) or not put_own(
+        store, _path(lease.name, number, "json"), _signature(by)
+    ):
+        return False
+    # Records of earlier tenures are gone: who was slow may have got the number of one of them.
+    if number > 1 and not store.exists(_path(lease.name, number - 1, "json")):
+        store.delete(_path(lease.name, number, "json"))
+        return False
     _beat(lease, 0, clock)
-    thread = threading.Thread(target=_keep, args=(lease, over, terms), name=f"topline-{name}", daemon=True)
-    thread.start()
-    try:
-        yield lease
-    finally:
-        over.set()
-        thread.join(terms.beat)
-        store.put_if_absent(_path(name, lease.number, "done"), b"")
-        _unlock(lock)
-        _tidy(store, name, lease.number)
+    return lease.is_held()
 
 
 def holder(store: Store, name: str, clock: Clock = DEFAULT_TERMS.clock) -> str | None:
@@ -140,7 +163,11 @@ def tenant(store: Store, name: str) -> Tenant | None:
         return None
     if _lock_is_free(store, _path(name, number, "lock")):
         return None
-    signed = unsealed(store, _path(name, number, "json"))
+    try:
+        signed = unsealed(store, _path(name, number, "json"))
+    except NotFoundError:
+        # Its tenure ended meanwhile, and another's took its place.
+        return tenant(store, name)
     facts = {key: signed[key] for key in ("by", "process", "host", "since")}
     beat = _seconds(_read(store, _path(name, number, "beat")))
     return Tenant(**facts, renewed=beat or datetime.fromisoformat(facts["since"]).timestamp())
@@ -227,7 +254,11 @@ def _read(store: Store, path: str) -> bytes:
 
 def _newest(store: Store, name: str) -> int:
     found = (_TENURE.match(entry) for entry in store.list(join("leases", name)))
-    return max((int(match.group(1)) for match in found if match), default=0)
+    number = max((int(match.group(1)) for match in found if match), default=0)
+    # A listing may be late; a read is not.
+    while store.exists(_path(name, number + 1, "json")):
+        number += 1
+    return number
 
 
 def _path(name: str, number: int, kind: str) -> str:
@@ -235,28 +266,26 @@ def _path(name: str, number: int, kind: str) -> str:
 
 
 def _tidy(store: Store, name: str, number: int) -> None:
-    """Drop earlier tenures; the number of this one stays taken, and those before it with it."""
+    """Drop earlier tenures; the numbers of this one and of the first stay taken, by which a late one is told.
+
+    Who lists none would take the first, and who lists one that was dropped finds nothing before its own.
+    """
+    first = _path(name, 1, "json").rpartition("/")[2]
     for entry in store.list(join("leases", name)):
         head, _, kind = entry.partition(".")
-        if kind in ("json", "beat", "done", "lock") and head.isdecimal() and int(head) < number:
+        if (
+            kind in ("json", "beat", "done", "lock")
+            and head.isdecimal()
+            and int(head) < number
+            and entry != first
+        ):
             store.delete(join("leases", name, entry))
-
-
-def _locked(store: Store, path: str) -> int | None:
-    """Return the kernel's lock on a file of a store; None where there is none or somebody else has it."""
-    root = store.local_path
-    if root is None or not store.locks:
-        return None
-    return kernel_lock(root / path, fcntl.LOCK_EX | fcntl.LOCK_NB, create=True)
 
 
 def _lock_is_free(store: Store, path: str) -> bool:
     """Return whether nobody alive has the lock; without locks, or such a file, nothing is known."""
-    root = store.local_path
-    if root is None or not store.locks:
-        return False
     # Shared, so that those who look do not take one another for the holder.
-    descriptor = kernel_lock(root / path, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    descriptor = kernel_lock(store, path, fcntl.LOCK_SH | fcntl.LOCK_NB)
     _unlock(descriptor)
     return descriptor is not None
 

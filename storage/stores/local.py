@@ -52,6 +52,8 @@ class LocalStore(Store):
             if not root.is_dir():
                 raise UnsupportedURLError(f"{root} is a file, and a store is a folder")
             self._root = root.resolve()
+            #: Folders that are on the disk, by what the file system calls them.
+            self._durable: dict[Path, int] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         return LocalStore, (Path(self.url),)
@@ -75,7 +77,10 @@ class LocalStore(Store):
                 fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
-            except OSError:
+            except OSError as error:
+                # Any other error says nothing: who took it for a no would lock nobody out.
+                if error.errno not in _NOT_HAD | {errno.ENOLCK}:
+                    raise
                 return False
             finally:
                 os.close(descriptor)
@@ -132,7 +137,10 @@ class LocalStore(Store):
     def delete(self, path: str) -> None:
         """Remove the file, if it is there."""
         with self._translated(path):
-            self._locate(path).unlink(missing_ok=True)
+            place = self._locate(path)
+            with suppress(FileNotFoundError):
+                place.unlink()
+                _sync_folder(place.parent)
 
     def delete_tree(self, path: str) -> None:
         """Remove the folder, if it is there."""
@@ -144,6 +152,7 @@ class LocalStore(Store):
                 # What somebody else removes at the same time is gone when its turn comes.
                 with suppress(FileNotFoundError):
                     shutil.rmtree(folder)
+                    _sync_folder(folder.parent)
 
     def free_bytes(self) -> int:
         """Return the bytes that an ordinary user may still write."""
@@ -182,8 +191,38 @@ class LocalStore(Store):
                 raise UnsafePathError("a file needs a name inside the store")
             for _ in range(_ATTEMPTS - 1):
                 with suppress(FileNotFoundError):
-                    return _placed(target, data, place)
-            return _placed(target, data, place)
+                    return self._placed(target, data, place)
+            return self._placed(target, data, place)
+
+    def _placed(self, target: Path, data: bytes, place: Callable[[Path, Path], bool]) -> bool:
+        """Write a file beside `target`, on the disk, and `place` it; no trace is left on failure."""
+        self._make_folders(target.parent)
+        partial = target.with_name(f"{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
+        try:
+            with partial.open("xb", buffering=0) as file:
+                _write_all(file.fileno(), data)
+                os.fsync(file.fileno())
+            free = place(partial, target)
+            _sync_folder(target.parent)
+        finally:
+            partial.unlink(missing_ok=True)
+        return free
+
+    def _make_folders(self, folder: Path) -> None:
+        """Make `folder` and those above it, each on the disk before anything is put into it.
+
+        Whoever made a folder that is there may have been killed before it was on the disk.
+        """
+        if folder == self._root:
+            return
+        with suppress(FileNotFoundError):
+            if self._durable.get(folder) == folder.stat().st_ino:
+                return
+        self._make_folders(folder.parent)
+        folder.mkdir(exist_ok=True)
+        number = folder.stat().st_ino
+        _sync_folder(folder.parent)
+        self._durable[folder] = number
 
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
@@ -200,21 +239,6 @@ class LocalStore(Store):
                     f"no space is left to write {place}; free some space and retry"
                 ) from error
             raise AccessError(f"{place} cannot be used: {os.strerror(error.errno or errno.EIO)}") from error
-
-
-def _placed(target: Path, data: bytes, place: Callable[[Path, Path], bool]) -> bool:
-    """Write a file beside `target`, on the disk, and `place` it; no trace is left on failure."""
-    _make_folders(target.parent)
-    partial = target.with_name(f"{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
-    try:
-        with partial.open("xb", buffering=0) as file:
-            _write_all(file.fileno(), data)
-            os.fsync(file.fileno())
-        free = place(partial, target)
-        _sync_folder(target.parent)
-    finally:
-        partial.unlink(missing_ok=True)
-    return free
 
 
 def _renamed(partial: Path, target: Path) -> bool:
@@ -265,15 +289,6 @@ def _read_up_to(descriptor: int, length: int) -> bytes:
         pieces.append(piece)
         length -= len(piece)
     return b"".join(pieces)
-
-
-def _make_folders(folder: Path) -> None:
-    """Make `folder` and those above it, each on the disk before anything is put into it."""
-    if folder.is_dir():
-        return
-    _make_folders(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:

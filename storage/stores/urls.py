@@ -13,6 +13,7 @@ SCHEMES = ("file", "memory", "s3", "gs")
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _USERINFO = re.compile(r"://[^/@]*@")
+_UNSAFE = re.compile(r"[\x00-\x1f\\]")
 _QUERY = re.compile(r"[?#].*$", re.DOTALL)
 
 
@@ -47,12 +48,7 @@ def parse_url(url: str) -> StoreURL:
     if match is None:
         if not url or "\0" in url:
             raise UnsupportedURLError("a store needs a path or URL, for example ./store or s3://bucket/store")
-        try:
-            return StoreURL("file", str(Path(url).expanduser().absolute()))
-        except RuntimeError as error:
-            raise UnsupportedURLError(
-                f"{url}: nobody has this name here; write ./{url} for a folder"
-            ) from error
+        return StoreURL("file", str(Path(url).expanduser().absolute()))
     scheme = match.group(1).lower()
     if scheme not in SCHEMES:
         raise UnsupportedURLError(
@@ -86,9 +82,7 @@ def clean_path(path: str) -> str:
     """
     if not path:
         return path
-    parts = path.split("/")
-    unsafe = any(part in {"", ".", ".."} for part in parts) or "\\" in path or any(ord(c) < 32 for c in path)
-    if unsafe:
+    if _UNSAFE.search(path) or not {"", ".", ".."}.isdisjoint(path.split("/")):
         raise UnsafePathError(f"{path!r} is not a path inside a store")
     return path
 

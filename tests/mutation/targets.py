@@ -28,7 +28,7 @@ TARGETS: Mapping[str, Target] = {
     ),
     "commits": Target(
         ("storage.stores.commit_log",),
-        ("tests/storage/stores/test_commit_log.py", "tests/storage/stores/test_commit_races.py"),
+        ("tests/storage/stores/test_commit_log.py", "tests/simulation/test_simulation.py"),
         without="not s3 and not racing",
     ),
     "lease": Target(

@@ -13,7 +13,7 @@ from tests.storage.samples import CLASSES, assignments, begin, dense, write_data
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, check_dataset, list_datasets
 from topline.storage.datasets.contents import write_mark
-from topline.storage.errors import IntegrityError, NotFoundError
+from topline.storage.errors import ConflictError, IntegrityError, NotFoundError
 from topline.storage.stores import CommitLog, Store, open_store
 from topline.storage.stores.sealed import STORE_KEY, sealed, unsealed
 
@@ -308,3 +308,13 @@ def test_racing_revisions_build_on_each_other(local_store: Store) -> None:
         list(pool.map(add, range(40)))
     assert log.latest()["total"] == 40
     assert log.latest()["seq"] == 41
+
+
+@pytest.mark.parametrize("how", ["append", "revise"])
+def test_who_always_loses_is_told_so(memory_store: Store, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    log = CommitLog(memory_store, "things")
+    log.append({"key": "start"})
+    monkeypatch.setattr("topline.storage.stores.commit_log._TRIES", 4)
+    monkeypatch.setattr(CommitLog, "_put", lambda *_: False)
+    with pytest.raises(ConflictError, match="commits/things takes no new record"):
+        getattr(log, how)({"key": "me"} if how == "append" else lambda latest, _: latest)

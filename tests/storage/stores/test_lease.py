@@ -123,5 +123,5 @@ def test_a_clock_that_jumped_takes_no_lease_away(any_store: Store, jump: float) 
 def test_a_place_that_cannot_be_written_is_said(local_store: Store) -> None:
     """Whoever runs the tests may write anywhere: here a file lies where the folder would be made."""
     local_store.write_bytes("leases", b"")
-    with pytest.raises(AccessError, match=r"leases/retrain/00000001\.lock cannot be written: "):
+    with pytest.raises(AccessError, match=r"leases/retrain/00000001\.lock cannot be used: "):
         held_lease(local_store, "retrain", "a test").__enter__()

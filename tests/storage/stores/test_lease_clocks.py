@@ -172,7 +172,7 @@ def test_earlier_tenures_are_dropped_and_their_numbers_stay_taken(
             assert lease.number == number
             assert (holder(memory_store, "retrain") or "").startswith("me (process ")
         assert holder(memory_store, "retrain") is None
-    left = ["00000003.beat", "00000003.done", "00000003.json"]
+    left = ["00000001.json", "00000003.beat", "00000003.done", "00000003.json"]
     assert memory_store.list("leases/retrain") == left
     # A candidate that looked before the first of them, and puts only now.
     newest, answers = lease_module._newest, [1]

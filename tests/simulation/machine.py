@@ -1,0 +1,155 @@
+"""The machine that simulated processes run on: modules of the storage that see its disk, bucket and clock."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.simulation.bucket import Driver
+from tests.simulation.disk import FCNTL, OS, SHUTIL, Place
+from tests.simulation.world import Here, Thread
+from topline.pipeline.ingest import forgetting
+from topline.storage import records as stored_records
+from topline.storage.arrays import groups
+from topline.storage.arrays.reader import ArrayReader
+from topline.storage.arrays.writer import packed_array
+from topline.storage.datasets import Dataset, contents, writer
+from topline.storage.datasets.manifest import dump_manifest, load_manifest
+from topline.storage.models import records as model_records
+from topline.storage.runs import checkpoints, lock
+from topline.storage.stores import DEFAULT_TERMS, factory, holds, lease, local, objects, sealed
+from topline.storage.stores.urls import StoreURL
+
+BUCKET = "s3://bucket/store"
+DISK = "/store"
+
+
+class Random:
+    """Names that a history draws, the same each time."""
+
+    chance = random.Random(0)
+
+    @classmethod
+    def uuid4(cls) -> Any:
+        return uuid.UUID(int=cls.chance.getrandbits(128))
+
+    @classmethod
+    def token_hex(cls, size: int) -> str:
+        return f"{cls.chance.getrandbits(8 * size):0{2 * size}x}"
+
+
+class SimulatedEvent(threading.Event):
+    """An event that no real thread waits for."""
+
+
+class SimulatedThread:
+    """A thread of the simulated process that starts it."""
+
+    def __init__(self, target: Callable[..., None], args: tuple[Any, ...] = (), **_: Any) -> None:
+        self._run = functools.partial(target, *args)
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        self._thread = Here.world.spawn(self._run)
+
+    def join(self, timeout: float) -> None:
+        thread = self._thread
+        if thread is not None and not thread.done:
+            Here.world.pause(timeout, lambda: thread.done)
+
+
+class SimulatedTime:
+    """The time of day, as the running process's clock says."""
+
+    @staticmethod
+    def now(zone: Any = UTC) -> datetime:
+        return datetime.fromtimestamp(Here.world.wall(), zone)
+
+    fromisoformat = datetime.fromisoformat
+    fromtimestamp = datetime.fromtimestamp
+
+
+def _waited(event: threading.Event, seconds: float) -> bool:
+    Here.world.pause(seconds, event.is_set)
+    return event.is_set()
+
+
+class SimulatedBucket(objects.ObjectStore):
+    """A bucket behind the simulated driver."""
+
+    def __init__(self, address: StoreURL) -> None:
+        super().__init__(address)
+        self._opened = os.getpid(), Driver()
+
+
+def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a pure function of few small values that is worked out once for all histories."""
+    known: dict[Any, Any] = {}
+
+    def call(*values: Any) -> Any:
+        key = tuple(value if isinstance(value, bytes | str) else repr(value) for value in values)
+        if key not in known:
+            result = function(*values)
+            known[key] = list(result) if hasattr(result, "__next__") else result
+        return known[key]
+
+    return call
+
+
+@contextmanager
+def simulated() -> Iterator[None]:
+    """Let the storage use the world in `Here` instead of this machine, until the block ends."""
+    names = SimpleNamespace(uuid4=Random.uuid4)
+    threads = SimpleNamespace(Thread=SimulatedThread, Event=SimulatedEvent)
+    clock = {
+        "monotonic": lambda: Here.world.monotonic(),
+        "wall": lambda: Here.world.wall(),
+        "sleep": lambda seconds: Here.world.sleep(seconds),
+        "wait": _waited,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for module, replaced in (
+            (local, {"os": OS, "fcntl": FCNTL, "shutil": SHUTIL, "Path": Place, "uuid": names}),
+            (holds, {"os": OS, "fcntl": FCNTL}),
+            (lock, {"os": OS}),
+            (lease, {"os": OS, "threading": threads}),
+            (sealed, {"uuid": names}),
+            (checkpoints, {"uuid": names}),
+            (model_records, {"uuid": names}),
+            (factory, {"Path": Place, "ObjectStore": SimulatedBucket}),
+            (objects, {"_CONDITIONAL": {"bucket"}, "time": SimpleNamespace(sleep=clock["sleep"])}),
+            (stored_records, {"datetime": SimulatedTime}),
+            (forgetting, {"datetime": SimulatedTime}),
+            (groups, {"packed_array": _remembered(packed_array)}),
+            (writer, {"packed_array": _remembered(packed_array)}),
+            (
+                contents,
+                {
+                    "dump_manifest": _remembered(dump_manifest),
+                    "load_manifest": _remembered(load_manifest),
+                },
+            ),
+        ):
+            for name, value in replaced.items():
+                patch.setattr(module, name, value)
+        for kind in (local.LocalStore, Dataset, ArrayReader):
+            for value in vars(kind).values():
+                if isinstance(value, functools.cached_property) and hasattr(value, "lock"):
+                    # Python 3.11 holds it while the value is worked out, which takes calls of this world.
+                    patch.setattr(value, "lock", nullcontext())
+        genuine = dict(vars(DEFAULT_TERMS.clock))
+        vars(DEFAULT_TERMS.clock).update(clock)
+        try:
+            yield
+        finally:
+            vars(DEFAULT_TERMS.clock).update(genuine)

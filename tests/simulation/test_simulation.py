@@ -1,0 +1,31 @@
+"""Every interleaving is a seed; `python -m tests.simulation --histories N --seed S` prints what they met."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def simulation(*words: object) -> str:
+    """Run the program, which must find nothing, and return its table."""
+    command = [sys.executable, "-m", "tests.simulation", *map(str, words)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_a_few_histories() -> None:
+    table = simulation("--histories", 200, "--seed", 1)
+    assert "200 histories" in table
+    assert "0 violations" in table
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("first", [1, 5001])
+def test_ten_thousand_histories(first: int) -> None:
+    print(simulation("--histories", 5000, "--seed", first))
