@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import replace
 from uuid import UUID
 
 import httpx
@@ -24,6 +25,7 @@ from prefect.exceptions import PrefectException
 
 from topline.pipeline.notices import Kind, Notice, decision_notices, disk_notice
 from topline.pipeline.notices.notice import DISK_LOW_BYTES
+from topline.solvers.counts import how_many
 from topline.storage.errors import StorageError
 from topline.storage.models import read_standing
 from topline.storage.stores import Store
@@ -31,6 +33,8 @@ from topline.storage.stores import Store
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
+#: The server is asked whether the deployment is paused once in so many looks.
+PAUSE_LOOKS = 10
 # The newest runs are looked at; between two looks fewer end.
 RUNS_SEEN = 50
 
@@ -54,12 +58,17 @@ Runs = Callable[[], list[FlowRun]]
 class Follower:
     """Finds what is new since the last poll; what was so before the first poll does not count.
 
-    `runs` reads the newest runs of the schedule, and fails as Prefect's client does.
+    `runs` reads the newest runs of the schedule, and `paused` whether none begins by itself; both fail as
+    Prefect's client does.  Failures of runs in a row for one reason are told once, and so is their end.
     """
 
-    def __init__(self, store: Store, runs: Runs) -> None:
+    def __init__(self, store: Store, runs: Runs, paused: Callable[[], bool] = bool) -> None:
         self._store = store
         self._runs = runs
+        self._paused = paused
+        self._is_paused = False
+        self._looks = 0
+        self._failure, self._failures = "", 0
         self._states: dict[UUID, Kind] = {}
         self._missed: set[str] = set()
         self._decided: int | None = None
@@ -71,17 +80,27 @@ class Follower:
         """Return the notices of what has happened since the last poll, runs before decisions."""
         found = [*self._new_states(), *self._new_decisions(), *self._disk()]
         self._first = False
+        self._looks += 1
         return found
 
     def _new_states(self) -> Iterator[Notice]:
         try:
             runs = self._runs()
+            paused = self._paused() if self._looks % PAUSE_LOOKS == 0 else self._is_paused
         except UNREACHABLE as error:
             if not self._unreachable:
                 self._unreachable = True
-                yield Notice(Kind.FAILED, self._store.url, f"Prefect's server does not answer: {error}")
+                yield server_lost(self._store.url, error)
             return
-        self._unreachable = False
+        if self._unreachable:
+            self._unreachable = False
+            said = "Prefect's server answers again"
+            yield Notice(Kind.WELL_AGAIN, self._store.url, said, {"reachable": True})
+        if paused is not self._is_paused:
+            self._is_paused = paused
+            said = "paused on Prefect's server: nothing is retrained" if paused else "resumed"
+            told = Kind.PAUSED if paused else Kind.WELL_AGAIN
+            yield Notice(told, self._store.url, f"the deployment is {said}", {"paused": paused})
         for run in reversed(runs):
             kind = _kind(run)
             if kind is None or self._states.get(run.id) is kind:
@@ -94,7 +113,19 @@ class Follower:
             if before is None and kind not in (Kind.STARTED, Kind.MISSED, Kind.CANCELLED):
                 # It began and ended between two looks.
                 yield self._of_run(run, Kind.STARTED)
-            yield self._of_run(run, kind)
+            yield from self._ended(self._of_run(run, kind), _said(run))
+
+    def _ended(self, notice: Notice, said: str) -> Iterator[Notice]:
+        """Yield the notice of a run, a failure for the same reason again as such, and the all-clear."""
+        if notice.kind is Kind.FAILED:
+            again = bool(self._failures) and said == self._failure
+            self._failure, self._failures = said, self._failures + 1
+            notice = replace(notice, kind=Kind.FAILED_AGAIN if again else Kind.FAILED)
+        yield notice
+        if notice.kind is Kind.FINISHED and self._failures:
+            text = f"{notice.text}, after {how_many(self._failures, 'runs')} that failed: {self._failure}"
+            self._failure, self._failures = "", 0
+            yield Notice(Kind.WELL_AGAIN, self._store.url, text)
 
     def _is_told(self, run: FlowRun) -> bool:
         """Return whether a run with the same words was told, as all have that one run makes up for."""
@@ -134,6 +165,12 @@ class Follower:
         self._disk_is_low = low
 
 
+def server_lost(store: str, error: BaseException) -> Notice:
+    """Return the notice of a server that does not answer."""
+    said = " ".join(str(error).split())[:300] or type(error).__name__
+    return Notice(Kind.FAILED, store, f"Prefect's server does not answer: {said}", {"reachable": False})
+
+
 def _said(run: FlowRun) -> str:
     """Return the message of a run's state, without what Prefect puts before every exception."""
     return "" if run.state is None else (run.state.message or "").removeprefix(RAISED)
@@ -171,6 +208,17 @@ def runs_of(deployment: UUID) -> Runs:
                 sort=FlowRunSort.START_TIME_DESC,
                 limit=RUNS_SEEN,
             )
+
+    return read
+
+
+def pauses_of(deployment: UUID) -> Callable[[], bool]:
+    """Return what reads whether a deployment is paused, or every schedule of it."""
+
+    def read() -> bool:
+        with get_client(sync_client=True) as client:
+            found = client.read_deployment(deployment)
+        return found.paused or not any(schedule.active for schedule in found.schedules)
 
     return read
 

@@ -9,27 +9,36 @@ the same folder.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import secrets
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Self
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
 
 from topline.flows.environment import FlowServerError
 
+logger = logging.getLogger(__name__)
+
 PORT = 4200
 START_SECONDS = 180.0
 END_SECONDS = 15.0
+# A server that ended is noticed within so many seconds; one that does not start is tried again more rarely.
+LOOK_SECONDS, LONGEST_PAUSE = 2.0, 300.0
 _ADDRESS, _LOG = "topline-server.url", "topline-server.log"
 _LOCK, _NUMBER, _USERS = "topline-server.lock", "topline-server.pid", "topline-server.users"
 
@@ -54,29 +63,71 @@ class LocalServer:
 def local_server(environ: Mapping[str, str]) -> Iterator[LocalServer]:
     """Start a server, or find the one that is running.
 
-    It ends with the block, unless others use it too.  Raises `FlowServerError` with its last log lines where
-    it does not start.
+    It ends with the block, unless others use it too; where it ends before, it is started again.  Raises
+    `FlowServerError` where it does not start.
     """
     home = Path(environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
     home.mkdir(parents=True, exist_ok=True)
     kept_in = home / "topline-server.password"
     password = environ.get("PREFECT_SERVER_API_AUTH_STRING") or _kept_password(kept_in)
-    process: subprocess.Popen[bytes] | None = None
-    try:
-        with _ended_by_its_last_user(home):
-            lock = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                if _is_locked_now(lock):
-                    own = {**environ, "PREFECT_SERVER_API_AUTH_STRING": password}
-                    url, process = _started_on_a_port(own, home, lock)
-                else:
-                    url = _url_of_the_other(home, password)
-            finally:
-                os.close(lock)
+    own = {**environ, "PREFECT_SERVER_API_AUTH_STRING": password}
+    with _Keeper(own, home) as keeper, _ended_by_its_last_user(home):
+        url = keeper.started() or _url_of_the_other(home, password)
+        with keeper.kept(url):
             yield LocalServer(url, password, kept_in)
-    finally:
-        if process is not None:
+
+
+class _Keeper:
+    """Starts a server where none runs in a home, again and again while it is kept."""
+
+    def __init__(self, environ: Mapping[str, str], home: Path) -> None:
+        self._environ = environ
+        self._home = home
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
             process.poll()
+
+    def started(self, port: int | None = None) -> str | None:
+        """Start a server, and return its address once it answers; None where one runs."""
+        lock = os.open(self._home / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if not _is_locked_now(lock):
+                return None
+            start = _started_on_a_port if port is None else partial(_answering, port)
+            url, process = start(self._environ, self._home, lock)
+            self._processes.append(process)
+            return url
+        finally:
+            os.close(lock)
+
+    @contextmanager
+    def kept(self, url: str) -> Iterator[None]:
+        """Start the server at its address again where it ends, after a pause that grows."""
+        ended = threading.Event()
+
+        def keep() -> None:
+            pause = LOOK_SECONDS
+            while not ended.wait(pause):
+                try:
+                    if self.started(urlsplit(url).port) is not None:
+                        logger.warning("Prefect's server at %s had ended, and was started again", url)
+                    pause = LOOK_SECONDS
+                except (FlowServerError, OSError) as error:
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                    logger.warning("%s; it is tried again after %.0f s", error, pause)
+
+        thread = threading.Thread(target=keep, name="topline-server-keeper", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 @contextmanager

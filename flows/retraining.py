@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import copy_context
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +14,7 @@ from uuid import UUID
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
@@ -25,8 +27,9 @@ from topline.flows.tasks import STEPS
 from topline.pipeline.jobs import RetrainResult
 from topline.pipeline.jobs import retrain as retrain_in_steps
 from topline.pipeline.options import ClusterConfig, RetrainConfig
+from topline.pipeline.telemetry import deployed_run
 from topline.solvers.counts import how_many
-from topline.storage.stores import LeaseHeldError
+from topline.storage.stores import LeaseHeldError, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +56,7 @@ def retrain(
     """
     coalesce_missed_runs()
     try:
-        with watched(config.train.tol, config.store) as watch:
+        with _noted(config.store), watched(config.train.tol, config.store) as watch:
             by = f"flow run {flow_run.get_id() or ''}".strip()
             result = retrain_in_steps(config, cluster, watch.progress, by=by, steps=STEPS)
             watch.finish(result, retraining_summary(result))
@@ -62,6 +65,37 @@ def retrain(
             return Completed(message=said, data=result)
     except LeaseHeldError as error:
         return Cancelled(message=str(error))
+
+
+@contextmanager
+def _noted(store: str) -> Iterator[None]:
+    """Note in the store how a run of a deployment with a schedule goes, for those who look at the store."""
+    context = FlowRunContext.get()
+    run = None if context is None else context.flow_run
+    found = None
+    if run is not None and run.deployment_id is not None:
+        try:
+            with get_client(sync_client=True) as client:
+                found = client.read_deployment(run.deployment_id)
+        except UNREACHABLE as error:
+            logger.warning("the schedule of the deployment is not known: %s", error)
+    schedules = [] if found is None else [one.schedule for one in found.schedules]
+    every, timezone = next(filter(None, map(_in_words, schedules)), ("", "UTC"))
+    if found is None or not every:
+        yield
+        return
+    with deployed_run(open_store(store, create=True), every, timezone, f"retrain/{found.name}"):
+        yield
+
+
+def _in_words(schedule: Any) -> tuple[str, str] | None:
+    """Return a schedule of Prefect's as --every and --timezone have it, None for other kinds."""
+    zone = getattr(schedule, "timezone", None) or "UTC"
+    if isinstance(schedule, CronSchedule):
+        return schedule.cron, zone
+    if isinstance(schedule, IntervalSchedule):
+        return f"{schedule.interval.total_seconds():.0f}s", zone
+    return None
 
 
 def coalesce_missed_runs() -> list[FlowRun]:

@@ -10,14 +10,16 @@ import asyncio
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TextIO, cast
 from uuid import UUID
 
+import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     TaskRunFilter,
@@ -36,8 +38,17 @@ from prefect.states import Cancelled, Crashed
 from prefect.types.entrypoint import EntrypointType
 
 from topline.flows.environment import remembering
-from topline.flows.following import UNREACHABLE, Follower, followed, in_states, of_deployment, runs_of
-from topline.flows.launching import refuse_credentials
+from topline.flows.following import (
+    UNREACHABLE,
+    Follower,
+    followed,
+    in_states,
+    of_deployment,
+    pauses_of,
+    runs_of,
+    server_lost,
+)
+from topline.flows.launching import refuse_credentials, require_server
 from topline.flows.local_server import local_server
 from topline.flows.retraining import renew_waiting_runs, retrain
 from topline.pipeline.errors import ConfigError
@@ -46,7 +57,7 @@ from topline.pipeline.jobs import LEASE
 from topline.pipeline.notices import Kind, Notice, NoticeLog, addresses, told
 from topline.pipeline.options import ClusterConfig, RetrainConfig
 from topline.pipeline.progress import Progress, begin
-from topline.pipeline.telemetry import ANCHOR, CronLine, interval_of, next_time, pulse, zone_of
+from topline.pipeline.telemetry import ANCHOR, CronLine, Note, interval_of, next_time, pulse, zone_of
 from topline.storage.fingerprint import digest_bytes
 from topline.storage.stores import DEFAULT_TERMS, Lease, LeaseHeldError, Store, held_lease, open_store
 
@@ -170,6 +181,9 @@ def ensure_heartbeat_automation() -> UUID:
 
 LEAST_SECONDS = 10
 
+# A server that is lost is asked again after so many seconds, twice as many each time.
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
+
 #: Prefect's server is to remember so many runs; those of 30 days at most, and of its least, an hour.
 KEPT_RUNS = 500
 LONGEST_KEPT, SHORTEST_KEPT = timedelta(days=30), timedelta(hours=1, seconds=1)
@@ -212,9 +226,28 @@ def serve_retraining(
             lines.write(notice)
             tell(notice)
 
-        served = _Served(config, cluster, schedule, every, kept_for(every, timezone, keep_runs), say)
-        with _alone(store), pulse(store, every, timezone), _announced(served, store):
-            _serve_somewhere(served, progress)
+        with _alone(store), pulse(store, every, timezone) as note:
+
+            def say_and_note(notice: Notice) -> None:
+                say(notice)
+                note_of(notice, note)
+
+            kept = kept_for(every, timezone, keep_runs)
+            served = _Served(config, cluster, schedule, every, kept, say_and_note)
+            with _announced(served, store):
+                _serve_somewhere(served, progress)
+
+
+def note_of(notice: Notice, note: Note) -> None:
+    """Note in the store what an event says of its schedule."""
+    when, facts = notice.when, notice.facts
+    if "reachable" in facts:
+        note(lambda known: replace(known, lost="" if facts["reachable"] else known.lost or when))
+    elif "paused" in facts:
+        note(lambda known: replace(known, paused=when if facts["paused"] else ""))
+    elif "flow_run" in facts and notice.kind in (Kind.FAILED, Kind.FAILED_AGAIN, Kind.FINISHED):
+        failure = "" if notice.kind is Kind.FINISHED else notice.text[:300] or "a run failed"
+        note(lambda known: known.after(when, failure))
 
 
 def _alone(store: Store) -> AbstractContextManager[Lease]:
@@ -253,16 +286,43 @@ def _announced(served: _Served, store: Store) -> Iterator[None]:
 
 
 def _serve_somewhere(served: _Served, progress: Progress | None) -> None:
-    """Serve on the server that is configured, or on one of our own."""
+    """Serve on the server that is configured, or on one of our own, which is started again where it ends."""
     server = PREFECT_API_URL.value()
     if server:
-        _serve(served, progress, server)
+        require_server(server)
+        _serve_while_wanted(served, progress, server)
         return
     begin(progress, "start a Prefect server on this machine")
     with local_server(remembering(os.environ, served.kept_for)) as own:
         reached = {PREFECT_API_URL: own.url, PREFECT_API_AUTH_STRING: own.password}
         with temporary_settings(reached):
-            _serve(served, progress, own.url, own.kept_in)
+            _serve_while_wanted(served, progress, own.url, own.kept_in)
+
+
+def _serve_while_wanted(
+    served: _Served, progress: Progress | None, server: str, password_in: Path | None = None
+) -> None:
+    """Serve on a server that answers, and wait for it, longer and longer, where it is lost."""
+    pause = FIRST_PAUSE
+    while True:
+        begun = time.monotonic()
+        try:
+            _serve(served, progress, server, password_in)
+        except Exception as error:
+            if not is_lost_server(error):
+                raise
+            served.say(server_lost(served.config.store, error))
+        else:
+            return
+        pause = FIRST_PAUSE if time.monotonic() - begun > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
+        time.sleep(pause)
+
+
+def is_lost_server(error: BaseException) -> bool:
+    """Return whether an error, or every one of a group, is of a server that does not answer."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_lost_server(one) for one in error.exceptions)
+    return isinstance(error, (httpx.HTTPError, *UNREACHABLE))
 
 
 def _serve(served: _Served, progress: Progress | None, server: str, password_in: Path | None = None) -> None:
@@ -295,7 +355,7 @@ def _serve(served: _Served, progress: Progress | None, server: str, password_in:
     # A line of its own: a progress bar cuts what is wider than the terminal, and a log file has no bar.
     sys.stderr.write(f"serving {config.store}; {page}{password} shows its runs; Ctrl-C ends it\n")
     sys.stderr.flush()
-    facts = {"server": page, "every": served.every}
+    facts = {"server": page, "every": served.every, "reachable": True}
     text = f"{config.store} is retrained from {config.extract.images}: {served.every}; {page} shows its runs"
     served.say(Notice(Kind.SERVING, config.store, text, facts))
     begin(progress, "serve")
@@ -303,10 +363,11 @@ def _serve(served: _Served, progress: Progress | None, server: str, password_in:
 
     def say(notice: Notice) -> None:
         served.say(notice)
-        if notice.kind in (Kind.FAILED, Kind.CANCELLED):
+        if notice.kind in (Kind.FAILED, Kind.FAILED_AGAIN, Kind.CANCELLED):
             crash_orphaned_tasks(deployment)
 
-    with followed(Follower(open_store(config.store), runs_of(deployment)), say):
+    follower = Follower(open_store(config.store), runs_of(deployment), pauses_of(deployment))
+    with followed(follower, say):
         try:
             runner.run()
         finally:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from topline.solvers.typing import Float64Array, FloatArray
 
 #: Multiplications a round below which threads of BLAS wait for each other longer than one takes alone.
 _SMALL_ROUND = 1e8
+#: Microseconds of all cores that a container may take, and in how many.
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 class _Limit:
@@ -100,8 +103,7 @@ def threads_here() -> int:
             found = [number for _, number in _held.before]
         else:
             found = [library.num_threads for library in _held.libraries()]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([cores, *(int(number) for number in found if number)]))
+    return max(1, min([available_cores(), *(int(number) for number in found if number)]))
 
 
 def blas_threads_for(multiplications: float) -> AbstractContextManager[None]:
@@ -110,10 +112,13 @@ def blas_threads_for(multiplications: float) -> AbstractContextManager[None]:
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return the number of cores that this process may use, also by the quota of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = _QUOTA.read_text(encoding="ascii").split()
+    except (OSError, ValueError):  # no container, or another system
+        return cores
+    return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))
 
 
 #: Multiplications of a product, and numbers in rows, that a piece has at least: some tenths of a millisecond

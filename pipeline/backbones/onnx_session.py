@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,9 +74,10 @@ class NetworkFunction(TwoStepFunction):
 
 def open_session(network: Path | bytes) -> Any:
     """Return a session of ONNX Runtime on one thread; `InputError` where it cannot run the file or bytes."""
+    # As it is imported it would write an id to the user's cache, and later look up where to report to.
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import onnxruntime
 
-    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3

@@ -107,10 +107,9 @@ def add_command(
         configs, chosen = resolve(sections, file, given)
         from topline.pipeline.cli.display import show_progress
 
-        server = bool(os.environ.get("PREFECT_API_URL"))
         out = sys.stdout
         with show_progress() as progress, contextlib.redirect_stdout(sys.stderr):
-            call = Call(configs, chosen, progress, as_flow or (flow and server), json, out=out)
+            call = Call(configs, chosen, progress, as_flow, json, out=out)
             outcome = handler(call, **own_values)
         finish(outcome, call.unstored, json=json)
 

@@ -18,7 +18,8 @@ def status(
 ) -> Outcome:
     """Show the state of a store: champion, last run, challenger, schedule, damaged models, disk space.
 
-    Exits with 1 if a model is damaged, or if the process that served the schedule died.
+    Exits with 1 for what somebody must look at: damage, or a schedule that is dead, overdue, paused, failing,
+    without its server or ended by an error.
     """
     from topline.pipeline.dashboard import store_status
     from topline.storage.stores import open_store

@@ -70,14 +70,20 @@ def _schedule(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
     found = seen.schedule
     if found is None:
         return
-    state = gauge("schedule", "1 for what the schedule is: served, ended or dead", "state")
+    state = gauge("schedule", "1 for what the schedule is, such as served, failing or dead", "state")
     for one in Served:
         state.labels(one.value).set(found.served is one)
     silent = gauge(
         "schedule_silent_seconds", "Seconds since the last heartbeat of the process that serves it"
     )
     silent.set(found.silent)
-    if found.served is not Served.ALIVE:
+    gauge("schedule_failures", "Runs that failed since the last one that did not").set(
+        found.schedule.failures
+    )
+    if found.schedule.succeeded:
+        success = gauge("schedule_last_success_seconds", "Since when no run of the schedule succeeded")
+        success.set(now - _seconds(found.schedule.succeeded))
+    if found.served in (Served.ENDED, Served.BROKEN, Served.DEAD, Served.PAUSED):
         return
     due = next_time(found.schedule.every, found.schedule.timezone, datetime.fromtimestamp(now, UTC))
     if due is not None:
@@ -100,10 +106,10 @@ def _champion(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
 
 
 def health(seen: Overview) -> dict[str, Any]:
-    """Return whether all is well: "ok", or "degraded" by damaged models or a schedule that is dead."""
-    dead = seen.schedule is not None and seen.schedule.served is Served.DEAD
+    """Return whether all is well: "ok", or "degraded" by damage or a schedule that somebody must look at."""
+    well = seen.schedule is None or seen.schedule.served.is_well
     return {
-        "status": "degraded" if seen.damaged or dead else "ok",
+        "status": "degraded" if seen.damaged or not well else "ok",
         "damaged": dict(seen.damaged),
         "schedule": None if seen.schedule is None else seen.schedule.served.value,
     }
@@ -126,7 +132,7 @@ class StoreStatus:
 
     @property
     def healthy(self) -> bool:
-        """Whether no model is damaged and no schedule is dead."""
+        """Whether there is nothing that a person must look at."""
         return bool(self.health["status"] == "ok")
 
 

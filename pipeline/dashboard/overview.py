@@ -14,6 +14,7 @@ from topline.pipeline.options import PromotionRule
 from topline.pipeline.pages import DASH, Badge, Column, Link, Table, Tile, count, duration, gap, number, when
 from topline.pipeline.registry import summary
 from topline.pipeline.telemetry import RunView, Served, heartbeat_age, next_time, served
+from topline.solvers.counts import how_many
 from topline.storage.models import DecisionRecord, ModelRecord, Reign, Standing
 from topline.storage.runs import RunRecord, SweepRecord
 from topline.storage.served_schedule import ServedSchedule
@@ -80,17 +81,33 @@ class ScheduleSeen:
 
     def words(self, now: datetime) -> tuple[str, str]:
         """Return what to say of it at the time `now`, and its tone."""
-        schedule = self.schedule
+        schedule, who = self.schedule, self.schedule.process or "its process"
+        last = f"last success {when(schedule.succeeded)[:16]}" if schedule.succeeded else "no success yet"
         match self.served:
             case Served.ENDED:
                 return f"not served since {when(schedule.ended)[:16]}: topline serve", "fair"
+            case Served.BROKEN:
+                said = f"ended by an error at {when(schedule.ended)[:16]}, and not served: {schedule.error}"
+                return f"{said}; start topline serve again", "bad"
             case Served.DEAD:
                 said = f"dead: no heartbeat for {duration(self.silent)}"
-                return f"{said} from {schedule.process or 'its process'}: start topline serve again", "bad"
+                return f"{said} from {who}: start topline serve again", "bad"
+            case Served.OVERDUE:
+                said = f"overdue: no run of {who} for {duration(self.silent)}, {last}"
+                return f"{said}: it is paused, or no worker takes its runs", "bad"
+            case Served.LOST:
+                return f"waits for Prefect's server since {when(schedule.lost)[:16]}, {last}", "bad"
+            case Served.PAUSED:
+                said = f"paused since {when(schedule.paused)[:16]}, {last}"
+                return f"{said}: nothing is retrained until it is resumed (deploy/README.md)", "bad"
+            case Served.FAILING:
+                said = f"failing since {when(schedule.failing)[:16]}, {how_many(schedule.failures, 'runs')}"
+                return f"{said}, {last}: {schedule.failure}", "bad"
             case Served.ALIVE:
                 due = next_time(schedule.every, schedule.timezone, now)
                 due_next = "" if due is None else f"next {due:%Y-%m-%d %H:%M}, "
-                return f"{due_next}{schedule.timezone}, served since {when(schedule.since)[:16]}", ""
+                since = f"{schedule.timezone}, served since {when(schedule.since)[:16]}, {last}"
+                return f"{due_next}{since}", ""
 
 
 def overview(

@@ -235,6 +235,11 @@ def _monitoring(
     return {"/metrics": metrics, "/health": healthy}
 
 
+_LOCAL_ONLY = (
+    "This dashboard answers to localhost alone: --allow-remote lets other names and machines read it."
+)
+
+
 class _LocalHostOnly:
     """Refuses requests to a name that leads here from a page elsewhere (DNS rebinding)."""
 
@@ -246,7 +251,7 @@ class _LocalHostOnly:
         if _is_loopback(_host_name(request.headers.get("Host", ""))):
             await self.app(scope, receive, send)
             return
-        refusal = _json(request, {"error": "This dashboard answers to localhost alone."}, 403)
+        refusal = _json(request, {"error": _LOCAL_ONLY}, 403)
         await refusal(scope, receive, send)
 
 

@@ -24,7 +24,7 @@ from topline.storage.runs import (
     read_sweep,
     run_names,
 )
-from topline.storage.served_schedule import read_schedule
+from topline.storage.served_schedule import ServedSchedule, read_schedule
 from topline.storage.stores import Store, tenant
 
 logger = logging.getLogger(__name__)
@@ -154,17 +154,25 @@ class StoreFollower:
             for number, name in enumerate(names[-RUNS_SHOWN:][::-1])
         ]
         standing, records, damaged = self._read_registry()
+        schedule, unreadable = self._schedule()
         return overview(
             standing,
             records,
             lines,
             now,
-            damaged=damaged,
-            schedule=read_schedule(self.store),
+            damaged={**damaged, **unreadable},
+            schedule=schedule,
             retraining=tenant(self.store, RETRAINING),
             sweeps=sweeps[-SWEEPS_SHOWN:][::-1],
             in_all={"runs": len(names), "sweeps": len(sweeps)},
         )
+
+    def _schedule(self) -> tuple[ServedSchedule | None, dict[str, str]]:
+        """Return the schedule, and by its name why it cannot be read."""
+        try:
+            return read_schedule(self.store), {}
+        except (FormatError, IntegrityError) as error:
+            return None, {"schedule.json": str(error)}
 
     def _sweeps(self) -> list[SweepRecord]:
         """Return all sweeps; where one is damaged `topline fsck` says so, and none is shown."""

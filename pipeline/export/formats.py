@@ -7,15 +7,14 @@ from it.  Nothing heavy is imported before a format is used.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -83,11 +82,18 @@ def description(stored: StoredModel) -> dict[str, Any]:
         "model": record.id,
         "class_names": list(record.class_names),
         "transforms": list(stored.transforms.names),
-        "features": dict(record.features),
+        "features": {name: _without_folders(value) for name, value in record.features.items()},
         "loss": dict(record.loss),
         **({"multilabel": True, "threshold": record.threshold} if record.multilabel else {}),
         **({"compression": record.result["compression"]} if "compression" in record.result else {}),
     }
+
+
+def _without_folders(value: Any) -> Any:
+    """Return a value without the folders of this machine: of an absolute path its name."""
+    if isinstance(value, Mapping):
+        return {name: _without_folders(one) for name, one in value.items()}
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def _scores(rows: NDArray[np.float32], record: str, arrays: dict[str, NDArray[Any]]) -> NDArray[Any]:

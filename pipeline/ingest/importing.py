@@ -236,6 +236,9 @@ def _begin(config: ImportConfig, source: FeatureFile) -> DatasetWriter:
     columns = source.columns()
     if columns is not None and len(columns) <= NAMED_FEATURES:
         attributes["columns"] = list(columns)
+    first = source.first_column
+    if first is not None:
+        attributes["first_column"] = first
     itemsize = np.dtype(config.dtype).itemsize
     width = source.d
     if sparse:

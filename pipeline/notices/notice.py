@@ -35,6 +35,9 @@ class Kind(StrEnum):
     KEPT = "kept"
     KEPT_AGAIN = "kept again"
     FAILED = "failed"
+    FAILED_AGAIN = "failed again"
+    WELL_AGAIN = "well again"
+    PAUSED = "paused"
     MISSED = "missed"
     DRIFT = "drift"
     DISK_LOW = "disk low"
@@ -56,6 +59,8 @@ _TONES: Final[Mapping[Kind, str]] = {
     Kind.KEPT: "info",
     Kind.KEPT_AGAIN: "warning",
     Kind.FAILED: "failure",
+    Kind.WELL_AGAIN: "success",
+    Kind.PAUSED: "failure",
     Kind.MISSED: "warning",
     Kind.DRIFT: "warning",
     Kind.DISK_LOW: "failure",

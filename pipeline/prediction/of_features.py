@@ -72,9 +72,10 @@ def predict_features(
     rule = AnswerRule.of(stored, config, progress)
     path = local_path(config.features)
     with closing(open_features(path, config.features_name, config.labels_name)) as source:
-        _check(stored, source)
+        taken = _taken(stored, source)
         with reading(source.place):
-            rows = _Rows(stored, source, rule, names_of_rows(source), _labels(source), _splits(source))
+            known = names_of_rows(source), _labels(source), _splits(source)
+            rows = _Rows(stored, source, rule, taken, *known)
         result = FeaturesResult(
             model=stored.model.url,
             features=str(path),
@@ -100,6 +101,7 @@ class _Rows:
     stored: StoredModel
     source: FeatureFile
     rule: AnswerRule
+    taken: list[int] | None
     ids: Sequence[str]
     labels: Sequence[str | None]
     splits: Sequence[str | None]
@@ -121,7 +123,8 @@ class _Rows:
     def _table(self, start: int, stop: int) -> pa.Table:
         with reading(f"{self.source.place}, rows {start}-{stop - 1}"):
             found = self.source.rows(start, stop)
-        X = _as_in_training(self.stored, checked_rows(self.source, found, start, "float32"))
+        X = checked_rows(self.source, found, start, "float32")
+        X = _as_in_training(self.stored, X if self.taken is None else X[:, self.taken])
         scores = self.stored.scores(self.stored.transforms.apply(X))
         rows = slice(start, stop)
         answers = self.rule.answer(scores, self.ids[rows])
@@ -144,8 +147,11 @@ def _as_in_training(stored: StoredModel, X: Any) -> Any:
     return X.toarray() if isinstance(X, csr_matrix) and not sparse else X
 
 
-def _check(stored: StoredModel, source: FeatureFile) -> None:
-    """Raise `InputError` for features that are not those that the model was trained on."""
+def _taken(stored: StoredModel, source: FeatureFile) -> list[int] | None:
+    """Return the places of a file's columns in the order of training, None where they are in it.
+
+    Raises `InputError` for features that are not those that the model was trained on.
+    """
     record = stored.model.record
     if record.features.get("kind") == "images":
         raise InputError(
@@ -153,18 +159,24 @@ def _check(stored: StoredModel, source: FeatureFile) -> None:
             " --features"
         )
     if isinstance(source, LibsvmFeatures):
-        raise InputError(
-            f"{source.place} is LIBSVM text, which does not say where columns begin and end: save the rows as"
-            " .npz with scipy.sparse.save_npz, or as .npy"
-        )
-    trained = record.features.get("columns")
-    if trained is not None and source.columns() is not None:
-        check_columns(f"model {record.id}", trained, source.place, source.columns() or ())
+        if "first_column" not in record.features:
+            raise InputError(
+                f"{source.place} is LIBSVM text, and model {record.id} was trained on a file that does not"
+                " number its columns: save the rows as .npz with scipy.sparse.save_npz, or as .npy"
+            )
+        source.as_trained(record.features["first_column"], stored.input_width)
+    trained, given = record.features.get("columns"), source.columns()
+    if trained is not None and given is not None:
+        if set(trained) == set(given) and list(trained) != list(given):
+            places = {name: place for place, name in enumerate(given)}
+            return [places[name] for name in trained]
+        check_columns(f"model {record.id}", trained, source.place, given)
     if stored.input_width != source.d:
         raise InputError(
             f"{source.place} has {source.d:,} features per row, and model {record.id} takes"
             f" {stored.input_width:,}: give the features that it was trained on"
         )
+    return None
 
 
 def _labels(source: FeatureFile) -> Sequence[str | None]:

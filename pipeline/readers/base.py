@@ -59,6 +59,8 @@ class FeatureFile(ABC):
     #: Columns or arrays in the file, and those of them that are features.
     names: Sequence[str] = ()
     taken: Sequence[str] = ()
+    #: The number of the first column where a text numbers them.
+    first_column: int | None = None
     #: What a name names.
     kind = "column"
 

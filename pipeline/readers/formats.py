@@ -211,7 +211,7 @@ class Parts(FeatureFile):
         counts = [part.nonzeros for part in parts]
         self.nonzeros = None if None in counts else sum(count or 0 for count in counts)
         self.names = [name for name in parts[0].names if all(name in part.names for part in parts)]
-        self.kind = parts[0].kind
+        self.kind, self.first_column = parts[0].kind, parts[0].first_column
 
     @property
     def place(self) -> str:

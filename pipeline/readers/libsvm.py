@@ -47,6 +47,8 @@ class LibsvmFeatures(StreamedFeatures):
     classes there are; columns and classes count from 0 then.
     """
 
+    first_column: int
+
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._sizes = _sizes(path)
@@ -61,13 +63,14 @@ class LibsvmFeatures(StreamedFeatures):
                 low, high = min(low, int(block.X.indices.min())), max(high, block.X.shape[1] - 1)
         if not self._words:
             raise InputError(f"{path} has no rows")
+        self._columns = (low, high)
         if not entries:
             raise InputError(f"{path} has no index:value pair, and is no LIBSVM text; a table is called .csv")
         self._several = any("," in label for label in self._words)
         if not self._several and bare is not None:
             raise InputError(f"{path}, line {bare + 1}: it does not begin with one label{FORM}")
-        self._base = 0 if low == 0 or self._sizes else 1
-        self.n, self.d, self.nonzeros = len(self._words), max(1, high + 1 - self._base), entries
+        self.first_column = 0 if low == 0 or self._sizes else 1
+        self.n, self.d, self.nonzeros = len(self._words), max(1, high + 1 - self.first_column), entries
         if self._sizes:
             self._check_sizes(*self._sizes)
 
@@ -76,9 +79,19 @@ class LibsvmFeatures(StreamedFeatures):
         if not isinstance(other, LibsvmFeatures):
             super().share_columns(other)
             return
-        base = min(self._base, other._base)
-        self.d = other.d = max(file.d + file._base - base for file in (self, other))
-        self._base = other._base = base
+        base = min(self.first_column, other.first_column)
+        self.d = other.d = max(file.d + file.first_column - base for file in (self, other))
+        self.first_column = other.first_column = base
+
+    def as_trained(self, first: int, d: int) -> None:
+        """Count columns from `first`, and have `d` of them; `InputError` where the file has others."""
+        low, high = self._columns
+        if self._sizes is None and (low < first or high >= first + d):
+            raise InputError(
+                f"{self.path} has the columns {low} to {high}, and the model takes {first} to"
+                f" {first + d - 1}: give the features that it was trained on"
+            )
+        self.first_column, self.d = (0 if self._sizes else first), d
 
     def labels(self) -> NDArray[Any]:
         """Return the first word of each line, or a tuple of its parts where lines have several labels."""
@@ -96,7 +109,7 @@ class LibsvmFeatures(StreamedFeatures):
         """Return all rows, block by block."""
         for _, block in self._blocks():
             X = block.X
-            yield csr_matrix((X.data, X.indices - self._base, X.indptr), shape=(X.shape[0], self.d))
+            yield csr_matrix((X.data, X.indices - self.first_column, X.indptr), shape=(X.shape[0], self.d))
 
     def _check_sizes(self, n: int, d: int, m: int) -> None:
         """Take the number of columns from the first line, if what follows fits it."""

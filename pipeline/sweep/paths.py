@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -76,19 +75,8 @@ _paths: dict[tuple[str, int], _PathHere] = {}
 _registry = threading.Lock()
 
 
-def advance_paths(tasks: Sequence[PathTask]) -> list[tuple[Outcome, ...]]:
-    """Take paths through their last round, one after the other, and return the outcome of each."""
-    return [_advance(task) for task in tasks]
-
-
-def forget_paths(name: str) -> None:
-    """Let go of the paths whose names begin with `name`; what is being solved of them ends."""
-    with _registry:
-        for key in [key for key in _paths if key[0].startswith(name)]:
-            _paths.pop(key).forgotten = True
-
-
-def _advance(task: PathTask) -> tuple[Outcome, ...]:
+def advance_path(task: PathTask) -> tuple[Outcome, ...]:
+    """Take a path through its last round, and return the outcome of each cell."""
     with _registry:
         now = time.monotonic()
         for key in [key for key, path in _paths.items() if now - path.used > IDLE_SECONDS]:
@@ -101,6 +89,13 @@ def _advance(task: PathTask) -> tuple[Outcome, ...]:
             path.answers.append(_take_round(path, task, task.rounds[number]))
         path.forget(task.waiting)
         return path.answers[len(task.rounds) - 1]
+
+
+def forget_paths(name: str) -> None:
+    """Let go of the paths whose names begin with `name`; what is being solved of them ends."""
+    with _registry:
+        for key in [key for key in _paths if key[0].startswith(name)]:
+            _paths.pop(key).forgotten = True
 
 
 def _take_round(path: _PathHere, task: PathTask, cells: Round) -> tuple[Outcome, ...]:

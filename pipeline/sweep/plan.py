@@ -7,19 +7,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
-from topline.pipeline.cluster import memory_limit, room_for_rows, takes_processes, worker_count
-from topline.pipeline.cluster.memory_plan import WHOLE_DUALS
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation import RowMetric, row_metric
-from topline.pipeline.options import Cell, ClusterConfig, KernelChoice, SweepConfig, TrainConfig, Variant
+from topline.pipeline.options import Cell, KernelChoice, SweepConfig, TrainConfig, Variant
 from topline.pipeline.readers import require_single_labels
 from topline.pipeline.rows import TrainingRows
-from topline.pipeline.sweep.folds import FoldSource, held_folds, stratified_folds, stratified_sample
+from topline.pipeline.sweep.folds import FoldSource, stratified_folds, stratified_sample
 from topline.pipeline.training import checked_spec, dataset_loss, resolve_options, resume_options, spec_of
-from topline.solvers.kernels.low_rank import ARRAYS, MEMORY_BYTES
 from topline.solvers.run import ProblemSpec
 from topline.storage.datasets import Dataset
 from topline.storage.runs import create_sweep, read_sweep
@@ -29,10 +25,6 @@ logger = logging.getLogger(__name__)
 
 # What may differ between a sweep and its resumption.
 MAY_CHANGE = frozenset({"store", "resume", "max_passes", "train_best"})
-# Beside the rows of all folds and those of the folds that it keeps a process holds one slice on its way.
-SLICES = 1
-# Transforms that are fitted to rows, and so differ from fold to fold.
-FITTED = frozenset({"standardize", "pca", "nystroem", "fourier"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,50 +196,3 @@ def _check_rows(config: SweepConfig, rows: TrainingRows, n: int) -> None:
     few = int(((counts > 0) & (counts < config.folds)).sum())
     if few:
         logger.warning("%d classes have fewer rows than there are folds and miss in some of them", few)
-
-
-def fits_every_process(plan: SweepPlan, cluster: ClusterConfig) -> bool:
-    """Return whether each process can hold the rows of all folds; False where they are to be shared.
-
-    Raises InputError where they can be neither: transforms that learn from the rows of a fold make other rows
-    of each fold.
-    """
-    info, free = plan.dataset.info, psutil.virtual_memory().available
-    workers = 1 if cluster.workers == 0 else worker_count(cluster)
-    limit = memory_limit(cluster.memory_limit)
-    if plan.config.kernel is not None:
-        _refuse_matrix(plan, free // workers if limit is None else min(free, limit) // workers)
-        return True
-    # Threads share the rows, and each has dual variables of its own.
-    apart = cluster.workers != 0 and takes_processes(plan.nbytes)
-    processes = workers if apart else 1
-    allowed = free // processes
-    if limit is not None:
-        allowed = min(allowed, room_for_rows(limit, cluster.workers, processes if apart else 0))
-    needed = (1 + held_folds(plan.config.folds, plan.nbytes) + SLICES) * plan.nbytes
-    needed += WHOLE_DUALS * plan.n * info.m * workers // processes
-    if info.layout != "dense" or needed <= allowed:
-        return True
-    fitted = [name for name in plan.config.transforms if name.partition(":")[0] in FITTED]
-    if fitted:
-        raise InputError(
-            f"{plan.n:,} rows of dataset {info.id} need {needed / 2**30:.1f} GiB in each process and"
-            f" {max(allowed, 0) / 2**30:.1f} are free, and {fitted[0]} makes other rows of every fold: try"
-            f" the cells on a sample of at most --rows {max(plan.n * allowed // needed, 1)}, or leave that"
-            " transform out"
-        )
-    return False
-
-
-def _refuse_matrix(plan: SweepPlan, allowed: int) -> None:
-    """Refuse a kernel whose matrix, of the rows of one fold, does not fit into each process."""
-    folds = plan.config.folds
-    trained = plan.n - plan.n // folds
-    allowed = min(allowed, MEMORY_BYTES)
-    if (needed := ARRAYS * 8 * trained**2) > allowed:
-        rows = int((allowed / (ARRAYS * 8)) ** 0.5) * folds // (folds - 1)
-        raise InputError(
-            f"the kernel matrix of the {trained:,} rows of a fold and its factor take {needed / 2**30:.1f}"
-            f" GiB in each process, and {allowed / 2**30:.1f} are allowed: try the cells on a sample of at"
-            f" most --rows {rows}"
-        )

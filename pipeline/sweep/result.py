@@ -4,17 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from topline.pipeline.evaluation import row_metric
-from topline.pipeline.options import KernelChoice, Variant
+from topline.pipeline.options import Cell, KernelChoice, Variant
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.sweep.race import Standing, best_cell, simplest_cell
 from topline.pipeline.training import TrainResult
 
 
-@dataclass(frozen=True)
-class SweepCell:
+@dataclass(frozen=True, kw_only=True)
+class SkippedCell:
+    """A cell that nobody looked at: between others that it hardly exceeds."""
+
+    loss: str
+    k: int | None
+    smoothing: float
+    C: float
+    kernel: KernelChoice | None = None
+
+    @classmethod
+    def of(cls, cell: Cell, **found: Any) -> Self:
+        """Return the row of a cell, with what was found."""
+        return cls(**dict(vars(cell.variant)), C=cell.C, **found)
+
+    @property
+    def variant(self) -> Variant:
+        """The loss with its parameters and kernel."""
+        return Variant(self.loss, self.k, self.smoothing, self.kernel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepCell(SkippedCell):
     """A cell after its last round.
 
     `mean` is the accuracy on the folds that it has seen, on all of them the cross-validated one, and `error`
@@ -23,10 +44,6 @@ class SweepCell:
     often its first fold was taken to a gap.  `state` is finished or pruned, and `why` says by what.
     """
 
-    loss: str
-    k: int | None
-    smoothing: float
-    C: float
     mean: float
     error: float
     low: float
@@ -37,23 +54,6 @@ class SweepCell:
     rounds: int
     state: str
     why: str
-    kernel: KernelChoice | None = None
-
-    @property
-    def variant(self) -> Variant:
-        """The loss with its parameters and kernel."""
-        return Variant(self.loss, self.k, self.smoothing, self.kernel)
-
-
-@dataclass(frozen=True)
-class SkippedCell:
-    """A cell that nobody looked at: between others that it hardly exceeds."""
-
-    loss: str
-    k: int | None
-    smoothing: float
-    C: float
-    kernel: KernelChoice | None = None
 
 
 @dataclass(frozen=True)
@@ -141,22 +141,14 @@ def concluded(plan: SweepPlan, standings: Sequence[Standing], elapsed: float) ->
         passes=sum(cell.passes for cell in cells),
         seconds=sum(cell.seconds for cell in cells),
         elapsed=elapsed,
-        skipped=tuple(
-            SkippedCell(
-                cell.variant.loss, cell.variant.k, cell.variant.smoothing, cell.C, cell.variant.kernel
-            )
-            for cell in (one.cell for one in standings if not one.rounds)
-        ),
+        skipped=tuple(SkippedCell.of(one.cell) for one in standings if not one.rounds),
     )
 
 
 def _cell(one: Standing) -> SweepCell:
-    count, variant = one.count, one.cell.variant
-    return SweepCell(
-        loss=variant.loss,
-        k=variant.k,
-        smoothing=variant.smoothing,
-        C=one.cell.C,
+    count = one.count
+    return SweepCell.of(
+        one.cell,
         mean=one.mean,
         error=one.error,
         low=count.low / count.rows,
@@ -167,5 +159,4 @@ def _cell(one: Standing) -> SweepCell:
         rounds=max(len(one.looks), len(one.rounds)),
         state=one.state,
         why=one.why,
-        kernel=variant.kernel,
     )

@@ -19,15 +19,16 @@ from typing import Any
 
 from distributed import Client
 
-from topline.pipeline.cluster import given_or_own_client, worker_count
+from topline.pipeline.cluster import given_or_own_client
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
 from topline.pipeline.interrupts import whole_interrupts
 from topline.pipeline.options import Cell, ClusterConfig, SweepConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.sweep.cells import Outcome
+from topline.pipeline.sweep.memory import place_cells
 from topline.pipeline.sweep.page import write_page
 from topline.pipeline.sweep.paths import PathTask, Round
-from topline.pipeline.sweep.plan import SweepPlan, fits_every_process, plan_sweep, variant_of
+from topline.pipeline.sweep.plan import SweepPlan, plan_sweep, variant_of
 from topline.pipeline.sweep.race import (
     Standing,
     best_cell,
@@ -203,13 +204,11 @@ class _Rounds:
 
 @contextmanager
 def _runner(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) -> Iterator[Runner]:
-    if not fits_every_process(plan, cluster):
-        with open_shared(plan, cluster, client) as shared:
+    cluster, memory = place_cells(plan, cluster, there=client is not None)
+    if memory is not None:
+        with open_shared(plan, memory, client) as shared:
             yield shared
         return
-    if client is None and cluster.scheduler is None and cluster.workers != 0:
-        most = len(plan.paths) * plan.config.folds
-        cluster = cluster.model_copy(update={"workers": min(worker_count(cluster), most)})
     with given_or_own_client(cluster, client, plan.nbytes) as found:
         if found is None:
             yield HereRunner()

@@ -8,8 +8,8 @@ again beyond, on threads of this process or on workers that hold a share of them
 
 from __future__ import annotations
 
+import itertools
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,20 +21,14 @@ from dask.system import CPU_COUNT
 from distributed import Client
 from numpy.typing import NDArray
 
-from topline.pipeline.cluster import (
-    DaskExecutor,
-    given_or_own_client,
-    worker_count,
-)
-from topline.pipeline.options import ClusterConfig
-from topline.pipeline.rows import CachedRows, TrainingRows, Transforms
+from topline.pipeline.cluster import DaskExecutor, given_or_own_client
+from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.pipeline.sweep.cells import Outcome, Path, Reached, advance_cell
 from topline.pipeline.sweep.folds import fold_weights, stratified_folds
-from topline.pipeline.sweep.memory import plan_cells
+from topline.pipeline.sweep.memory import SharedMemory
 from topline.pipeline.sweep.paths import PathTask
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.sweep.workers import Answer
-from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState
@@ -75,7 +69,7 @@ class SharedRunner:
         problem = plan.spec(plan.paths[0]).problem(len(rows), self._d, self._m)
         self._passes = SharedPasses(executor, problem, rows, self._labels, self._weights)
         self._paths: dict[tuple[str, int], Path] = {}
-        self._numbers = 0
+        self._numbers = itertools.count(1)
 
     def run(self, tasks: Sequence[PathTask]) -> Iterator[Answer]:
         """Yield each task with its answer, those that are solved together one after the other."""
@@ -114,9 +108,8 @@ class SharedRunner:
         return {tasks_of[head]: replace(outcome, seconds=seconds) for head, outcome in found.items()}
 
     def _new_head(self, task: PathTask, C: float) -> Head:
-        self._numbers += 1
         problem = replace(task.spec, C=C).problem(len(self._labels), self._d, self._m)
-        return Head(self._numbers, problem, task.fold)
+        return Head(next(self._numbers), problem, task.fold)
 
     def _solved(
         self, task: PathTask, path: Path, aim: tuple[float, float, int], head: Head, executor: HeadExecutor
@@ -187,20 +180,10 @@ class _HeadRows:
 
 
 @contextmanager
-def open_shared(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) -> Iterator[SharedRunner]:
+def open_shared(plan: SweepPlan, shared: SharedMemory, client: Client | None) -> Iterator[SharedRunner]:
     """Yield a runner over rows on the workers of `client` or of a cluster, or in this process."""
-    config = plan.config
-    transforms = Transforms.fit(config.transforms, lambda: iter(()), seed=config.seed)
-    rows = TrainingRows(plan.dataset, "train", transforms, only=plan.sample)
-    blocks = 1 if cluster.workers == 0 else max(1, math.ceil(rows.nbytes / ASCENT_BLOCK_BYTES))
-    there = client is not None or cluster.scheduler is not None
-    if not there and cluster.workers != 0:
-        asked, workers = worker_count(cluster), min(worker_count(cluster), blocks)
-        threads = max(cluster.threads_per_worker, asked * cluster.threads_per_worker // workers)
-        cluster = cluster.model_copy(update={"workers": workers, "threads_per_worker": threads})
-    workers = max(cluster.workers or 1, 1)
-    most = len(plan.paths) * plan.config.folds
-    memory, at_once = plan_cells(most, rows, cluster, workers, blocks)
+    rows, cluster = shared.rows, shared.cluster
+    memory, at_once = shared.budgets()
     with given_or_own_client(cluster, client, rows.nbytes, memory.worker_bytes) as found:
         executor: Executor
         if found is None:
@@ -209,7 +192,7 @@ def open_shared(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) 
         else:
             executor = DaskExecutor(
                 found,
-                bounds=rows.block_bounds(blocks),
+                bounds=rows.block_bounds(shared.blocks),
                 cache_bytes=memory.cache_bytes,
                 dual_bytes=memory.dual_bytes,
                 worker_wait=cluster.worker_wait,

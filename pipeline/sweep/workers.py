@@ -18,7 +18,7 @@ from topline.pipeline.cluster import (
 )
 from topline.pipeline.sweep.cells import Outcome
 from topline.pipeline.sweep.folds import forget_folds
-from topline.pipeline.sweep.paths import PathTask, advance_paths, forget_paths
+from topline.pipeline.sweep.paths import PathTask, advance_path, forget_paths
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class HereRunner:
     def run(self, tasks: Sequence[PathTask]) -> Iterator[Answer]:
         """Yield each task with its answer as it comes."""
         for task in tasks:
-            yield task, advance_paths([task])[0]
+            yield task, advance_path(task)
 
     def close(self, name: str) -> None:
         """Let go of everything."""
@@ -75,7 +75,7 @@ class DaskRunner:
             wave = self._dealt(waiting, workers)
             try:
                 answers = self._calls.run(
-                    [Call(worker, advance_paths, ([task],)) for worker, task in wave.items()]
+                    [Call(worker, advance_path, (task,)) for worker, task in wave.items()]
                 )
             except WorkersLost as lost:
                 if (losses := losses + 1) >= LOSSES_IN_A_ROW:
@@ -86,7 +86,7 @@ class DaskRunner:
             losses = 0
             for worker, task in wave.items():
                 waiting.remove(task)
-                yield task, answers[worker][0]
+                yield task, answers[worker]
 
     def close(self, name: str) -> None:
         """Let the workers forget the paths; who is gone has forgotten them."""

@@ -21,8 +21,8 @@ from cronsim import CronSim, CronSimError
 from topline.pipeline.errors import ConfigError
 from topline.storage.errors import StorageError
 from topline.storage.records import now
-from topline.storage.served_schedule import ServedSchedule, note_schedule
-from topline.storage.stores import Store
+from topline.storage.served_schedule import ServedSchedule, note_schedule, read_schedule
+from topline.storage.stores import LeaseHeldError, Store
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,9 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 # Who serves a schedule gives a sign of life this often; three in a row are missing before it counts as dead.
 BEAT_SECONDS = 30.0
 HEARTBEAT_TIMEOUT = 100.0
+
+# A run that is due may wait for a worker.
+OVERDUE_AFTER = timedelta(hours=1)
 
 #: Names that cron has for lines.
 _NAMED_LINES = {
@@ -132,18 +135,44 @@ def next_time(every: str, timezone: str, after: datetime) -> datetime | None:
 
 
 class Served(StrEnum):
-    """Whether a schedule is served: by a living process, by none any more, or by one that fell silent."""
+    """What a schedule is; somebody must look at all of these but the first two."""
 
     ALIVE = "served"
     ENDED = "ended"
+    FAILING = "failing"
+    PAUSED = "paused"
+    LOST = "server lost"
+    BROKEN = "ended by error"
+    OVERDUE = "overdue"
     DEAD = "dead"
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nobody has to look."""
+        return self in (Served.ALIVE, Served.ENDED)
 
 
 def served(schedule: ServedSchedule, now: datetime) -> Served:
-    """Return whether somebody serves the schedule at the time `now`, which has a zone."""
+    """Return what a schedule is at the time `now`, which has a zone: the worst that is known of it."""
     if schedule.ended:
-        return Served.ENDED
-    return Served.ALIVE if heartbeat_age(schedule, now) <= HEARTBEAT_TIMEOUT else Served.DEAD
+        return Served.BROKEN if schedule.error else Served.ENDED
+    if not schedule.deployment and heartbeat_age(schedule, now) > HEARTBEAT_TIMEOUT:
+        return Served.DEAD
+    if schedule.deployment and not schedule.run and is_overdue(schedule, now):
+        return Served.OVERDUE
+    known = {Served.LOST: schedule.lost, Served.PAUSED: schedule.paused, Served.FAILING: schedule.failures}
+    return next((state for state, fact in known.items() if fact), Served.ALIVE)
+
+
+def is_overdue(schedule: ServedSchedule, now: datetime) -> bool:
+    """Return whether a run of a deployment should have begun: it was due, and an hour has passed.
+
+    Prefect's own server may count an interval from another time, and then a run is due within one interval.
+    """
+    last = datetime.fromisoformat(schedule.beat or schedule.since)
+    interval = interval_of(schedule.every)
+    due = next_time(schedule.every, schedule.timezone, last) if interval is None else last + interval
+    return due is not None and now > due + OVERDUE_AFTER
 
 
 def heartbeat_age(schedule: ServedSchedule, now: datetime) -> float:
@@ -152,6 +181,8 @@ def heartbeat_age(schedule: ServedSchedule, now: datetime) -> float:
 
 
 Wait = Callable[[threading.Event, float], bool]
+#: Takes what is new of a schedule that is served, as a function of what is known, and writes it.
+Note = Callable[[Callable[[ServedSchedule], ServedSchedule]], None]
 
 
 @contextmanager
@@ -162,30 +193,93 @@ def pulse(
     *,
     clock: Callable[[], str] = now,
     wait: Wait = threading.Event.wait,
-) -> Iterator[None]:
+) -> Iterator[Note]:
     """Say in the store that the schedule is served, every half a minute, and at the end that it is not.
 
-    `clock` is the time as records write it; `wait` waits for an event for some seconds at most and says
-    whether it is set.  A store that cannot be written now is tried again at the next beat.
+    Yields what notes more of it.  `clock` is the time as records write it; `wait` waits for an event for some
+    seconds at most and says whether it is set.  A store that cannot be written now is tried again at the next
+    beat.
     """
-    process = f"{socket.gethostname()}:{os.getpid()}"
-    schedule = ServedSchedule(every, timezone, process=process).beating(clock())
-    note_schedule(store, schedule)
-    ended = threading.Event()
+    known = replace(
+        known_runs(store), every=every, timezone=timezone, process=f"{socket.gethostname()}:{os.getpid()}"
+    ).beating(clock())
+    note_schedule(store, known)
+    ended, lock = threading.Event(), threading.Lock()
+
+    def note(change: Callable[[ServedSchedule], ServedSchedule]) -> None:
+        nonlocal known
+        with lock:
+            known = change(known)
+            _note_beat(store, known)
 
     def beat() -> None:
         while not wait(ended, BEAT_SECONDS):
-            _note_beat(store, schedule.beating(clock()))
+            note(lambda schedule: schedule.beating(clock()))
 
     thread = threading.Thread(target=beat, name="topline-pulse", daemon=True)
     thread.start()
+    why = ""
     try:
-        yield
+        yield note
+    except Exception as error:
+        why = _in_a_line(error)
+        raise
     finally:
         ended.set()
         thread.join()
         last = clock()
-        _note_beat(store, replace(schedule.beating(last), ended=last))
+        note(lambda schedule: replace(schedule.beating(last), ended=last, error=why))
+
+
+@contextmanager
+def deployed_run(store: Store, every: str, timezone: str, deployment: str) -> Iterator[None]:
+    """Note how a run of a deployment goes, which nobody serves; where somebody does, that process says it.
+
+    A run that was killed said nothing: the next one finds it still under way, and counts it as a failure.
+    """
+    before = known_runs(store)
+    alive = not before.deployment and before.beat and not before.ended
+    if alive and heartbeat_age(before, datetime.now(UTC)) <= HEARTBEAT_TIMEOUT:
+        yield
+        return
+    if before.deployment and before.run:
+        before = before.after(now(), "a run was killed, or its machine is gone")
+    under_way = replace(
+        before, every=every, timezone=timezone, process=deployment, deployment=True, run=now()
+    ).beating(now())
+    _note_beat(store, under_way)
+    after = under_way.after(now(), "it was stopped")
+    try:
+        yield
+        after = under_way.after(now())
+    except LeaseHeldError:
+        # Another retraining does the work, and says how it went.
+        after = replace(under_way, run="")
+        raise
+    except Exception as error:
+        after = under_way.after(now(), _in_a_line(error))
+        raise
+    finally:
+        _note_beat(store, after.beating(now()))
+
+
+def known_runs(store: Store) -> ServedSchedule:
+    """Return what is known of how the runs of a store went, without who serves its schedule now."""
+    try:
+        found = read_schedule(store)
+    except StorageError as error:
+        logger.warning("what was known of the schedule is lost: %s", error)
+        found = None
+    if found is None:
+        return ServedSchedule("", "UTC")
+    if found.deployment:
+        return found
+    return replace(found, since="", ended="", error="", paused="", lost="")
+
+
+def _in_a_line(error: BaseException) -> str:
+    """Return the kind of an error and the first line of what it says."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def _note_beat(store: Store, schedule: ServedSchedule) -> None:

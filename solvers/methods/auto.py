@@ -41,7 +41,7 @@ _SAMPLES, _SAMPLE_ROWS, _THINNED = 8, 128, 4
 #: A row that is longer than the mean counts for this share of its length.
 _LONG = 1 / 8
 #: Passes of dual ascent: for a smooth loss and for a hinge, by C |x|^2 and its root.
-_ASCENT, _ASCENT_SMOOTH, _ASCENT_HINGE = 6.0, 0.9, 18.0
+_ASCENT, _ASCENT_SMOOTH, _ASCENT_HINGE = 7.5, 0.9, 18.0
 #: Its seconds a pass beside those of L-BFGS are 1 + this / (d + the second); the first is that of losses
 #: whose gradients are found by vectors, which L-BFGS alone makes use of.
 _UPDATES, _UPDATES_ALIKE, _FEATURES = 300.0, 80.0, 150.0
@@ -50,11 +50,10 @@ _UPDATES, _UPDATES_ALIKE, _FEATURES = 300.0, 80.0, 150.0
 _LBFGS, _LBFGS_METRIC, _POWER, _METRIC = 5.9, 5.0, 1 / 3, 8.0
 #: On sparse rows it takes more passes than dual ascent up to this C |x|^2.
 _MODERATE = 128.0
-#: Newton's method takes as long as so many passes of dual ascent a feature, and not more where the whole
-#: Hessian is factored, or where there are several blocks, of few numbers in W and of more; and so many passes
-#: of its own.
-_NEWTON, _NEWTON_FACTORED, _NEWTON_BLOCKS = 6.0, 200.0, (120.0, 250.0)
-_NEWTON_PASSES, _FEW_NUMBERS = 100.0, 512
+#: Newton's method takes as long as so many passes of dual ascent a feature, at least the second, and at most
+#: the third on several blocks or where the whole Hessian is factored, which adds (d m)^2 / n times the
+#: fourth; and so many passes of its own.
+_NEWTON, _NEWTON_LEAST, _NEWTON_MOST, _FACTORS, _NEWTON_PASSES = 6.0, 80.0, 200.0, 1 / 3, 100.0
 #: Passes between two forecasts, and while a method begins, of several blocks and of smooth losses, which show
 #: sooner what they are.
 _WATCHED, _WATCHED_SOON, _WATCHED_LBFGS = 40, 12, 5
@@ -96,7 +95,8 @@ def choose(
     smooth = f"the loss {problem.loss.name} is smooth"
     if begun is not None:
         return Choice(begun, f"{smooth} and the run began with {begun}")
-    if rows is None or problem.n * problem.m > _MOST_DUALS:
+    few = problem.n * problem.m <= _MOST_DUALS
+    if rows is None or not few or _ASCENT * _cost_of_ascent(problem) >= _CLEARLY * _most_of_lbfgs(problem):
         return Choice("lbfgs", smooth)
     fits = gives_sparse(rows) or problem.n * problem.d <= _MOST_FEATURES
     return Choice("auto", "") if fits else Choice("lbfgs", smooth)
@@ -120,9 +120,8 @@ class Prior:
     passes: float
     cost: float = 1.0
 
-    @property
     def time(self) -> float:
-        """Passes times their cost."""
+        """Return passes times their cost."""
         return self.passes * self.cost
 
 
@@ -139,11 +138,9 @@ def priors(
     if problem.form.smooth and blocks > 1:
         return {"lbfgs": Prior(math.inf)}
     if not problem.form.smooth:
-        cost = _NEWTON * d
-        if blocks > 1:
-            cost = _NEWTON_BLOCKS[d * m > _FEW_NUMBERS]
-        elif factors_hessian(problem):
-            cost = min(cost, _NEWTON_FACTORED)
+        cost = max(_NEWTON * d, _NEWTON_LEAST)
+        if blocks > 1 or factors_hessian(problem):
+            cost = min(cost, _NEWTON_MOST) + _FACTORS * (d * m) ** 2 / n * factors_hessian(problem)
         size = math.inf if blocks > 1 else _sampled(problem, rows, weights)[0]
         return {
             "dual_ascent": Prior(_ASCENT + _ASCENT_HINGE * math.sqrt(size)),
@@ -152,13 +149,23 @@ def priors(
     size, common, centred = _sampled(problem, rows, weights)
     passes = _LBFGS * (common / (problem.lam * m)) ** _POWER
     if wants_classes(problem):
-        passes = _LBFGS_METRIC * (centred / (problem.lam * m)) ** _POWER
-        passes = min(passes, _METRIC + 0.1 * d + 2.0 * d**2 / n)
-    updates = _UPDATES_ALIKE if problem.form.family.gradient_rows is None else _UPDATES
-    ascent = Prior(_ASCENT + _ASCENT_SMOOTH * size, 1.0 + updates / (d + _FEATURES))
+        passes = min(_LBFGS_METRIC * (centred / (problem.lam * m)) ** _POWER, _most_of_lbfgs(problem))
+    ascent = Prior(_ASCENT + _ASCENT_SMOOTH * size, _cost_of_ascent(problem))
     if gives_sparse(rows) and size <= _MODERATE:
-        passes = max(passes, 2.0 * ascent.time)
+        passes = max(passes, 2.0 * ascent.time())
     return {"lbfgs": Prior(passes), "dual_ascent": ascent}
+
+
+def _cost_of_ascent(problem: Problem) -> float:
+    """Return how many times as long a pass of dual ascent takes as one of L-BFGS for a smooth loss."""
+    updates = _UPDATES_ALIKE if problem.form.family.gradient_rows is None else _UPDATES
+    return 1.0 + updates / (problem.d + _FEATURES)
+
+
+def _most_of_lbfgs(problem: Problem) -> float:
+    """Return how many passes L-BFGS takes with a metric of the classes, inf where it makes none."""
+    n, d = problem.n, problem.d
+    return _METRIC + 0.1 * d + 2.0 * d**2 / n if wants_classes(problem) else math.inf
 
 
 def _sampled(problem: Problem, rows: RowSource, weights: Float64Array | None) -> tuple[float, float, float]:
@@ -283,7 +290,9 @@ class Auto(Method):
             gap = before.best.primal - (measured.dual if self.follows(before) else before.best.dual)
             here = Reading(before.passes + measured.passes, measured.seconds, gap)
             since = memory.since or here
-            if here.passes - since.passes >= self._watched(problem, memory, here):
+            soon = problem.form.smooth or self.blocks > 1 or here.passes - memory.began <= _WATCHED
+            watched = _WATCHED_SOON if soon else _WATCHED
+            if here.passes - since.passes >= (_WATCHED_LBFGS if memory.method == "lbfgs" else watched):
                 change = self._change(measured, memory, since, here)
                 if change is not None:
                     return self._changed(problem, run, measured, change)
@@ -305,20 +314,15 @@ class Auto(Method):
         if isinstance(state.memory, AutoMemory):
             return state.memory
         first = next(iter(self.priors))
-        best = first if "newton" in self.priors else min(self.priors, key=lambda name: self.priors[name].time)
-        clearly = self.priors[best].time < _CLEARLY * self.priors[first].time
+        best = (
+            first if "newton" in self.priors else min(self.priors, key=lambda name: self.priors[name].time())
+        )
+        clearly = self.priors[best].time() < _CLEARLY * self.priors[first].time()
         return AutoMemory(best if clearly else first, state.memory)
 
     def _method_named(self, name: str) -> Method:
         ascent = DualAscent(self.blocks, self.seed)
         return {"dual_ascent": ascent, "lbfgs": Lbfgs(), "newton": ProximalNewton()}[name]
-
-    def _watched(self, problem: Problem, memory: AutoMemory, here: Reading) -> int:
-        """Return how many passes lie between two forecasts."""
-        if memory.method == "lbfgs":
-            return _WATCHED_LBFGS
-        begins = here.passes - memory.began <= _WATCHED
-        return _WATCHED_SOON if begins or self.blocks > 1 or problem.form.smooth else _WATCHED
 
     def _change(
         self, measured: Measurement, memory: AutoMemory, since: Reading, here: Reading
@@ -331,7 +335,7 @@ class Auto(Method):
         own = self._passes_left(measured, memory, since, here)
         # A method that had its turn is as far as it was then; a pass of another one takes its share of this.
         times = {
-            other: left.get(other, prior.time * pace / self.priors[name].cost)
+            other: left.get(other, prior.time() * pace / self.priors[name].cost)
             for other, prior in self.priors.items()
             if other != name
         }
@@ -349,8 +353,11 @@ class Auto(Method):
         """
         gone = here.passes - memory.began
         dual = measured.before.best.primal - here.gap
-        goal = measured.tol * dual if dual > 0.0 else 0.1 * measured.tol * here.gap
-        left = (here.passes - since.passes) * _times_as_many(here.gap, since.gap, goal)
+        goal = measured.tol * (dual if dual > 0.0 else 0.1 * here.gap)
+        left = math.inf
+        if goal > 0.0 and 0.0 < here.gap < since.gap:
+            to_go = math.log(max(here.gap / goal, 1.0)) / math.log(since.gap / here.gap)
+            left = (here.passes - since.passes) * to_go
         if memory.method != "dual_ascent":
             left = min(left, _AS_LONG * gone)
         prior = self.priors[memory.method].passes
@@ -395,10 +402,3 @@ def _of_gradients(problem: Problem, run: Runner, before: SolverState) -> Point:
         conjugate_mean=sums.conjugate / problem.n,
         mean_sq_dual=sums.alpha_sq / problem.n,
     )
-
-
-def _times_as_many(gap: float, gap_then: float, goal: float) -> float:
-    """Return how many times as many passes more the gap takes to the goal if it goes on falling as it did."""
-    if not 0.0 < gap < gap_then:
-        return math.inf if gap > 0.0 else 0.0
-    return math.log(gap / min(goal, gap)) / math.log(gap_then / gap) if goal > 0.0 else math.inf

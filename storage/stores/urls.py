@@ -48,7 +48,12 @@ def parse_url(url: str) -> StoreURL:
     if match is None:
         if not url or "\0" in url:
             raise UnsupportedURLError("a store needs a path or URL, for example ./store or s3://bucket/store")
-        return StoreURL("file", str(Path(url).expanduser().absolute()))
+        try:
+            return StoreURL("file", str(Path(url).expanduser().absolute()))
+        except RuntimeError as error:
+            raise UnsupportedURLError(
+                f"{url}: nobody has this name here; write ./{url} for a folder"
+            ) from error
     scheme = match.group(1).lower()
     if scheme not in SCHEMES:
         raise UnsupportedURLError(

@@ -16,7 +16,10 @@ pytestmark = pytest.mark.browser
 
 def made_by_hand() -> SweepResult:
     """Two losses and three C, one cell of them out."""
-    cell = SweepCell("topk_hinge", 5, 0.0, 1.0, 0.9, 0.01, 0.5, 0.99, 1e-3, 70, 1.5, 2, "finished", "settled")
+    cell = SweepCell(
+        loss="topk_hinge", k=5, smoothing=0.0, C=1.0, mean=0.9, error=0.01, low=0.5, high=0.99,
+        relative_gap=1e-3, passes=70, seconds=1.5, rounds=2, state="finished", why="settled",
+    )  # fmt: skip
     out = replace(cell, C=10.0, mean=0.8, state="pruned", why="race: behind the best")
     smooth = replace(cell, loss="softmax", k=None, C=0.1, mean=0.85)
     return SweepResult(

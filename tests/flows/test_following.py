@@ -16,7 +16,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Running, Sched
 
 from topline.flows import following
 from topline.flows.following import RUNS_SEEN, Follower, followed, runs_of
-from topline.pipeline.notices import Notice
+from topline.pipeline.notices import Kind, Notice
 from topline.storage.models import DecisionRecord, read_standing, record_decision
 from topline.storage.stores import Store, open_store
 
@@ -134,7 +134,46 @@ def test_a_server_that_does_not_answer_is_said_once_and_nothing_is_lost(store: S
     assert follower.poll() == []
     runs.error = None
     runs.set("nightly", Completed(message="kept: worse"), run)
-    assert said(follower.poll()) == [("finished", "nightly: kept: worse")]
+    assert said(follower.poll()) == [
+        ("well again", "Prefect's server answers again"),
+        ("finished", "nightly: kept: worse"),
+    ]
+
+
+def test_failures_for_one_reason_are_told_once_and_their_end_is_told(store: Store) -> None:
+    runs = Runs()
+    follower = Follower(store, runs)
+    follower.poll()
+
+    def ended(name: str, state: State) -> list[Notice]:
+        runs.set(name, state)
+        return [one for one in follower.poll() if one.kind is not Kind.STARTED]
+
+    told = [
+        [(one.kind.value, one.kind.told) for one in ended(name, state)]
+        for name, state in [
+            ("one", Failed(message="no images")),
+            ("two", Failed(message="no images")),
+            ("three", Failed(message="no room")),
+            ("four", Completed(message="kept")),
+            ("five", Completed(message="kept")),
+        ]
+    ]
+    assert told == [
+        [("failed", True)],
+        [("failed again", False)],
+        [("failed", True)],
+        [("finished", False), ("well again", True)],
+        [("finished", False)],
+    ]
+
+
+def test_a_pause_is_told_when_it_begins_and_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "PAUSE_LOOKS", 1)
+    paused = [False, True, True, False]
+    follower = Follower(store, Runs(), lambda: paused.pop(0))
+    found = [[(one.kind.value, one.facts["paused"]) for one in follower.poll()] for _ in range(4)]
+    assert found == [[], [("paused", True)], [], [("well again", False)]]
 
 
 def test_little_room_is_said_when_it_becomes_little(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

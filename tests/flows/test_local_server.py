@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -81,6 +82,25 @@ def test_the_last_who_uses_a_server_ends_it(tmp_path: Path, monkeypatch: pytest.
     first.__exit__(None, None, None)
     assert httpx.get(server.url, timeout=60).status_code == httpx.codes.UNAUTHORIZED
     second.__exit__(None, None, None)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(server.url, timeout=60)
+
+
+@pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")
+def test_a_server_that_is_killed_is_started_again_at_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_started", started)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
+    with local_server({"PREFECT_HOME": str(tmp_path)}) as server:
+        number = int((tmp_path / "topline-server.pid").read_text())
+        os.killpg(number, signal.SIGKILL)
+        deadline = time.monotonic() + 120
+        while f"{server.url} had ended, and was started again" not in caplog.text:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert httpx.get(server.url, timeout=60).status_code == httpx.codes.UNAUTHORIZED
+        assert int((tmp_path / "topline-server.pid").read_text()) != number
     with pytest.raises(httpx.ConnectError):
         httpx.get(server.url, timeout=60)
 

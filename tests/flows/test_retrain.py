@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
 
+import httpx
 import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
@@ -128,6 +129,36 @@ def test_who_serves_a_store_leaves_word_of_the_schedule(
     assert left.ended
     lines = (tmp_path / "store.serve.log").read_text().splitlines()
     assert lines[-1].endswith("ended: by SIGTERM: the schedule is not served any more")
+
+
+def test_a_server_that_is_lost_is_waited_for_and_a_fault_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = LocalServer("http://127.0.0.1:1/api", "user:word", tmp_path / "password")
+    monkeypatch.setattr(serving, "local_server", lambda _: nullcontext(nowhere))
+    monkeypatch.setattr(serving.time, "sleep", lambda _: None)
+    config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=str(tmp_path)))
+    refused = httpx.ConnectError("refused")
+    ends: list[Exception | None] = [ExceptionGroup("tasks", [refused, refused]), refused, None]
+    lost: list[str] = []
+
+    def serve(*_: object) -> None:
+        found = read_schedule(open_store(config.store))
+        assert found is not None
+        lost.append(found.lost)
+        error = ends.pop(0)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(serving, "_serve", serve)
+    serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
+    assert [bool(when) for when in lost] == [False, True, True]
+    ends = [ExceptionGroup("tasks", [refused, ZeroDivisionError("a fault")])]
+    with pytest.raises(ExceptionGroup):
+        serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
+    left = read_schedule(open_store(config.store))
+    assert left is not None
+    assert left.error.startswith("ExceptionGroup: tasks")
 
 
 def test_a_store_that_somebody_serves_is_refused_to_another(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-from topline.solvers.crew import one_blas_thread, threads_here
+from topline.solvers import crew
+from topline.solvers.crew import available_cores, one_blas_thread, threads_here
 
 
 def threads_of_blas() -> set[int]:
@@ -44,3 +47,16 @@ def test_a_job_may_keep_as_many_threads_busy_as_blas_has_while_others_work() -> 
     alone = threads_here()
     with one_blas_thread():
         assert threads_here() == alone
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"), [("100000 100000", 1), ("50000 100000", 1), ("250000 100000", 3), ("max 100000", 8)]
+)
+def test_the_quota_of_a_container_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quota: str, cores: int
+) -> None:
+    (tmp_path / "cpu.max").write_text(quota + "\n")
+    monkeypatch.setattr(crew, "_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert available_cores() == cores
+    assert threads_here() == min(cores, 2)

@@ -80,7 +80,7 @@ def fill(store: Store) -> None:
     sweep = create_sweep(store, {"C": [1.0]}, info.id, info.digest)
     add_answer(store, sweep, 0, {"C": 1.0})
     finish_sweep(store, sweep, {"best": 0})
-    note_schedule(store, ServedSchedule("6h", "UTC"))
+    note_schedule(store, ServedSchedule("6h", "UTC", since="2026-03-01T02:00:00+00:00"))
     kernel = KernelDraft.begin(store, KEY, 5)
     kernel.publish(KEY, [kernel.write_unit(0, np.eye(5))], [(0, 5, np.eye(5))], {"rows": 5})
     best = PredictionsDraft.begin(store, KEY, ChunkPlan(5, 5, 5), 2)

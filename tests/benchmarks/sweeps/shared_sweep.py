@@ -25,7 +25,7 @@ from tests.benchmarks.datasets import DATA_DIR, load, relu_features
 from tests.benchmarks.sweeps.sweep_cost import fits_from_zero
 from tests.pipeline.small_data import write_dataset
 from topline.pipeline.options import ClusterConfig, SweepConfig, TrainConfig
-from topline.pipeline.sweep import search
+from topline.pipeline.sweep import memory, search
 from topline.pipeline.sweep.plan import plan_sweep, variant_of
 from topline.pipeline.training import train
 from topline.storage.stores import open_store
@@ -46,7 +46,7 @@ def swept(config, cluster, *, shared):
     """Run the sweep, in shared passes if asked for."""
     with ExitStack() as stack:
         if shared:
-            stack.enter_context(mock.patch.object(search, "fits_every_process", return_value=False))
+            stack.enter_context(mock.patch.object(memory, "fits_every_process", return_value=False))
         clock = Clock()
         return search.sweep(config, cluster), clock.read()
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from tests.benchmarks.scale.imagenet_store import imagenet_store
 from tests.benchmarks.tree_memory import TreeMemory
 from topline.pipeline.options import ClusterConfig, SweepConfig
+from topline.pipeline.sweep.memory import shared_memory
 from topline.pipeline.sweep.paths import PathTask
 from topline.pipeline.sweep.plan import SweepPlan, plan_sweep
 from topline.pipeline.sweep.shared import SharedRunner, open_shared
@@ -71,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     compile_jit_functions(replace(plan.spec(path), keep_duals=True), chosen.d, chosen.m)
     print(f"n {chosen.rows:,}, d {chosen.d:,}, m {chosen.m:,}, limit {chosen.memory_limit}", flush=True)
     cluster = ClusterConfig(workers=0, memory_limit=chosen.memory_limit)
-    with TreeMemory(os.getpid()) as memory, open_shared(plan, cluster, None) as runner:
+    shared = shared_memory(plan, cluster, ours=True)
+    with TreeMemory(os.getpid()) as memory, open_shared(plan, shared, None) as runner:
         many = taken_together(runner, plan, config.grid())
         one = taken_together(runner, plan, config.grid()[-1:])
     peak = memory.peak.pss

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -309,6 +312,22 @@ def test_onnx_knows_when_its_file_has_changed(tmp_path: Path) -> None:
         backbone_of_spec(backbone.spec())
     with pytest.raises(InputError, match="has changed since the job began"):
         backbone.open()
+
+
+def test_onnx_runtime_leaves_nothing_in_the_home_of_its_user(tmp_path: Path) -> None:
+    """As it is imported without its switch, it writes an id and opens a database of what it reports."""
+    write_network(tmp_path / "network.onnx")
+    command = (
+        "import sys, pathlib; from topline.pipeline.backbones.onnx_session import open_session;"
+        "open_session(pathlib.Path(sys.argv[1]))"
+    )
+    (tmp_path / "home").mkdir()
+    kept = {name: value for name, value in os.environ.items() if name != "XDG_CACHE_HOME"}
+    environment = {**kept, "HOME": str(tmp_path / "home")}
+    subprocess.run(
+        [sys.executable, "-c", command, str(tmp_path / "network.onnx")], env=environment, check=True
+    )
+    assert list((tmp_path / "home").iterdir()) == []
 
 
 def test_onnx_weights_in_other_files_count_and_stay_in_the_folder(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import re
 import shutil
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.pipeline.dashboard.test_dashboard import answer
 from tests.pipeline.dashboards import begun_run, hand_made_store
+from topline.pipeline.cli import main as command_line
 from topline.pipeline.dashboard import store_status
 from topline.pipeline.dashboard.monitoring import metrics_text
 from topline.pipeline.dashboard.store_follower import StoreFollower
@@ -31,6 +32,7 @@ from topline.storage.served_schedule import ServedSchedule, note_schedule
 from topline.storage.stores import Store, held_lease, numbered_folders, open_store
 
 ALERTS = Path(__file__).resolve().parents[3] / "deploy" / "alerts.yaml"
+RULES = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +154,64 @@ def test_a_schedule_that_is_served_or_was_ended_is_well(full: Store, tmp_path: P
     assert "not served since 2026-03-01 02:00" in found.lines["schedule"]
 
 
+def exit_code(*words: str) -> object:
+    with pytest.raises(SystemExit) as ended:
+        command_line(words)
+    return ended.value.code
+
+
+STATES: dict[str, tuple[dict[str, object], str]] = {
+    "ended by error": ({"ended": "ago", "error": "OSError: gone"}, "ended by an error at"),
+    "server lost": ({"lost": "ago"}, "waits for Prefect&#39;s server since"),
+    "paused": ({"paused": "ago"}, "nothing is retrained until it is resumed"),
+    "failing": ({"failures": 2, "failing": "ago", "failure": "no &lt;images&gt;"}, "2 runs, no success yet"),
+    "overdue": ({"deployment": True, "process": "retrain/nightly"}, "overdue: no run of retrain/nightly for"),
+}
+
+
+@pytest.mark.parametrize(("state", "case"), STATES.items(), ids=STATES)
+def test_what_somebody_must_look_at_is_said_alike_everywhere(
+    state: str, case: tuple[dict[str, object], str], full: Store, tmp_path: Path
+) -> None:
+    facts, words = case
+    shutil.copytree(full.url, tmp_path / "store")
+    store = open_store(str(tmp_path / "store"))
+    now, ago = datetime.now(UTC), (datetime.now(UTC) - timedelta(days=3)).isoformat()
+    told = {name: ago if value == "ago" else value for name, value in facts.items()}
+    beat = ago if state == "overdue" else now.isoformat()
+    note_schedule(store, replace(ServedSchedule("6h", "UTC").beating(beat), **told))
+    said = samples(store)
+    assert [name for name, value in said.items() if name.startswith("topline_schedule ") and value] == [
+        f"topline_schedule {state}"
+    ]
+    assert said["topline_schedule_failures"] == told.get("failures", 0)
+    assert answer(store, "/health").json() == {"status": "degraded", "damaged": {}, "schedule": state}
+    assert words in answer(store, "/").text
+    rule = next(rule for rule in RULES if rule["alert"] == "ToplineScheduleNeedsALook")
+    selector = re.search(r'state!~"([^"]+)"', rule["expr"])
+    assert selector is not None
+    assert re.fullmatch(selector[1], state) is None, "the alert fires"
+    assert exit_code("status", store.url) == 1
+
+
+def test_a_schedule_that_was_made_up_costs_its_own_line(full: Store, tmp_path: Path) -> None:
+    shutil.copytree(full.url, tmp_path / "store")
+    store = open_store(str(tmp_path / "store"))
+    for crafted in (
+        ServedSchedule("6h", "UTC", since="now"),
+        ServedSchedule("6h", "UTC"),
+        ServedSchedule("6h", "UTC", since="2026-03-01T02:00:00"),
+        ServedSchedule("6h", "UTC", since=["2026"]),  # type: ignore[arg-type]
+    ):
+        note_schedule(store, crafted)
+        found = answer(store, "/health").json()
+        assert (found["status"], list(found["damaged"])) == ("degraded", ["schedule.json"])
+        assert answer(store, "/").status_code == answer(store, "/metrics").status_code == 200
+        assert exit_code("status", store.url) == 1
+    store.write_bytes("schedule.json", b'{"a":' + b"[" * 100_000)
+    assert answer(store, "/health").json()["status"] == "degraded"
+
+
 def test_drift_at_the_newest_decision_is_a_gauge(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store", create=True)
     evidence = {"drift": {"features": 0.31, "classes": 0.02}}
@@ -164,14 +224,14 @@ def test_drift_at_the_newest_decision_is_a_gauge(tmp_path: Path) -> None:
 def test_the_alert_rules_are_about_what_is_measured(full: Store, tmp_path: Path) -> None:
     shutil.copytree(full.url, tmp_path / "store")
     store = open_store(str(tmp_path / "store"))
-    note_schedule(store, ServedSchedule("6h", "UTC").beating("2026-03-01T02:00:00+00:00"))
+    when = "2026-03-01T02:00:00+00:00"
+    note_schedule(store, ServedSchedule("6h", "UTC").beating(when).after(when))
     evidence = {"drift": {"features": 0.31, "classes": 0.02}}
     standing = read_standing(store)
     record_decision(store, standing, DecisionRecord("keep", "m0003", "worse", "a test", evidence))
     known = {name.split(" ")[0] for name in samples(store)}
-    rules = yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]
-    asked = [name for rule in rules for name in re.findall(r"topline_\w+", rule["expr"])]
-    assert len(asked) >= len(rules) - 1
+    asked = [name for rule in RULES for name in re.findall(r"topline_\w+", rule["expr"])]
+    assert len(asked) >= len(RULES) - 1
     assert [name for name in asked if name not in known] == []
 
 

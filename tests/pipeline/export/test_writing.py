@@ -19,7 +19,8 @@ from topline.pipeline.export import FORMATS
 from topline.pipeline.export import onnx as onnx_graphs
 from topline.pipeline.export.estimator import load_estimator
 from topline.pipeline.export.writing import export_model
-from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.ingest import import_features
+from topline.pipeline.options import ClusterConfig, ImportConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training import train
 
@@ -128,6 +129,16 @@ def test_what_predicts_otherwise_is_not_kept(
     export_model(model, tmp_path / "model", "sklearn")
     export_model(model, tmp_path / "model", "sklearn")
     assert load_estimator(tmp_path / "model").n_features_in_ == 12
+
+
+def test_no_export_names_a_folder_of_this_machine(tmp_path: Path) -> None:
+    rng, store = np.random.default_rng(0), str(tmp_path / "store")
+    np.savez(tmp_path / "secret.npz", X=rng.normal(size=(60, 3)), y=np.arange(60) % 2)
+    import_features(ImportConfig(features=str(tmp_path / "secret.npz"), store=store))
+    model = train(TrainConfig(store=store, tol=0.1), ClusterConfig(workers=0)).model
+    for kind in ("npz", "onnx", "safetensors"):
+        export_model(model, tmp_path / kind, kind)
+        assert str(tmp_path).encode() not in (tmp_path / kind).read_bytes()
 
 
 def test_safetensors_are_what_the_package_reads(model: str, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import io
 import json
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -25,10 +27,10 @@ from topline.pipeline.notices import (
 )
 from topline.pipeline.notices.notice import FILE_BYTES, FILES_KEPT
 from topline.pipeline.notices.telling import MOST_WAITING
-from topline.pipeline.telemetry import HEARTBEAT_TIMEOUT, Served, pulse, served
+from topline.pipeline.telemetry import HEARTBEAT_TIMEOUT, Served, deployed_run, pulse, served
 from topline.storage.models import DecisionRecord
-from topline.storage.served_schedule import ServedSchedule, read_schedule
-from topline.storage.stores import open_store
+from topline.storage.served_schedule import ServedSchedule, note_schedule, read_schedule
+from topline.storage.stores import LeaseHeldError, open_store
 
 WHEN = "2026-03-01T02:00:00+00:00"
 
@@ -224,10 +226,100 @@ def test_the_sign_of_life_comes_and_its_end_is_said(tmp_path: Path) -> None:
     assert (seen.beat, seen.ended) == (seen.ended, "2026-03-01T02:00:02+00:00")
 
 
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+BEATING = ServedSchedule("0 2 * * *", "UTC", process="host:7").beating(NOON.isoformat())
+DEPLOYED = replace(BEATING, process="retrain/nightly", deployment=True)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "hours", "state"),
+    [
+        (BEATING, 0, "served"),
+        (replace(BEATING, ended=WHEN), 99, "ended"),
+        (replace(BEATING, ended=WHEN, error="OSError: gone"), 0, "ended by error"),
+        (replace(BEATING, paused=WHEN, failures=3), 0, "paused"),
+        (replace(BEATING, lost=WHEN, paused=WHEN), 0, "server lost"),
+        (BEATING.after(WHEN, "no images"), 0, "failing"),
+        (BEATING.after(WHEN, "no images").after(WHEN), 0, "served"),
+        (BEATING.after(WHEN, "no images"), 1, "dead"),
+        (DEPLOYED, 14.9, "served"),
+        (DEPLOYED, 15.1, "overdue"),
+        (replace(DEPLOYED, run=WHEN), 15.1, "served"),
+        (replace(DEPLOYED, every="6h"), 6.9, "served"),
+        (replace(DEPLOYED, every="6h"), 7.1, "overdue"),
+        (DEPLOYED.after(WHEN, "no images"), 3, "failing"),
+    ],
+)
+def test_a_schedule_is_the_worst_that_is_known_of_it(
+    schedule: ServedSchedule, hours: float, state: str
+) -> None:
+    found = served(schedule, NOON + timedelta(hours=hours))
+    assert found.value == state
+    assert found.is_well is (state in ("served", "ended"))
+
+
+def test_failures_are_counted_until_a_run_succeeds() -> None:
+    twice = BEATING.after("2026-03-01T02:00:00+00:00", "a").after("2026-03-02T02:00:00+00:00", "b")
+    assert (twice.failures, twice.failing, twice.failure) == (2, "2026-03-01T02:00:00+00:00", "b")
+    well = twice.after("2026-03-03T02:00:00+00:00")
+    assert (well.failures, well.failing, well.succeeded) == (0, "", "2026-03-03T02:00:00+00:00")
+
+
+def test_who_serves_goes_on_with_what_is_known_and_says_by_what_it_ends(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", create=True)
+    with suppress(ZeroDivisionError), pulse(store, "6h", "UTC") as note:
+        note(lambda known: replace(known.after(WHEN, "no images"), paused=WHEN))
+        seen = read_schedule(store)
+        assert seen is not None
+        assert (seen.failures, seen.paused, seen.ended) == (1, WHEN, "")
+        raise ZeroDivisionError("one\nby zero")
+    seen = read_schedule(store)
+    assert seen is not None
+    assert seen.ended
+    assert seen.error == "ZeroDivisionError: one by zero"
+    with suppress(KeyboardInterrupt), pulse(store, "1h", "UTC"):
+        seen = read_schedule(store)
+        assert seen is not None
+        assert (seen.every, seen.failures, seen.paused, seen.ended, seen.error) == ("1h", 1, "", "", "")
+        raise KeyboardInterrupt
+    seen = read_schedule(store)
+    assert seen is not None
+    assert (bool(seen.ended), seen.error) == (True, "")
+
+
+def test_runs_of_a_deployment_say_how_they_went(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store", create=True)
+
+    def after(error: BaseException | None) -> ServedSchedule:
+        with suppress(OSError, LeaseHeldError), deployed_run(store, "0 2 * * *", "UTC", "retrain/nightly"):
+            during = read_schedule(store)
+            assert during is not None
+            assert (during.deployment, bool(during.run)) == (True, True)
+            if error is not None:
+                raise error
+        found = read_schedule(store)
+        assert found is not None
+        assert found.run == ""
+        return found
+
+    assert [after(OSError("gone")).failures, after(OSError("gone")).failures] == [1, 2]
+    assert after(LeaseHeldError("another works")).failures == 2
+    assert after(None).failures == 0
+    # One that was killed is still under way when the next begins.
+    note_schedule(store, replace(DEPLOYED, run=WHEN))
+    assert after(OSError("gone")).failures == 2
+    note_schedule(store, BEATING.beating(datetime.now(UTC).isoformat()))
+    with deployed_run(store, "6h", "UTC", "retrain/other"):
+        pass
+    left = read_schedule(store)
+    assert left is not None
+    assert (left.process, left.succeeded) == ("host:7", ""), "who serves the store says how its runs go"
+
+
 def test_a_schedule_without_a_sign_of_life_is_dead() -> None:
     begun = datetime(2026, 3, 1, 2, tzinfo=UTC)
     alive = ServedSchedule("6h", "UTC").beating(begun.isoformat())
     assert served(alive, begun + timedelta(seconds=HEARTBEAT_TIMEOUT)) is Served.ALIVE
     assert served(alive, begun + timedelta(seconds=HEARTBEAT_TIMEOUT + 1)) is Served.DEAD
-    ended = ServedSchedule("6h", "UTC", begun.isoformat(), begun.isoformat(), begun.isoformat())
+    ended = replace(alive, ended=begun.isoformat())
     assert served(ended, begun) is Served.ENDED

@@ -9,7 +9,7 @@ import pytest
 
 from topline.pipeline.cluster.memory_plan import FILLED, MIB, WORKER_BYTES
 from topline.pipeline.options import ClusterConfig
-from topline.pipeline.sweep.memory import plan_cells
+from topline.pipeline.sweep.memory import SharedMemory
 from topline.solvers.blocks import most_open, swept_bytes
 
 
@@ -31,7 +31,7 @@ def test_what_sweeps_open_of_every_cell_fits_beside_the_rest(limit: str, n: int)
     """Fifteen cells at once opened 48 MiB each that nobody had counted, and their worker was ended."""
     d, m = 1024, 100
     rows: Any = Rows(n, d, m)
-    found, together = plan_cells(15, rows, ClusterConfig(workers=1, memory_limit=limit), 1, 1)
+    found, together = SharedMemory(rows, ClusterConfig(workers=1, memory_limit=limit), 1, 15).budgets()
     assert found.worker_bytes is not None
     assert found.dual_bytes is not None
     packed = most_open(found.dual_bytes, n, d, m) == 0
@@ -47,7 +47,7 @@ def test_cells_go_together_where_the_rows_and_their_arrays_fit(limit: str, least
     n, d, m = 200_000, 1024, 100
     rows: Any = Rows(n, d, m)
     cluster = ClusterConfig(workers=1, threads_per_worker=2, memory_limit=limit)
-    found, together = plan_cells(15, rows, cluster, 1, 1)
+    found, together = SharedMemory(rows, cluster, 1, 15).budgets()
     assert together >= least
     assert found.cache_bytes == rows.nbytes
     assert found.worker_bytes is not None

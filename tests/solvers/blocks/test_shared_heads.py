@@ -72,8 +72,7 @@ def swept_in_turn(dual_bytes, heads=HEADS, rounds=3):
 @pytest.mark.parametrize("room", [1, 2, HEADS])
 def test_heads_that_are_swept_have_arrays_and_the_others_what_they_had(room) -> None:
     """Bit for bit what heads without a budget come to: opened, packed and opened again."""
-    # An eighth of the budget is for those that wait, and one sweep at a time remembers its changes.
-    budget = math.ceil((array_bytes(N, M, 4) * room + extrapolation_bytes((N + D) * M)) / 0.875)
+    budget = budget_of(room)
     assert most_open(budget, N, D, M) == room
     free, expected = swept_in_turn(None)
     some, found = swept_in_turn(budget)
@@ -86,15 +85,18 @@ def test_heads_that_are_swept_have_arrays_and_the_others_what_they_had(room) -> 
         assert rows[head][1].any()
 
 
+def budget_of(arrays):
+    """Return a budget that holds so many arrays of dual variables beside what one sweep remembers."""
+    # An eighth of the budget is for those that wait.
+    return math.ceil((array_bytes(N, M, 4) * arrays + extrapolation_bytes((N + D) * M)) / 0.875)
+
+
 def test_a_block_that_takes_over_goes_on_with_the_arrays_and_the_room() -> None:
     """As a worker does with the blocks that it keeps when others are placed anew."""
-    each = array_bytes(N, M, 4) + extrapolation_bytes((N + D) * M)
-    before, _ = swept_in_turn(math.ceil(each / 0.875), rounds=1)
+    before, _ = swept_in_turn(budget_of(1), rounds=1)
     steps = {head: PendingStep(0, 1.0) for head in range(HEADS)}
     rows = {head: part[1].copy() for head, part in before.dual_rows(steps).items()}
-    random = np.random.default_rng(1)
-    X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
-    after = HeadBlocks(0, 0, N, X, y, PROBLEM, np.ones((N, 1)), dual_bytes=math.ceil(each / 0.875))
+    after, _ = swept_in_turn(budget_of(1), heads=0)
     after.take_duals(before)
     for head, part in after.dual_rows(None).items():
         np.testing.assert_array_equal(part[1], rows[head])
@@ -113,16 +115,14 @@ def test_without_room_for_one_array_heads_are_swept_packed() -> None:
 
 
 def test_heads_that_ended_leave_their_room_to_others() -> None:
-    each = array_bytes(N, M, 4) + extrapolation_bytes((N + D) * M)
-    blocks, _ = swept_in_turn(math.ceil(each / 0.875), rounds=1)
+    blocks, _ = swept_in_turn(budget_of(1), rounds=1)
     opened = blocks._open
     assert opened is not None
     assert list(opened._open) == [HEADS - 1]
-    left = opened.packed._left
-    assert left < int(0.125 * math.ceil(each / 0.875))
+    assert opened.packed._left < int(0.125 * budget_of(1))
     blocks.run(AskHeads((), ended=tuple(range(HEADS))))
     assert not opened._open
-    assert opened.packed._left == int(0.125 * math.ceil(each / 0.875))
+    assert opened.packed._left == int(0.125 * budget_of(1))
 
 
 def swept_together(dual_bytes, exact):
@@ -140,14 +140,10 @@ def swept_together(dual_bytes, exact):
 @pytest.mark.parametrize("exact", [(), (1,), (0, 2)])
 def test_heads_that_do_not_all_fit_are_swept_in_turn_as_arrays(exact) -> None:
     """Float64 takes the room of two: nobody is swept packed, which comes to other numbers."""
-    budget = math.ceil((2 * array_bytes(N, M, 4) + extrapolation_bytes((N + D) * M)) / 0.875)
     _, expected = swept_together(None, exact)
-    some, found = swept_together(budget, exact)
+    _, found = swept_together(budget_of(2), exact)
     for head in range(HEADS):
         np.testing.assert_array_equal(found[head].product, expected[head].product)
-    opened = some._open
-    assert opened is not None
-    assert 0 < sum(duals.array_bytes() for duals in opened._open.values()) <= 2 * array_bytes(N, M, 4)
 
 
 def test_what_heads_ask_at_the_same_time_they_get_as_alone() -> None:

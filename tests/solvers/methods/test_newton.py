@@ -234,7 +234,7 @@ def test_auto_changes_the_method_where_its_forecast_is_long_and_says_so() -> Non
 @pytest.mark.parametrize(
     ("loss", "d", "said"),
     [
-        (Softmax(), 9, "less time than lbfgs"),
+        (Softmax(), 9, "softmax is smooth"),
         (Softmax(), 130, "less time than lbfgs"),
         (TruncatedTopKEntropy(2), 9, "truncated_topk_entropy is not convex"),
     ],
