@@ -12,7 +12,7 @@ import numpy as np
 from topline.solvers.jit_cache import jit
 
 #: Columns of X that are accumulated at once: a class's sums stay in the first-level cache.
-COLUMN_STRIP = 1024
+COLUMN_STRIP = 2048
 
 
 @jit(fastmath={"contract"})
@@ -107,8 +107,8 @@ def accumulate_dense(X: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts
 
 
 @jit(fastmath={"contract"})
-def accumulate_nonzeros(X: Any, A: Any, weights: Any, product: Any) -> None:
-    """Add sum w_i x_i a_i^T to `product` (m, d) float64 for rows A (b, m), mostly zeros, one by one."""
+def group_nonzeros(A: Any, weights: Any) -> tuple[Any, Any, Any]:
+    """List the entries of A (b, m) that are not 0 class by class, as `add_by_class` takes them."""
     rows, m = A.shape
     first = np.zeros(m + 1, dtype=np.int64)
     for i in range(rows):
@@ -124,7 +124,14 @@ def accumulate_nonzeros(X: Any, A: Any, weights: Any, product: Any) -> None:
             if A[i, c] != 0.0:
                 entry_rows[next_entry[c]], values[next_entry[c]] = i, weights[i] * A[i, c]
                 next_entry[c] += 1
-    add_by_class(X, first, entry_rows, values, product)
+    return first, entry_rows, values
+
+
+@jit(fastmath={"contract"})
+def accumulate_nonzeros(X: Any, A: Any, weights: Any, product: Any) -> None:
+    """Add sum w_i x_i a_i^T to `product` (m, d) float64 for rows A (b, m), mostly zeros, one by one."""
+    first, rows, values = group_nonzeros(A, weights)
+    add_by_class(X, first, rows, values, product)
 
 
 @jit(fastmath={"contract"})

@@ -2,9 +2,9 @@
 
 The sum of x_i change_i^T over dense rows is taken class by class on several threads, or as products of tiles.
 Row by row every change would fetch the sums of its class and store them again.  Here the changes of some
-thousand rows are put in the order of their classes first, and those of a class added four at a time: its sums
-stay in the first-level cache, and threads take classes apart from each other.  The order of additions is
-fixed, so that no number depends on how many threads there are.
+thousand rows are put in the order of their classes first (`topline.solvers.blocks.jit.add_by_class`), and
+threads take classes apart from each other.  The order of additions is fixed, so that no number depends on how
+many threads there are.
 
 Where many entries change, as with entropies all do, a product of a tile in float32 takes a third of that
 time, if features and changes are float32 themselves; the tiles are added in float64.
@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from topline.solvers.blocks.ascent.shared_tiles import GROUP
+from topline.solvers.blocks.jit import add_by_class, group_nonzeros
 from topline.solvers.crew import Helpers
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
@@ -113,22 +113,20 @@ def add_changes(
     if single and together >= _FEW_ROWS and _DENSE * np.count_nonzero(changes) >= changes.size > 0:
         _add_products(X, places, changes, factors, out, together)
         return
-    step = max(_TILE_BYTES // (d * X.itemsize), GROUP)
-    starts = np.empty(m + 1, dtype=np.int64)
+    step = max(_TILE_BYTES // (d * X.itemsize), 1)
     helpers = helpers or Helpers()
     for low in range(0, len(places), step):
         part = slice(low, low + step)
-        rows, steps = _by_class(changes[part], factors[part], starts)
-        shared = threads > 1 and len(rows) * d >= _SHARED
-        cuts = np.array([0, m])
+        starts, rows, steps = group_nonzeros(changes[part], factors[part])
+        rows, shared, cuts = places[part][rows], threads > 1 and len(rows) * d >= _SHARED, np.array([0, m])
         if shared:
             cuts = np.searchsorted(starts, np.linspace(0, len(rows), 4 * threads + 1))
             cuts[0], cuts[-1] = 0, m
-        work = [(X, places[part], starts, rows, steps, *cut, out) for cut in pairwise(cuts)]
+        work = [(X, starts[j : k + 1], rows, steps, out[j:k]) for j, k in pairwise(cuts)]
         if shared:
-            list(helpers.pool(threads).map(lambda each: _add_classes(*each), work))
+            list(helpers.pool(threads).map(lambda each: add_by_class(*each), work))
         else:
-            _add_classes(*work[0])
+            add_by_class(*work[0])
 
 
 def _add_products(
@@ -147,52 +145,3 @@ def _add_products(
         # Rows that were gathered for their changes lie one after the other.
         in_turn = bool((np.diff(at) == 1).all())
         out += steps.T @ (X[at[0] : at[0] + len(at)] if in_turn else X[at])
-
-
-@jit
-def _by_class(
-    changes: FloatArray, factors: Float64Array, starts: Int64Array
-) -> tuple[Int64Array, Float64Array]:
-    """Return rows and what they add, class by class; those of class j begin at starts[j]."""
-    m = changes.shape[1]
-    starts[:] = 0
-    for t in range(changes.shape[0]):
-        for j in range(m):
-            if changes[t, j] != 0.0:
-                starts[j + 1] += 1
-    for j in range(m):
-        starts[j + 1] += starts[j]
-    rows, steps = np.empty(starts[m], dtype=np.int64), np.empty(starts[m])
-    at = starts[:m].copy()
-    for t in range(changes.shape[0]):
-        for j in range(m):
-            if changes[t, j] != 0.0:
-                rows[at[j]], steps[at[j]] = t, factors[t] * np.float64(changes[t, j])
-                at[j] += 1
-    return rows, steps
-
-
-@jit(fastmath={"contract"})
-def _add_classes(
-    X: FloatArray,
-    places: Int64Array,
-    starts: Int64Array,
-    rows: Int64Array,
-    steps: Float64Array,
-    low: int,
-    high: int,
-    out: Float64Array,
-) -> None:
-    """Add what the rows of the classes low..high-1 add to them, four rows at a time."""
-    d = out.shape[1]
-    for j in range(low, high):
-        whole = starts[j + 1] - (starts[j + 1] - starts[j]) % GROUP
-        for e in range(starts[j], whole, GROUP):
-            b0, b1, b2, b3 = places[rows[e]], places[rows[e + 1]], places[rows[e + 2]], places[rows[e + 3]]
-            c0, c1, c2, c3 = steps[e], steps[e + 1], steps[e + 2], steps[e + 3]
-            for f in range(d):
-                out[j, f] += (c0 * X[b0, f] + c1 * X[b1, f]) + (c2 * X[b2, f] + c3 * X[b3, f])
-        for e in range(whole, starts[j + 1]):
-            b0, c0 = places[rows[e]], steps[e]
-            for f in range(d):
-                out[j, f] += c0 * X[b0, f]
