@@ -23,6 +23,7 @@ from topline import (
 from topline.solvers.core.codec import decoded, encoded
 from topline.solvers.core.inputs import LabelledRows
 from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
 from topline.solvers.run import RunOptions, Start, Task, run_task
@@ -77,6 +78,35 @@ class Requests(SerialExecutor):
 
     def run(self, request):
         self.seen.append(request)
+        return super().run(request)
+
+
+class Forgetful(SerialExecutor):
+    """Loses the last block once, at a request, as with a worker that dies, and says so or not.
+
+    It begins at A = 0 again; the first block has run the request already.
+    """
+
+    def __init__(self, at, *, blocks, says=True) -> None:
+        super().__init__(blocks=blocks, threads=1)
+        self._fresh = SerialExecutor(blocks=blocks, threads=1)
+        self.requests, self.at, self.says = 0, at, says
+
+    def bind(self, *arguments, **options) -> None:
+        super().bind(*arguments, **options)
+        self._fresh.bind(*arguments, **options)
+
+    def run(self, request):
+        self.requests += 1
+        if self.requests != self.at:
+            return super().run(request)
+        if self.says:
+            self._blocks[0].run(request, 1)
+            for block in self._blocks:
+                block.finish_step(getattr(request, "pending_step", None))
+        self._blocks[-1] = self._fresh._blocks[-1]
+        if self.says:
+            raise DualsReplacedError("the last block begins at 0 again")
         return super().run(request)
 
 

@@ -6,31 +6,11 @@ import numpy as np
 import pytest
 
 from tests.contracts.executor_contract import BOUNDS, ExecutorContract
-from tests.solvers.problems import M, examples
+from tests.solvers.problems import Forgetful, M, examples
 from topline import SerialExecutor, TopKHinge, solve
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.stopping import Status
-from topline.solvers.errors import DualsReplacedError
 from topline.solvers.operations import FindVertices
-
-
-class Forgetful(SerialExecutor):
-    """Loses the rows of its last block in some order, when the first block has run it already."""
-
-    def __init__(self, at_request: int) -> None:
-        super().__init__(blocks=4)
-        self.at_request, self.requests = at_request, 0
-
-    def run(self, request):
-        self.requests += 1
-        if self.requests != self.at_request:
-            return super().run(request)
-        self._blocks[0].run(request, 1)
-        for block in self._blocks:
-            block.finish_step(getattr(request, "pending_step", None))
-        last = self._blocks[-1]
-        last.load_duals(last.start, np.zeros((last.stop - last.start, M)))
-        raise DualsReplacedError("worker 3 is gone")
 
 
 @pytest.mark.parametrize("at_request", [1, 6, 7])
@@ -50,7 +30,7 @@ def test_a_run_goes_on_to_the_same_answer(method: str, smoothing: float, at_requ
     X, y = examples(n=80)
     options = {"method": method, "tol": 1e-3, "max_passes": 5000, "keep_duals": True, "m": M}
     expected = solve(X, y, TopKHinge(2), 0.05, smoothing, executor=SerialExecutor(blocks=4), **options)
-    with Forgetful(at_request) as executor:
+    with Forgetful(at_request, blocks=4) as executor:
         result = solve(X, y, TopKHinge(2), 0.05, smoothing, executor=executor, **options)
         assert executor.requests > at_request
     assert result.status is expected.status is Status.SOLVED

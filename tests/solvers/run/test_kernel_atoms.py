@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.reference.training_qp import optimum
-from tests.solvers.problems import M, loss_name, several_labels, solved_on_blocks
-from tests.solvers.run.test_kernel_blocks import LAM, RBF, Forgetful, K, N, X, Y, psd_root
+from tests.solvers.problems import Forgetful, M, loss_name, several_labels, solved_on_blocks
+from tests.solvers.run.test_kernel_blocks import LAM, RBF, K, N, X, Y, psd_root
 from topline import MaxHinge, MultilabelHinge, SerialExecutor, Softmax, Status, TopKHinge, solve
 from topline.solvers.errors import StateLostError
 from topline.solvers.methods import kernel
@@ -82,7 +82,7 @@ def test_a_run_goes_on_from_its_dual_variables() -> None:
 @pytest.mark.parametrize("at", [2, 5, 8, 9, 13])
 @pytest.mark.covering(1)
 def test_lost_dual_variables_cost_rounds_and_no_digit(at: int, says: bool) -> None:
-    executor = Forgetful(3, at, says=says)
+    executor = Forgetful(at, blocks=3, says=says)
     try:
         result = on_blocks(MaxHinge(), executor=executor)
     except StateLostError:

@@ -11,13 +11,13 @@ from sklearn.kernel_approximation import Nystroem
 from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 from tests.reference.training_qp import optimum
-from tests.solvers.problems import LOSSES, M, examples, loss_name, solved_on_blocks
+from tests.solvers.problems import LOSSES, Forgetful, M, examples, loss_name, solved_on_blocks
 from topline import MaxHinge, RBFKernel, SerialExecutor, Softmax, Status, ThreadExecutor, TopKHinge
 from topline import solve as solve_linear
 from topline.solvers.blocks.kernel import Change, Mark
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.stopping import StoppingCriteria
-from topline.solvers.errors import DualsReplacedError, StateLostError
+from topline.solvers.errors import StateLostError
 from topline.solvers.executors import block_bounds
 from topline.solvers.methods import kernel
 from topline.solvers.methods.kernel import KernelAscent
@@ -156,27 +156,10 @@ def test_a_start_outside_the_domain_is_put_inside() -> None:
     assert started.primal == pytest.approx(whole.primal, rel=2e-6)
 
 
-class Forgetful(SerialExecutor):
-    """Loses the dual variables of one block in mid-run, as a worker that dies does, and says so or not."""
-
-    def __init__(self, blocks: int, at: int, *, says: bool) -> None:
-        super().__init__(blocks=blocks)
-        self.requests, self._at, self._says = 0, at, says
-
-    def run(self, request):
-        self.requests += 1
-        if self.requests == self._at:
-            block = self._blocks[1]
-            block.load_duals(block.start, np.zeros((block.stop - block.start, M), dtype=np.float32))
-            if self._says:
-                raise DualsReplacedError("block 1 begins at 0 again")
-        return super().run(request)
-
-
 @pytest.mark.parametrize("says", [True, False])
 @pytest.mark.parametrize("at", [2, 3, 5, 7])
 def test_lost_dual_variables_cost_rounds_and_no_digit(at: int, says: bool) -> None:
-    executor = Forgetful(3, at, says=says)
+    executor = Forgetful(at, blocks=3, says=says)
     try:
         result = on_blocks(MaxHinge(), executor=executor)
     except StateLostError:

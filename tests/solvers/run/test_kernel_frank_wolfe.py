@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.solvers.problems import LOSSES, M, loss_name, solved_on_blocks
-from tests.solvers.run.test_kernel_blocks import LAM, RBF, Forgetful, K, N, X, Y, psd_root
+from tests.solvers.problems import LOSSES, Forgetful, M, loss_name, solved_on_blocks
+from tests.solvers.run.test_kernel_blocks import LAM, RBF, K, N, X, Y, psd_root
 from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge
 from topline import solve as solve_linear
 from topline.solvers.blocks.kernel import Change, Mark
@@ -90,7 +90,7 @@ def test_a_run_goes_on_from_its_state_and_duals() -> None:
 @pytest.mark.parametrize("at", [2, 4, 6, 7, 11])
 @pytest.mark.covering(1)
 def test_lost_dual_variables_cost_rounds_and_no_digit(at: int, says: bool) -> None:
-    executor = Forgetful(3, at, says=says)
+    executor = Forgetful(at, blocks=3, says=says)
     try:
         result = on_blocks(MaxHinge(), executor=executor)
     except StateLostError:

@@ -7,11 +7,11 @@ from threading import Thread
 import numpy as np
 import pytest
 
+from tests.solvers.problems import Forgetful
 from topline import SerialExecutor, TopKHinge, solve
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.shared_scan import SharedScan
 from topline.solvers.core.stopping import Status, StoppingCriteria
-from topline.solvers.errors import DualsReplacedError
 from topline.solvers.methods import method_named
 from topline.solvers.operations import CopyDuals, CountHits, Evaluate, Head, Rebuild
 from topline.solvers.run import iterate
@@ -56,33 +56,12 @@ def trained(run):
     return train
 
 
-class Forgetful(SerialExecutor):
-    """Loses the dual variables that a block has for every run, once, as a worker that dies does."""
-
-    def __init__(self, at: int) -> None:
-        super().__init__(blocks=2, threads=1)
-        self.requests, self._at = 0, at
-
-    def bind(self, *arguments, **options) -> None:
-        """Bind, and know how the lost block is made again."""
-        super().bind(*arguments, **options)
-        self._fresh = SerialExecutor(blocks=2, threads=1)
-        self._fresh.bind(*arguments, **options)
-
-    def run(self, request):
-        self.requests += 1
-        if self.requests == self._at:
-            self._blocks[1] = self._fresh._blocks[1]
-            raise DualsReplacedError("block 1 begins at 0 again")
-        return super().run(request)
-
-
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("at", [1, 2, 4, 6])
 def test_a_lost_block_costs_the_runs_passes_and_no_digit(data, at) -> None:
     X, y, weights = data
     runs = [run_of(head, C) for head, C in enumerate((0.03, 0.1, 0.3))]
-    with Forgetful(at) as executor:
+    with Forgetful(at, blocks=2) as executor:
         passes = SharedPasses(executor, runs[0].problem, X, y, weights)
         found = passes.run_all({run: trained(run) for run in runs})
         assert executor.requests > at
