@@ -35,7 +35,7 @@ LINES: Final = {
     "pipeline/sweep": 2_520,
     "pipeline/telemetry": 1_035,
     "pipeline/training": 2_337,
-    "solvers": 34_076,
+    "solvers": 34_046,
     "storage": 1_050,
     "storage/arrays": 955,
     "storage/datasets": 1_713,

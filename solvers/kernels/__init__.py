@@ -21,8 +21,8 @@ from topline.solvers.kernels.low_rank import KernelFeatures, factor, gram_matrix
 from topline.solvers.kernels.problem import (
     KernelExpansion,
     KernelResult,
+    certified_on_matrix,
     judged_by_gap,
-    solve_with_kernel,
     values_on_matrix,
 )
 from topline.solvers.kernels.registry import (
@@ -56,6 +56,7 @@ __all__ = [
     "SumKernel",
     "WithConstant",
     "as_kernel",
+    "certified_on_matrix",
     "factor",
     "gram_matrix",
     "in_memory",
@@ -64,6 +65,5 @@ __all__ = [
     "judged_by_gap",
     "kernel_from_dict",
     "make_kernel",
-    "solve_with_kernel",
     "values_on_matrix",
 ]

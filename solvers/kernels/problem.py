@@ -8,14 +8,11 @@ the reported values are computed from, in float64, whatever the features of the 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from topline.solvers.blocks.duals import inside
 from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, inner
 from topline.solvers.core.risks import AverageTopK
@@ -23,7 +20,7 @@ from topline.solvers.core.rows import RowSource, is_sparse
 from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.executors import Executor, SerialExecutor, TopLossBlocks
+from topline.solvers.executors import SerialExecutor, TopLossBlocks
 from topline.solvers.kernels.functions import Kernel
 from topline.solvers.kernels.low_rank import KernelFeatures, is_precomputed
 from topline.solvers.losses import LossForm
@@ -128,36 +125,6 @@ class KernelResult(SolveResult):
         return self.expansion.scores(X if is_sparse(X) else np.asarray(X))
 
 
-def solve_with_kernel(
-    kernel: Any,
-    problem: Problem,
-    X: RowSource,
-    labels: IntArray,
-    weights: Float64Array | None,
-    solve_features: Callable[[Float64Array], SolveResult],
-    tol: float,
-    remote: Executor | None,
-) -> KernelResult:
-    """Solve for the rows of X seen through a kernel, or with the features that were made of them before.
-
-    `solve_features` solves the linear problem with the features that it is given; `problem` is that of X,
-    from which loss, lam and smoothing are taken.  `remote` is where A lives if the result cannot hold it.
-    """
-    began = time.perf_counter()
-    features = KernelFeatures.of(kernel, X)
-    factored = time.perf_counter()
-    result = solve_features(features.rows)
-    solved = time.perf_counter()
-    A = result.A
-    if remote is not None:
-        A = np.concatenate([rows for _, _, rows in remote.duals(result.state.pending_step)])
-        A = result.dual_share * inside(problem, A, labels, weights)
-    values = _certified(features, problem, labels, weights, result, A)
-    spent = factored - began + time.perf_counter() - solved
-    inherited = {part.name: getattr(result, part.name) for part in fields(SolveResult)}
-    return judged_by_gap(KernelResult(**{**inherited, **values, "A": A}, kernel_seconds=spent), tol)
-
-
 def judged_by_gap(result: ResultT, tol: float) -> ResultT:
     """Return a result that was certified on K, solved no more where the factor leaves too much of K out."""
     if result.status is Status.SOLVED and result.relative_gap > tol:
@@ -165,7 +132,7 @@ def judged_by_gap(result: ResultT, tol: float) -> ResultT:
     return result
 
 
-def _certified(
+def certified_on_matrix(
     features: KernelFeatures,
     problem: Problem,
     labels: IntArray,
@@ -173,7 +140,7 @@ def _certified(
     result: SolveResult,
     A: FloatArray | None,
 ) -> dict[str, Any]:
-    """P, D and the gap of a result on K itself, and the expansion that makes its scores."""
+    """Return P, D and the gap of a result on K itself, and the expansion that makes its scores."""
     kernel, train = features.kernel, features.train
     everyone = np.arange(problem.n)
     if not math.isfinite(result.primal):

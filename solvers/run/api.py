@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
+from topline.solvers.blocks.duals import inside
 from topline.solvers.core.inputs import LabelledRows
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, Risk
@@ -17,12 +19,13 @@ from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.counts import how_many
 from topline.solvers.executors import DualRows, Executor
 from topline.solvers.kernels import (
-    Kernel,
     KernelExpansion,
+    KernelFeatures,
     KernelResult,
     as_kernel,
+    certified_on_matrix,
     in_memory,
-    solve_with_kernel,
+    judged_by_gap,
 )
 from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.names import DEFAULT_METHOD
@@ -30,7 +33,6 @@ from topline.solvers.run.loop import Callback
 from topline.solvers.run.problem_spec import ProblemSpec
 from topline.solvers.run.task import RunOptions, Task, run_task
 from topline.solvers.run.warm_start import Start
-from topline.solvers.typing import Float64Array
 
 
 class PrintProgress:
@@ -194,30 +196,31 @@ def solve(
     return run_task(task) if kernel is None else _with_kernel(task)
 
 
-def _with_kernel(task: Task) -> SolveResult:
-    """Run a task in the space of a kernel: block by block, or on features that give the same products."""
-    examples, executor = task.examples, task.options.executor
-    if task.spec.on_blocks(task.problem, task.method.name):
-        return _on_blocks(task, as_kernel(task.spec.kernel).resolved(examples.rows))
+def _with_kernel(task: Task) -> KernelResult:
+    """Run a task in the space of a kernel: on blocks that compute it, or on features of the same products.
 
-    def solve_features(rows: Float64Array) -> SolveResult:
-        problem = replace(task.problem, d=rows.shape[1])
-        return run_task(replace(task, examples=replace(examples, rows=rows), problem=problem))
-
-    remote = executor if task.duals_kept and executor is not None and not executor.in_process else None
-    return solve_with_kernel(
-        task.spec.kernel, task.problem, examples.rows, examples.labels, examples.weights, solve_features,
-        task.options.criteria.tol, remote,
-    )  # fmt: skip
-
-
-def _on_blocks(task: Task, kernel: Kernel) -> KernelResult:
-    """Run a task on blocks that compute the kernel, and keep the rows that score new ones."""
-    result, executor, rows = run_task(replace(task, kernel=kernel)), task.options.executor, task.examples.rows
-    A = result.A
-    if A is None and executor is not None:
-        A = np.concatenate([part for _, _, part in executor.duals()])
-    C = task.problem.scale * np.asarray(A, dtype=np.float64)
-    expansion = KernelExpansion.of(kernel, in_memory(rows), np.arange(task.problem.n), C)
-    values = {part.name: getattr(result, part.name) for part in fields(SolveResult)}
-    return KernelResult(**{**values, "A": A}, expansion=expansion)
+    What features come to is certified on the matrix itself.
+    """
+    examples, problem, rows = task.examples, task.problem, task.examples.rows
+    began, features = time.perf_counter(), None
+    if task.spec.on_blocks(problem, task.method.name):
+        kernel = as_kernel(task.spec.kernel).resolved(rows)
+        task = replace(task, kernel=kernel)
+    else:
+        features = KernelFeatures.of(task.spec.kernel, rows)
+        kernel, wide = features.kernel, replace(problem, d=features.rows.shape[1])
+        task = replace(task, examples=replace(examples, rows=features.rows), problem=wide)
+    begun = time.perf_counter()
+    result = run_task(task)
+    solved, A = time.perf_counter(), result.A
+    if A is None and task.duals_kept and task.options.executor is not None:
+        A = np.concatenate([part for _, _, part in task.options.executor.duals(result.state.pending_step)])
+        A = result.dual_share * inside(problem, A, examples.labels, examples.weights)
+    found: dict[str, Any] = {part.name: getattr(result, part.name) for part in fields(SolveResult)}
+    if features is None:
+        C = problem.scale * np.asarray(A, dtype=np.float64)
+        found["expansion"] = KernelExpansion.of(kernel, in_memory(rows), np.arange(problem.n), C)
+    else:
+        found |= certified_on_matrix(features, problem, examples.labels, examples.weights, result, A)
+        found["kernel_seconds"] = begun - began + time.perf_counter() - solved
+    return judged_by_gap(KernelResult(**{**found, "A": A}), task.options.criteria.tol)
