@@ -67,7 +67,7 @@ def evaluate(
         "",
     ]
     lines += [*_trust(found), *_worst(found, worst), *after]
-    return Outcome(found.to_dict(), lines)
+    return Outcome(found.to_dict(), lines, [found.no_better] if found.no_better else [])
 
 
 def _trust(found: Evaluation) -> list[str]:

@@ -42,7 +42,8 @@ def run(call: Call) -> Outcome:
     )
     result: JobResult = call.run("run", run_job, config=config, cluster=call.config(ClusterConfig))
     code, warnings = judge(result.train, call, config.train.tol)
-    return Outcome(result.to_dict(), summary(result), warnings, code)
+    no_better = getattr(result.evaluation, "no_better", None)
+    return Outcome(result.to_dict(), summary(result), [*warnings, *([no_better] if no_better else [])], code)
 
 
 def summary(result: JobResult) -> list[str]:

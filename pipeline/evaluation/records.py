@@ -131,6 +131,19 @@ class Evaluation:
         """Return all metrics with their values, in the order of the tables."""
         return measured(self.to_dict())
 
+    @property
+    def no_better(self) -> str | None:
+        """What is to be said of a model that these rows do not show to be better than its largest class."""
+        low, _ = share_interval(self.topk[1], self.rows)
+        if low > self.majority_baseline:
+            return None
+        return (
+            f"{METRICS['top-1'].said(self.to_dict())} of {self.rows:,} {self.split} rows are right, no"
+            f" better than always answering {self.majority_class} ({self.majority_baseline:.1%}), as far as"
+            " these rows tell: scale columns that differ in size (--transforms standardize,bias),"
+            " or use a larger --C, more rows or other features"
+        )
+
     def summary(self) -> dict[str, float]:
         """Return the metrics by name."""
         return {metric.name: value for metric, value in self.measured()}

@@ -20,7 +20,6 @@ from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds
-from topline.solvers.losses import Loss, MaxHinge, Softmax, TopKHinge
 from topline.solvers.run.search import FITS, LEAST, Found, Goal, Part, Search, Trial
 from topline.storage.datasets import Dataset
 from topline.storage.models import list_models
@@ -35,8 +34,6 @@ FOLDS = 5
 COPIES_ON_THE_WAY = 4
 #: What imported columns are tried with besides the default; the other of the two is for images alone.
 SCALINGS = (("standardize", "bias"),)
-#: The smoothing of the smooth hinge that is tried.
-SMOOTHED = 1.0
 #: Of a time limit the search may take this share.
 SHARE = 0.5
 #: Decides nothing about what is best.
@@ -115,9 +112,7 @@ class _Task:
     @property
     def _trials(self) -> list[Trial]:
         m = self._dataset.info.m
-        losses: list[tuple[Loss, float]] = [(Softmax(), 0.0), (MaxHinge(), 0.0), (MaxHinge(), SMOOTHED)]
-        if self.goal.k > 1 and 2 * self.goal.k <= m:
-            losses.append((TopKHinge(self.goal.k), 0.0))
+        losses = self.goal.losses(m)
         if {"loss", "k"} & self.config.model_fields_set:
             losses = [(chosen_loss(self.config, m), 0.0)]
         return [Trial(",".join(names), *loss) for loss in losses for names in self._scalings]

@@ -13,6 +13,7 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options import TrainConfig
 from topline.pipeline.options.problem import chosen_loss, chosen_risk, resolved_k
 from topline.pipeline.rows import TrainingRows, parse_transforms
+from topline.solvers.core.inputs import scale_note as sizes_of_columns
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.kernels import ChiSquaredKernel, IntersectionKernel, LaplacianKernel, make_kernel
 from topline.solvers.losses import LabelSets, Loss, loss_from_dict
@@ -21,9 +22,8 @@ from topline.storage.models import ModelRecord
 
 logger = logging.getLogger(__name__)
 
-#: Of so many rows, at so many places, is looked at how much single features count; at this share of all,
-#: others hardly do.
-_LOOKED_AT, _PLACES, _NEARLY_ALL = 1000, 10, 0.9
+#: Of so many rows, at so many places, is looked at how much single features count.
+_LOOKED_AT, _PLACES = 1000, 10
 
 SEVERAL = "multilabel_hinge, multilabel_softmax, one_vs_all_hinge or one_vs_all_logistic"
 
@@ -53,25 +53,17 @@ def check_labels(rows: TrainingRows) -> None:
 
 
 def scale_note(config: TrainConfig, rows: TrainingRows) -> str | None:
-    """Return what is to be said of rows in which one feature is far larger than all others together."""
+    """Return what is to be said of rows whose features differ in size."""
     info = rows.dataset.info
     scaled = {"standardize", "pca"} & {name.partition(":")[0] for name in config.transforms}
-    if scaled or info.layout == "csr" or info.d < 3 or config.kernel == "precomputed":
+    if scaled or info.layout == "csr" or config.kernel == "precomputed":
         return None
     stored, together = TrainingRows(rows.dataset, "train"), _LOOKED_AT // _PLACES
     # From all over: the first rows may be those of one class.
-    squares = np.zeros(info.d)
-    for start in np.unique(np.linspace(0, max(len(stored) - together, 0), _PLACES, dtype=np.int64)):
-        sample = np.asarray(stored[int(start) : min(int(start) + together, len(stored))], dtype=np.float64)
-        squares += np.einsum("ij,ij->j", sample, sample)
-    largest = int(squares.argmax())
-    share = float(squares[largest] / max(squares.sum(), np.finfo(np.float64).tiny))
-    if not share > _NEARLY_ALL:
-        return None
-    return (
-        f"feature {largest} of {info.d}, counted from 0, makes {share:.1%} of the squares of the rows, so"
-        " that the others hardly count: --transforms standardize,bias puts all on one scale"
-    )
+    starts = np.unique(np.linspace(0, max(len(stored) - together, 0), _PLACES, dtype=np.int64)).tolist()
+    parts = [np.asarray(stored[start : min(start + together, len(stored))]) for start in starts]
+    note = sizes_of_columns(np.concatenate(parts), means=info.features.get("kind") == "imported")
+    return None if note is None else f"{note}: --transforms standardize,bias puts all on one scale"
 
 
 def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False) -> None:

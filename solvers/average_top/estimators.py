@@ -22,7 +22,7 @@ from topline.solvers.core.state import SolveResult
 from topline.solvers.core.stopping import Status
 from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.base import ROWS, FittedModel, ScoringClassifier, one_of_two
+from topline.solvers.estimators.base import ROWS, CollapsedWarning, FittedModel, ScoringClassifier, one_of_two
 from topline.solvers.kernels import KernelExpansion, KernelResult
 from topline.solvers.losses import LOSSES, Loss, MaxHinge, Softmax, make_loss
 from topline.solvers.run import solve
@@ -30,10 +30,6 @@ from topline.solvers.typing import Float64Array, IntArray
 
 #: What the losses of two classes are called where there are more.
 _OF_CLASSES: dict[str, Loss] = {"hinge": MaxHinge(), "logistic": Softmax()}
-
-
-class CollapsedWarning(UserWarning):
-    """The optimum is w = 0: the k worst examples contradict each other, and nothing was learned."""
 
 
 @dataclass(eq=False, repr=False)
@@ -105,7 +101,7 @@ class AverageTopModel(FittedModel):
                 CollapsedWarning,
                 stacklevel=4,
             )
-        self.k_, self.collapsed_ = k, collapsed
+        self.k_ = k
         self._keep_certificate(result, rounds)
         self.status_ = result.status
 

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topline.solvers.core.rows import RowSource, compute_dtype, is_sparse, without_repeats
 from topline.solvers.errors import InvalidProblemError
@@ -216,3 +217,44 @@ def positive_integer(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise InvalidProblemError(f"{name} is {value!r}; give a whole number of at least 1")
     return int(value)
+
+
+#: Where one column makes more of the squares of rows than this share, or its standard deviation is so many
+#: times the median of all, others hardly count.
+NEARLY_ALL, FAR_APART = 0.9, 10.0
+#: Where means of columns make more of the squares than this share, what tells rows apart is the small rest.
+MOSTLY_MEANS = 0.75
+
+
+def scale_note(sample: NDArray[Any], *, means: bool = False) -> str | None:
+    """Return what is to be said of rows (r, d) whose columns differ in size; None where all is well.
+
+    With `means` columns that are far from 0 count as well: rows are then scaled to length 1, or have no bias.
+    """
+    X = np.asarray(sample, dtype=np.float64)
+    if X.shape[1] < 3 or len(X) < 2:
+        return None
+    centres, spreads, squares = X.mean(axis=0), X.std(axis=0), np.einsum("ij,ij->j", X, X) / len(X)
+    all_squares = max(float(squares.sum()), np.finfo(np.float64).tiny)
+    largest, live = int(squares.argmax()), spreads > 0.0
+    if squares[largest] > NEARLY_ALL * all_squares:
+        share = squares[largest] / all_squares
+        return (
+            f"feature {largest} of {len(squares)}, counted from 0, makes {share:.1%} of the squares of the"
+            " rows, so that the others hardly count"
+        )
+    typical = float(np.median(spreads[live])) if live.any() else 1.0
+    widest = int(spreads.argmax())
+    times = spreads[widest] / typical
+    if times > FAR_APART:
+        return (
+            f"feature {widest} of {len(squares)}, counted from 0, varies {times:,.0f} times as much as most,"
+            " so that the others hardly count"
+        )
+    share = float(centres @ centres) / all_squares
+    if means and share > MOSTLY_MEANS:
+        return (
+            f"the means of the {len(squares)} features make {share:.1%} of the squares of the rows, so that"
+            " what tells rows apart hardly counts"
+        )
+    return None

@@ -45,6 +45,10 @@ from topline.solvers.run import Callback, solve
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 
+class CollapsedWarning(UserWarning):
+    """Training found that no weights are better than none."""
+
+
 @dataclass(frozen=True, eq=False)
 class Examples:
     """What a classifier trains on: rows, classes, labels (n,) as places in these, weights, the loss and k."""
@@ -242,6 +246,18 @@ class FittedModel:
         self.n_iter_ = rounds
         self.primal_, self.dual_ = result.primal, result.dual
         self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap
+        known = self.dual_coef_ if self.__dict__.get("_expansion") is not None else self.coef_
+        self.collapsed_ = not np.any(known)
+
+    def _warn_if_collapsed(self, stacklevel: int = 3) -> None:
+        """Say that the weights are 0; of a run that stopped early was said that it did."""
+        if self.collapsed_ and self.__dict__.get("status_", Status.SOLVED) is Status.SOLVED:
+            warnings.warn(
+                "W = 0 is as good as any weights to this tol, and every prediction is the same: scale the"
+                " columns (StandardScaler), raise C, or take another loss, such as softmax",
+                CollapsedWarning,
+                stacklevel=stacklevel,
+            )
 
     def _refuse_overflow(self, status: Status) -> None:
         if status is Status.NONFINITE:

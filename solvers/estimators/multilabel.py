@@ -267,6 +267,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         rule, k = self._rule(), self._labels_of_top_k(targets)
         result = self._fitted(X, targets, weights, np.arange(len(targets.codes)))
         self._keep_result(result, two_as_one=not multilabel)
+        self._warn_if_collapsed()
         self.classes_, self._form, self.multilabel_ = targets.classes, targets.form, multilabel
         self.k_, self.threshold_, self._by_rank = k, 0.0, rule == TOP_K
         if multilabel and rule != TOP_K:

@@ -17,12 +17,14 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from topline.solvers.core.inputs import positive_number
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.errors import InvalidProblemError
+from topline.solvers.estimators.base import combined_weights, seed_of, with_constant
 from topline.solvers.estimators.topk import TopKClassifier, fitted_path
 from topline.solvers.kernels import Kernel
 from topline.solvers.losses import Loss
-from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD
+from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD, default_k
 from topline.solvers.run import Callback
-from topline.solvers.typing import Float64Array
+from topline.solvers.run.search import Found, Goal, Part, Search, Trial
+from topline.solvers.typing import Float64Array, IntArray
 
 #: Decades that a number of values of C is spread over.
 _LOW, _HIGH = -3, 2
@@ -119,20 +121,28 @@ def checked_values(Cs: Any) -> Float64Array:
 
 #: What `scoring` calls the share of rows whose label is among `k_` guesses.
 TOP_K = "top_k"
+#: Its name for the mean accuracy over classes, and the loss that is searched for.
+MACRO, AUTO = "macro", "auto"
 
 
 class TopKClassifierCV(TopKClassifier):
-    """`TopKClassifier` with the C that is best in cross-validation.
+    """`TopKClassifier` with the C that is best in cross-validation, or with the loss that is.
 
-    On each fold the values of C are trained from the smallest to the largest, each from the dual variables of
-    the one before and to the same certified gap; then the best C is trained on all rows.  Of equally good
-    values the smallest is taken.
+    With ``loss="auto"`` softmax, the hinge, the smooth hinge and, for "top_k", the top-k hinge are compared
+    as `topline train --auto` does: for at most six times the passes of one fit, or some seconds on small
+    data, on a part of the rows where these are many, until paired differences on held-out rows tell.
+
+    Otherwise the values of C are trained on each fold from the smallest to the largest, each from the dual
+    variables of the one before and to the same certified gap; then the best C is trained on all rows.  Of
+    equally good values the smallest is taken.
 
     Parameters
     ----------
     Cs : int or sequence of floats, default=6
-        The values of C; a number is that many from 1e-3 to 1e2, evenly spread on a logarithmic scale.
-    loss, k, smoothing, tol, smoothing_kind, max_passes, fit_intercept, weights, margins, class_weight,
+        The values of C; a number is that many from 1e-3 to 1e2, evenly spread on a logarithmic scale.  With
+        ``loss="auto"`` a number leaves them to the search, which begins with 1 and the size of the rows.
+    loss : "auto", or as for `TopKClassifier`.
+    k, smoothing, tol, smoothing_kind, max_passes, fit_intercept, weights, margins, class_weight,
     kernel, gamma, degree, coef0, random_state, verbose, callbacks : as for `TopKClassifier`.
     method : str, default="auto"
         "auto", "lbfgs", or one that knows warm starts: "dual_ascent", "sdca" or "newton".
@@ -140,7 +150,8 @@ class TopKClassifierCV(TopKClassifier):
         As in scikit-learn: stratified folds, an object with `split`, or pairs of places of rows.
     scoring : str or callable, default=None
         What a fold is judged by: None is accuracy, "top_k" the share of rows whose label is among `k_`
-        guesses, else a name or a scorer of scikit-learn.
+        guesses, "macro" the mean accuracy over classes, else a name or a scorer of scikit-learn, which
+        ``loss="auto"`` does not take.
 
     Attributes
     ----------
@@ -149,6 +160,8 @@ class TopKClassifierCV(TopKClassifier):
     scores_ : (folds, p), what each fit scored on the rows that its fold held out.
     best_index_, best_score_ : int and float, the place of `C_` in `Cs_`, and its mean score.
     passes_ : int, passes over the rows of a fold that cross-validation took.
+    best_params_, cv_results_ : with ``loss="auto"``, in place of Cs_, scores_ and best_index_: the parameters
+        of `TopKClassifier` that were chosen, and a dict of arrays with all that were compared.
 
     Those of `TopKClassifier`, of the fit on all rows, are there too.
 
@@ -228,10 +241,14 @@ class TopKClassifierCV(TopKClassifier):
         """
         Cs = checked_values(self.Cs)
         rows, classes, labels = self._examples(X, y)
+        self.__dict__.pop("best_params_", None)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(
                 sample_weight, rows, dtype=np.float64, ensure_non_negative=True
             )
+        if isinstance(self.loss, str) and self.loss == AUTO:
+            self._search(rows, classes, labels, sample_weight)
+            return super().fit(X, y, sample_weight)
         self.scores_, self.passes_ = self._cross_validated(rows, classes[labels], sample_weight, Cs)
         means = self.scores_.mean(axis=0)
         self.Cs_, self.best_index_ = Cs, int(np.argmax(means))
@@ -243,7 +260,8 @@ class TopKClassifierCV(TopKClassifier):
         given = self.get_params(deep=False)
         own = {name: given[name] for name in TopKClassifier().get_params(deep=False) if name in given}
         template = TopKClassifier(**own)
-        score = _top_k if self.scoring == TOP_K else check_scoring(template, scoring=self.scoring)
+        scoring = "balanced_accuracy" if self.scoring == MACRO else self.scoring
+        score = _top_k if self.scoring == TOP_K else check_scoring(template, scoring=scoring)
         scores, passes = [], 0
         for train, test in check_cv(self.cv, y, classifier=True).split(X, y):
             X_train, y_train = _safe_split(template, X, y, train)
@@ -252,6 +270,72 @@ class TopKClassifierCV(TopKClassifier):
             scores.append([float(score(model, X_test, y_test)) for model in models])
             passes += sum(model.n_iter_ for model in models)
         return np.array(scores), passes
+
+    @property
+    def _loss_and_smoothing(self) -> tuple[Any, float]:
+        chosen = self.__dict__.get("best_params_")
+        return (self.loss, self.smoothing) if chosen is None else (chosen["loss"], chosen["smoothing"])
+
+    def _search(self, rows: Any, classes: np.ndarray[Any, Any], labels: IntArray, sample_weight: Any) -> None:
+        """Set what a search for loss and C finds on rows (n, d) with labels (n,)."""
+        m, goal = len(classes), self._goal(len(classes))
+        weights = combined_weights(sample_weight, self.class_weight, classes, labels)
+        X = with_constant(rows) if self.fit_intercept else rows
+        cut = list(check_cv(self.cv, labels, classifier=True).split(rows, labels))
+        n, d = X.shape
+        used = np.zeros(n, dtype=np.bool_)
+        seed = seed_of(self.random_state)
+        used[np.random.default_rng(seed).permutation(n)[: Search.rows(n, d, m)]] = True
+
+        def part(_: str, fold: int) -> Part:
+            train, out = (np.asarray(side)[used[side]] for side in cut[fold])
+            own = None if weights is None else weights[train]
+            return Part(X[train], labels[train], X[out], labels[out], own)
+
+        Cs = () if isinstance(self.Cs, int | np.integer) else tuple(checked_values(self.Cs).tolist())
+        trials = [Trial("", *loss) for loss in goal.losses(m)]
+        C = min(Cs, key=lambda C: abs(np.log(C))) if Cs else 1.0
+        search = Search(part, trials, n, m, goal, C, Cs, len(cut), self.tol, seed)
+        self._keep_found(search.find(), goal)
+
+    def _goal(self, m: int) -> Goal:
+        """Return what the search goes by; refuse what it cannot."""
+        given = {
+            name: getattr(self, name)
+            for name in ("kernel", "weights", "margins") if getattr(self, name) is not None
+        }  # fmt: skip
+        if given or self.smoothing:
+            name = next(iter(given), "smoothing")
+            raise InvalidProblemError(
+                f'loss="auto" compares linear models of its own losses, and {name} is given; leave one out'
+            )
+        goals = {
+            None: Goal(), "accuracy": Goal(), MACRO: Goal(1, per_class=True),
+            "balanced_accuracy": Goal(1, per_class=True),
+            TOP_K: Goal(min(default_k(m) if self.k is None else self.k, m)),
+        }  # fmt: skip
+        if not isinstance(self.scoring, str | None) or self.scoring not in goals:
+            raise InvalidProblemError(
+                f'loss="auto" goes by the scoring accuracy, {TOP_K} or {MACRO}, not {self.scoring!r}; name'
+                " one of these, or a loss"
+            )
+        return goals[self.scoring]
+
+    def _keep_found(self, found: Found, goal: Goal) -> None:
+        cells, best = found.cells, found.best
+        self.cv_results_ = {
+            "loss": np.array([cell.trial.loss.name for cell in cells]),
+            "C": np.array([cell.C for cell in cells]),
+            "smoothing": np.array([cell.trial.smoothing for cell in cells]),
+            "mean_test_score": np.array([found.share(cell, goal) for cell in cells]),
+            "folds": np.array([len(cell.ranks) for cell in cells]),
+        }
+        self.C_, self.best_score_ = best.C, found.share(best, goal)
+        self.passes_ = sum(sum(cell.passes) for cell in cells)
+        self.best_params_ = {
+            "loss": best.trial.loss.name, "k": getattr(best.trial.loss, "k", None), "C": best.C,
+            "smoothing": best.trial.smoothing,
+        }  # fmt: skip
 
 
 def _top_k(model: TopKClassifier, X: Any, y: Any) -> float:

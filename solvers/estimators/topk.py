@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
@@ -28,8 +28,11 @@ from topline.solvers.calibration import (
     fit_probabilities,
     tuned_weighings,
 )
+from topline.solvers.core.inputs import scale_note
 from topline.solvers.core.problem import SmoothingKind
+from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import SolveResult
+from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.estimators.base import (
     Examples,
@@ -61,12 +64,17 @@ class CalibratedScores:
     loss: Any
     classes_: np.ndarray[Any, Any]
 
+    @property
+    def _fitted_loss(self) -> Any:
+        """The loss of the fit, or before one the parameter."""
+        return self.__dict__.get("loss_", self.loss)
+
     def __getattr__(self, name: str) -> Any:
         if name in ("predict_proba", "predict_log_proba"):
+            loss = getattr(self._fitted_loss, "name", self._fitted_loss)
             raise AttributeError(
-                f"scores of the loss {getattr(self.loss, 'name', self.loss)!s} are not probabilities: fit"
-                " them on rows that trained nothing, by fit_probabilities(X, y) or scikit-learn's"
-                " CalibratedClassifierCV"
+                f"scores of the loss {loss!s} are not probabilities: fit them on rows that trained nothing,"
+                " by fit_probabilities(X, y) or scikit-learn's CalibratedClassifierCV"
             )
         return super().__getattr__(name)  # type: ignore[misc]
 
@@ -78,7 +86,7 @@ class CalibratedScores:
         what was kept of them followed from earlier probabilities.
         """
         scores, labels = self._scored_labels(X, y)
-        one_vs_all = str(getattr(self.loss, "name", self.loss)).startswith("one_vs_all")
+        one_vs_all = str(getattr(self._fitted_loss, "name", self._fitted_loss)).startswith("one_vs_all")
         found = fit_probabilities(scores, labels, one_vs_all=one_vs_all)
         weighings = tuned_weighings(found, scores, labels, _draws(len(labels), 0, _TUNING))
         self.calibration_ = Calibration(self._names(), found, len(labels), weighings)
@@ -156,7 +164,7 @@ class CalibratedScores:
         known = self.__dict__.get("calibration_")
         if known is not None and known.probabilities is not None:
             return known.probabilities
-        if isinstance(self.loss, Softmax) or bool(self.loss == Softmax.name):
+        if isinstance(self._fitted_loss, Softmax) or bool(self._fitted_loss == Softmax.name):
             return ProbabilityMap("temperature", 1.0)
         return None
 
@@ -201,6 +209,12 @@ def _draws_of(scores: Float64Array, seed: int) -> Float64Array:
     found = np.array([int.from_bytes(each, "big") for each in hashed], dtype=np.uint64)
     # The upper 53 bits are what a double holds.
     return (found >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+#: Of so many training rows is looked at whether they are right, and how the columns differ in size.
+LOOKED_AT = 2000
+#: Sums of the same weights in another order are equal but for this.
+ROUNDING = 1e-9
 
 
 # scikit-learn has no types.
@@ -279,7 +293,9 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
     classes_ : (m,) labels, sorted.
     coef_ : (m, d) float64; with two classes (1, d), the second class's weights minus the first's.
     intercept_ : (m,) float64, or (1,); zeros without fit_intercept.
-    k_ : int, the k that was used.
+    k_ : int, the k that was used, and `loss_` the loss, as a value.
+    collapsed_ : bool, whether all weights are 0 and every prediction is the same, of which a warning tells;
+        another tells of a model that is no better than the largest classes on its own training rows.
     kernel_ : with a kernel, it with its parameters resolved; coef_ is there for "linear" only.
     support_, dual_coef_ : with a kernel, places of the training rows that count (s,), and their coefficients
         (m, s) or (1, s), of which scores are sums: dual_coef_ @ K(support, new) + intercept_.
@@ -336,6 +352,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         fit = self._problem_of(X, y, sample_weight)
         result = self._solve(fit.X, fit.labels, fit.weights, fit.loss)
         self._keep_fit(fit, result)
+        self._warn_if_useless(fit)
         self._warm = None
         if self.warm_start and result.A is not None:
             self._warm = WarmStart(result.problem.loss, fit.labels, fit.weights, result.A)
@@ -372,7 +389,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         k = default_k(m) if self.k is None else checked_k(self.k, type(self).__name__)
         if k > m:
             raise InvalidProblemError(f"k is {k} and there are {m} classes in y; use a k of {m} or less")
-        loss = chosen_loss(self.loss, k, self.weights, self.margins)
+        loss = chosen_loss(self._loss_and_smoothing[0], k, self.weights, self.margins)
         counted = getattr(loss, "k", None)
         note = k_note(getattr(loss, "name", ""), counted, m)
         if note is not None:
@@ -385,11 +402,12 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         """Set the fitted attributes."""
         self._keep_result(result)
         self.__dict__.pop("calibration_", None)
-        self.classes_, self.k_ = fit.classes, fit.k
+        self.classes_, self.k_, self.loss_ = fit.classes, fit.k, fit.loss
 
     def _solve(self, X: Any, labels: IntArray, weights: Float64Array | None, loss: Loss) -> SolveResult:
+        smoothing = self._loss_and_smoothing[1]
         if not self.warm_start:
-            return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind)
+            return self._train(X, labels, weights, loss, smoothing, self.smoothing_kind)
         if not method_named(self.method).keeps_duals:
             raise UnsupportedCombinationError(
                 f"the method {self.method} has no warm_start; use auto or leave warm_start out"
@@ -397,7 +415,47 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
         warm: WarmStart | None = getattr(self, "_warm", None)
         options = {} if warm is None else warm.options(loss, labels, weights)
         options["keep_duals"] = True
-        return self._train(X, labels, weights, loss, self.smoothing, self.smoothing_kind, options=options)
+        return self._train(X, labels, weights, loss, smoothing, self.smoothing_kind, options=options)
+
+    @property
+    def _loss_and_smoothing(self) -> tuple[Any, float]:
+        """What is trained with."""
+        return self.loss, self.smoothing
+
+    def _warn_if_useless(self, fit: Examples) -> None:
+        """Say so where the model is no better than the largest classes, on rows that it was trained on.
+
+        Examples count as in training, and a loss of k guesses by these.  A run that stopped early says so,
+        and what weights of single classes ask for may well be one class.
+        """
+        self._warn_if_collapsed(stacklevel=4)
+        k, m = getattr(fit.loss, "k", 1), len(fit.classes)
+        given = isinstance(self.class_weight, Mapping)
+        if self.collapsed_ or self.status_ is not Status.SOLVED or k >= m or given:
+            return
+        looked_at = np.unique(np.linspace(0, len(fit.labels) - 1, LOOKED_AT).astype(np.int64))
+        labels, scores = fit.labels[looked_at], self._raw_scores(fit.X[looked_at])
+        weights = np.ones(len(labels)) if fit.weights is None else fit.weights[looked_at]
+        if not weights.any():
+            return
+        scores = np.column_stack([-scores, scores]) if scores.shape[1] == 1 else scores
+        own = scores[np.arange(len(labels)), labels]
+        right = np.count_nonzero(scores >= own[:, None], axis=1) <= k
+        largest = np.sort(np.bincount(labels, weights=weights, minlength=m))[-k:].sum() / weights.sum()
+        accuracy = float(weights @ right / weights.sum())
+        note = None if is_sparse(fit.X) or self.kernel is not None else scale_note(fit.X[looked_at])
+        sizes = "" if note is None else f"{note}; "
+        remedy = "scale the columns (StandardScaler), raise C, or take another loss or other features"
+        if accuracy <= largest + ROUNDING:
+            guesses = "" if k == 1 else f" in {k} guesses"
+            warnings.warn(
+                f"the model is right of {accuracy:.1%} of its own training rows{guesses}, no better than"
+                f" always answering the largest: {largest:.1%}; {sizes}{remedy}",
+                UserWarning,
+                stacklevel=3,
+            )
+        elif sizes:
+            warnings.warn(f"{sizes}{remedy}", UserWarning, stacklevel=3)
 
     def _guesses(self, k: int | None) -> int:
         guesses = self.k_ if k is None else checked_k(k, type(self).__name__)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.solvers.core.state import SolveResult
-from topline.solvers.losses import Loss
+from topline.solvers.losses import Loss, MaxHinge, Softmax, TopKHinge
 from topline.solvers.run.api import solve
 from topline.solvers.run.path import start_from
 
@@ -36,6 +36,8 @@ FITS, LEAST = 6, 2.0**33
 SCALES = (10.0, 100.0, 1000.0)
 #: Other losses are tried at so many times the best C of the first.
 NEAR = (0.1, 1.0, 10.0)
+#: The smoothing of the smooth hinge that is tried.
+SMOOTHED = 1.0
 #: So many passes are likely to do for a look at all trials.
 LOOKED_AT = 500
 #: Passes of one fit at most, and seconds that the first has whatever the limit.
@@ -57,6 +59,11 @@ class Goal:
             return np.ones(len(y))
         _, own, counts = np.unique(y, return_inverse=True, return_counts=True)
         return np.asarray(len(y) / (len(counts) * counts[own]))
+
+    def losses(self, m: int) -> list[tuple[Loss, float]]:
+        """Return the losses that are tried for m classes, each with its smoothing, the default first."""
+        found: list[tuple[Loss, float]] = [(Softmax(), 0.0), (MaxHinge(), 0.0), (MaxHinge(), SMOOTHED)]
+        return [*found, (TopKHinge(self.k), 0.0)] if self.k > 1 and 2 * self.k <= m else found
 
 
 @dataclass(frozen=True)

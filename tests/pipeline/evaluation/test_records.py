@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,15 @@ def test_an_evaluation_without_other_metrics_is_read() -> None:
     assert written["per_class"][0].pop("intervals")["1"] == pytest.approx([0.215216, 0.784784], abs=1e-6)
     assert written == {**SINGLE, **later}
     assert [(metric.name, value) for metric, value in measured(SINGLE)] == [("top-1", 0.5), ("top-10", 1.0)]
+
+
+@pytest.mark.parametrize(("share", "baseline", "said"), [(0.5, 0.3, True), (0.9, 0.3, False)])
+def test_what_rows_do_not_show_to_be_better_is_said(share: float, baseline: float, said: bool) -> None:
+    """Of eight rows four are no proof against three of ten, and seven are."""
+    found = replace(Evaluation.from_dict(SINGLE), topk={1: share}, majority_baseline=baseline)
+    assert (found.no_better is not None) == said
+    if said:
+        assert "no better than always answering" in str(found.no_better)
 
 
 def test_fields_of_a_later_version_are_ignored() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from sklearn.datasets import load_wine
 
 from tests.pipeline.small_data import make_split, small_dataset, write_dataset
 from topline.pipeline.evaluation.measurement import evaluate
-from topline.pipeline.options import ClusterConfig, TrainConfig
+from topline.pipeline.ingest import import_features
+from topline.pipeline.options import ClusterConfig, ImportConfig, TrainConfig
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training import train
 from topline.pipeline.training.problem_checks import scale_note
@@ -33,6 +36,26 @@ def test_a_column_that_drowns_the_others_is_named_with_what_to_do(tmp_path: Path
     assert scaled.notes == ()
     top_1 = [evaluate(found.model).topk[1] for found in (plain, scaled)]
     assert top_1[1] > 0.9 > top_1[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda X: X * np.geomspace(1.0, 200.0, 8), "varies .* times as much as most"),
+        (lambda X: X + 10.0, r"the means of the 8 features make 9\d\.\d% of the squares"),
+    ],
+)
+def test_imported_columns_that_hardly_count_are_said(tmp_path: Path, change: Any, said: str) -> None:
+    """As of silhouettes of vehicles: no column is nearly all, and rows of length 1 are nearly their mean."""
+    random = np.random.default_rng(0)
+    y = np.arange(400) % 4
+    X = change(random.normal(size=(4, 8))[y] + random.normal(size=(400, 8)))
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    files = {"features": str(tmp_path / "X.npy"), "labels": str(tmp_path / "y.npy")}
+    import_features(ImportConfig(**files, store=str(tmp_path / "store")))
+    (note,) = train(TrainConfig(store=str(tmp_path / "store"), tol=0.1), HERE).notes
+    assert re.search(f"{said}.*--transforms standardize,bias", note)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

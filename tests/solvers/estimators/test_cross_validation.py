@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-from sklearn.metrics import top_k_accuracy_score
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score, top_k_accuracy_score
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -30,7 +33,8 @@ FOLDS_OF_OTHER_ROWS = {
 
 @pytest.mark.slow
 @parametrize_with_checks(
-    [TopKClassifierCV(Cs=[0.1, 1.0], cv=2)], expected_failed_checks=lambda _: FOLDS_OF_OTHER_ROWS
+    [TopKClassifierCV(Cs=[0.1, 1.0], cv=2), TopKClassifierCV(loss="auto", cv=2)],
+    expected_failed_checks=lambda one: {} if one.loss == "auto" else FOLDS_OF_OTHER_ROWS,
 )
 # Some checks fit labels drawn at random on features around 100, where the default budget is too small.
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -130,3 +134,55 @@ def test_what_makes_no_path_is_refused(parameters, error, said) -> None:
 def test_a_path_of_another_estimator_is_refused() -> None:
     with pytest.raises(InvalidProblemError, match="give a TopKClassifier"):
         RegularisationPath(KFold(2)).fit(X, Y)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scoring", [None, "top_k", "macro"])
+def test_a_searched_loss_is_near_the_best_that_scikit_learn_finds(scoring: str | None) -> None:
+    """Within two standard errors on rows that nobody saw, for the accuracy that was named."""
+    pixels, digits = load_digits(return_X_y=True)
+    train, test = slice(0, 800), slice(800, 1797)
+    found = TopKClassifierCV(loss="auto", scoring=scoring, k=2).fit(pixels[train] / 16.0, digits[train])
+    peers = [
+        LogisticRegression(C=C, max_iter=5000).fit(pixels[train] / 16.0, digits[train])
+        for C in (0.1, 1.0, 10.0)
+    ]
+    X, y = pixels[test] / 16.0, digits[test]
+
+    def share(model: Any) -> float:
+        if scoring == "top_k":
+            return float(top_k_accuracy_score(y, model.decision_function(X), k=2))
+        if scoring == "macro":
+            return float(balanced_accuracy_score(y, model.predict(X)))
+        return float(model.score(X, y))
+
+    best = max(map(share, peers))
+    assert share(found) >= best - 2.0 * (best * (1.0 - best) / len(y)) ** 0.5
+    assert found.relative_gap_ <= found.tol
+    chosen, results = found.best_params_, found.cv_results_
+    assert found.C_ == chosen["C"] == found.C
+    assert ("topk_hinge" in results["loss"]) == (scoring == "top_k")
+    assert found.best_score_ == results["mean_test_score"][
+        (results["loss"] == chosen["loss"]) & (results["C"] == found.C_)
+        & (results["smoothing"] == chosen["smoothing"])
+    ]  # fmt: skip
+    again = TopKClassifier(**chosen).fit(pixels[train] / 16.0, digits[train])
+    np.testing.assert_array_equal(again.coef_, found.coef_)
+    assert hasattr(found, "predict_proba") == (chosen["loss"] == "softmax")
+
+
+def test_a_search_takes_given_values_of_C_and_weights() -> None:
+    found = TopKClassifierCV([0.3, 3.0], loss="auto", cv=3, class_weight="balanced").fit(X, Y)
+    assert set(found.cv_results_["C"].tolist()) <= {0.3, 3.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"scoring": "f1_macro"}, "goes by the scoring accuracy, top_k or macro, not 'f1_macro'"),
+        ({"kernel": "rbf"}, "compares linear models of its own losses, and kernel is given"),
+        ({"smoothing": 0.5}, "and smoothing is given"),
+    ],
+)
+def test_a_search_refuses_what_it_cannot_compare(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidProblemError, match=said):
+        TopKClassifierCV(loss="auto", **given).fit(X, Y)

@@ -46,6 +46,7 @@ from topline import (
     linear,
     solve,
 )
+from topline.solvers.estimators.base import CollapsedWarning
 
 # Losses of three guesses among five classes are tried for what they are, whatever they trade away.
 pytestmark = pytest.mark.filterwarnings("ignore:the loss .* gives up top-1 accuracy:UserWarning")
@@ -218,6 +219,7 @@ def test_ties_count_against_the_model_and_unknown_labels_are_misses() -> None:
     assert model.top_k_score(X[:4], [7, -1, 99, 5], 5) == 0.0
 
 
+@pytest.mark.filterwarnings("ignore::topline.solvers.estimators.base.CollapsedWarning")
 def test_the_lower_of_equal_classes_comes_first() -> None:
     """Forty classes: up to sixteen values every sort of NumPy happens to keep equals in order."""
     y = np.arange(40)
@@ -661,3 +663,36 @@ def test_verbose_prints_a_falling_gap_and_changes_no_result(capsys: pytest.Captu
     assert all(now <= 0.55 * before for before, now in itertools.pairwise(gaps))
     assert min(record.relative_gap for record in said.history_) > 0.45 * gaps[-1]
     assert np.array_equal(quiet.coef_, said.coef_)
+
+
+def test_no_weights_at_all_are_said_and_seen() -> None:
+    """Five columns of noise: by the hinge no W is better than 0, to any tolerance."""
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(200, 5)), np.arange(200) % 4
+    with pytest.warns(CollapsedWarning, match="every prediction is the same: scale the columns"):
+        found = TopKClassifier(loss="max_hinge", C=1e-6).fit(X, y)
+    assert found.collapsed_
+    assert not found.coef_.any()
+    assert not TopKClassifier().fit(X + 3.0 * np.eye(4, 5)[y], y).collapsed_
+
+
+def test_a_model_no_better_than_the_largest_class_says_so() -> None:
+    """Nine of ten rows are of one class, and nothing tells the others apart."""
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(300, 3)), (np.arange(300) % 10 == 0).astype(int)
+    with pytest.warns(
+        UserWarning, match=r"right of 90\.0% of its own training rows, no better than .*90\.0%"
+    ):
+        TopKClassifier().fit(X, y)
+    told = X + 4.0 * np.eye(2, 3)[y]
+    TopKClassifier().fit(told, y)
+    TopKClassifier(class_weight="balanced").fit(told, y)
+
+
+def test_columns_of_other_sizes_are_said_with_the_remedy() -> None:
+    random = np.random.default_rng(0)
+    y = np.arange(300) % 3
+    X = np.eye(3, 4)[y] * 4.0 + random.normal(size=(300, 4))
+    with pytest.warns(UserWarning, match="feature 2 of 4, counted from 0, makes .*StandardScaler"):
+        TopKClassifier().fit(X * [1.0, 1.0, 1e4, 1.0], y)
+    TopKClassifier().fit(StandardScaler().fit_transform(X * [1.0, 1.0, 1e4, 1.0]), y)
