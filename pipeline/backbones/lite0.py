@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.backbones.base import FeatureFunction, refuse_options
-from topline.pipeline.backbones.onnx_session import NetworkFunction, open_session
+from topline.pipeline.backbones.onnx_session import Network, NetworkFunction, open_session
 from topline.pipeline.backbones.preprocessing import Preprocessing
 from topline.pipeline.backbones.torch_weights import read_state
 from topline.pipeline.errors import ConfigError, InputError
@@ -237,8 +237,14 @@ class EfficientNetLite0:
 
     def open(self) -> FeatureFunction:
         """Return the loaded network; the first call for a user converts it, in a tenth of a second."""
-        session = open_session(lite0_network(cache_folder()))
-        return NetworkFunction(session, self.name, PREPROCESSING, INPUT, OUTPUT, at_once=AT_ONCE)
+        found = self.network()
+        return NetworkFunction(
+            open_session(found.model), self.name, PREPROCESSING, INPUT, OUTPUT, at_once=AT_ONCE
+        )
+
+    def network(self) -> Network:
+        """Return the network as an ONNX file holds it."""
+        return Network(lite0_network(cache_folder()), PREPROCESSING, INPUT, OUTPUT)
 
 
 def cache_folder() -> Path | None:

@@ -16,7 +16,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from topline.pipeline.backbones.base import FeatureFunction, refuse_options
-from topline.pipeline.backbones.onnx_session import INPUT_TYPES, NetworkFunction, network_digest, open_session
+from topline.pipeline.backbones.onnx_session import (
+    INPUT_TYPES,
+    Network,
+    NetworkFunction,
+    network_digest,
+    open_session,
+)
 from topline.pipeline.backbones.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing, read_sidecar
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options import BackboneConfig
@@ -190,9 +196,20 @@ class OnnxNetwork:
 
     def open(self) -> FeatureFunction:
         """Return the loaded network; `InputError` where the file on this machine is another one."""
+        return self._network(open_session(self.network().model))
+
+    def network(self) -> Network:
+        """Return the network in its file; `InputError` where the file on this machine is another one."""
         if network_digest(Path(self.file)) != self.sha256:
             raise InputError(f"{self.file} has changed since the job began, or differs on this machine")
-        return self._network(open_session(Path(self.file)))
+        return Network(
+            Path(self.file),
+            self.preprocessing,
+            self.input_name,
+            self.output_name,
+            self.input_type,
+            self.fixed_batch,
+        )
 
     def _network(self, session: Any) -> FeatureFunction:
         return NetworkFunction(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,27 @@ from topline.pipeline.images import Pixels
 LARGEST_FILE = 2 << 30
 
 INPUT_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """An ONNX network, as its bytes or the path of its file, and how images are prepared for it."""
+
+    model: Path | bytes
+    preprocessing: Preprocessing
+    input_name: str
+    output_name: str
+    input_type: str = "tensor(float)"
+    fixed_batch: int | None = None
+
+
+@runtime_checkable
+class NetworkBackbone(Protocol):
+    """A backbone that is an ONNX network, which an export can hold."""
+
+    def network(self) -> Network:
+        """Return the network; `InputError` where its file is gone or has changed."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -23,6 +24,9 @@ FILTERS: dict[str, Image.Resampling] = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
 }
+
+# Rows beyond a box that a filter looks at, at most, in pixels of the result.
+_REACH = 3.0
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -104,14 +108,16 @@ class Preprocessing(BaseModel):
         w, h = max(self.crop, round(width * scale)), max(self.crop, round(height * scale))
         left, top = (w - self.crop) // 2, (h - self.crop) // 2
         # Only what the crop will show is computed: an image 1 x 30000 would become gigabytes otherwise.
-        box = (
-            left * width / w,
-            top * height / h,
-            (left + self.crop) * width / w,
-            (top + self.crop) * height / h,
-        )
-        picture = Image.fromarray(image)
-        return np.asarray(picture.resize((self.crop, self.crop), FILTERS[self.interpolation], box=box))
+        across = (left * width / w, (left + self.crop) * width / w)
+        upward, downward = top * height / h, (top + self.crop) * height / h
+        # Columns first: versions of Pillow differ in what they begin with, and round to bytes between.
+        reach = _REACH * max(1.0, height / h)
+        above, below = max(0, int(upward - reach)), min(height, math.ceil(downward + reach))
+        chosen = FILTERS[self.interpolation]
+        strip = Image.fromarray(image[above:below])
+        strip = strip.resize((self.crop, below - above), chosen, (across[0], 0, across[1], below - above))
+        box = (0, upward - above, self.crop, downward - above)
+        return np.asarray(strip.resize((self.crop, self.crop), chosen, box))
 
 
 def read_sidecar(path: Path) -> dict[str, Any]:

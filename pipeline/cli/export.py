@@ -3,53 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts, following
-from topline.pipeline.export import FORMATS, chosen_format
+from topline.pipeline.export import chosen_format
+from topline.pipeline.options import ExportConfig, ExportOptions
 from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
     from topline.pipeline.export.writing import Compression, ExportReport
 
 
-def export(
-    call: Call,  # noqa: ARG001 - one shape for all
-    model: ModelArgument,
-    format: Annotated[  # noqa: A002 - the word of the command line
-        str | None,
-        typer.Option(
-            "--format",
-            help=f"Kind of file: {', '.join(FORMATS)} (default: by the ending of --output, else npz)",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", help="File, or for sklearn folder, to write (default: the model's id)"),
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option("--top-k", min=1, help="Number of best classes that the ONNX graph returns")
-    ] = None,
-    compress: Annotated[
-        float | None,
-        typer.Option(
-            "--compress",
-            help="Write a model with the kernel rbf on the fewest rows found that lose at"
-            " most this share of its objective, such as 0.01",
-        ),
-    ] = None,
-) -> Outcome:
+def export(call: Call, model: ModelArgument) -> Outcome:
     """Write a model for other programs, and check that the file predicts the same."""
     from topline.pipeline.export.writing import export_model
 
-    form = chosen_format(format, output)
+    config = call.config(ExportConfig)
+    form = chosen_format(config.format, config.output)
     url = find_model(model)
-    path = output or Path(url.rpartition("/")[2] + form.suffix)
-    found = export_model(url, path, form.name, top_k=top_k, most_loss=compress)
+    path = config.output or Path(url.rpartition("/")[2] + form.suffix)
+    asked = config.model_dump(include=config.model_fields_set & set(ExportOptions.model_fields))
+    found = export_model(url, path, form.name, ExportOptions(**asked), most_loss=config.compress)
     lines = facts(
         {
             "model": found.model,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.errors import ConfigError
+from topline.pipeline.options import ExportOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +30,8 @@ class ExportFormat:
     Parameters
     ----------
     name : what --format calls it
-    write : writes a model to a new path, with the number of best classes that the user asked for
+    write : writes a model to a new path, with the options that the user asked for; it may write a second file
+        beside it, of the same name with ".data" behind
     scores : scores (rows, m) of stored features (rows, d), computed from what lies at a path alone; they are
         compared with the model's own before an export is kept
     suffix : of the default file name, "." and the name by default
@@ -38,24 +40,37 @@ class ExportFormat:
     transforms : names of the transforms that it can hold, None for all
     multilabel : whether it can hold a model of several labels per row, with its threshold
     kernel : whether it can hold a model with a kernel
-    best_classes : whether it makes use of the number of best classes
+    options : names of the `ExportOptions` that it has a use for
+    check : raises `PipelineError` where what else lies at a path, besides scores, differs from the model's
     load : a line of Python that opens what was written, with {path} for its place in quotes; none by default
 
     """
 
     name: str
-    write: Callable[[StoredModel, Path, int], None]
+    write: Callable[[StoredModel, Path, ExportOptions], None]
     scores: Callable[[Path, NDArray[np.float32]], NDArray[Any]]
     suffix: str = ""
     folder_record: str | None = None
     transforms: frozenset[str] | None = None
     multilabel: bool = True
     kernel: bool = False
-    best_classes: bool = True
+    options: frozenset[str] = frozenset()
+    check: Callable[[StoredModel, Path, ExportOptions], None] | None = None
     load: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "suffix", self.suffix or f".{self.name}")
+
+    def refuse_unused(self, options: ExportOptions) -> None:
+        """Raise `ConfigError` for an option that changes nothing in this format."""
+        for name in sorted(options.model_fields_set - self.options):
+            value = getattr(options, name)
+            users = [form.name for form in FORMATS.values() if name in form.options]
+            shown = "" if value is True else f" {value}"
+            raise ConfigError(
+                f"--{name.replace('_', '-')}{shown} changes nothing in {self.name}: leave it out, or export"
+                f" as {' or '.join(users)}"
+            )
 
     def obstacle(self, record: ModelRecord) -> str | None:
         """Return what of the model of this record the format cannot hold, None if it can hold all."""
@@ -121,17 +136,22 @@ def _npz_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
     return _scores(rows, str(arrays.pop("record")), arrays)
 
 
-def _write_onnx(stored: StoredModel, path: Path, top_k: int) -> None:
-    from topline.pipeline.export.onnx import build_onnx
+def _write_onnx(stored: StoredModel, path: Path, options: ExportOptions) -> None:
+    from topline.pipeline.export.onnx import write_onnx
 
-    graph = build_onnx(stored.W, stored.transforms, stored.input_width, top_k, description(stored))
-    path.write_bytes(graph)
+    write_onnx(stored, path, options, description(stored))
 
 
 def _onnx_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
     from topline.pipeline.export.onnx import run_onnx
 
-    return run_onnx(str(path), rows)
+    return run_onnx(path, rows)
+
+
+def _check_onnx(stored: StoredModel, path: Path, options: ExportOptions) -> None:
+    from topline.pipeline.export.onnx import check_onnx
+
+    check_onnx(stored, path, options)
 
 
 def _write_safetensors(stored: StoredModel, path: Path) -> None:
@@ -171,20 +191,20 @@ FORMATS: dict[str, ExportFormat] = {
             name="npz",
             write=lambda stored, path, _: _write_npz(stored, path),
             scores=_npz_scores,
-            best_classes=False,
             load="import numpy; W = numpy.load({path})['W']",
         ),
         ExportFormat(
             name="onnx",
             write=_write_onnx,
             scores=_onnx_scores,
+            options=frozenset(ExportOptions.model_fields),
+            check=_check_onnx,
             load="import onnxruntime; session = onnxruntime.InferenceSession({path})",
         ),
         ExportFormat(
             name="safetensors",
             write=lambda stored, path, _: _write_safetensors(stored, path),
             scores=_safetensors_scores,
-            best_classes=False,
             load="from safetensors.numpy import load_file; W = load_file({path})['W']",
         ),
         ExportFormat(
@@ -193,7 +213,6 @@ FORMATS: dict[str, ExportFormat] = {
             scores=_sklearn_scores,
             folder_record="estimator.json",
             multilabel=False,
-            best_classes=False,
             load="from topline import load_estimator; model = load_estimator({path})",
         ),
     )

@@ -1,9 +1,9 @@
-"""A linear model and its transforms as an ONNX graph: features in, scores and the best classes out."""
+"""A linear model as an ONNX graph: features or a picture in, scores and what follows from them out."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -13,9 +13,16 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from onnx.compose import add_prefix, merge_models
+from onnx.utils import Extractor
+from onnx.version_converter import convert_version
 
-from topline.pipeline.backbones.onnx_session import open_session
-from topline.pipeline.errors import InputError
+from topline.pipeline.backbones import backbone_of_spec
+from topline.pipeline.backbones.onnx_session import INPUT_TYPES, Network, NetworkBackbone, open_session
+from topline.pipeline.backbones.preprocessing import Preprocessing
+from topline.pipeline.calibration import calibration_of
+from topline.pipeline.errors import ConfigError, InputError, PipelineError
+from topline.pipeline.options import ExportOptions
 from topline.pipeline.rows import (
     PCA,
     Bias,
@@ -25,12 +32,16 @@ from topline.pipeline.rows import (
     L2Normalize,
     Power,
     Standardize,
-    Transforms,
+    StoredModel,
 )
+from topline.solvers.calibration import Calibration, ProbabilityMap, SetRule
+from topline.solvers.calibration.conformal import SETTLES
 
 # Old enough for every runtime in use, new enough for ReduceL2 with axes as an input.
 OPSET = 18
 IR_VERSION = 9
+# Protobuf holds no more than 2 GiB in a file.
+LARGEST = (2 << 30) - (64 << 20)
 
 
 @dataclass
@@ -38,18 +49,42 @@ class _Graph:
     """A graph that grows node by node; `last` names the value to continue from."""
 
     last: str
+    prefix: str = ""
     nodes: list[Any] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
 
-    def constant(self, values: NDArray[Any]) -> str:
-        name = f"constant{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+    def constant(self, values: Any) -> str:
+        name = f"{self.prefix}constant{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.array(values, order="C"), name))
+        return name
+
+    def integers(self, *values: int) -> str:
+        return self.constant(np.array(values, np.int64))
+
+    def texts(self, values: Sequence[str]) -> str:
+        name = f"{self.prefix}constant{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.array(values, dtype=object), name))
         return name
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        name = f"value{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
+        name = f"{self.prefix}value{len(self.nodes)}"
+        self.add_named(operator, inputs, [name], **attributes)
         return name
+
+    def add_named(
+        self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
+    ) -> None:
+        self.nodes.append(helper.make_node(operator, list(inputs), list(outputs), **attributes))
+
+    def model(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], version: int = OPSET, ir: int = IR_VERSION
+    ) -> Any:
+        return helper.make_model(
+            helper.make_graph(self.nodes, "topline", list(inputs), list(outputs), self.constants),
+            opset_imports=[helper.make_opsetid("", version)],
+            ir_version=ir,
+            producer_name="topline",
+        )
 
 
 def _standardize(graph: _Graph, step: Standardize) -> None:
@@ -129,48 +164,259 @@ OPERATORS: Mapping[str, Callable[[_Graph, Any], None]] = MappingProxyType(
 )
 
 
-def build_onnx(
-    W: NDArray[Any], transforms: Transforms, d: int, top_k: int, metadata: Mapping[str, Any]
-) -> bytes:
-    """Return the serialised graph.
+def _normalised(graph: _Graph, preprocessing: Preprocessing, input_type: str) -> None:
+    """Lay bytes (1, 3, crop, crop), RGB, out as the network takes them, as `Preprocessing.laid_out` does."""
+    if input_type != "tensor(uint8)":
+        values = graph.add("Cast", graph.last, to=TensorProto.FLOAT)
+        values = graph.add("Div", values, graph.constant(np.float32(255)))
+        mean, std = (
+            graph.constant(np.asarray(three, np.float32)[:, None, None])
+            for three in (preprocessing.mean, preprocessing.std)
+        )
+        graph.last = graph.add("Div", graph.add("Sub", values, mean), std)
+    if preprocessing.channels == "BGR":
+        graph.last = graph.add("Gather", graph.last, graph.integers(2, 1, 0), axis=1)
+    if preprocessing.layout == "NHWC":
+        graph.last = graph.add("Transpose", graph.last, perm=[0, 2, 3, 1])
+    if input_type == "tensor(float16)":
+        graph.last = graph.add("Cast", graph.last, to=TensorProto.FLOAT16)
 
-    Input `features` (rows, d) float32; outputs `scores` (rows, m), `top_scores` and `top_classes`
-    (rows, top_k).  `metadata` is stored with it, as JSON texts.  Raises `InputError` for a transform without
-    an ONNX form.
+
+def _square(graph: _Graph, preprocessing: Preprocessing) -> None:
+    """Resize pixels (h, w, 3) and cut the centre out, as `Preprocessing.square` does.
+
+    The result is bytes (1, 3, crop, crop).  Columns come first, and are rounded to bytes, as in Pillow.
     """
+    crop, cubic = graph.integers(preprocessing.crop), preprocessing.interpolation == "bicubic"
+    planes = graph.add("Unsqueeze", graph.add("Transpose", graph.last, perm=[2, 0, 1]), graph.integers(0))
+    sides = graph.add("Slice", graph.add("Shape", planes), graph.integers(2), graph.integers(4))
+    exact = graph.add("Cast", sides, to=TensorProto.DOUBLE)
+    shorter = graph.constant(np.array([preprocessing.shorter_side], np.float64))
+    scale = graph.add("Div", shorter, graph.add("ReduceMin", exact, keepdims=1))
+    # `Round` goes to the even one of two neighbours, like Python's.
+    resized = graph.add("Cast", graph.add("Round", graph.add("Mul", exact, scale)), to=TensorProto.INT64)
+    resized = graph.add("Max", resized, crop)
+    first = graph.add("Div", graph.add("Sub", resized, crop), graph.integers(2))
+    last = graph.add("Add", first, crop)
+    cubes = {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1} if cubic else {"mode": "linear"}
+    for axis in (1, 0):
+        side, start, stop = (
+            graph.add("Gather", values, graph.integers(axis)) for values in (resized, first, last)
+        )
+        planes = graph.add("Resize", planes, "", "", side, axes=[2 + axis], antialias=1, **cubes)
+        planes = graph.add("Slice", planes, start, stop, graph.integers(2 + axis))
+    graph.last = planes
+
+
+def _answers(
+    graph: _Graph, m: int, k: int, names: Sequence[str], known: Calibration, rule: SetRule | None
+) -> list[Any]:
+    """Add the best `k` classes, probabilities and sets behind `scores` (rows, m); return the outputs."""
+    found = [("scores", TensorProto.FLOAT, m), ("top_scores", TensorProto.FLOAT, k)]
+    found += [("top_classes", TensorProto.INT64, k), ("top_names", TensorProto.STRING, k)]
+    graph.add_named("TopK", ["scores", graph.integers(k)], ["top_scores", "top_classes"], axis=1)
+    graph.add_named("Gather", [graph.texts(names), "top_classes"], ["top_names"])
+    if known.probabilities is not None:
+        _probabilities(graph, known.probabilities)
+        found.append(("probabilities", TensorProto.FLOAT, m))
+    if rule is not None:
+        _sets(graph, m, rule)
+        found.append(("sets", TensorProto.BOOL, m))
+    return [helper.make_tensor_value_info(name, kind, ["rows", width]) for name, kind, width in found]
+
+
+def _probabilities(graph: _Graph, known: ProbabilityMap) -> None:
+    """Add `probabilities` (rows, m), as `ProbabilityMap.probabilities` gives them."""
+    z = graph.add("Add", _scaled(graph, "scores", known.slope), graph.constant(np.float32(known.offset)))
+    if known.kind == "labels":
+        graph.add_named("Sigmoid", [z], ["probabilities"])
+        return
+    if known.kind == "one_vs_all":
+        # log sigmoid(z) = -log(1 + exp(-z))
+        z = graph.add("Neg", graph.add("Softplus", graph.add("Neg", z)))
+    graph.add_named("Softmax", [z], ["probabilities"], axis=1)
+
+
+def _sets(graph: _Graph, m: int, rule: SetRule) -> None:
+    """Add `sets` (rows, m): the classes whose conformity with a draw of 0 is at most their threshold.
+
+    The conformity rises with the draw, so these hold every set that a draw gives, and keep its guarantee.
+    """
+    graph.add_named("TopK", ["scores", graph.integers(m)], ["sorted", "order"], axis=1)
+    before = graph.constant(np.arange(m, dtype=np.float32)[None])
+    along = before
+    if rule.probabilities is not None:
+        p = graph.add("GatherElements", "probabilities", "order", axis=1)
+        if isinstance(rule.weighing, float):
+            ahead = graph.add("CumSum", p, graph.constant(np.array(1, np.int64)), exclusive=1)
+            along = graph.add("Add", ahead, _scaled(graph, before, rule.weighing))
+        else:
+            others = graph.add("Sub", graph.constant(np.float32(1)), p)
+            along = _scaled(graph, others, 1.0 - SETTLES)
+            along = graph.add("Add", along, before) if rule.weighing is None else along
+    # Rounded up: what float32 loses must not cost a set its right class.
+    bounds = np.nextafter(rule.thresholds.astype(np.float32), np.float32(np.inf))
+    zeros = graph.add("Mul", "scores", graph.constant(np.float32(0)))
+    E = graph.add("ScatterElements", zeros, "order", graph.add("Add", zeros, along), axis=1)
+    graph.add_named("LessOrEqual", [E, graph.constant(bounds[None])], ["sets"])
+
+
+def _head(stored: StoredModel, options: ExportOptions) -> Any:
+    """Return the model from `features` (rows, d) to scores and answers."""
+    record, double = stored.model.record, options.input_type == "float64"
+    known = calibration_of(stored)
     graph = _Graph("features")
-    for step in transforms.steps:
+    if double:
+        graph.last = graph.add("Cast", graph.last, to=TensorProto.FLOAT)
+    for step in stored.transforms.steps:
         if step.name not in OPERATORS:
             raise InputError(f"the transform {step.name} has no ONNX form: export as npz instead")
         OPERATORS[step.name](graph, step)
-    m = W.shape[1]
-    weights = graph.constant(W.astype(np.float32))
-    graph.nodes.append(helper.make_node("MatMul", [graph.last, weights], ["scores"]))
-    count = graph.constant(np.array([top_k], dtype=np.int64))
-    graph.nodes.append(helper.make_node("TopK", ["scores", count], ["top_scores", "top_classes"], axis=1))
-    outputs = (
-        ("scores", TensorProto.FLOAT, m),
-        ("top_scores", TensorProto.FLOAT, top_k),
-        ("top_classes", TensorProto.INT64, top_k),
+    graph.add_named("MatMul", [graph.last, graph.constant(stored.W.astype(np.float32))], ["scores"])
+    rule = set_rule(stored, options, known)
+    k = options.top_k or min(5, record.m)
+    outputs = _answers(graph, record.m, k, record.class_names, known, rule)
+    kind = TensorProto.DOUBLE if double else TensorProto.FLOAT
+    return graph.model(
+        [helper.make_tensor_value_info("features", kind, ["rows", stored.input_width])], outputs
     )
-    model = helper.make_model(
-        helper.make_graph(
-            graph.nodes,
-            "topline",
-            [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["rows", d])],
-            [helper.make_tensor_value_info(name, kind, ["rows", width]) for name, kind, width in outputs],
-            graph.constants,
-        ),
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-        producer_name="topline",
-    )
-    helper.set_model_props(model, {key: json.dumps(value) for key, value in metadata.items()})
-    onnx.checker.check_model(model, full_check=True)
-    return bytes(model.SerializeToString())
 
 
-def run_onnx(path: str, features: NDArray[Any]) -> NDArray[Any]:
+def set_rule(stored: StoredModel, options: ExportOptions, known: Calibration) -> SetRule | None:
+    """Return the rule of the sets that are asked for; `ConfigError` for a model that can give none."""
+    if options.coverage is None:
+        if options.per_class:
+            raise ConfigError("--per-class is about sets: give their --coverage, such as 0.9")
+        return None
+    if stored.model.record.multilabel:
+        raise ConfigError(
+            f"model {stored.model.record.id} predicts several labels per row, and sets hold one right class:"
+            " leave --coverage out"
+        )
+    return known.rule(options.coverage, per_class=options.per_class)
+
+
+def _described_by(found: Network) -> Any:
+    """Return the graph from `image` (height, width, 3) through the network to `features` (1, d)."""
+    whole = (
+        onnx.load(str(found.model)) if isinstance(found.model, Path) else onnx.load_from_string(found.model)
+    )
+    version = max([OPSET, *(one.version for one in whole.opset_import if not one.domain)])
+    network = add_prefix(convert_version(whole, version), "network_")
+    network.ir_version = max(IR_VERSION, network.ir_version)
+    # Other outputs, such as logits, are left out.
+    del network.graph.output[:]
+    flat = helper.make_node("Flatten", [f"network_{found.output_name}"], ["flat"], axis=1)
+    cast = helper.make_node("Cast", ["flat"], ["features"], to=TensorProto.FLOAT)
+    network.graph.node.extend([flat, cast])
+    network.graph.output.append(helper.make_tensor_value_info("features", TensorProto.FLOAT, [1, None]))
+    front = _Graph("image", prefix="picture_")
+    _square(front, found.preprocessing)
+    _normalised(front, found.preprocessing, found.input_type)
+    front.add_named("Identity", [front.last], ["prepared"])
+    source = helper.make_tensor_value_info("image", TensorProto.UINT8, ["height", "width", 3])
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(INPUT_TYPES[found.input_type]))
+    target = helper.make_tensor_value_info("prepared", kind, None)
+    opened = front.model([source], [target], version, network.ir_version)
+    return merge_models(opened, network, [("prepared", f"network_{found.input_name}")])
+
+
+def write_onnx(stored: StoredModel, path: Path, options: ExportOptions, about: Mapping[str, Any]) -> None:
+    """Write the graph to `path`, its weights to a file beside it where one file cannot hold them.
+
+    Input `features` (rows, d), or `image` (height, width, 3), the RGB bytes of one upright picture, which is
+    a row of its own.  Outputs `scores` (rows, m); `top_scores`, `top_classes`, `top_names` (rows, k);
+    `probabilities` (rows, m) where the model is calibrated; `sets` (rows, m) where a coverage is asked for.
+    `about` is stored with it, as JSON texts.  Raises `InputError` for a transform without an ONNX form, and
+    `ConfigError` for a backbone that is no network.
+    """
+    model = _head(stored, options)
+    rule = set_rule(stored, options, calibration_of(stored))
+    about = {**about, **({} if rule is None else {"sets": rule.facts()})}
+    if options.with_backbone:
+        described = _described_by(network_of(stored, options))
+        version, ir_version = described.opset_import[0].version, described.ir_version
+        model.opset_import[0].version, model.ir_version = version, ir_version
+        model = merge_models(described, model, [("features", "features")])
+    helper.set_model_props(model, {key: json.dumps(value) for key, value in about.items()})
+    held = sum(len(tensor.raw_data) for tensor in model.graph.initializer)
+    onnx.save_model(model, str(path), save_as_external_data=held > LARGEST, location=f"{path.name}.data")
+    onnx.checker.check_model(str(path), full_check=True)
+
+
+def network_of(stored: StoredModel, options: ExportOptions) -> Network:
+    """Return the network that described the model's pictures; `ConfigError` where none can be exported."""
+    record = stored.model.record
+    spec = record.features.get("backbone")
+    if not isinstance(spec, Mapping):
+        raise ConfigError(f"model {record.id} was trained on imported features: leave --with-backbone out")
+    if options.input_type != "float32":
+        raise ConfigError("--input-type is about features, and --with-backbone takes pictures: leave one out")
+    backbone = backbone_of_spec(spec)
+    found = backbone.network() if isinstance(backbone, NetworkBackbone) else None
+    if found is None or found.fixed_batch not in (None, 1):
+        why = "is no ONNX network" if found is None else f"takes {found.fixed_batch} pictures at once"
+        raise ConfigError(f"the backbone {backbone.name} {why}: leave --with-backbone out")
+    return found
+
+
+def run_onnx(path: Path, features: NDArray[Any]) -> NDArray[Any]:
     """Return the scores (rows, m) that ONNX Runtime computes of features (rows, d) by the file at `path`."""
-    session = open_session(Path(path))
-    return np.asarray(session.run(["scores"], {"features": features.astype(np.float32)})[0])
+    return np.asarray(_run(_session_of_rows(path), features, "scores")[0])
+
+
+def _session_of_rows(path: Path) -> Any:
+    """Return a session from features on, also of a graph that begins with a picture."""
+    session = open_session(path)
+    if session.get_inputs()[0].name == "features":
+        return session
+    model = onnx.load(str(path))
+    outputs = [one.name for one in model.graph.output]
+    model.graph.value_info.append(
+        helper.make_tensor_value_info("features", TensorProto.FLOAT, ["rows", None])
+    )
+    return open_session(bytes(Extractor(model).extract_model(["features"], outputs).SerializeToString()))
+
+
+def _run(session: Any, features: NDArray[Any], *outputs: str) -> list[NDArray[Any]]:
+    kind = np.float64 if session.get_inputs()[0].type == "tensor(double)" else np.float32
+    return list(session.run(list(outputs), {"features": features.astype(kind)}))
+
+
+#: Random rows and pictures that are compared, and by how much scores of a picture may be off: a pixel in
+#: thousands rounds otherwise.
+TRIED, SIDES, PICTURE_CLOSE = 64, ((300, 400), (500, 333), (64, 64)), 1e-2
+
+
+def check_onnx(stored: StoredModel, path: Path, options: ExportOptions) -> None:
+    """Raise `PipelineError` where probabilities, sets or the features of pictures differ from the model's."""
+    record, known = stored.model.record, calibration_of(stored)
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(TRIED, stored.input_width)).astype(np.float32)
+    scores = np.asarray(stored.transforms.apply(rows) @ stored.W)
+    session = _session_of_rows(path)
+    if known.probabilities is not None:
+        (found,) = _run(session, rows, "probabilities")
+        _refuse_difference(found, known.probabilities.probabilities(scores), 1e-3, "probabilities", record.id)
+    rule = set_rule(stored, options, known)
+    if rule is not None:
+        (sets,) = _run(session, rows, "sets")
+        if (rule.sets(scores, rng.random(TRIED)) & ~sets).any():
+            raise PipelineError(
+                f"the sets of the onnx export lack classes of model {record.id}: it was not kept"
+            )
+    if options.with_backbone:
+        opened, whole = backbone_of_spec(record.features["backbone"]).open(), open_session(path)
+        for sides in SIDES:
+            picture = rng.integers(0, 256, (*sides, 3), dtype=np.uint8)
+            ours = np.asarray(stored.transforms.apply(opened([picture])) @ stored.W)
+            (found,) = whole.run(["scores"], {"image": picture})
+            _refuse_difference(found, ours, PICTURE_CLOSE * float(np.abs(ours).max()), "scores", record.id)
+
+
+def _refuse_difference(found: NDArray[Any], ours: NDArray[Any], most: float, what: str, model: str) -> None:
+    off = float(np.abs(found - ours).max())
+    if not off <= most:
+        raise PipelineError(
+            f"the {what} of the onnx export differ from those of model {model} by {off:.2e}: it was not kept"
+        )

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 
 from topline.pipeline.certification import objective
 from topline.pipeline.errors import ConfigError, InputError, PipelineError
-from topline.pipeline.export.formats import FORMATS, ExportFormat, export_format, require_holds
+from topline.pipeline.export.formats import (
+    FORMATS,
+    ExportFormat,
+    export_format,
+    require_holds,
+)
+from topline.pipeline.options import ExportOptions
 from topline.pipeline.rows import StoredModel, TrainingRows, Transforms
 from topline.pipeline.rows.transforms import Nystroem
 from topline.pipeline.training import spec_of_model
@@ -166,38 +172,37 @@ def export_model(
     model_url: str,
     path: Path,
     format: str = "npz",  # noqa: A002 - the word of the command line
+    options: ExportOptions | None = None,
     *,
-    top_k: int | None = None,
     most_loss: float | None = None,
 ) -> ExportReport:
     """Write the model at `model_url` to `path`, read it back, and keep it if it predicts as the model does.
 
     npz and safetensors hold W (features after transforms, m), the transforms' arrays and a JSON record
-    with the class names; onnx is a graph from features to scores and to the `top_k` best classes (5, or m
-    if smaller); sklearn is a folder for `topline.load_estimator`.  With `most_loss` a model with an RBF
-    kernel is written on as few of its rows as lose no more than that share of its objective.
+    with the class names; onnx is a graph from features, or from a picture, to scores, probabilities, the best
+    classes and sets of classes, as `options` ask; sklearn is a folder for `topline.load_estimator`.  With
+    `most_loss` a model with an RBF kernel is written on as few of its rows as lose no more than that share of
+    its objective.
 
-    Raises `ConfigError` for a format that is not offered or cannot hold the model, for a `top_k` that it has
-    no use for, and where at `path` is a folder that is no earlier export, or a file that a folder would
-    replace; `PipelineError` where scores or best classes do not agree, and nothing is kept then.
+    Raises `ConfigError` for a format that is not offered or cannot hold the model, for options that it has no
+    use for, and where at `path` is a folder that is no earlier export, or a file that a folder would replace;
+    `PipelineError` where scores or best classes do not agree, and nothing is kept then.
     """
-    form = export_format(format)
-    if top_k is not None and not form.best_classes:
-        raise ConfigError(
-            f"--top-k {top_k} changes nothing in {form.name}, which holds all scores: leave it out"
-        )
+    form, options = export_format(format), options or ExportOptions()
+    form.refuse_unused(options)
     stored = StoredModel.open(model_url)
     compression = None
     if most_loss is not None:
         stored, compression = compressed(stored, most_loss)
-    record = stored.model.record
     require_holds(form, stored)
-    k = min(TOP, record.m) if top_k is None else top_k
-    if not 1 <= k <= record.m:
-        raise ConfigError(f"top-k {k} is not between 1 and the {record.m} classes of model {record.id}")
+    m = stored.model.record.m
+    if options.top_k is not None and options.top_k > m:
+        raise ConfigError(f"--top-k {options.top_k} is more than the model's {m} classes")
     with _written_whole(path) as waiting:
-        form.write(stored, waiting, k)
+        form.write(stored, waiting, options)
         report = _compared(stored, waiting, form)
+        if form.check is not None:
+            form.check(stored, waiting, options)
     return replace(report, path=str(path), compression=compression)
 
 
@@ -221,7 +226,14 @@ def _written_whole(path: Path) -> Iterator[Path]:
             raise ConfigError(f"{path} is a file, and the export is a folder: name another --output")
         if path.is_dir():
             path.rename(Path(beside) / "before")
+        if beside_of(waiting).exists():
+            beside_of(waiting).replace(beside_of(path))
         waiting.replace(path)
+
+
+def beside_of(path: Path) -> Path:
+    """Return the second file of an export that is too large for one."""
+    return path.with_name(path.name + ".data")
 
 
 def _compared(stored: StoredModel, path: Path, form: ExportFormat) -> ExportReport:
@@ -248,7 +260,7 @@ def _compared(stored: StoredModel, path: Path, form: ExportFormat) -> ExportRepo
         difference = max(difference, off)
         if rows is real:
             tied = _tied_rows(ours, theirs, form.name, record.id)
-    files = [path] if path.is_file() else sorted(path.iterdir())
+    files = [one for one in (path, beside_of(path)) if one.is_file()] or sorted(path.iterdir())
     return ExportReport(
         model=record.id,
         path=str(path),

@@ -9,6 +9,8 @@ from __future__ import annotations
 from topline.pipeline.options.config import SECTIONS, build, load_sections
 from topline.pipeline.options.ingest import (
     BackboneConfig,
+    ExportConfig,
+    ExportOptions,
     ExtractConfig,
     ImageLimits,
     ImportConfig,

@@ -16,7 +16,13 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.options.ingest import ExtractConfig, ImportConfig, InspectConfig, PredictConfig
+from topline.pipeline.options.ingest import (
+    ExportConfig,
+    ExtractConfig,
+    ImportConfig,
+    InspectConfig,
+    PredictConfig,
+)
 from topline.pipeline.options.jobs import JobOptions, PromotionRule, PruneConfig, RetrainOptions
 from topline.pipeline.options.search import SearchConfig
 from topline.pipeline.options.sweep import SweepConfig
@@ -30,6 +36,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "cluster": ClusterConfig,
     "evaluate": EvaluateConfig,
     "predict": PredictConfig,
+    "export": ExportConfig,
     "inspect": InspectConfig,
     "sweep": SweepConfig,
     "search": SearchConfig,

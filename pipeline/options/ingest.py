@@ -161,6 +161,48 @@ class ImportConfig(LabelConfig, SplitConfig):
     dtype: Literal["float32", "float16"] = Field(default="float32", description="Type of stored features")
 
 
+class ExportOptions(Options):
+    """What a file of a model gives besides scores, and what it takes."""
+
+    top_k: int | None = Field(
+        default=None, ge=1, description="Number of best classes that the ONNX graph returns (default: 5)"
+    )
+    coverage: float | None = Field(
+        default=None,
+        gt=0.0,
+        lt=1.0,
+        description="Let the ONNX graph return sets of classes that contain the right one with this"
+        " probability",
+    )
+    per_class: bool = Field(
+        default=False, description="Guarantee the coverage in every class, not only on average"
+    )
+    with_backbone: bool = Field(
+        default=False, description="Write one ONNX graph from the pixels of a picture, with its network"
+    )
+    input_type: Literal["float32", "float64"] = Field(
+        default="float32", description="Type of the features that the ONNX graph takes"
+    )
+
+
+class ExportConfig(ExportOptions):
+    """A file for other programs: its format, its place, and how small a kernel model becomes."""
+
+    format: NonEmpty | None = Field(
+        default=None,
+        description="Kind of file: npz, onnx, safetensors, sklearn (default: by the ending of --output, else"
+        " npz)",
+    )
+    output: Path | None = Field(
+        default=None, description="File, or for sklearn folder, to write (default: the model's id)"
+    )
+    compress: float | None = Field(
+        default=None,
+        description="Write a model with the kernel rbf on the fewest rows found that lose at most this share"
+        " of its objective, such as 0.01",
+    )
+
+
 def _is_a_table(path: Path) -> Path:
     if path.suffix.lower() not in (".parquet", ".csv"):
         raise ValueError("name a file that ends in .parquet or .csv")

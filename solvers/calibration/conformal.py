@@ -37,7 +37,7 @@ Weighing = float | Literal["probability"] | None
 #: Penalties of adaptive sets that are tried; the largest leave little but the rank.
 PENALTIES = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0, 100.0)
 #: The share of u by rank and by probability: probabilities that differ by less are settled by u.
-_SETTLES = 1e-6
+SETTLES = 1e-6
 
 
 def conformity(
@@ -71,7 +71,7 @@ def conformity(
 
 def _uncertainty(p: Float64Array, u: Float64Array) -> Float64Array:
     """Return 1 - p, in [0, 1], where u settles equals."""
-    return (1.0 - _SETTLES) * (1.0 - p) + _SETTLES * u
+    return (1.0 - SETTLES) * (1.0 - p) + SETTLES * u
 
 
 @dataclass(frozen=True, eq=False)

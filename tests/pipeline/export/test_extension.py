@@ -20,12 +20,13 @@ from topline.pipeline.cli import main
 from topline.pipeline.errors import ConfigError, PipelineError
 from topline.pipeline.export import FORMATS, ExportFormat, export_format, register_format
 from topline.pipeline.export.writing import export_model
+from topline.pipeline.options.ingest import ExportOptions
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training import train
 
 
-def write_table(stored: StoredModel, path: Path, top_k: int) -> None:
+def write_table(stored: StoredModel, path: Path, options: ExportOptions) -> None:
     W = stored.W if stored.transforms.steps else np.vstack([stored.W, np.zeros(stored.W.shape[1])])
     with path.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
@@ -97,7 +98,7 @@ def test_what_it_loses_is_not_kept(store: str, tmp_path: Path, monkeypatch: pyte
     """Weights of two digits are not the model's."""
     rounded = ExportFormat(
         name="rounded",
-        write=lambda stored, path, k: np.savetxt(path, stored.W, fmt="%.1f", delimiter=","),
+        write=lambda stored, path, _: np.savetxt(path, stored.W, fmt="%.1f", delimiter=","),
         scores=lambda path, rows: (
             np.column_stack([rows, np.ones(len(rows))]) @ np.loadtxt(path, delimiter=",")
         ),

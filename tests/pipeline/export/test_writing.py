@@ -20,7 +20,7 @@ from topline.pipeline.export import onnx as onnx_graphs
 from topline.pipeline.export.estimator import load_estimator
 from topline.pipeline.export.writing import export_model
 from topline.pipeline.ingest import import_features
-from topline.pipeline.options import ClusterConfig, ImportConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, ExportOptions, ImportConfig, TrainConfig
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training import train
 
@@ -84,15 +84,17 @@ def test_the_onnx_graph_takes_stored_features_and_names_the_best_classes(model: 
     stored = StoredModel.open(model)
     dataset = stored.dataset()
     X = dataset.rows(0, 40)
-    export_model(model, tmp_path / "model.onnx", "onnx", top_k=3)
+    export_model(model, tmp_path / "model.onnx", "onnx", ExportOptions(top_k=3))
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
-    scores, best, classes = session.run(None, {"features": X})
+    outputs = ["scores", "top_scores", "top_classes", "top_names"]
+    scores, best, classes, names = session.run(outputs, {"features": X})
     ours = stored.transforms.apply(X) @ stored.W
     assert np.allclose(scores, ours, atol=1e-4)
     assert np.array_equal(classes, np.argsort(-scores, axis=1, kind="stable")[:, :3])
     assert np.array_equal(best, np.take_along_axis(scores, classes, axis=1))
-    names = json.loads(session.get_modelmeta().custom_metadata_map["class_names"])
-    assert names == list(stored.model.record.class_names)
+    class_names = json.loads(session.get_modelmeta().custom_metadata_map["class_names"])
+    assert class_names == list(stored.model.record.class_names)
+    assert names.tolist() == [[class_names[code] for code in row] for row in classes]
 
 
 def test_what_predicts_otherwise_is_not_kept(
@@ -164,11 +166,11 @@ def test_what_is_no_exported_estimator_is_told_how_one_is_made(model: str, tmp_p
 def test_unknown_formats_and_too_many_classes_are_refused(model: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'pickle': use one of npz, onnx, safetensors, sklearn"):
         export_model(model, tmp_path / "model", "pickle")
-    with pytest.raises(ConfigError, match="top-k 6 is not between 1 and the 5 classes"):
-        export_model(model, tmp_path / "model", "onnx", top_k=6)
+    with pytest.raises(ConfigError, match="--top-k 6 is more than the model's 5 classes"):
+        export_model(model, tmp_path / "model", "onnx", ExportOptions(top_k=6))
     for kind in ("npz", "safetensors", "sklearn"):
         with pytest.raises(ConfigError, match=f"--top-k 2 changes nothing in {kind}"):
-            export_model(model, tmp_path / "model", kind, top_k=2)
+            export_model(model, tmp_path / "model", kind, ExportOptions(top_k=2))
 
 
 def test_where_nothing_can_be_written_another_output_is_asked_for(model: str, tmp_path: Path) -> None:
