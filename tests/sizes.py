@@ -28,7 +28,7 @@ LINES: Final = {
     "pipeline/options": 1_302,
     "pipeline/pages": 748,
     "pipeline/prediction": 1_220,
-    "pipeline/readers": 2_777,
+    "pipeline/readers": 2_779,
     "pipeline/registry": 1_385,
     "pipeline/report": 953,
     "pipeline/rows": 1_047,

@@ -165,13 +165,13 @@ def npz_arrays(path: Path) -> Arrays:
             check_members(path)
             with zipfile.ZipFile(path) as archive:
                 members = [name for name in archive.namelist() if name.endswith(".npy")]
-        if not members:
-            raise InputError(f"{path} holds no array: save one with np.savez")
         arrays = {
             name.removesuffix(".npy"): StreamedArray(path, name.removesuffix(".npy")) for name in members
         }
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} cannot be read as an .npz file of numbers: {cause(error)}") from error
+    if not arrays:
+        raise InputError(f"{path} holds no array: save one with np.savez")
     for array in arrays.values():
         stack.callback(array.close)
     return Arrays(arrays, "array", stack)
@@ -293,7 +293,7 @@ class CsrFeatures(ArrayFeatures):
         self.taken = _SPARSE
         self.names = list(self._arrays)
         shape = self.column("shape").tolist()
-        self._data, self._indices = self._arrays["data"], self._arrays["indices"]
+        self._data, self._indices = self._arrays["data"], self._arrays.get("indices", self._arrays["data"])
         form = self.column("format").item() if "format" in self._arrays else "csr"
         self._whole = None if form == "csr" else csr_matrix(load_npz(path))
         self.n, self.d = check_matrix(self.place, shape, self._data.dtype)
@@ -323,7 +323,8 @@ def array_reader(arrays_in: Callable[[Path], Arrays]) -> Callable[[Path, Names],
 
     def read(path: Path, wanted: Names) -> FeatureFile:
         found = arrays_in(path)
-        sparse = {"data", "indptr", "shape"} <= set(found.arrays) and wanted.features is None
+        parts = {"data", "shape", *({"indptr", "row"} & set(found.arrays) or {"indptr"})}
+        sparse = parts <= set(found.arrays) and wanted.features is None
         return (CsrFeatures if sparse else ArrayFeatures)(path, wanted, found)
 
     return read

@@ -123,7 +123,8 @@ def is_number(text: str) -> bool:
 
 
 def _are_numbers(texts: Sequence[str | None]) -> bool:
-    return all(is_number(text) for text in texts if text and text.lower() not in _MISSING)
+    found = {is_number(text) for text in texts if text and text.lower() not in _MISSING}
+    return found == {True}
 
 
 def _is_whole(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Code that a guide prints from the sources, after a comment `<!-- printed: PATH NAME -->`.
+"""Code that a guide prints from the sources, after `<!-- printed: PATH NAME -->`, and its table of formats.
 
     python -m tests.guides.printed    # prints anew what has changed
 
@@ -13,10 +13,12 @@ import textwrap
 from pathlib import Path
 
 from tests.guides.reader import GUIDES, ROOT
+from topline.pipeline.readers import FORMATS
 
 _PRINTED = re.compile(
     r"(?P<head>^<!-- printed: (?P<path>\S+) (?P<name>\S+) -->\n```py\n).*?^```$", re.MULTILINE | re.DOTALL
 )
+_FORMATS = re.compile(r"(?P<head><!-- printed: the formats of features -->\n\n)(\|.*\n)*\n")
 
 
 def source_of(path: Path, name: str) -> str:
@@ -36,7 +38,17 @@ def printed_anew(text: str) -> str:
     def block(match: re.Match[str]) -> str:
         return match["head"] + source_of(ROOT / match["path"], match["name"]) + "```"
 
-    return _PRINTED.sub(block, text)
+    return _FORMATS.sub(lambda match: match["head"] + formats() + "\n", _PRINTED.sub(block, text))
+
+
+def formats() -> str:
+    """Return a table of the files of features, from the list that their readers are chosen by."""
+    lines = ["| format | files | features | labels inside |", "|---|---|---|---|"]
+    for form in FORMATS:
+        if form.open is not None:
+            files = ", ".join(form.suffixes) or ".mat" * bool(form.magic) or "any other text"
+            lines.append(f"| {form.name} | {files} | {form.features} | {form.labels} |")
+    return "".join(f"{line}\n" for line in lines)
 
 
 if __name__ == "__main__":

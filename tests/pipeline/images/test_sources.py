@@ -7,6 +7,8 @@ import os
 import re
 import tarfile
 import unicodedata
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ import pytest
 
 from tests.pipeline.pictures import png, write_classes
 from topline.pipeline.errors import ImageRejectedError, InputError
-from topline.pipeline.images import ImageListing, list_images, sorted_names
+from topline.pipeline.images import ImageItem, ImageListing, list_images, sorted_names
 
 LIMIT = 1 << 20
 
@@ -418,6 +420,73 @@ def test_the_digest_knows_whether_anything_has_changed(tmp_path: Path) -> None:
 def test_class_names_that_are_numbers_are_in_their_order() -> None:
     assert sorted_names(["10", "9", "1", "9"]) == ("1", "9", "10")
     assert sorted_names(["10", "9", "b", "a"]) == ("10", "9", "a", "b")
+
+
+def test_links_of_a_farm_are_followed_where_that_is_asked_for(tmp_path: Path) -> None:
+    """As data version control and caches keep files: each name is a link to its content elsewhere."""
+    for place in ("cat/1.png", "dog/2.png"):
+        content = touch(tmp_path / "cache" / place.replace("/", ""), png())
+        (tmp_path / "farm" / place).parent.mkdir(parents=True)
+        (tmp_path / "farm" / place).symlink_to(content)
+    (tmp_path / "farm" / "cow").symlink_to(touch(tmp_path / "more" / "3.png").parent)
+    (tmp_path / "more" / "round").symlink_to(tmp_path / "more")
+    assert "(--follow-links allows links)" in errors(list_images(str(tmp_path / "farm")))["cat/1.png"]
+    followed = list_images(str(tmp_path / "farm"), follow_links=True)
+    assert errors(followed) == {"cow/round": "is a link to a folder that it lies in, which is not followed"}
+    good = [item for item in followed.items if not item.error]
+    assert [(item.path, item.label) for item in good] == [
+        ("cat/1.png", "cat"),
+        ("cow/3.png", "cow"),
+        ("dog/2.png", "dog"),
+    ]
+    assert all(item.read(followed.root, LIMIT) == png() for item in good)
+    outside = ImageItem("x", "x", "../cache/cat1.png", follow=True)
+    with pytest.raises(ImageRejectedError, match="leads out of"):
+        outside.read(followed.root, LIMIT)
+
+
+def write_pictures(path: Path, labels: list[int], names: list[str] | None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    images = pa.array([{"bytes": png(label % 4), "path": None} for label in labels], kind)
+    known = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+    table = pa.table({"image": images, "label": labels})
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(known)}), path, row_group_size=2)
+
+
+def test_images_inside_parquet_have_the_names_of_its_schema(tmp_path: Path) -> None:
+    for place, name in enumerate(("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001")):
+        write_pictures(tmp_path / "data" / f"{name}.parquet", [place, 2, 1, -1], ["ant", "bee", "cat"])
+    listing = list_images(str(tmp_path)).shuffled()
+    for item in listing.items:
+        code = {"ant": 0, "bee": 1, "cat": 2, None: 3}[item.label]
+        assert (item.label is None) == (item.error == "has no label")
+        assert item.split == (None if item.error else item.path.split("/")[1].partition("-")[0])
+        assert replace(item, error="").read(listing.root, LIMIT) == png(code)
+    runs = [item.run for item in listing.items]
+    assert len(runs) == 12
+    assert sum(one != other for one, other in pairwise(runs)) == 5, "what is unpacked together is together"
+    assert len(list_images(str(tmp_path / "data" / "train-*.parquet")).items) == 8
+    write_pictures(tmp_path / "data" / "odd.parquet", [5], ["ant"])
+    with pytest.raises(InputError, match=r"a label out of range in row 0 \(5\): the file names 1 classes"):
+        list_images(str(tmp_path / "data" / "odd.parquet"))
+
+
+def test_an_archive_of_class_folders_has_their_classes(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "photos.tar", "w") as archive:
+        for name in ("cat/1.png", "cat/2.png", "dog/deep/3.png"):
+            member(archive, name, png())
+    items = list_images(str(tmp_path / "photos.tar")).items
+    assert [(item.label, item.error) for item in items] == [("cat", ""), ("cat", ""), ("dog/deep", "")]
+
+
+def test_a_table_without_labels_says_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("path,species\na.png,cat\n")
+    with pytest.raises(InputError, match="has the columns path, species: it needs path and label"):
+        list_images(str(tmp_path / "t.csv"))
+    touch(tmp_path / "a.png")
+    (tmp_path / "t.csv").write_text("file_name, Label\na.png,cat\n")
+    assert [item.label for item in list_images(str(tmp_path / "t.csv")).items] == ["cat"]
 
 
 def test_a_store_among_the_classes_is_left_out(tmp_path: Path) -> None:

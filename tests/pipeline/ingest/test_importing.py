@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import sparse
 
-from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
+from topline.pipeline.errors import InputError, InterruptedRunError
 from topline.pipeline.ingest import Edits, ImportResult, edited_dataset, import_features
 from topline.pipeline.options.ingest import ImportConfig
-from topline.pipeline.readers import label_words, open_features, read_column, read_labels
+from topline.pipeline.readers import open_features
 from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.schema import SPLITS
 from topline.storage.stores import open_store
@@ -332,118 +332,11 @@ def test_lengths_must_match(tmp_path: Path) -> None:
         run(tmp_path, good(tmp_path), split=tmp_path / "y.npy")
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (np.array([0.0, np.nan, 1.0]), r"no label in row 1: give each row one"),
-        (np.array(["a", "", "b"]), r"no label in row 1"),
-        (np.array([0, -1, 3]), r"a negative label in row 1 \(-1\): number classes from 0"),
-        (np.array(["a", None, None], dtype=object), r"no label in rows 1, 2"),
-        (np.array([0.0, 0.5, 1.0]), r"a fraction for a label in row 1 \(0\.5\): .*labels\.astype\(str\)"),
-        (np.array([1, 2.5, 3], dtype=object), r"a fraction for a label in row 1 \(2\.5\)"),
-    ],
-)
-def test_labels_that_are_missing_are_named_by_row(values: Array, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        label_words(values, "labels.npy", None)
-
-
-def test_labels_are_read_as_people_mean_them() -> None:
-    assert label_words(np.array([1.0, 2.0]), "", None) == ["1", "2"]
-    assert label_words(np.array([True, False]), "", None) == ["True", "False"]
-    assert label_words(np.array(["+1", "-1"]), "", None) == ["1", "-1"]
-    assert label_words(np.array(["007", "3.0", "0.5"]), "", None) == ["007", "3", "0.5"]
-    assert label_words(np.array(["3.11", "3.0", "nightly"]), "", None) == ["3.11", "3.0", "nightly"]
-    assert label_words(np.array(["none", "null", "nan", "a"]), "", None) == ["none", "null", "nan", "a"]
-    assert label_words(np.array(["b", "0"]), "", ["a", "b"]) == ["b", "a"]
-
-
-def test_a_column_of_labels_is_one_label_a_row(tmp_path: Path) -> None:
-    X, y = data()
-    np.savez(tmp_path / "a.npz", X=X, y=y[:, None])
-    np.savez(tmp_path / "y.npz", y=y[:, None])
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["features"], file["labels"] = X, y[:, None]
-    for name in ("a.npz", "a.h5"):
-        assert run(tmp_path, tmp_path / name).label_sets is None
-    assert read_labels(tmp_path / "y.npz").shape == y.shape
-
-
-def test_what_is_no_label_is_not_taken_for_one(tmp_path: Path) -> None:
-    X, y = data()
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["features"], file["image_ids"] = X, np.arange(len(X))
-    with pytest.raises(InputError, match=r"a.h5 has no labels: .* with --labels-name \(image_ids\)"):
-        run(tmp_path, tmp_path / "a.h5")
-    table = {"x": X[:, 0], "label": np.array(y, dtype="datetime64[ns]")}
-    pq.write_table(pa.table(table), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match="has dates or times in its column of labels label"):
-        run(tmp_path, tmp_path / "a.parquet")
-    np.save(tmp_path / "X.npy", X)
-    np.save(tmp_path / "y.npy", np.array(y, dtype="datetime64[s]"))
-    with pytest.raises(InputError, match=r"y\.npy has dates or times for labels"):
-        run(tmp_path, tmp_path / "X.npy", labels=tmp_path / "y.npy")
-    (tmp_path / "._X.npy").write_bytes(b"\0\5\x16\7 resource fork")
-    with pytest.raises(InputError, match=r"_X\.npy cannot be read as a NumPy array .* no file of NumPy$"):
-        run(tmp_path, tmp_path / "._X.npy", labels=tmp_path / "y.npy")
-
-
-def test_files_that_are_no_features_are_refused(tmp_path: Path) -> None:
-    X, y = data()
-    np.save(tmp_path / "objects.npy", np.array([{}, {}], dtype=object), allow_pickle=True)
-    np.save(tmp_path / "flat.npy", X[0])
-    np.save(tmp_path / "words.npy", np.array([["a"]]))
-    np.savez(tmp_path / "two.npz", A=X, B=X)
-    (tmp_path / "torn.npz").write_bytes((good(tmp_path)).read_bytes()[:400])
-    (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    (tmp_path / "a.h5").write_bytes(b"not hdf5")
-    (tmp_path / "a.xlsx").write_bytes(b"PK")
-    (tmp_path / "folder").mkdir()
-    ragged = pa.table({"x": pa.array([[1.0, 2.0], [3.0]]), "label": [0, 1]})
-    pq.write_table(ragged, tmp_path / "ragged.parquet")
-    sentences = {
-        "gone.npy": "there are no features at",
-        "objects.npy": "cannot be read as a NumPy array",
-        "flat.npy": r"has shape \(6,\)",
-        "words.npy": "features are real numbers",
-        "two.npz": "holds A, B: say which are the features with --features-name",
-        "torn.npz": "cannot be read as an .npz file",
-        "a.parquet": "cannot be read as Parquet",
-        "a.h5": "cannot be read as HDF5",
-        "a.xlsx": "is a zip archive or what is kept in one: write a spreadsheet as CSV",
-        "folder": "has no file of features .*and no img_emb",
-        "ragged.parquet": "row 1 has 1 features, and others 2",
-    }
-    labels = tmp_path / "y.npy"
-    np.save(labels, y)
-    for name, sentence in sentences.items():
-        with pytest.raises(InputError, match=sentence):
-            run(tmp_path, tmp_path / name, labels=labels)
-    with pytest.raises(InputError, match="no array 'Z': it has"):
-        run(tmp_path, tmp_path / "two.npz", features_name="Z")
-    with pytest.raises(ConfigError, match="--features is missing"):
-        import_features(ImportConfig())
-
-
 def test_numbers_of_a_table_that_are_not_finite_are_named_by_column(tmp_path: Path) -> None:
     table = {"width": [1.0, 2.0, 3.0, 4.0], "price": [1.0, None, 2.0, 3.0], "label": ["a", "b", "a", "b"]}
     pq.write_table(pa.table(table), tmp_path / "t.parquet")
     with pytest.raises(InputError, match=r"has NaN or infinity in row 1, of price: repair"):
         run(tmp_path, tmp_path / "t.parquet")
-
-
-def test_what_is_no_text_is_not_read_as_libsvm(tmp_path: Path) -> None:
-    (tmp_path / "model.onnx").write_bytes(b"PK\x00\x01 1:2\n\x00\x02")
-    with pytest.raises(InputError, match=r"model.onnx, line 1: this is no text; a line is LABEL"):
-        run(tmp_path, tmp_path / "model.onnx")
-
-
-def test_nulls_in_parquet_are_named(tmp_path: Path) -> None:
-    pq.write_table(
-        pa.table({"a": [1.0, None, 2.0], "b": [1, 2, 3], "label": [0, 1, 0]}), tmp_path / "a.parquet"
-    )
-    with pytest.raises(InputError, match="NaN or infinity in row 1"):
-        run(tmp_path, tmp_path / "a.parquet")
 
 
 def test_an_interrupted_import_goes_on(tmp_path: Path) -> None:
@@ -474,44 +367,6 @@ def test_an_interrupted_import_goes_on(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dense(opened(tmp_path, result)), X)
 
 
-def test_reading_a_column_names_what_is_wrong(tmp_path: Path) -> None:
-    table = tmp_path / "t.csv"
-    table.write_text("a,b\n1,2\n", encoding="utf-8")
-    with pytest.raises(InputError, match="has the columns a, b: name one of them label"):
-        read_column(table, ("label",))
-    table.write_text("a,label\n1,x\n2\n", encoding="utf-8")
-    with pytest.raises(InputError, match="line 3, has no label"):
-        read_column(table, ("label",))
-    with pytest.raises(InputError, match="cannot be read"):
-        read_column(tmp_path / "gone.npy", ("label",))
-
-
-def test_labels_of_spreadsheets_are_read_whatever_separates_and_heads_them(tmp_path: Path) -> None:
-    table = tmp_path / "labels.csv"
-    for text in (
-        "id,label\n7,cat\n8,dog\n9,cat\n",
-        "\ufeffid;label\n7;cat\n8;dog\n9;cat\n",
-        "id\tlabel\n7\tcat\n8\tdog\n9\tcat\n",
-        "label\ncat\ndog\ncat\n",
-        'id;"size, cm";label\n7;"2";cat\n8;"3";dog\n9;"4";cat\n',
-        "species\ncat\ndog\ncat\n",
-        "0\ncat\ndog\ncat\n",
-        "cat\ndog\ncat\n",
-    ):
-        table.write_text(text, encoding="utf-8")
-        assert read_column(table, ("label",), 3).tolist() == ["cat", "dog", "cat"], text
-    assert read_column(table, ("label",)).tolist() == ["dog", "cat"], "nobody knows how many there are"
-    for name in ("labels.csv", "labels.txt"):
-        for words in (["3.11", "nightly", "3.12"], ["007", "1", "2"]):
-            (tmp_path / name).write_text("\n".join(words))
-            assert label_words(read_labels(tmp_path / name, 3), "", None) == words
-        (tmp_path / name).write_text("1.0\n2.5\n.5e1\n")
-        with pytest.raises(InputError, match=r"fraction for a label in row 1 \(2\.5\)"):
-            label_words(read_labels(tmp_path / name, 3), name, None)
-    table.write_text("hound; beagle\nhound\n", encoding="utf-8")
-    assert read_column(table, ("label",), 2).tolist() == ["hound; beagle", "hound"]
-
-
 def test_what_is_not_taken_and_what_may_not_be_meant_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -535,18 +390,6 @@ def test_what_is_not_taken_and_what_may_not_be_meant_is_said(
     np.save(tmp_path / "hot.npy", np.eye(y.max() + 1)[y])
     run(tmp_path, tmp_path / "X.npy", labels=tmp_path / "hot.npy")
     assert "every row has one label" in caplog.text
-
-
-@pytest.mark.parametrize("name", ["labels.npy", "labels.npz"])
-def test_labels_that_are_python_objects_are_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
-    labels = np.array(["cat", "dog"], dtype=object)
-    (np.save if name.endswith("npy") else np.savez)(tmp_path / name, labels)
-    with pytest.raises(InputError, match=r"holds Python objects, .*save \.astype\(str\), or numbers$"):
-        read_labels(tmp_path / name)
-    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\n")
-    with pytest.raises(InputError, match="cannot be read") as refused:
-        read_labels(tmp_path / name)
-    assert "objects, " not in str(refused.value)
 
 
 @pytest.mark.data
