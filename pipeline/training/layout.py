@@ -45,7 +45,7 @@ def _by_blocks(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None
     if client is not None or cluster.scheduler is not None:
         # The rows are one block that could be several.
         together = blocks == 1 and plan.config.blocks is None and plan.rows.nbytes > _SMALL_BYTES
-        return Layout(cluster, (_ONE_WORKS.format(plan.choice.begins_with),) if together else ())
+        return Layout(cluster, (_ONE_WORKS.format(plan.choice.method),) if together else ())
     asked = worker_count(cluster)
     if blocks >= asked:
         return Layout(cluster)
@@ -94,7 +94,7 @@ def _why(plan: TrainingPlan, blocks: int, asked: int, threads: int) -> str:
         reason = f"the data is stored in {how_many(most, 'pieces')}"
     else:
         reason = (
-            f"{plan.choice.begins_with} keeps {ASCENT_BLOCK_BYTES >> 30} GiB of features in a block,"
+            f"{plan.choice.method} keeps {ASCENT_BLOCK_BYTES >> 30} GiB of features in a block,"
             " as several blocks take many times the passes;"
             f" --blocks {min(asked, most)} cuts the data all the same"
         )

@@ -6,7 +6,7 @@ loop that takes round after round is `topline.solvers.run`, the work on examples
 
 from __future__ import annotations
 
-from topline.solvers.methods.auto import Auto, Choice, begun_by, change_of_method, priors
+from topline.solvers.methods.auto import Auto, AutoMemory, Choice, begun_by, change_of_method, priors
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.newton import Newton
@@ -27,6 +27,7 @@ __all__ = [
     "PLAIN",
     "Advance",
     "Auto",
+    "AutoMemory",
     "Choice",
     "FinalValues",
     "Lbfgs",

@@ -24,6 +24,7 @@ from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.rows import RowSource, as_rows, compute_dtype, gives_sparse, squared_norms
 from topline.solvers.core.state import Point, SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method
+from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.dual_ascent import AscentMemory, DualAscent
 from topline.solvers.methods.newton import NewtonMemory, ProximalNewton, factors_hessian, warm_start
 from topline.solvers.methods.quasi_newton import Lbfgs, LbfgsMemory
@@ -71,11 +72,6 @@ class Choice(NamedTuple):
     method: str
     why: str
 
-    @property
-    def begins_with(self) -> str:
-        """The method of the first rounds, of a hinge."""
-        return "dual_ascent" if self.method == "auto" else self.method
-
 
 def choose(
     problem: Problem, *, kernel: bool, rows: RowSource | None = None, begun: str | None = None
@@ -95,11 +91,10 @@ def choose(
     smooth = f"the loss {problem.loss.name} is smooth"
     if begun is not None:
         return Choice(begun, f"{smooth} and the run began with {begun}")
-    few = problem.n * problem.m <= _MOST_DUALS
-    if rows is None or not few or _ASCENT * _cost_of_ascent(problem) >= _CLEARLY * _most_of_lbfgs(problem):
-        return Choice("lbfgs", smooth)
-    fits = gives_sparse(rows) or problem.n * problem.d <= _MOST_FEATURES
-    return Choice("auto", "") if fits else Choice("lbfgs", smooth)
+    dense = 0 if rows is None or gives_sparse(rows) else problem.n * problem.d
+    fits = rows is not None and problem.n * problem.m <= _MOST_DUALS and dense <= _MOST_FEATURES
+    beaten = _ASCENT * _cost_of_ascent(problem) < _CLEARLY * _most_of_lbfgs(problem)
+    return Choice("auto", "") if fits and beaten else Choice("lbfgs", smooth)
 
 
 def begun_by(state: SolverState, *, duals: bool) -> str:
@@ -113,16 +108,11 @@ def begun_by(state: SolverState, *, duals: bool) -> str:
     return "dual_ascent" if duals and not leaves_duals else "lbfgs"
 
 
-@dataclass(frozen=True)
-class Prior:
+class Prior(NamedTuple):
     """What a method takes from W = 0 by rule of thumb: passes, and seconds of one beside those of others."""
 
     passes: float
     cost: float = 1.0
-
-    def time(self) -> float:
-        """Return passes times their cost."""
-        return self.passes * self.cost
 
 
 def priors(
@@ -152,7 +142,7 @@ def priors(
         passes = min(_LBFGS_METRIC * (centred / (problem.lam * m)) ** _POWER, _most_of_lbfgs(problem))
     ascent = Prior(_ASCENT + _ASCENT_SMOOTH * size, _cost_of_ascent(problem))
     if gives_sparse(rows) and size <= _MODERATE:
-        passes = max(passes, 2.0 * ascent.time())
+        passes = max(passes, 2.0 * math.prod(ascent))
     return {"lbfgs": Prior(passes), "dual_ascent": ascent}
 
 
@@ -248,10 +238,9 @@ def change_of_method(state: SolverState) -> Choice:
 
 
 def _sentence(change: Change) -> str:
-    left = "no end" if math.isinf(change.left) else f"some {change.left:.2g} s"
     return (
-        f"{change.after} from pass {change.passes:,} on, at a gap of {change.gap:.1e} with {left} to go by "
-        f"{change.before} at {change.pace:.2g} s a pass, and {change.forecast:.2g} s by {change.after}"
+        f"{change.after} from pass {change.passes:,} on, at a gap of {change.gap:.1e}: {change.left:.2g} s "
+        f"to go by {change.before} at {change.pace:.2g} s a pass, {change.forecast:.2g} s by {change.after}"
     )
 
 
@@ -260,7 +249,8 @@ class Auto(Method):
     """The method that is forecast to end first, as far as the run has come.
 
     `blocks` and `seed` are those of DualAscent; `priors` say what may be taken, the first where nothing is
-    known of the rows; a hinge begins with it, for A is a good start for the other.
+    known of the rows; a hinge begins with it, for A is a good start for the other.  `asked` is whether A is
+    asked for, and not kept for the method alone.
     """
 
     #: As those of DualAscent do.
@@ -269,6 +259,7 @@ class Auto(Method):
     blocks: int = 1
     seed: int = 0
     priors: Mapping[str, Prior] = field(default_factory=lambda: {"dual_ascent": Prior(math.inf)})
+    asked: bool = True
 
     def follows(self, state: SolverState) -> bool:
         """Return whether D is that of the A which blocks keep: always, but in the turns of L-BFGS."""
@@ -291,8 +282,8 @@ class Auto(Method):
             here = Reading(before.passes + measured.passes, measured.seconds, gap)
             since = memory.since or here
             soon = problem.form.smooth or self.blocks > 1 or here.passes - memory.began <= _WATCHED
-            watched = _WATCHED_SOON if soon else _WATCHED
-            if here.passes - since.passes >= (_WATCHED_LBFGS if memory.method == "lbfgs" else watched):
+            watched = {"lbfgs": _WATCHED_LBFGS, "newton": _WATCHED}.get(memory.method, _WATCHED_SOON)
+            if here.passes - since.passes >= (watched if soon else _WATCHED):
                 change = self._change(measured, memory, since, here)
                 if change is not None:
                     return self._changed(problem, run, measured, change)
@@ -301,6 +292,13 @@ class Auto(Method):
         method = self._method_named(memory.method)
         advance = method.advance(problem, run, replace(measured, before=own))
         return replace(advance, memory=replace(memory, memory=advance.memory))
+
+    def final(
+        self, problem: Problem, executor: OperationRunner, state: SolverState, *, duals_kept: bool
+    ) -> FinalValues:
+        """Certify the A of the blocks where it is the best dual point, or somebody asked for it."""
+        kept = self.asked or self.follows(state) or state.best.dual_point is None
+        return super().final(problem, executor, state, duals_kept=duals_kept and kept)
 
     def rebuilt(self, problem: Problem, executor: OperationRunner, state: SolverState) -> SolverState:
         """Return a state whose W(A), b and |A|^2 / n were computed anew from A."""
@@ -313,12 +311,10 @@ class Auto(Method):
         """Return what a state remembers; one that another run left, or none, begins a turn."""
         if isinstance(state.memory, AutoMemory):
             return state.memory
-        first = next(iter(self.priors))
-        best = (
-            first if "newton" in self.priors else min(self.priors, key=lambda name: self.priors[name].time())
-        )
-        clearly = self.priors[best].time() < _CLEARLY * self.priors[first].time()
-        return AutoMemory(best if clearly else first, state.memory)
+        first, *others = (name for name in self.priors if name != "newton")
+        times = {first: _CLEARLY * math.prod(self.priors[first])}
+        times |= {name: math.prod(self.priors[name]) for name in others}
+        return AutoMemory(min(times, key=times.__getitem__), state.memory)
 
     def _method_named(self, name: str) -> Method:
         ascent = DualAscent(self.blocks, self.seed)
@@ -335,7 +331,7 @@ class Auto(Method):
         own = self._passes_left(measured, memory, since, here)
         # A method that had its turn is as far as it was then; a pass of another one takes its share of this.
         times = {
-            other: left.get(other, prior.time() * pace / self.priors[name].cost)
+            other: left.get(other, math.prod(prior) * pace / self.priors[name].cost)
             for other, prior in self.priors.items()
             if other != name
         }

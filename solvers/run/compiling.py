@@ -18,7 +18,6 @@ from topline.solvers.executors import SerialExecutor
 from topline.solvers.kernels import as_kernel, is_precomputed
 from topline.solvers.losses import LabelSets, LossForm
 from topline.solvers.losses.batches import nearest_rows
-from topline.solvers.methods import Choice
 from topline.solvers.run.problem_spec import ProblemSpec
 from topline.solvers.run.task import RunOptions, Task, run_task
 from topline.solvers.typing import IntArray
@@ -51,9 +50,8 @@ def compile_jit_functions(
     label_sets = sets if several else None
     y = np.asarray(codes if several else np.arange(_ROWS) % m, dtype=np.int32)
     risk = AverageTopK(_ROWS / 2) if isinstance(spec.risk, AverageTopK) else spec.risk
-    tiny = replace(
-        spec, lam=_LAM, C=None, risk=risk, weights=None, method=Choice(spec.method, "").begins_with
-    )
+    method = "dual_ascent" if spec.method == "auto" else spec.method
+    tiny = replace(spec, lam=_LAM, C=None, risk=risk, weights=None, method=method)
     if tiny.kernel is not None:
         X = np.abs(X)
         X = X @ X.T if is_precomputed(tiny.kernel) else X

@@ -31,6 +31,7 @@ from topline.solvers.executors import (
 from topline.solvers.kernels import Kernel
 from topline.solvers.methods import (
     Auto,
+    AutoMemory,
     Choice,
     Lbfgs,
     Method,
@@ -183,7 +184,9 @@ def run_task(task: Task) -> SolveResult:
             problem, examples.rows, examples.labels, keep_duals=task.duals_kept, weights=examples.weights
         )
         run = _rounds(task, executor)
-        A = final_duals(problem, executor, run, examples, goes_on=goes_on) if task.duals_kept else None
+        # A found at weights is nobody's where it was kept for the method alone.
+        kept = task.duals_kept and (run.final.found_at is None or task.spec.keep_duals)
+        A = final_duals(problem, executor, run, examples, goes_on=goes_on) if kept else None
     return result_of(task.problem, run, A, task.options.criteria.tol, task.choice)
 
 
@@ -194,6 +197,8 @@ def _rounds(task: Task, executor: Executor) -> Run:
     state = started(problem, executor, task.options.start, criteria.tol, method)
     if task.feature_map is not None:
         state = state.with_point(W=np.zeros(task.feature_map.shape(problem.d)))
+    if isinstance(state.memory, AutoMemory) and not isinstance(method, Auto):
+        state = replace(state, memory=state.memory.memory)
     state = _with_zero(task, replace(state, problem_key=task.key))
     blocks: OperationRunner = executor
     at_will = kept_in_memory(examples.rows, 0, problem.n)
@@ -217,8 +222,8 @@ def _method(task: Task, blocks: int) -> Method:
         method = task.method.method_for(task.problem, blocks, seed)
         if not isinstance(method, Auto):
             return method
-        examples = task.examples
-        return replace(method, priors=priors(task.problem, blocks, examples.rows, examples.weights))
+        known = priors(task.problem, blocks, task.examples.rows, task.examples.weights)
+        return replace(method, priors=known, asked=bool(task.spec.keep_duals))
     plain = method_named(task.choice.method).make(blocks, seed)
     return kernel_method(task.kernel, plain, blocks=blocks, seed=seed, tile=task.options.picked)
 

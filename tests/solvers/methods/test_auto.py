@@ -48,6 +48,14 @@ def clusters(n: int = 600, d: int = 30, m: int = 5, noise: float = 2.0) -> tuple
     return ((X - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32), y
 
 
+def activations(n: int = 600, d: int = 300, m: int = 6) -> tuple[Any, np.ndarray]:
+    """Return unit rows that have much in common, as behind a ReLU, and labels."""
+    random = np.random.default_rng(0)
+    y = np.arange(n) % m
+    X = np.maximum(random.normal(size=(n, d)) + 0.3 * random.normal(size=(m, d))[y], 0.0)
+    return normalize(X).astype(np.float32), y
+
+
 def forecast(X: Any, y: np.ndarray, loss: Loss, C: float, blocks: int = 1, **known: Any) -> Any:
     """Return what every method is forecast to take."""
     n, m = len(y), int(y.max()) + 1
@@ -221,6 +229,19 @@ def test_weights_alone_are_a_start_for_lbfgs() -> None:
     cut = solve(X, y, Softmax(), 0.1 / N, method="lbfgs", max_passes=3)
     rest = solve(X, y, Softmax(), 0.1 / N, state=cut.state)
     assert (rest.method, rest.status) == ("lbfgs", Status.SOLVED)
+
+
+def test_a_state_of_lbfgs_goes_on_with_its_pairs_and_its_duals_are_asked_for() -> None:
+    X, y = activations()
+    whole = solve(X, y, Softmax(), 1.0 / len(y), tol=1e-5)
+    assert (whole.method, whole.A) == ("lbfgs", None)
+    cut = solve(X, y, Softmax(), 1.0 / len(y), tol=1e-5, max_passes=whole.passes - 4)
+    rest = solve(X, y, Softmax(), 1.0 / len(y), tol=1e-5, state=cut.state)
+    assert (rest.method, rest.status) == ("lbfgs", Status.SOLVED)
+    np.testing.assert_allclose(rest.W, whole.W, atol=1e-12)
+    asked = solve(X, y, Softmax(), 1.0 / len(y), tol=1e-5, keep_duals=True)
+    assert asked.A is not None
+    np.testing.assert_allclose(X.T @ asked.A, asked.W if asked.W_dual is None else asked.W_dual, atol=1e-6)
 
 
 def test_rows_of_a_file_are_looked_at_too(tmp_path: Any) -> None:
