@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
 from topline.solvers.blocks.ascent.rounds import BlockAscent
@@ -16,10 +17,7 @@ from topline.solvers.operations.map_view import MapView
 class Ascend(AscentPlan, Operation[AscentSums]):
     """Find a change dA of A that raises the dual, as the plan says; it waits for its step."""
 
-    @property
-    def widens(self) -> bool:
-        """Whether dual variables are in float64 from then on."""
-        return self.exact
+    widening: ClassVar[bool] = True
 
     def within(self, passes: int, seconds: float | None) -> Ascend:
         """Return the same for a run that may still take so much."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.answers import A, Answer
@@ -27,7 +27,10 @@ class Operation(ABC, Generic[A_co]):
     """What is asked of every block; to inherit as a frozen dataclass.
 
     A block answers the same operation with the same sums however often it comes, and changes nothing more.
+    One that is `widening` leaves dual variables in float64, where it is exact if it says so of itself.
     """
+
+    widening: ClassVar[bool] = False
 
     @property
     def pending_step(self) -> PendingStep | None:
@@ -37,7 +40,7 @@ class Operation(ABC, Generic[A_co]):
     @property
     def widens(self) -> bool:
         """Whether dual variables are in float64 from then on."""
-        return False
+        return self.widening and bool(getattr(self, "exact", True))
 
     @abstractmethod
     def answer(self, block: Block, crew: Crew) -> A_co:

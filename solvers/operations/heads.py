@@ -262,7 +262,7 @@ class HeadBlocks:
 
     def _forget(self, number: int) -> None:
         """Let go of a head, and of the room that its dual variables take."""
-        block = self._blocks.pop(number, None)
+        block, _ = self._blocks.pop(number, None), self._heads.pop(number, None)
         if block is not None and self._open is not None:
             self._open.forget(number, block.duals)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -47,10 +48,7 @@ class Rebuild(TileOperation[DualSums]):
     feasible: bool = False
     share: float = 1.0
 
-    @property
-    def widens(self) -> bool:
-        """Whether dual variables are in float64 from then on."""
-        return self.exact
+    widening: ClassVar[bool] = True
 
     def work(self, block: Block, crew: Crew) -> TileWork[DualSums]:
         """Return what is done with each tile."""
@@ -108,10 +106,7 @@ class PutInside(Operation[Answer]):
     pending_step: PendingStep | None = None
     anyway: bool = False
 
-    @property
-    def widens(self) -> bool:
-        """Whether dual variables are in float64 from then on."""
-        return True
+    widening: ClassVar[bool] = True
 
     def answer(self, block: Block, crew: Crew) -> Answer:
         """Put the rows of a block inside."""

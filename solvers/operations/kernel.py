@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -67,10 +67,7 @@ class KernelOperation(Operation[K]):
     mark: Mark
     exact: bool = False
 
-    @property
-    def widens(self) -> bool:
-        """Whether dual variables are in float64 from then on."""
-        return self.exact
+    widening: ClassVar[bool] = True
 
     def answer(self, block: Block, crew: Crew) -> K:
         """Return the answer of one block, whose scores begin at 0 with A."""

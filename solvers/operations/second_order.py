@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -136,10 +136,7 @@ class _AtPoint:
 class _PointOperation(EnvelopePoint, Operation[A]):
     """An operation at a point."""
 
-    @property
-    def widens(self) -> bool:
-        """Whether dual variables are in float64 from then on."""
-        return self.exact
+    widening: ClassVar[bool] = True
 
     @classmethod
     def at(cls, point: EnvelopePoint, **more: Any) -> Self:

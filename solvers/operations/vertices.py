@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -64,10 +65,7 @@ class FindVertices(TileOperation[VertexSums]):
     exact: bool = False
     least_openness: Float64Array | None = None
 
-    @property
-    def widens(self) -> bool:
-        """Whether dual variables are in float64 from then on."""
-        return self.exact
+    widening: ClassVar[bool] = True
 
     def work(self, block: Block, crew: Crew) -> TileWork[VertexSums]:
         """Return what is done with each tile."""
