@@ -182,13 +182,27 @@ def _models(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[
 def _model(model: Model, place: str, datasets: Collection[str], *, deep: bool) -> Iterator[Finding]:
     record, store = model.record, model.store
     if record.dataset not in datasets:
-        what = f"its dataset {record.dataset} is gone"
-        yield Finding("dataset-gone", place, what, "restore the dataset; until then it cannot be certified")
+        yield _dataset_gone(store, record.dataset, place)
     yield from check_files(model.files, deep=deep, fix="train the model again")
     calibration = calibration_files(model)
     if calibration is not None:
         yield from check_files(calibration, deep=deep, fix=RESTORE)
     yield from _run_of(store, record)
+
+
+def _dataset_gone(store: Store, dataset: str, place: str) -> Finding:
+    """Return the finding of a model or run without its dataset, which is no damage where it was removed."""
+    try:
+        removal = read_catalog(store).removed.get(dataset)
+    except StorageError:
+        # Named among the findings of the log.
+        removal = None
+    if removal is None:
+        what, fix = f"its dataset {dataset} is gone", "restore the dataset; until then it cannot be used"
+        return Finding("dataset-gone", place, what, fix)
+    what = f"its dataset {dataset} was removed on purpose at {removal.when}: {removal.reason}"
+    fix = "a model without the rows that went works on with the version in its place; train others again"
+    return Finding("dataset-removed", place, what, fix, harmless=True)
 
 
 def _run_of(store: Store, record: ModelRecord) -> Iterator[Finding]:
@@ -210,8 +224,7 @@ def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Fi
             yield Finding("run", join("runs", name), str(error), RESTORE)
             continue
         if run.dataset and run.dataset not in datasets:
-            what, fix = f"its dataset {run.dataset} is gone", "it cannot be resumed; start a new run"
-            yield Finding("dataset-gone", join("runs", name), what, fix)
+            yield _dataset_gone(store, run.dataset, join("runs", name))
         try:
             last = check_history(store, name) or {}
             if run.outcome is None and last.get("event") == "end" and not last.get("reason"):

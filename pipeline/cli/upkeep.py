@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -99,31 +100,45 @@ def forget(
         str, typer.Option("--rows", help="Comma-separated sample ids, or a file with one per line")
     ],
     reason: Annotated[str, typer.Option("--reason", help="Why, for the log of datasets")] = "",
+    delete_models: Annotated[
+        bool, typer.Option("--delete-models", help="Delete the models that learned them, a champion too")
+    ] = False,
 ) -> Outcome:
     """Remove rows, and all with the same content, from every dataset version, and check that they are gone.
 
     The newest dataset is stored again without them, and older ones that hold them are removed.  Models that
-    were trained on them are named: train again without the rows, and delete these models.  The images
-    themselves are not touched.
+    learned them are named, and the exit code is 1 as long as there are any: train again without the rows, and
+    delete these models.  Models that did not learn them work on.  The images themselves are not touched.
     """
     from topline.pipeline.ingest import Edits
     from topline.pipeline.ingest import forget as remove
+    from topline.pipeline.registry import delete
+    from topline.storage.stores.urls import join
 
     ids = Edits.read(rows, None).without
     if not ids:
         raise ConfigError("--rows names no row: give comma-separated sample ids, or a file of them")
     done = remove(store, ids, reason or "rows were to be forgotten")
+    if delete_models:
+        for model in done.models:
+            why = f"it learned rows that were to be forgotten: {reason}".removesuffix(": ")
+            delete(join(done.store, "models", model), reason=why, force=True)
+        done = replace(done, models=(), deleted_models=done.models)
     shown = {
         "rows": f"{done.rows:,} in {how_many(len(done.removed), 'versions')}",
         "removed": ", ".join(done.removed),
         "stored again": done.kept_as or "nothing",
         "freed": f"{done.bytes:,} bytes",
-        "trained on them": ", ".join(done.models) or "no model",
-        "still named in": ", ".join(done.mentions) or "no file",
+        "files that name them": ", ".join(done.mentions) or "none",
+        "models that learned them": ", ".join(done.models) or "none",
     }
     if done.in_use:
         shown["in use"] = f"{', '.join(done.in_use)}: run topline prune once nobody reads them"
+    if done.deleted_models:
+        shown["deleted models"] = ", ".join(done.deleted_models)
     verdict = "nothing is left of them" if done.clean else "traces of them are left"
+    if done.models:
+        verdict += ": train again, and run this again with --delete-models"
     after = following(("topline", "train", "--store", store) if done.models else ("topline", "status", store))
     lines = [*facts(shown), "", verdict, *after]
     return Outcome(done.to_dict(), lines, code=SUCCESS if done.clean else FAILURE)

@@ -1,7 +1,8 @@
 """Forgetting rows: they leave every version of every dataset, what follows from them, and the disk.
 
-An audit then looks through all that the store holds, and says what still names them and which models were
-trained on them: nothing takes a row out of the weights of a model but training without it.
+An audit then looks through all that the store holds, and says what still names them and which models learned
+them, by the digests of rows that each model keeps: nothing takes a row out of the weights of a model but
+training without it.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.ingest.editing import Edits, edited_dataset
+from topline.pipeline.rows import LEARNED, digests_of
 from topline.storage.datasets import Dataset, DatasetInfo, list_datasets
-from topline.storage.models import list_models
+from topline.storage.models import list_models, load_model
 from topline.storage.retention import remove_now
 from topline.storage.stores import Store, open_store
+from topline.storage.stores.urls import join
 
 _TABLES, _TEXTS = (".parquet",), (".json", ".jsonl", ".html", ".csv")
 
@@ -32,8 +36,8 @@ class Forgotten:
 
     `rows` counts the rows in all versions; `removed` are the datasets that held them or digests of their ids,
     `kept_as` the version without them that takes the place of the newest, None where that was not one of
-    them.  `models` were trained on them, `mentions` are files that still name them; datasets `in_use` are out
-    of sight, and stay on the disk until nobody reads them.
+    them.  `models` learned them, `deleted_models` did and are gone, `mentions` are files that name them;
+    datasets `in_use` are out of sight, and stay on the disk until nobody reads them.
     """
 
     store: str
@@ -44,11 +48,12 @@ class Forgotten:
     mentions: tuple[str, ...]
     in_use: tuple[str, ...]
     bytes: int
+    deleted_models: tuple[str, ...] = ()
 
     @property
     def clean(self) -> bool:
-        """Whether nothing of them is left in the store but what models learned."""
-        return not self.mentions and not self.in_use
+        """Whether nothing of them is left in the store, nor in what models learned."""
+        return not self.mentions and not self.in_use and not self.models
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `topline forget --json` prints."""
@@ -60,16 +65,24 @@ def forget(url: str, ids: Collection[str], reason: str, by: str = "topline forge
     """Remove some rows, and all with the same content, from everything that a store holds of them.
 
     The newest dataset is stored anew without them; older ones that hold them go as a whole.  Raises
-    `InputError` where no dataset has one of the ids.
+    `InputError` where no dataset has one of the ids, nor a model learned it.
     """
     store = open_store(url)
     infos = list_datasets(store)
-    contents = _contents(store, infos, ids)
+    contents, missing = _contents(store, infos, ids)
+    unknown = [name for name in sorted(missing) if not _learned_by(store, infos, {name}, ())]
+    if unknown:
+        raise InputError(
+            f"no dataset of {store.url} has a row {unknown[0]!r}: use ids from its manifest, or from"
+            " topline inspect, and put one that holds a comma in double quotes"
+        )
     held = {info.id: found for info in infos if (found := _rows(Dataset(store, info), ids, contents))}
     names = {*ids, *(name for found in held.values() for name in found)}
     gone = [info for info in infos if info.id in held or _leaves_out(Dataset(store, info), names)]
+    # Before the datasets go, which say it of models that keep no digests.
+    models = _learned_by(store, infos, names, contents)
     kept_as = None
-    if infos[-1] in gone:
+    if infos and infos[-1] in gone:
         kept_as = edited_dataset(Dataset(store, infos[-1]), Edits(frozenset(names), {}), forget=True).id
     pruned = remove_now(store, gone, reason, by, datetime.now(UTC))
     return Forgotten(
@@ -77,15 +90,39 @@ def forget(url: str, ids: Collection[str], reason: str, by: str = "topline forge
         rows=sum(map(len, held.values())),
         removed=tuple(info.id for info in gone),
         kept_as=kept_as,
-        models=tuple(record.id for record in list_models(store) if record.dataset in held),
+        models=models,
         mentions=tuple(_mentions(store, names, contents)),
         in_use=tuple(item.name for item in pruned.in_use),
         bytes=pruned.bytes,
     )
 
 
-def _contents(store: Store, infos: Collection[DatasetInfo], ids: Collection[str]) -> set[str]:
-    """Return the digests of the contents that rows of these ids have in any version."""
+def _learned_by(
+    store: Store, infos: Collection[DatasetInfo], names: Collection[str], contents: Collection[str]
+) -> tuple[str, ...]:
+    """Return the models that learned one of some rows.
+
+    Of a model that keeps no digests, as those before 0.2 do, the dataset says it; where that is gone, nobody
+    can rule it out.
+    """
+    wanted, known = digests_of(names, contents), {info.id: info for info in infos}
+    found = []
+    for record in list_models(store):
+        model = load_model(join(store.url, "models", record.id))
+        if LEARNED in model.arrays:
+            learned = bool(np.isin(wanted, model.array(LEARNED), assume_unique=True).any())
+        elif record.dataset in known:
+            learned = bool(_rows(Dataset(store, known[record.dataset]), names, contents))
+        else:
+            learned = True
+        found += [record.id] if learned else []
+    return tuple(found)
+
+
+def _contents(
+    store: Store, infos: Collection[DatasetInfo], ids: Collection[str]
+) -> tuple[set[str], set[str]]:
+    """Return the digests of the contents that rows of these ids have in any version, and ids of no row."""
     found: set[str] = set()
     missing = set(ids)
     for info in infos:
@@ -94,12 +131,7 @@ def _contents(store: Store, infos: Collection[DatasetInfo], ids: Collection[str]
             if name in ids:
                 missing.discard(name)
                 found |= {digest} - {None}
-    if missing:
-        raise InputError(
-            f"no dataset of {store.url} has a row {min(missing)!r}: use ids from its manifest, or from"
-            " topline inspect, and put one that holds a comma in double quotes"
-        )
-    return found
+    return found, missing
 
 
 def _rows(dataset: Dataset, ids: Collection[str], contents: Collection[str]) -> list[str]:

@@ -8,7 +8,13 @@ frozen class, entered in `TRANSFORMS`.
 from __future__ import annotations
 
 from topline.pipeline.rows.partition import CachedRows, TrainingRows
-from topline.pipeline.rows.stored_model import StoredModel, record_if_possible
+from topline.pipeline.rows.stored_model import (
+    LEARNED,
+    StoredModel,
+    digests_of,
+    learned_rows,
+    record_if_possible,
+)
 from topline.pipeline.rows.transforms import (
     PCA,
     TRANSFORMS,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse, vstack
 
@@ -16,11 +19,36 @@ from topline.pipeline.progress import Progress
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.transforms import Transforms
 from topline.solvers.kernels import Kernel, KernelExpansion, is_precomputed, kernel_from_dict
-from topline.storage.datasets import Dataset
+from topline.storage.datasets import Dataset, list_datasets, read_catalog
 from topline.storage.errors import AccessError, DiskFullError, IntegrityError, NotFoundError
 from topline.storage.models import Model, load_model, update_record
+from topline.storage.schema import SPLITS
 
 logger = logging.getLogger(__name__)
+
+
+#: The array of a model that says which rows it learned, as `learned_rows` gives them.
+LEARNED = "learned_rows"
+_LEARNED_SPLITS = [SPLITS[name] for name in ("train", "val", "calibration")]
+
+
+def learned_rows(dataset: Dataset) -> NDArray[np.uint64]:
+    """Return digests (r,), ascending, of the rows that a model of a dataset learns: all but its test rows.
+
+    They are the first 64 bits of SHA-256 of each id and each content, so that of 10^7 rows one that a model
+    has not learned is taken for one that it has with a probability below 10^-12.
+    """
+    table = dataset.shared_manifest()
+    kept = np.flatnonzero(np.isin(dataset.split(), _LEARNED_SPLITS))
+    ids, contents = (table[name].take(pa.array(kept)).to_pylist() for name in ("sample_id", "sha256"))
+    return digests_of(ids, contents)
+
+
+def digests_of(ids: Iterable[str], contents: Iterable[str | None]) -> NDArray[np.uint64]:
+    """Return the digests of ids, and of contents by their SHA-256 in hexadecimal, ascending."""
+    found = {int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) for name in ids}
+    found |= {int(content[:16], 16) for content in contents if content is not None}
+    return np.array(sorted(found), dtype=np.uint64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +68,7 @@ class StoredModel:
     def open(cls, url: str) -> StoredModel:
         """Return the model at `url`; every array's digest is checked."""
         model = load_model(url)
-        arrays = {name: model.array(name) for name in model.arrays}
+        arrays = {name: model.array(name) for name in model.arrays if name != LEARNED}
         transforms = Transforms.from_record(model.record.transforms, arrays)
         record = model.record
         if record.kernel is not None:
@@ -89,14 +117,23 @@ class StoredModel:
         return scores
 
     def dataset(self) -> Dataset:
-        """Return the dataset it was trained on; `InputError` if that is gone or is not the same any more."""
+        """Return the dataset it was trained on, or one with the same rows that took its place.
+
+        `InputError` if there is neither, or the dataset is not the same any more.
+        """
         record = self.model.record
         try:
             dataset = Dataset.open(self.model.store, record.dataset)
         except NotFoundError as error:
+            found = self._in_its_place()
+            if found is not None:
+                return found
+            removal = read_catalog(self.model.store).removed.get(record.dataset)
+            why = "is not in" if removal is None else f"was removed ({removal.when}: {removal.reason}) from"
+            fix = "restore it, or train again" if removal is None else "train again"
             raise InputError(
-                f"model {record.id} was trained on dataset {record.dataset}, which is not in"
-                f" {self.model.store.url} any more: restore it, or train again"
+                f"model {record.id} was trained on dataset {record.dataset}, which {why}"
+                f" {self.model.store.url}: {fix}"
             ) from error
         if dataset.info.digest != record.dataset_digest:
             raise InputError(
@@ -104,6 +141,19 @@ class StoredModel:
                 f" {record.dataset_digest[:12]}, but the store holds {dataset.info.digest[:12]}: train again"
             )
         return dataset
+
+    def _in_its_place(self) -> Dataset | None:
+        """Return the newest dataset that has the rows that the model learned, and no others but test rows."""
+        record = self.model.record
+        if LEARNED not in self.model.arrays:
+            return None
+        learned = self.model.array(LEARNED)
+        for info in reversed(list_datasets(self.model.store)):
+            if info.class_names == record.class_names and info.features == record.features:
+                dataset = Dataset(self.model.store, info)
+                if np.array_equal(learned_rows(dataset), learned):
+                    return dataset
+        return None
 
     def rows(self, split: str) -> TrainingRows:
         """Return rows of one split of its dataset, transformed as in training."""

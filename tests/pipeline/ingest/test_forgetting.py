@@ -9,13 +9,18 @@ import numpy as np
 import pytest
 
 from tests.pipeline.fresh_photos import photographs
+from topline.pipeline.certification import certify
 from topline.pipeline.cli.entry import main
 from topline.pipeline.errors import InputError
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.ingest import Edits, edited_dataset, extract
 from topline.pipeline.ingest.forgetting import forget
 from topline.pipeline.options import ClusterConfig, ExtractConfig, TrainConfig
 from topline.pipeline.training import train
 from topline.storage.datasets import Dataset, list_datasets, read_catalog
+from topline.storage.models import load_model
+from topline.storage.models.records import deleted_models
+from topline.storage.schema import SPLITS
 from topline.storage.stores import Store, open_store
 from topline.storage.verification import verify_store
 
@@ -53,7 +58,7 @@ def test_they_are_gone_from_every_version_and_from_the_disk(store: Store, tmp_pa
     del before
     done = forget(store.url, [table["sample_id"][row].as_py()], "asked to")
     assert (done.rows, done.removed, done.models, done.in_use) == (4, tuple(removed), ("m0001",), ())
-    assert (done.mentions, done.clean) == ((), True)
+    assert (done.mentions, done.clean) == ((), False)
     (left,) = list_datasets(store)
     assert left.id == done.kept_as
     dataset = Dataset(store, left)
@@ -68,8 +73,65 @@ def test_they_are_gone_from_every_version_and_from_the_disk(store: Store, tmp_pa
         start, stop = dataset.units[unit].rows
         assert raw not in np.ascontiguousarray(dataset.rows(start, stop)).tobytes()
     assert {removal.reason for removal in read_catalog(store).removed.values()} == {"asked to"}
-    findings = [finding for finding in verify_store(store) if not finding.harmless]
-    assert {finding.kind for finding in findings} == {"dataset-gone"}, "the model's, and its run's"
+    findings = verify_store(store)
+    assert [finding for finding in findings if not finding.harmless] == []
+    gone = {finding.path for finding in findings if finding.kind == "dataset-removed"}
+    assert gone == {"models/m0001", "runs/r0001"}
+
+
+def test_rows_that_a_model_learned_are_known_whatever_became_of_its_dataset(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first call takes the version away that the model was trained on; others ask for other rows."""
+
+    def forget_by_hand(*words: str) -> tuple[object, dict[str, object]]:
+        with pytest.raises(SystemExit) as ended:
+            main(["forget", store.url, *words, "--json"])
+        return ended.value.code, json.loads(capsys.readouterr().out)
+
+    table = Dataset.open(store).manifest()
+    names = dict(zip(table["path"].to_pylist(), table["sample_id"].to_pylist(), strict=True))
+    learned = Dataset.open(store, load_model(f"{store.url}/models/m0001").record.dataset)
+    splits = dict(zip(learned.manifest()["path"].to_pylist(), learned.split().tolist(), strict=True))
+    test = SPLITS["test"]
+    tested = next(path for path, split in splits.items() if split == test)
+    first, second = [path for path, split in splits.items() if split != test and path != GONE][:2]
+    newer = next(path for path in names if path not in splits and path != "c1/copy.png")
+    del learned, table
+    assert [forget_by_hand("--rows", names[path])[1]["models"] for path in (first, newer, tested)] == [
+        ["m0001"], [], [],
+    ]  # fmt: skip
+    code, said = forget_by_hand("--rows", names[second])
+    assert (code, said["models"], said["clean"]) == (1, ["m0001"], False)
+    code, said = forget_by_hand("--rows", names[second])
+    assert (code, said["rows"], said["models"]) == (1, 0, ["m0001"]), "asked again, no file names it"
+    code, said = forget_by_hand("--rows", names[second], "--delete-models")
+    assert (code, said["models"], said["deleted_models"], said["clean"]) == (0, [], ["m0001"], True)
+    assert deleted_models(store) == ["m0001"]
+    with pytest.raises(InputError, match="has a row"):
+        forget(store.url, [names[second]], "nobody knows it any more")
+    assert [found for found in verify_store(store) if not found.harmless] == []
+
+
+def test_a_model_without_the_rows_works_on(store: Store) -> None:
+    """Training without a row names it by its digest, so that the version goes as well."""
+    before = Dataset.open(store)
+    row = before.manifest()["path"].to_pylist().index(GONE)
+    name = before.sample_ids()[row]
+    copy = before.sample_ids()[before.manifest()["path"].to_pylist().index("c1/copy.png")]
+    edited_dataset(before, Edits(frozenset({name, copy}), {}))
+    del before
+    trained = train(TrainConfig(store=store.url, k=2, tol=1e-2), HERE)
+    done = forget(store.url, [name], "asked to")
+    assert load_model(trained.model).record.dataset in done.removed
+    assert done.models == ("m0001",)
+    again = certify(trained.model)
+    assert (again.certified, again.primal) == (True, pytest.approx(trained.primal, rel=1e-9))
+    assert evaluate(trained.model).rows > 0
+    with pytest.raises(
+        InputError, match=r"m0001 was trained on .* was removed .*: asked to\) from .*: train"
+    ):
+        certify(f"{store.url}/models/m0001")
 
 
 def test_what_somebody_reads_is_out_of_sight_and_told(
@@ -88,8 +150,8 @@ def test_what_somebody_reads_is_out_of_sight_and_told(
         main(["prune", store.url, "--json"])
     assert ended.value.code == 0
     capsys.readouterr()
-    with pytest.raises(InputError, match=r"no dataset of .* has a row"):
-        forget(store.url, [name], "again")
+    again = forget(store.url, [name], "again")
+    assert (again.rows, again.removed, again.models) == (0, (), ("m0001",))
 
 
 def test_a_row_that_was_left_out_before_is_forgotten_with_its_digest(store: Store) -> None:
@@ -100,7 +162,7 @@ def test_a_row_that_was_left_out_before_is_forgotten_with_its_digest(store: Stor
     info = edited_dataset(dataset, Edits(frozenset({first}), other))
     del dataset
     done = forget(store.url, [first, second], "asked to")
-    assert (info.id in done.removed, done.clean, done.models) == (True, True, ("m0001",))
+    assert (info.id in done.removed, done.clean, done.models) == (True, False, ("m0001",))
     edits = Dataset.open(store).edits()
     assert edits is not None
     assert (list(edits.labels), edits.left_out) == ([third], frozenset())
