@@ -8,13 +8,13 @@ from itertools import pairwise
 import numpy as np
 
 from topline.solvers.blocks.jit import commit_rows, lift_scores, sum_of_squares
-from topline.solvers.core.dual_points import PendingStep
+from topline.solvers.core.dual_points import PendingStep, step_number
 from topline.solvers.core.dual_rows import ByteBudget, DualStore, make_store
 from topline.solvers.core.problem import Problem
 from topline.solvers.errors import StateLostError, UnsupportedCombinationError
 from topline.solvers.losses.batches import nearest_rows
 from topline.solvers.losses.rows import conjugate_sum
-from topline.solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 _NEVER = -1
 #: Numbers that are projected at once: it takes several arrays of float64 for them.
@@ -60,6 +60,8 @@ class BlockDuals:
         self.ranked = np.zeros((len(y), len(self._rho)), dtype=np.int32)
         self.counts = np.zeros(len(y), dtype=np.int32)
         self._change: DualStore | None = None
+        #: The rows of which the change may be another than 0, rising; None where any may.
+        self._moved: Int64Array | None = None
         tiles = len(cuts) - 1
         self._dense = np.zeros(tiles, dtype=np.bool_)
         self._applied = np.full(tiles, _NEVER, dtype=np.int64)
@@ -106,24 +108,30 @@ class BlockDuals:
 
     def apply_step(self, pending_step: PendingStep | None) -> None:
         """Apply a step to all rows, once."""
-        for tile, (start, stop) in enumerate(pairwise(self._cuts)):
-            if pending_step is not None and self._applied[tile] != pending_step.round:
-                self.rows_after(tile, start, stop, pending_step)
+        if pending_step is None:
+            return
+        number = pending_step.number
+        if self._moved is not None and pending_step.shrink == 1.0:
+            still = np.diff(np.searchsorted(self._moved, self._cuts)) == 0
+            self._applied[still & (self._pending == number)] = number
+        for tile in map(int, np.flatnonzero(self._applied != number)):
+            self.rows_after(tile, self._cuts[tile], self._cuts[tile + 1], pending_step)
 
     def rows_after(self, tile: int, start: int, stop: int, pending_step: PendingStep | None) -> FloatArray:
         """Return the rows [start, stop) of A, those of one tile, after applying a step to them, once."""
         A = self.A.read(start, stop)
-        if pending_step is None or self._applied[tile] == pending_step.round:
+        if pending_step is None or self._applied[tile] == pending_step.number:
             return A
-        if self._pending[tile] != pending_step.round:
+        if self._pending[tile] != pending_step.number:
             raise StateLostError(
                 f"rows {start}:{stop} of a block do not hold the vertex of round {pending_step.round}; "
                 "load the duals of a checkpoint and continue from its state"
             )
         rows = slice(start, stop)
         if self._change is not None and self._dense[tile]:
-            change = self._change.read(start, stop)
-            A = A + np.asarray(pending_step.step * change, dtype=A.dtype)
+            moved = self._moved_in(start, stop)
+            change = self._change.read(start, stop)[moved]
+            A[moved] += np.asarray(pending_step.step * change, dtype=A.dtype)
             A = A if pending_step.shrink == 1.0 else pending_step.shrink * A
         else:
             commit_rows(
@@ -136,38 +144,61 @@ class BlockDuals:
                 pending_step.shrink,
             )
         self.A.write(start, stop, A)
-        self._applied[tile] = pending_step.round
+        self._applied[tile] = pending_step.number
         return A
 
     def finish_step(self, pending_step: PendingStep | None) -> None:
         """Apply a step where its change waits; what A is then counts as having it, and no change waits."""
         for tile, (start, stop) in enumerate(pairwise(self._cuts)):
-            if pending_step is not None and self._pending[tile] == pending_step.round:
+            if pending_step is not None and self._pending[tile] == pending_step.number:
                 self.rows_after(tile, start, stop, pending_step)
-        self._applied[:] = _NEVER if pending_step is None else pending_step.round
+        self._applied[:] = _NEVER if pending_step is None else pending_step.number
         self._pending[:] = _NEVER
 
     def found_ranked(self, tile: int, rows: slice, ranked: IntArray, counts: IntArray, round_: int) -> None:
         """Keep the vertex of this round for the rows of a tile, as ranked classes."""
         self.ranked[rows], self.counts[rows] = ranked, counts
-        self._pending[tile], self._dense[tile] = round_, False
+        self._pending[tile], self._dense[tile] = step_number(round_), False
 
     def found_dense(self, tile: int, rows: slice, U: FloatArray, A: FloatArray, round_: int) -> None:
         """Keep the vertex U (r, m) of this round for the rows A (r, m) of a tile, as the change to it."""
         change = self._room()
+        self._moved = None
         place = None if change.dense is None else change.read(rows.start, rows.stop)
         change.write(rows.start, rows.stop, np.subtract(U, A, out=place))
-        self._pending[tile], self._dense[tile] = round_, True
+        self._pending[tile], self._dense[tile] = step_number(round_), True
 
     def change(self) -> DualStore:
         """Return room (rows, m) for a change of A; what was in it is not waiting for a step any more."""
         self._pending[:] = _NEVER
+        self._moved = None
         return self._room()
 
-    def changed(self, round_: int) -> None:
-        """Note that the room now holds the change of this round, for every tile."""
+    def no_change(self, rows: Int64Array) -> DualStore:
+        """Return room (rows, m) for a change of A that is 0 yet, and stays so but for some rows.
+
+        What few rows have left in it takes as little to make 0.
+        """
+        before = self._moved
+        room = self.change()
+        if room.dense is None or before is None:
+            room.clear()
+        else:
+            room.dense[before] = 0.0
+        self._moved = np.sort(rows)
+        return room
+
+    def changed(self, round_: int, part: int = 0) -> None:
+        """Note that the room now holds the change of this round, or of a part of it, for every tile."""
         self._dense[:] = True
-        self._pending[:] = round_
+        self._pending[:] = step_number(round_, part)
+
+    def _moved_in(self, start: int, stop: int) -> slice | Int64Array:
+        """Return which of the rows [start, stop), counted from the first, may have a change."""
+        if self._moved is None:
+            return slice(None)
+        low, high = np.searchsorted(self._moved, (start, stop))
+        return self._moved[low:high] - start
 
     def whole(self, method: str) -> tuple[FloatArray, FloatArray]:
         """Return A and the room for a change of it as arrays (rows, m), for a method that works on these.

@@ -12,6 +12,9 @@ from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.typing import Float64Array
 
+#: Parts of a round are fewer than two to this power.
+_PART_BITS = 24
+
 
 @stored
 @dataclass(frozen=True, eq=False)
@@ -34,18 +37,29 @@ class Summed:
     linear: float
 
 
+def step_number(round_: int, part: int = 0) -> int:
+    """Return the number of the step of a round, or of a part of it: no other step has it."""
+    return (round_ << _PART_BITS) + part
+
+
 @stored
 @dataclass(frozen=True)
 class PendingStep:
     """The step that the coordinator took in `round`: A <- shrink * ((1 - step) A + step U).
 
-    U is what the block found in that round: a vertex, or A + dA for a change.  A block applies it at
-    the start of a later operation, once: the round number tells it whether it has already done so.
+    U is what the block found in that round, or in that `part` of it: a vertex, or A + dA for a change.  A
+    block applies it at the start of a later operation, once: the number tells it whether it has done so.
     """
 
     round: int
     step: float
     shrink: float = 1.0
+    part: int = 0
+
+    @property
+    def number(self) -> int:
+        """What tells this step from any other."""
+        return step_number(self.round, self.part)
 
 
 #: A dual point whose rows no block keeps.

@@ -201,15 +201,18 @@ def towards(
     return replace(direction, terms=direction.terms + abs(conjugate_mean))
 
 
-def stepped(point: Point, direction: Direction, step: float) -> Point:
-    """Return the point one round on, a step along a direction away, which blocks have yet to take."""
+def stepped(point: Point, direction: Direction, step: float, part: int = 0) -> Point:
+    """Return the point one round on, a step along a direction away, which blocks have yet to take.
+
+    `part` is that of the round in which they found the direction.
+    """
     return replace(
         point,
         round=point.round + 1,
         W=point.W + step * direction.weights,
         conjugate_mean=point.conjugate_mean + step * direction.linear,
         mean_sq_dual=point.mean_sq_dual + step * (2.0 * direction.cross + step * direction.square),
-        pending_step=PendingStep(round=point.round, step=step),
+        pending_step=PendingStep(round=point.round, step=step, part=part),
     )
 
 

@@ -9,7 +9,11 @@ touches it at g = 0 and g = 1: the dual still never decreases.
 Blocks that move at the same time overshoot together, so each takes the curvature for larger than it is, by
 a safety factor (sigma' of CoCoA).  How much they need depends on the data and on C, and the line search
 tells: where the top of the parabola lies before g = 1 they have overshot.  The factor follows it, quickly up
-and slowly down.
+and slowly down.  It is near 1 where blocks agree often: what a block does between two line searches, all
+others do not know of.  So a round of several blocks has many parts.  In each every block visits a share of
+its rows, in a random order without repetition, and all step along the summed change.  Once all rows have had
+their turn those that moved have theirs, sweep after sweep, until one brings little of what the first did:
+only then is the gap measured.
 
 A run that starts from the dual variables of nearly the same problem knows how its first rounds end: not
 solved.  On one block they are not measured, begin with the rows whose alpha_i is not 0, for a fraction of
@@ -43,13 +47,16 @@ from topline.solvers.methods.base import (
     with_stretched,
 )
 from topline.solvers.methods.step_rules import Direction, ExactStep
-from topline.solvers.operations import Ascend, Evaluate, Runner
+from topline.solvers.operations import Ascend, AscentSums, Evaluate, Runner, Turn
 from topline.solvers.typing import Float64Array
 
 #: Sweeps of the first rounds, for easy problems are solved by then, and of a stage in all later ones.
 _SWEEPS = (1, 2, 3, 6)
-#: Sweeps where several blocks move: what more of them bring on one block, the others undo.
-_SWEEPS_TOGETHER = 2
+#: Parts of a sweep in which several blocks move, where each has so many rows for every one of them.
+_SHARES, _ROWS_IN_TURN = 64, 4
+#: A round of several blocks ends after a sweep that brings less than this share of what the first one
+#: brought, or after so many visits a row.
+_PAYS, _MOST_VISITS = 0.1, 8.0
 #: The safety factor at first is this power of the number of blocks,
 _SAFETY_POWER = 0.7
 #: and from one round to the next it changes by these factors at most.
@@ -131,6 +138,8 @@ class DualAscent(Method):
     deflates: ClassVar[bool] = True
     #: Whether rows that look alike and have different labels are moved together.
     joins: ClassVar[bool] = True
+    #: Whether several blocks visit rows that moved again before they measure the gap.
+    sweeps_again: ClassVar[bool] = True
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W; with smoothing the gap is the true one: the upper bound closes far more slowly."""
@@ -163,54 +172,91 @@ class DualAscent(Method):
         return with_stretched(problem, measured) if stretched else measured
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
-        """Let the blocks sweep, and step along their summed change."""
-        point, memory = measured.before.point, measured.before.recalled(AscentMemory)
-        apart = None
-        # A run that was begun on several blocks may go on in one, which needs no direction apart.
-        if self.blocks > 1 and memory.deflation is not None:
-            apart, deflation = memory.deflation.moved(point.W)
-            memory = replace(memory, deflation=deflation)
+        """Let the blocks sweep, and step along their summed change: where they are several, part by part."""
+        memory = measured.before.recalled(AscentMemory)
         if self.joins and not memory.alike:
             memory = replace(memory, alike=_is_slow(measured, memory))
-        stats = run(self._request(problem, measured, memory, apart))
-        direction = change_of(problem, point.W, stats)
-        step = ExactStep().step(point.round, direction)
-        rise = direction.rise(step)
+        way = _Way(measured.before.point, memory)
+        turn = self._first_turn(problem)
+        while True:
+            self._take_step(problem, run, measured, way, turn)
+            turn = None if turn is None else self._next_turn(problem, measured, way, turn)
+            if turn is None:
+                return self._at_the_end(problem, measured, way)
+
+    def _take_step(
+        self, problem: Problem, run: Runner, measured: Measurement, way: _Way, turn: Turn | None
+    ) -> None:
+        """Step along the change that the blocks find in one turn, or in all sweeps of a round."""
+        apart, deflation = None, way.memory.deflation
+        # A run that was begun on several blocks may go on in one, which needs no direction apart.
+        if self.blocks > 1 and deflation is not None:
+            apart, deflation = deflation.moved(way.point.W)
+            way.memory = replace(way.memory, deflation=deflation)
+        sums = run(self._request(problem, measured, way, apart, turn))
+        direction = change_of(problem, way.point.W, sums)
+        way.follow(sums, direction, ExactStep().step(way.point.round, direction), turn)
+        if self.blocks > 1:
+            factor = self._next_safety_factor(way.memory, direction)
+            way.memory = replace(way.memory, safety_factor=factor)
+
+    def _at_the_end(self, problem: Problem, measured: Measurement, way: _Way) -> Advance:
+        """Return where a round has led."""
+        before, memory, rise = measured.before.point, way.memory, way.rise
         gap = measured.primal - measured.dual
         # A round that brings nothing in float32 is the occasion to go over to float64, and one that brings
         # nothing with a direction kept apart to do without it; neither is the end.
         spent = not memory.unmeasured and (
             rise < _STALLED * min(gap, measured.dual + rise) or measured.below_float32()
         )
-        if point.exact:
-            spent = not rises(direction)
-            if spent and apart is not None:
+        if before.exact:
+            spent = not way.rises
+            if spent and self.blocks > 1 and memory.deflation is not None and memory.deflation.direction:
                 memory, spent = AscentMemory(deflation=Deflation()), False
             spent = spent and not memory.unmeasured
-        claims = (
-            self.blocks == 1 and memory.near is not None and stats.left <= _enough(problem, point, memory)
-        )
-        passes = math.ceil(stats.visited / problem.n)
+        claims = self.blocks == 1 and memory.near is not None and way.left <= _enough(problem, before, memory)
+        passes = math.ceil(way.visited / problem.n)
         if memory.near is not None and memory.unmeasured:
-            near, passes = memory.near.after(stats.visited / problem.n)
+            near, passes = memory.near.after(way.visited / problem.n)
             memory = replace(memory, near=near)
-        if self.blocks > 1:
-            memory = replace(memory, safety_factor=self._next_safety_factor(measured.before, direction))
         return Advance(
-            step=step,
-            point=stepped(point, direction, step),
+            step=way.step,
+            point=replace(way.point, round=before.round + 1),
             memory=memory,
-            active=stats.active,
+            active=way.active,
             passes=passes,
             spent=spent,
             claims=claims,
         )
 
+    def _first_turn(self, problem: Problem) -> Turn | None:
+        """Return whose turn is the first of a round; None for a block that need not agree with others."""
+        if self.blocks == 1:
+            return None
+        return Turn(part=0, sweep=0, share=0, shares=_shares(problem.n, self.blocks, problem.n))
+
+    def _next_turn(self, problem: Problem, measured: Measurement, way: _Way, turn: Turn) -> Turn | None:
+        """Return whose turn is next, None where the round ends: sweeps pay no more, or passes are spent."""
+        n = problem.n
+        if not math.isfinite(way.step) or way.visited >= measured.passes_left * n:
+            return None
+        if not turn.ends_sweep:
+            return replace(turn, part=turn.part + 1, share=turn.share + 1)
+        pays = turn.sweep == 0 or (way.last > _PAYS * way.first and way.visited < (1.0 + _MOST_VISITS) * n)
+        if not (self.sweeps_again and pays and way.moving > 0 and way.first > 0.0):
+            return None
+        return Turn(turn.part + 1, turn.sweep + 1, 0, _shares(n, self.blocks, way.moving))
+
     def _request(
-        self, problem: Problem, measured: Measurement, memory: AscentMemory, apart: Float64Array | None
+        self,
+        problem: Problem,
+        measured: Measurement,
+        way: _Way,
+        apart: Float64Array | None,
+        turn: Turn | None,
     ) -> Ascend:
         """Return the request by which the blocks find their changes."""
-        point, enough = measured.before.point, 0.0
+        point, memory, enough = way.point, way.memory, 0.0
         if memory.near is not None:
             enough = _enough(problem, point, memory)
         elif self.blocks == 1:
@@ -221,7 +267,7 @@ class DualAscent(Method):
             W=point.W,
             pending_step=point.pending_step,
             sweeps=self._sweeps(problem, measured.before),
-            safety_factor=self._safety_factor(measured.before),
+            safety_factor=self._safety_factor(memory),
             seed=self.seed,
             exact=point.exact,
             shared=None if apart is None or memory.deflation is None else memory.deflation.direction,
@@ -230,26 +276,72 @@ class DualAscent(Method):
             support=support,
             enough=_LOOSE * enough if support else enough,
             alike=self.joins and memory.alike,
+            turn=turn,
+            most_passes=measured.passes_left - way.visited / problem.n,
         )
 
     def _sweeps(self, problem: Problem, state: SolverState) -> int:
-        """Return how many sweeps the request of a round asks for."""
-        if self.blocks > 1:
-            return _SWEEPS_TOGETHER
+        """Return how many sweeps the request of a round asks one block for."""
         warm = state.recalled(AscentMemory).near is not None and not problem.form.smooth
         return _SWEEPS[-1 if warm else min(state.round, len(_SWEEPS) - 1)]
 
-    def _safety_factor(self, state: SolverState) -> float:
-        """Return the factor on the curvature that blocks take in this round, 1 for a single one."""
-        known = state.recalled(AscentMemory).safety_factor
+    def _safety_factor(self, memory: AscentMemory) -> float:
+        """Return the factor on the curvature that blocks take now, 1 for a single one."""
+        known = memory.safety_factor
         return float(self.blocks**_SAFETY_POWER) if known is None else min(known, float(self.blocks))
 
-    def _next_safety_factor(self, state: SolverState, direction: Direction) -> float:
-        """Return the factor for the next round, after a change whose best step was slope / curvature."""
+    def _next_safety_factor(self, memory: AscentMemory, direction: Direction) -> float:
+        """Return the factor for the next step, after a change whose best step was slope / curvature."""
         overshot = 1.0
         if direction.slope > 0.0 and direction.curvature > 0.0:
             overshot = min(max(direction.curvature / direction.slope, _SAFETY_DOWN), _SAFETY_UP)
-        return min(max(self._safety_factor(state) * overshot, 1.0), float(self.blocks))
+        return min(max(self._safety_factor(memory) * overshot, 1.0), float(self.blocks))
+
+
+@dataclass(eq=False)
+class _Way:
+    """How far a round has come.
+
+    Attributes
+    ----------
+    point, memory : where it stands, and what is remembered there.
+    step, rises : the last step, and whether the dual rises along any, beyond rounding.
+    rise, first, last : what the dual has risen by, in all, in the first sweep and in the one under way.
+    visited, active, moving : rows that were visited, those that the first sweep changed, and those that a
+        further one would visit.
+    left : the gap that was left in the rows of the last stage, of one block.
+    """
+
+    point: Point
+    memory: AscentMemory
+    step: float = 0.0
+    rises: bool = False
+    rise: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
+    visited: int = 0
+    active: int = 0
+    moving: int = 0
+    left: float = math.inf
+
+    def follow(self, sums: AscentSums, direction: Direction, step: float, turn: Turn | None) -> None:
+        """Take a step along what was found in one turn, or by one block."""
+        sweep, begins, part = (0, True, 0) if turn is None else (turn.sweep, turn.share == 0, turn.part)
+        rise = direction.rise(step)
+        self.point = replace(stepped(self.point, direction, step, part), round=self.point.round)
+        self.step, self.rises = step, self.rises or rises(direction)
+        self.rise += rise
+        self.last = rise if begins else self.last + rise
+        self.visited += sums.visited
+        if sweep == 0:
+            self.first, self.active = self.last, self.active + sums.active
+        self.moving, self.left = sums.moving, sums.left
+
+
+def _shares(n: int, blocks: int, rows: int) -> int:
+    """Return in how many parts so many of n rows in blocks are visited, each of about as many rows."""
+    whole = min(max(n // (blocks * _ROWS_IN_TURN), 1), _SHARES)
+    return max(math.ceil(whole * rows / n), 1)
 
 
 def _is_slow(measured: Measurement, memory: AscentMemory) -> bool:
@@ -283,6 +375,7 @@ class Sdca(DualAscent):
 
     deflates: ClassVar[bool] = False
     joins: ClassVar[bool] = False
+    sweeps_again: ClassVar[bool] = False
 
     def _sweeps(self, problem: Problem, state: SolverState) -> int:  # noqa: ARG002 - as in every round
         return 1

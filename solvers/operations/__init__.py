@@ -6,7 +6,7 @@ how the answers of blocks add up.  Executors run operations, and methods are mad
 
 from __future__ import annotations
 
-from topline.solvers.blocks.ascent.plan import AscentSums
+from topline.solvers.blocks.ascent.plan import AscentSums, Turn
 from topline.solvers.blocks.second_order import EnvelopePoint
 from topline.solvers.operations.ascent import Ascend
 from topline.solvers.operations.base import Operation, OperationRunner, Runner, TileOperation
@@ -79,6 +79,7 @@ __all__ = [
     "SumMoments",
     "TakeGradients",
     "TileOperation",
+    "Turn",
     "VertexSums",
     "parts_of",
 ]

@@ -21,7 +21,7 @@ class Ascend(AscentPlan, Operation[AscentSums]):
 
     def within(self, passes: int, seconds: float | None) -> Ascend:
         """Return the same for a run that may still take so much."""
-        return replace(self, most_passes=passes, seconds=seconds)
+        return replace(self, most_passes=min(self.most_passes, passes), seconds=seconds)
 
     def answer(self, block: Block, crew: Crew) -> AscentSums:
         """Return the sums over the changes that sweeps over the rows of a block find."""
@@ -35,8 +35,12 @@ class Ascend(AscentPlan, Operation[AscentSums]):
                 block.norms,
             ),
         )  # fmt: skip
-        sums = ascent.run(self, duals.A, duals.change(), crew.threads)
-        duals.changed(self.round)
+        if self.turn is None:
+            sums = ascent.run(self, duals.A, duals.change(), crew.threads)
+            duals.changed(self.round)
+        else:
+            sums = ascent.run_turn(self, self.turn, duals, crew.threads)
+            duals.changed(self.round, self.turn.part)
         return sums
 
     def through(self, run: Runner, view: MapView) -> AscentSums:

@@ -54,13 +54,21 @@ _UNUSED = np.ones(1, dtype=np.int64)
 class AscentPass:
     """What the sweeps of one request share: the weights as they move, and which rows move."""
 
-    def __init__(self, block: BlockRows, request: AscentPlan, duals: DualWindow, threads: int = 1) -> None:
+    def __init__(
+        self,
+        block: BlockRows,
+        request: AscentPlan,
+        duals: DualWindow,
+        threads: int = 1,
+        rises: Float64Array | None = None,
+    ) -> None:
         self.block, self.duals, self._threads = block, duals, threads
-        self.random = np.random.default_rng((request.seed, request.round, block.index))
+        part = () if request.turn is None else (request.turn.part,)
+        self.random = np.random.default_rng((request.seed, request.round, block.index, *part))
         self.scale = block.problem.scale * request.safety_factor
         self.linear = block.problem.form.linear_conjugate
         #: By how much the dual rose at each row when it was last visited; below 0 where it rests.
-        self.rises = np.full(len(block.y), -1.0)
+        self.rises = np.full(len(block.y), -1.0) if rises is None else rises
         self._products = np.dtype(np.float64) if request.exact else block.dtype
         self._start = request.W
         self.sparse = False
@@ -285,33 +293,32 @@ class AscentPass:
         else:
             add_changes(X, places, changes, factors, out, self._threads, self.block.helpers)
 
-    def _product(self, feed: RowFeed) -> Float64Array:
+    def _product(self, feed: RowFeed, rows: Int64Array | None) -> Float64Array:
         """Return the sum of w_i x_i change_i^T, afresh where W has moved by steps rounded to float32."""
         if not self.W.size:  # no time was left for any row
             return np.zeros(self._start.T.shape)
         if self.W.dtype == np.float64:
             start = self._start if self.sparse else self._start.T
             return np.asarray((self.W - start) / self.scale)
-        product, changed = np.zeros(self.W.shape), self.duals.changed()
+        product = np.zeros(self.W.shape)
+        changed = self.duals.changed() if rows is None else rows
         for portion in feed.in_order(changed) if feed.whole else feed.shuffled(changed, self.random):
             _, delta = self.duals.read(portion.slab)
             self.image(portion, delta[portion.rows - portion.slab[0]], product)
         return product
 
-    def stats(self, feed: RowFeed) -> AscentSums:
-        """Sum the change."""
+    def stats(self, feed: RowFeed, rows: Int64Array | None = None) -> AscentSums:
+        """Sum the change, which all but some rows are without if these are given."""
         block, n = self.block, len(self.block.y)
         form = block.problem.form
         sums = np.zeros(5)
-        rows = max(min(_SUMMED_ROWS, _SUMMED_NUMBERS // block.problem.m), 1)
-        for low in range(0, n, rows):
-            high = min(low + rows, n)
+        for part, A, delta in self._changes(rows):
             sums += change_sums(
-                form.conjugate, form.linear_conjugate, block.y[low:high], block.weights[low:high],
-                *self.duals.read((low, high)), form.table, block.problem.own_share,
+                form.conjugate, form.linear_conjugate, block.y[part], block.weights[part], A, delta,
+                form.table, block.problem.own_share,
             )  # fmt: skip
         self.clock.row_work()
-        product = self._product(feed)
+        product = self._product(feed, rows)
         dtype = self.W.dtype if product.size > _NARROW_SUMS else product.dtype
         self.clock.product()
         return AscentSums(
@@ -324,6 +331,23 @@ class AscentPass:
             visited=math.ceil(self.visited),
             **self.clock.seconds(),
         )
+
+    def _changes(
+        self, rows: Int64Array | None
+    ) -> Iterator[tuple[slice | Int64Array, FloatArray, FloatArray]]:
+        """Yield some rows after others, all or those given, with their dual rows and what these change by."""
+        n = len(self.block.y)
+        step = max(min(_SUMMED_ROWS, _SUMMED_NUMBERS // self.block.problem.m), 1)
+        rows = None if rows is None else np.sort(rows)
+        for low in range(0, n, step):
+            high = min(low + step, n)
+            if rows is None:
+                yield slice(low, high), *self.duals.read((low, high))
+                continue
+            some = rows[slice(*np.searchsorted(rows, (low, high)))]
+            if len(some):
+                A, delta = self.duals.read((low, high))
+                yield some, A[some - low], delta[some - low]
 
 
 def weights_alike(entries: int) -> int:

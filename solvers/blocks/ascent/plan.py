@@ -20,10 +20,34 @@ class AscentSums(VectorSums):
     visited : column updates.
     left : the sum of the duality gaps of the rows that the stages visited, where it was small enough to end
         them; inf where something else did.
+    moving : the rows that a further sweep would visit, at the end of one.
     """
 
     visited: int = 0
     left: float = 0.0
+    moving: int = 0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Whose turn it is in a part of a round: one share of the rows of every block.
+
+    Attributes
+    ----------
+    part : its number in the round.
+    sweep : the first, 0, goes over all rows, each later one over those that move, in an order of its own.
+    share, shares : which share of that order is visited, of how many that are alike.
+    """
+
+    part: int
+    sweep: int
+    share: int
+    shares: int
+
+    @property
+    def ends_sweep(self) -> bool:
+        """Whether it is the last of its sweep."""
+        return self.share + 1 == self.shares
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +72,7 @@ class AscentPlan:
     support : visit only rows whose alpha is not 0.
     enough : end the stages where the duality gaps of the rows that they visit sum to so little.
     alike : move rows together that look alike and have different labels.
+    turn : the share of the rows that is visited, once; None for the sweeps.
     """
 
     round: int
@@ -65,3 +90,4 @@ class AscentPlan:
     support: bool = False
     enough: float = 0.0
     alike: bool = False
+    turn: Turn | None = None

@@ -13,6 +13,10 @@ projection, row by row, does not, and the best point of the segment to it is exa
 Rows that look alike and have different labels are moved together as well, where a request says so, before
 the stages and after each (`topline.solvers.blocks.ascent.alike_moves`).
 
+Where several blocks ascend at the same time a round has many parts, after each of which they agree: in each a
+block visits a share of its rows once, in the random order of a sweep, with no stages of its own
+(`topline.solvers.methods.dual_ascent`).
+
 Stages end as well by the gap of the rows that they visit, where a request says how much of it is little
 enough.  From dual variables that are nearly right the first sweep may leave out the rows with alpha_i = 0.
 
@@ -23,7 +27,9 @@ Weights that are not small are swept tile by tile, on several threads
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -32,12 +38,14 @@ from topline.solvers.blocks.ascent.alike_moves import ascend_groups
 from topline.solvers.blocks.ascent.alike_rows import Groups, find_groups
 from topline.solvers.blocks.ascent.extrapolation import Extrapolation, PassRows
 from topline.solvers.blocks.ascent.passes import AscentPass
-from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
+from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums, Turn
 from topline.solvers.blocks.ascent.row_feed import MIXED, HeldRows, RowFeed
 from topline.solvers.blocks.ascent.row_tiles import tile_of
 from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, rows_with_mass
+from topline.solvers.blocks.ascent.sweeps import STILL
+from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.core.dual_rows import DualStore
-from topline.solvers.typing import Int64Array
+from topline.solvers.typing import Float64Array, Int64Array
 
 #: A request for up to so many sweeps is taken literally, one for more asks for stages of so many sweeps each.
 _PLAIN_SWEEPS = 2
@@ -59,6 +67,8 @@ _LOOKS, _LOOKS_WARM, _SETTLED = 0.1, 5e-3, 2.5e-4
 _LOOKS_SMOOTH = 1.0
 #: The next look is where a sweep brings so many times what it will, should the gap fall as the sweeps' rises.
 _LOOKS_EARLY = 1.3
+#: What the rise of a row at rest, which is negative, does not exceed.
+_RESTS = -0.5
 #: Joint moves that bring less than this share of what the first sweep brought are not made again in a round.
 _JOINT_PAYS = 0.05
 #: What looking for rows that look alike takes, in products of all rows with a class, and at most in passes.
@@ -75,6 +85,16 @@ class BlockAscent(BlockRows):
     _feed: RowFeed | None = None
     _looked = False
     _found: Groups | None = None
+    #: The sweep that takes turns: what fixes its order, and the rows of each share of it.
+    _sweep: tuple[int, ...] | None = None
+    _shares: Sequence[Int64Array] = ()
+    #: A row moves while it has risen by more than this; after a sweep over all rows unless it rests.
+    _still = _RESTS
+
+    @cached_property
+    def _rises(self) -> Float64Array:
+        """By how much the dual rose at each row when it was last visited in a turn; inf before."""
+        return np.full(len(self.y), np.inf)
 
     def run(self, request: AscentPlan, A: DualStore, delta: DualStore, threads: int = 1) -> AscentSums:
         """Write to `delta` (rows, m) the change of A (rows, m) that the sweeps find, and sum it.
@@ -103,6 +123,43 @@ class BlockAscent(BlockRows):
             work.sweep(feed.shuffled(busy, work.random))
         # What plain sweeps leave nobody has looked at; where no row could move nothing is left.
         return replace(work.stats(feed), left=math.inf if len(busy) else 0.0)
+
+    def run_turn(self, request: AscentPlan, turn: Turn, duals: BlockDuals, threads: int = 1) -> AscentSums:
+        """Keep the change of A that a visit of the rows of a turn finds, and sum it.
+
+        Asked again about the same turn it finds the same, which costs what is visited and not what there is.
+        """
+        feed = self.feed_for(duals.A)
+        rows = self._rows_of(turn, request, feed)
+        work = AscentPass(
+            self, request, DualWindow(duals.A, duals.no_change(rows), MIXED), threads, self._rises
+        )
+        groups, changed = None, rows
+        if request.alike and turn.sweep == 0 and turn.ends_sweep:
+            groups = self._groups(feed, work)
+        if groups is not None:
+            changed = np.union1d(rows, groups.rows)
+            duals.no_change(changed)
+        visited = work.allowed(rows)
+        work.sweep(feed.drawn(visited) if feed.whole else feed.shuffled(visited, work.random))
+        if groups is not None and _move_together(work, groups) > 0.0:
+            self._rises[groups.rows] = np.maximum(self._rises[groups.rows], 0.0)
+        sums = work.stats(feed, changed)
+        if not turn.ends_sweep:
+            return sums
+        swept = np.concatenate(self._shares)
+        risen = float(np.maximum(self._rises[swept], 0.0).sum())
+        self._still = STILL * risen / max(len(swept), 1) if turn.sweep else _RESTS
+        return replace(sums, moving=int(np.count_nonzero(self._rises > self._still)))
+
+    def _rows_of(self, turn: Turn, request: AscentPlan, feed: RowFeed) -> Int64Array:
+        """Return the rows of a turn, whose sweep begins with the first one that is asked about."""
+        sweep = request.seed, request.round, self.index, turn.sweep
+        if self._sweep != sweep:
+            counted = self.weights > 0.0
+            rows = np.flatnonzero(counted & (self._rises > self._still) if turn.sweep else counted)
+            self._sweep, self._shares = sweep, feed.dealt(rows, turn.shares, np.random.default_rng(sweep))
+        return self._shares[turn.share]
 
     def _groups(self, feed: RowFeed, work: AscentPass) -> Groups | None:
         """Return the rows of the block that are moved together, which the first call looks for."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -99,6 +100,14 @@ class RowFeed:
                 yield from self._portions((start, stop), values, chosen[start, stop])
             return
         yield from self._in_turns(read_slabs(self._X, chosen, self._dtype), chosen)
+
+    def dealt(self, rows: Int64Array, shares: int, random: np.random.Generator) -> list[Int64Array]:
+        """Return the given rows in random order, cut into shares: of whole slabs where they lie in such."""
+        if self.whole:
+            return np.array_split(random.permutation(rows), shares)
+        slabs = [inside for _, inside in self._by_slab(rows, random.permutation(len(self._slabs)))]
+        cuts = np.linspace(0, len(slabs), shares + 1).astype(np.int64)
+        return [np.concatenate([rows[:0], *slabs[low:high]]) for low, high in pairwise(cuts)]
 
     def in_order(self, rows: Int64Array) -> Iterator[Portion]:
         """Yield the given rows in the order of the block."""

@@ -127,5 +127,5 @@ def test_workers_give_what_one_process_gives_with_large_weights(threads: Client,
     else:
         assert np.array_equal(alone.W, spread.W)
         assert (alone.primal, alone.dual) == (spread.primal, spread.dual)
-        # Not even once a round goes W to both workers in float64.
-        assert max(record.bytes_sent for record in spread.history) < 2 * 8 * X.shape[1] * 40
+        # W goes to both workers in half of the bytes of the float64 sums that each of them sends back.
+        assert all(record.bytes_sent < 0.75 * record.bytes_received for record in spread.history[1:])

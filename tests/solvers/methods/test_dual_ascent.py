@@ -71,13 +71,17 @@ def test_the_step_is_the_best_point_of_the_segment(monkeypatch) -> None:
     X, y = examples()
     lam, loss = 0.3 / len(y), TopKHinge(3)
     seen = []
-    with SerialExecutor(blocks=20) as executor:
 
-        def keep(record, state):
-            A = np.concatenate([rows.copy() for _, _, rows in executor.duals(state.pending_step)])
-            seen.append((record.step, A))
+    class Watched(SerialExecutor):
+        """Notes every step that was taken, and A after it."""
 
-        run(X, y, loss, 0.3, tol=1e-9, max_passes=12, executor=executor, callbacks=[keep])
+        def run(self, operation):
+            if isinstance(operation, Ascend) and operation.pending_step is not None:
+                A = np.concatenate([rows.copy() for _, _, rows in self.duals(operation.pending_step)])
+                seen.append((operation.pending_step.step, A))
+            return super().run(operation)
+
+    run(X, y, loss, 0.3, tol=1e-9, max_passes=12, executor=Watched(blocks=20))
     before = np.zeros_like(seen[0][1])
     inner_steps = 0
     for step, after in seen:
@@ -95,11 +99,15 @@ def test_the_step_is_the_best_point_of_the_segment(monkeypatch) -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
 def test_a_run_that_was_cut_off_goes_on_bit_for_bit(smoothing) -> None:
     X, y = examples()
-    options = {"tol": 1e-12, "max_passes": 40, "executor": SerialExecutor(blocks=3)}
-    whole = run(X, y, MaxHinge(), 0.3, smoothing, **options)
-    first = run(X, y, MaxHinge(), 0.3, smoothing, callbacks=[lambda record, _: record.round < 4], **options)
+
+    def until(round_, **options):
+        stop = [lambda record, _: record.round < round_]
+        executor = SerialExecutor(blocks=3)
+        return run(X, y, MaxHinge(), 0.3, smoothing, tol=1e-12, callbacks=stop, executor=executor, **options)
+
+    whole, first = until(5), until(1)
     assert first.status is Status.INTERRUPTED
-    rest = run(X, y, MaxHinge(), 0.3, smoothing, state=first.state, duals=[(0, len(y), first.A)], **options)
+    rest = until(5, state=first.state, duals=[(0, len(y), first.A)])
     np.testing.assert_array_equal(rest.A, whole.A)
     np.testing.assert_array_equal(rest.W, whole.W)
 
