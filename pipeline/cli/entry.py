@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import codecs
 import contextlib
+import io
 import json
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 from typer.exceptions import TyperException
@@ -40,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; TOPLINE_DEBUG=1 shows the traceback of an error."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     ending, terminated = _Ending(), StopFlag()
+    _take_any_text()
     if arguments is None:
         terminated = terminate_as_interrupt()
         # Before anything else that wants to be called at the end, and so after it.
@@ -106,9 +110,21 @@ def _fail(words: Sequence[str], kind: str, message: str, code: int) -> int:
         try:
             sys.stdout.write(json.dumps(error_facts(kind, message, code)) + "\n")
             sys.stdout.flush()
-        except BrokenPipeError:
+        except OSError:  # nobody reads it, or nothing can be written
             _write_to_nobody()
     return code
+
+
+def _take_any_text() -> None:
+    """Let the outputs take every text, also where they are closed, or the locale knows ASCII alone."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for all of the process
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            encoding = "utf-8" if codecs.lookup(stream.encoding).name == "ascii" else None
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
 def _write_to_nobody() -> None:

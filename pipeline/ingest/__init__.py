@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from topline.pipeline.ingest.changes import Changes, changes_between
 from topline.pipeline.ingest.editing import Edits, edited_dataset, tell_edits
-from topline.pipeline.ingest.extract_result import ExtractResult
-from topline.pipeline.ingest.extraction import extract
+from topline.pipeline.ingest.extraction import ExtractResult, extract
 from topline.pipeline.ingest.forgetting import forget
 from topline.pipeline.ingest.importing import ImportResult, import_features
 from topline.pipeline.ingest.kept_edits import newest_edited, with_edits_of

@@ -15,7 +15,6 @@ import pyarrow as pa
 from topline.pipeline.backbones import Backbone, fitted_backbone, make_backbone
 from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
 from topline.pipeline.images import ImageListing, list_images
-from topline.pipeline.ingest.extract_result import ExtractResult
 from topline.pipeline.ingest.known_images import KnownImages, known_images
 from topline.pipeline.ingest.listed_images import LISTINGS, classes_found, unnamed_backbone, vanished
 from topline.pipeline.ingest.row_order import row_order
@@ -55,6 +54,40 @@ CLUSTER_PAYS_SECONDS = 15.0
 NAMED_IMAGES = 3
 COMPARED = ["sample_id", "label", "split", "sha256", "status"]
 LISTED_IMAGES = 100
+
+
+@dataclass(frozen=True)
+class ExtractResult:
+    """The dataset, and the outcome for the images; `reused` says that it was stored already.
+
+    `rejected` pairs paths with reasons, the first hundred; `counts` are rows per split, `statuses` rows per
+    status (ok, rejected, duplicate), `ignored` files that were left out by rule (text files and the like).
+    """
+
+    dataset: str
+    store: str
+    n: int
+    d: int
+    m: int
+    counts: dict[str, int]
+    statuses: dict[str, int]
+    rejected: tuple[tuple[str, str], ...]
+    ignored: int
+    reused: bool
+    seconds: float
+    images_per_second: float
+    info: DatasetInfo
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that `topline extract --json` prints."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "info"}
+        rejected = [{"path": path, "error": error} for path, error in self.rejected]
+        return {
+            **values,
+            "rejected": rejected,
+            "class_names": list(self.info.class_names),
+            "features": self.info.features.get("about"),
+        }
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.base import LABEL_NAMES, Names, StreamedFeatures
+from topline.pipeline.readers.base import LABEL_NAMES, Names, StreamedFeatures, refuse_names
 from topline.pipeline.readers.text import line_blocks, parsed_blocks
 from topline.pipeline.readers.words import numbers_in
 
@@ -75,6 +75,9 @@ class ArffFeatures(StreamedFeatures):
 
     def __init__(self, path: Path, wanted: Names) -> None:
         super().__init__(path, wanted)
+        refuse_names(path, "ARFF, whose attributes but labels are features", features_name=wanted.features)
+        if wanted.label_attributes is not None:
+            refuse_names(path, "ARFF whose labels the XML of --labels names", labels_name=wanted.labels)
         self._header = read_header(path)
         members = _set_attributes(path, self._header, wanted.label_attributes)
         single = _single_attribute(path, self._header, wanted.labels) if members is None else None

@@ -150,26 +150,19 @@ class _Tensor:
 
 def npy_arrays(path: Path) -> Arrays:
     """Return the array of an .npy file, memory-mapped."""
-    try:
+    with reading(path, "a NumPy array of numbers"):
         # A map is refused where the file is shorter than its header says; an array would be allocated first.
         return Arrays({"": np.load(path, mmap_mode="r", allow_pickle=False)}, "array", ExitStack())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as a NumPy array of numbers: {cause(error)}") from error
 
 
 def npz_arrays(path: Path) -> Arrays:
     """Return the arrays of an .npz file, each streamed."""
     stack = ExitStack()
-    try:
-        with reading(str(path)):
-            check_members(path)
-            with zipfile.ZipFile(path) as archive:
-                members = [name for name in archive.namelist() if name.endswith(".npy")]
-        arrays = {
-            name.removesuffix(".npy"): StreamedArray(path, name.removesuffix(".npy")) for name in members
-        }
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read as an .npz file of numbers: {cause(error)}") from error
+    with reading(path, "an .npz file of numbers"):
+        check_members(path)
+        with zipfile.ZipFile(path) as archive:
+            members = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+        arrays = {name: StreamedArray(path, name) for name in members}
     if not arrays:
         raise InputError(f"{path} holds no array: save one with np.savez")
     for array in arrays.values():
@@ -182,10 +175,8 @@ def hdf_arrays(path: Path) -> Arrays:
     import h5py
 
     stack = ExitStack()
-    try:
+    with reading(path, "HDF5"):
         file = stack.enter_context(h5py.File(path, "r"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read as HDF5: {cause(error)}") from error
     if "encoding-type" in file.attrs:
         stack.close()
         raise InputError(

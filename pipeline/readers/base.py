@@ -208,7 +208,10 @@ def local_path(text: str) -> Path:
     except RuntimeError:  # ~name of nobody
         path = Path(text).absolute()
     forms = (Path(unicodedata.normalize(form, str(path))) for form in ("NFC", "NFD"))
-    return path if path.exists() else next((form for form in forms if form.exists()), path)
+    found = path if path.exists() else next((form for form in forms if form.exists()), path)
+    if "\\" in text and not found.exists() and Path(text.replace("\\", "/")).exists():
+        raise InputError(f"{text}: folders are parted by / here: write {text.replace(chr(92), '/')}")
+    return found
 
 
 def parts_of(path: Path, readable: Sequence[str]) -> list[Path]:

@@ -26,8 +26,11 @@ _MOST_EXPANSION, _ALWAYS_READ = 500, 1 << 28
 
 
 @contextmanager
-def reading(place: str) -> Iterator[None]:
-    """Turn what a parser raises for the file or array `place` into `InputError`; ours pass as they are."""
+def reading(place: object, kind: str = "") -> Iterator[None]:
+    """Turn what a parser raises for the file or array `place` into `InputError`; ours pass as they are.
+
+    `kind` says what the file should be, which it may not be at all.
+    """
     try:
         yield
     except PARSER_FAULTS as error:
@@ -35,12 +38,9 @@ def reading(place: str) -> Iterator[None]:
             raise
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError(f"{place} cannot be read: {error.strerror}") from error
-        advice = (
-            ""
-            if _is_of_objects(error) or isinstance(error, UnicodeDecodeError)
-            else "; it is damaged: write it again"
-        )
-        raise InputError(f"{place} cannot be read: {cause(error)}{advice}") from error
+        known = kind or _is_of_objects(error) or isinstance(error, UnicodeDecodeError)
+        advice = "" if known else "; it is damaged: write it again"
+        raise InputError(f"{place} cannot be read{kind and ' as '}{kind}: {cause(error)}{advice}") from error
 
 
 def check_not_empty(path: Path) -> None:
@@ -55,7 +55,7 @@ def cause(error: Exception) -> str:
         return "it holds Python objects, and reading those can run code: save .astype(str), or numbers"
     if "pickled" in str(error):  # NumPy's guess about a file of another kind, whose advice is dangerous
         return "it is no file of NumPy"
-    if "filter" in str(error):
+    if "required filter" in str(error):
         return "it is packed by a filter that h5py lacks, such as Blosc: save it with gzip, or unpacked"
     if isinstance(error, UnicodeDecodeError):
         return "it is no UTF-8 text: save it with that encoding"

@@ -19,7 +19,7 @@ import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.base import ID_NAMES, LABEL_NAMES, Names, StreamedFeatures, named
+from topline.pipeline.readers.base import ID_NAMES, LABEL_NAMES, Names, StreamedFeatures, named, refuse_names
 from topline.pipeline.readers.damage import cause
 from topline.pipeline.readers.tables import DELIMITERS
 from topline.pipeline.readers.text import is_packed, opened
@@ -46,6 +46,7 @@ class CsvFeatures(StreamedFeatures):
 
     def __init__(self, path: Path, wanted: Names) -> None:
         super().__init__(path, wanted)
+        refuse_names(path, "CSV, where all columns of numbers are features", features_name=wanted.features)
         with self._parsing(), TextIOWrapper(opened(path), encoding="utf-8-sig", newline="") as file:
             lines = list(islice(file, 1 + _LOOKED_AT))
         if not lines:

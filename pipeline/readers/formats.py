@@ -26,23 +26,6 @@ from topline.pipeline.readers.parquet import ParquetFeatures, parquet_column
 from topline.pipeline.readers.words import SEVERAL
 
 
-def _arff(path: Path, wanted: Names) -> FeatureFile:
-    refuse_names(path, "ARFF, where all attributes but labels are features", features_name=wanted.features)
-    if wanted.label_attributes is not None:
-        refuse_names(path, "ARFF whose labels the XML of --labels names", labels_name=wanted.labels)
-    return ArffFeatures(path, wanted)
-
-
-def _csv(path: Path, wanted: Names) -> FeatureFile:
-    refuse_names(path, "CSV, where all columns of numbers are features", features_name=wanted.features)
-    return CsvFeatures(path, wanted)
-
-
-def _libsvm(path: Path, wanted: Names) -> FeatureFile:
-    refuse_names(path, "LIBSVM text", features_name=wanted.features, labels_name=wanted.labels)
-    return LibsvmFeatures(path)
-
-
 @dataclass(frozen=True)
 class Format:
     """A format of files of features: how to tell and to open it, and what is read from it, in words.
@@ -96,11 +79,16 @@ FORMATS = (
         "a vector, or an indicator",
     ),
     Format(
-        "ARFF", _arff, (".arff", ".arff.gz"), (), "attributes that are numbers", "attributes, also several"
+        "ARFF",
+        ArffFeatures,
+        (".arff", ".arff.gz"),
+        (),
+        "attributes that are numbers",
+        "attributes, also several",
     ),
     Format(
         "CSV",
-        _csv,
+        CsvFeatures,
         (".csv", ".csv.gz", ".tsv", ".tsv.gz"),
         (),
         "all columns of numbers and truth values",
@@ -125,7 +113,9 @@ FORMATS = (
     Format("packed by bzip2", None, (".bz2",), (b"BZh",), "unpack it, or pack it with gzip"),
     Format("packed by xz", None, (".xz",), (b"\xfd7zXZ",), "unpack it, or pack it with gzip"),
     Format("packed by Zstandard", None, (".zst",), (b"\x28\xb5\x2f\xfd",), "unpack it, or pack it with gzip"),
-    Format("LIBSVM text", _libsvm, (), (), "index:value pairs, sparse", "the first word, also several"),
+    Format(
+        "LIBSVM text", LibsvmFeatures, (), (), "index:value pairs, sparse", "the first word, also several"
+    ),
 )
 #: Suffixes of files that are read from folders.
 READABLE = tuple(suffix for form in FORMATS if form.open for suffix in form.suffixes)

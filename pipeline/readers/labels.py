@@ -12,7 +12,15 @@ from scipy.sparse import load_npz
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers import arrays
-from topline.pipeline.readers.base import ID_NAMES, LABEL_NAMES, one_column, parts_of, pick, refuse_names
+from topline.pipeline.readers.base import (
+    ID_NAMES,
+    LABEL_NAMES,
+    local_path,
+    one_column,
+    parts_of,
+    pick,
+    refuse_names,
+)
 from topline.pipeline.readers.damage import check_not_empty, reading
 from topline.pipeline.readers.tables import DELIMITERS, cells, read_table
 from topline.pipeline.readers.words import class_words, numbers_in, refuse_rows, split_name, word
@@ -42,7 +50,7 @@ def read_labels(
     SciPy saves it.  `name` is that of the array or column, where there are others; `rows`, `ids` and
     `separator` are as for `read_column`.
     """
-    files = parts_of(path, _READABLE)
+    files = parts_of(local_path(str(path)), _READABLE)
     if not files:
         raise InputError(
             f"there is no file of labels at {path}: check --labels; labels inside the features' own file"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.base import FeatureFile, StreamedFeatures
+from topline.pipeline.readers.base import FeatureFile, Names, StreamedFeatures, refuse_names
 from topline.pipeline.readers.text import line_blocks, parsed_blocks
 
 MOST_COLUMNS = 2**31 - 1
@@ -49,8 +49,9 @@ class LibsvmFeatures(StreamedFeatures):
 
     first_column: int
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
+    def __init__(self, path: Path, wanted: Names) -> None:
+        super().__init__(path, wanted)
+        refuse_names(path, "LIBSVM text", features_name=wanted.features, labels_name=wanted.labels)
         self._sizes = _sizes(path)
         self._words: list[str] = []
         low, high, entries, bare = 1, 0, 0, None

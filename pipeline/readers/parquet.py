@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers.base import FEATURE_NAMES, Names, StreamedFeatures, named, pick
-from topline.pipeline.readers.damage import cause
+from topline.pipeline.readers.damage import cause, reading
 
 BATCH_ROWS = 4096
 
@@ -31,11 +31,8 @@ class ParquetFeatures(StreamedFeatures):
 
     def __init__(self, path: Path, wanted: Names) -> None:
         super().__init__(path, wanted)
-        try:
-            with pq.ParquetFile(path) as file:
-                self._schema, self.n = file.schema_arrow, file.metadata.num_rows
-        except (OSError, pa.ArrowException) as error:
-            raise InputError(f"{path} cannot be read as Parquet: {cause(error)}") from error
+        with reading(path, "Parquet"), pq.ParquetFile(path) as file:
+            self._schema, self.n = file.schema_arrow, file.metadata.num_rows
         pairs = (part.split("=", 1) for part in path.parent.parts if part.count("=") == 1)
         self._fixed = {name: unquote(value) for name, value in pairs if name not in self._schema.names}
         self.names = [*self._schema.names, *self._fixed]

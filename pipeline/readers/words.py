@@ -152,4 +152,6 @@ def text_of(value: object) -> str | None:
     if isinstance(value, (float, Decimal)):
         return str(int(value)) if value == int(value) else str(value)
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-    return unicodedata.normalize("NFC", text).strip() or None
+    if not text.isascii():  # a half of a pair of surrogates is in no text that can be stored
+        text = unicodedata.normalize("NFC", text.encode("utf-8", "backslashreplace").decode())
+    return text.strip() or None

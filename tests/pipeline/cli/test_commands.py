@@ -475,3 +475,24 @@ def test_a_reader_that_leaves_early_is_no_error(store: str, words: str) -> None:
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "said"),
+    [
+        (">/dev/full", 1, "error: no space is left"),
+        (">&-", 0, ""),
+        ("| cat", 0, '"class_names": ["b", "\u00e9"]'),
+    ],
+)
+def test_outputs_that_take_nothing_or_ascii_alone_end_in_no_traceback(
+    tmp_path: Path, where: str, code: int, said: str
+) -> None:
+    np.savez(tmp_path / "a.npz", X=np.eye(4), y=np.array(["b", "\u00e9", "b", "\u00e9"]))
+    words = f"{TOPLINE} import --features a.npz --store s --json {where}"
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = ["bash", "-c", f"set -o pipefail; {words}"]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | locale, capture_output=True, check=False)
+    text = (done.stdout + done.stderr).decode()
+    assert (done.returncode, "Traceback" in text, "a fault" in text) == (code, False, False), text
+    assert said in text
