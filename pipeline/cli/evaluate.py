@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -36,9 +37,17 @@ def evaluate(
             " cardinality: as many labels per row as in training",
         ),
     ] = None,
+    images: Annotated[
+        str | None, typer.Option(help="Measure on new images in folders named by class, or in a table")
+    ] = None,
+    features: Annotated[str | None, typer.Option(help="Measure on the rows of a file with labels")] = None,
+    labels_name: Annotated[
+        str | None, typer.Option(help="Array or column of the labels inside the file of --features")
+    ] = None,
 ) -> Outcome:
     """Measure a model on held-out rows: top-k accuracies, or the metrics of several labels per row.
 
+    --images or --features measure on new data; rows that the model was trained on do not count there.
     Ties count against the model.  Labels are predicted above a threshold, which is chosen on the validation
     rows, or where there are none on the training rows, and recorded with the model.
     """
@@ -48,6 +57,8 @@ def evaluate(
 
     config = call.config(EvaluateConfig)
     url = find_model(model)
+    if images is not None or features is not None:
+        return _on_new_data(call, url, images=images, features=features, labels_name=labels_name)
     after = following(
         ("topline", "predict", url, "--dataset", "latest", "--output", "predictions.csv"),
         ("topline", "report", url),
@@ -68,6 +79,25 @@ def evaluate(
     ]
     lines += [*_trust(found), *_worst(found, worst), *after]
     return Outcome(found.to_dict(), lines, [found.no_better] if found.no_better else [])
+
+
+def _on_new_data(call: Call, url: str, **given: str | None) -> Outcome:
+    from topline.pipeline.errors import ConfigError, InputError
+    from topline.pipeline.options import PredictConfig
+    from topline.pipeline.prediction import predict, predict_features
+
+    if None not in (given["images"], given["features"]):
+        raise ConfigError("--images and --features are two things to measure on: give one of them")
+    config = PredictConfig.model_validate({name: one for name, one in given.items() if one is not None})
+    work = predict if config.images is not None else predict_features
+    found = work(url, config, call.progress)
+    if found.scored is None:
+        raise InputError(
+            "no row has a label of one class: put images into folders named by class, or name the column by"
+            " --labels-name"
+        )
+    payload = {"model": found.model, **asdict(found.scored)}
+    return Outcome(payload, facts({"model": found.model, "accuracy": found.scored.text()}))
 
 
 def _trust(found: Evaluation) -> list[str]:

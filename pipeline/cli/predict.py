@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.exits import FAILURE, SUCCESS
 from topline.pipeline.cli.table import facts, following, table, visible
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import ClusterConfig, PredictConfig
@@ -15,6 +16,7 @@ from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
     from topline.pipeline.prediction import Prediction, PredictResult
+    from topline.pipeline.prediction.answers import Scored
 
 #: So many images are listed where all are in a table; a page has the least certain of many.
 LISTED = 20
@@ -42,7 +44,8 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     more = len(found.predictions) - len(listed)
     unreadable = found.rejected
     warnings = [f"{unreadable} of {len(found.predictions)} images could not be read"] if unreadable else []
-    shown = {"probabilities": found.probabilities, **_written(found.output, found.page)}
+    shown = {**_accuracy(found.scored), "probabilities": found.probabilities}
+    shown |= _written(found.output, found.page)
     lines = _fitting(("image", *_heads(config)), listed, _width(call))
     lines += [f"and {more:,} more, each in {found.output}"] if more else []
     lines += ["", *facts(shown)]
@@ -51,7 +54,12 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
         lines += following(("topline", "predict", url, "--images", str(config.images), *files))
     else:
         lines += following(("topline", "inspect", url))
-    return Outcome(found.to_dict(), lines, warnings)
+    nothing = 0 < unreadable == len(found.predictions)
+    return Outcome(found.to_dict(), lines, warnings, FAILURE if nothing else SUCCESS)
+
+
+def _accuracy(scored: Scored | None) -> dict[str, str]:
+    return {} if scored is None else {"accuracy": scored.text()}
 
 
 def _refuse_two_things(config: PredictConfig) -> None:
@@ -116,7 +124,8 @@ def _predict_features(call: Call, url: str, config: PredictConfig) -> Outcome:
     more = found.rows - len(listed)
     where = f"each in {found.output}" if found.output else "each in the table that --output names"
     lines += [f"and {more:,} more, {where}"] if more else []
-    lines += ["", *facts({"probabilities": found.probabilities, **_written(found.output, found.page)})]
+    shown = {**_accuracy(found.scored), "probabilities": found.probabilities}
+    lines += ["", *facts({**shown, **_written(found.output, found.page)})]
     if config.output is None:
         names = {"--features-name": config.features_name, "--labels-name": config.labels_name}
         inside = [word for flag, name in names.items() if name is not None for word in (flag, name)]

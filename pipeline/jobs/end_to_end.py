@@ -97,11 +97,16 @@ def run(
         choice = choose(choice, config.search, progress, cluster)
     found = find_trained(choice, store, Dataset.open(store, info.id))
     trained = found or train(choice, cluster, progress, client, fit=steps.fit, certify=steps.certify)
-    evaluation = None
-    if info.counts.get(config.evaluate.split, 0):
-        evaluation = steps.evaluate(
-            trained.model, config.evaluate.split, progress, confused=config.evaluate.confused
-        )
+    evaluation, split = None, config.evaluate.split
+    if not info.counts.get(split, 0) and "split" not in config.evaluate.model_fields_set:
+        split = "val"
+    if info.counts.get(split, 0):
+        if split != config.evaluate.split:
+            logger.warning(
+                "dataset %s has no test rows: accuracies are of the validation rows, which probabilities are"
+                " fitted on", info.id,
+            )  # fmt: skip
+        evaluation = steps.evaluate(trained.model, split, progress, confused=config.evaluate.confused)
     else:
         logger.warning("dataset %s has no %s rows: nothing was evaluated", info.id, config.evaluate.split)
     report = steps.report(trained.model, config.report, progress, training_sizes=config.training_sizes)

@@ -266,6 +266,7 @@ class PredictConfig(ImageLimits):
     per_class: bool = Field(
         default=False, description="Guarantee the coverage in every class, not only on average"
     )
+    never_empty: bool = Field(default=False, description="Put the best class into sets that would hold none")
     sets_by: Literal["adaptive", "rank", "probability"] | None = Field(
         default=None,
         description="Weigh classes by the probabilities up to them, by rank, or by their own probability"

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from topline.pipeline.calibration import calibration_of, in_words, row_draws
 from topline.pipeline.errors import ConfigError
+from topline.pipeline.evaluation import with_interval
 from topline.pipeline.options import PredictConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import StoredModel
-from topline.solvers.calibration import ProbabilityMap, SetRule
+from topline.solvers.calibration import Interval, ProbabilityMap, SetRule, share_interval
+from topline.solvers.counts import how_many
 from topline.storage.models import ModelRecord
 
 
@@ -66,6 +70,58 @@ def _ordered(members: NDArray[np.bool_], best: NDArray[Any]) -> list[int]:
     return first + sorted(set(np.flatnonzero(members).tolist()) - set(first))
 
 
+@dataclass(frozen=True)
+class Scored:
+    """How many of new rows with labels are right, as far as the model has not been trained on them.
+
+    `topk` are shares of `rows` by k, with their `intervals`; `in_training` more were training rows and do not
+    count.  `unknown` counts labels that are no class of the model: such rows cannot be right.
+    """
+
+    rows: int
+    in_training: int
+    unknown: dict[str, int]
+    topk: dict[int, float]
+    intervals: dict[int, Interval]
+
+    def text(self) -> str:
+        """Return it in a line."""
+        if not self.rows:
+            return f"none: all {how_many(self.in_training, 'labelled rows')} were in training"
+        shares = "   ".join(
+            with_interval(f"top-{k} {share:.1%}", self.intervals[k]) for k, share in self.topk.items()
+        )
+        trained = f", {self.in_training:,} more were in training" if self.in_training else ""
+        known = ", ".join(f"{name} {count:,}" for name, count in self.unknown.items())
+        return f"{shares}   ({how_many(self.rows, 'labelled rows')}{trained})" + (
+            f", counted as wrong of unknown classes: {known}" if known else ""
+        )
+
+
+def scored(tables: Iterable[pa.Table], class_names: Sequence[str]) -> Scored | None:
+    """Return how many rows of tables of predictions are right; None where none has a label."""
+    ranks: list[int] = []
+    in_training, unknown, known, most = 0, Counter[str](), frozenset(class_names), 1
+    for table in tables:
+        for label, split, classes in zip(
+            *(table[name].to_pylist() for name in ("label", "split", "classes")), strict=True
+        ):
+            if label is None or classes is None:
+                continue
+            if split == "train":
+                in_training += 1
+                continue
+            unknown.update([] if label in known else [label])
+            ranks.append(classes.index(label) + 1 if label in classes else len(class_names) + 1)
+            most = max(most, len(classes))
+    if not ranks and not in_training:
+        return None
+    ks = [k for k in (1, 2, 3, 5, 10) if k <= most] if ranks else []
+    topk = {k: sum(rank <= k for rank in ranks) / len(ranks) for k in ks}
+    intervals = {k: share_interval(share, len(ranks)) for k, share in topk.items()}
+    return Scored(len(ranks), in_training, dict(unknown), topk, intervals)
+
+
 @dataclass(frozen=True, eq=False)
 class AnswerRule:
     """How scores become answers; pickles to the workers.
@@ -94,8 +150,10 @@ class AnswerRule:
         if asked and config.top_k > record.m:
             raise ConfigError(f"--top-k {config.top_k} is more than the model's {record.m} classes")
         threshold = _threshold(record, config)
-        if config.coverage is None and (config.per_class or config.sets_by is not None):
-            raise ConfigError("--per-class and --sets-by are about sets: give their --coverage, such as 0.9")
+        if config.coverage is None and (config.per_class or config.never_empty or config.sets_by is not None):
+            raise ConfigError(
+                "--per-class, --never-empty and --sets-by are about sets: give their --coverage, such as 0.9"
+            )
         if config.coverage is not None and record.multilabel:
             raise ConfigError(
                 f"model {record.id} predicts several labels per row, and sets hold one right class: leave"
@@ -105,6 +163,7 @@ class AnswerRule:
         sets = None
         if config.coverage is not None:
             sets = known.rule(config.coverage, per_class=config.per_class, sets_by=config.sets_by)
+            sets = replace(sets, never_empty=config.never_empty)
         top_k = record.m if record.multilabel and not asked else min(config.top_k, record.m)
         return cls(top_k, threshold, in_words(known), known.probabilities, sets, config.seed)
 

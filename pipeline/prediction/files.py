@@ -32,7 +32,9 @@ def table_schema(key: Key, *, sets: bool) -> pa.Schema:
 
     `label` and `split` are null where they are not known, the lists null where nothing was predicted: of a
     rejected row.  The lists have the best class first.  `probabilities` are null where the model has none,
-    and an empty `set` says that the row is like none of the classes.
+    and an empty `set` says that the row is like none of the classes.  `prediction` is the first class, of
+    several labels all of them with semicolons between, `probability` its own, `set_size` the classes of the
+    set, and `error` why a row was rejected.
     """
     columns = [
         (key, pa.string()),
@@ -42,7 +44,22 @@ def table_schema(key: Key, *, sets: bool) -> pa.Schema:
         ("scores", pa.list_(pa.float32())),
         ("probabilities", pa.list_(pa.float32())),
     ]
-    return pa.schema([*columns, ("set", pa.list_(pa.string()))] if sets else columns)
+    held = [("set", pa.list_(pa.string())), ("set_size", pa.int64())] if sets else []
+    plain = [("prediction", pa.string()), ("probability", pa.float32()), ("error", pa.string())]
+    return pa.schema([*columns, *held, *plain])
+
+
+def table_of(schema: pa.Schema, columns: Mapping[str, Sequence[Any]], *, several: bool) -> pa.Table:
+    """Return the table of lists and what else is known, with the plain columns that follow from the lists."""
+    classes, probabilities = columns["classes"], columns["probabilities"]
+    found = {
+        "error": [None] * len(classes),
+        **columns,
+        "prediction": [";".join(row if several else row[:1]) if row else None for row in classes],
+        "probability": [None if several or not row else row[0] for row in probabilities],
+        "set_size": [None if row is None else len(row) for row in columns.get("set", ())],
+    }
+    return pa.table({name: found[name] for name in schema.names}, schema=schema)
 
 
 @contextmanager
@@ -88,7 +105,8 @@ def _csv(path: Path, schema: pa.Schema) -> Iterator[WriteTable]:
 def _cells(column: pa.ChunkedArray) -> list[str]:
     """Return a column as text: lists as JSON, what is not known as nothing."""
     if not pa.types.is_list(column.type):
-        return ["" if value is None else harmless(str(value)) for value in column.to_pylist()]
+        text = "{:.7g}".format if pa.types.is_floating(column.type) else str
+        return ["" if value is None else harmless(text(value)) for value in column.to_pylist()]
     decimal = pa.types.is_floating(column.type.value_type)
     return ["" if value is None else _json_list(value, decimal=decimal) for value in column.to_pylist()]
 

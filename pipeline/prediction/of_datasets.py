@@ -24,7 +24,7 @@ from topline.pipeline.errors import ClusterError, InputError, NotStoredError
 from topline.pipeline.images import Pixels, SourceImages
 from topline.pipeline.options import ClusterConfig, PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule, Answers
-from topline.pipeline.prediction.files import table_schema, write_files
+from topline.pipeline.prediction.files import table_of, table_schema, write_files
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel
 from topline.storage.arrays import ArrayReader, Span
@@ -126,15 +126,18 @@ def dataset_tables(found: StoredPredictions, dataset: Dataset) -> Iterator[pa.Ta
     ids, labels = dataset.sample_ids(), dataset.labels()
     words = np.array([*_label_names(dataset), None], dtype=object)
     splits = np.array(sorted(SPLITS, key=lambda name: SPLITS[name]), dtype=object)[dataset.split()]
+    errors = dataset.manifest()["error"]
+    schema = table_schema("sample_id", sets=found.sets is not None)
     for span in map(dataset.plan.bounds, range(dataset.plan.units)):
         rows = slice(span.start, span.stop)
         columns = {
             "sample_id": ids[rows],
             "label": words[labels[rows]].tolist(),
             "split": splits[rows].tolist(),
+            "error": errors.slice(span.start, span.rows).to_pylist(),
             **_stored_answers(found, span).columns(found.facts["class_names"], read=labels[rows] >= 0),
         }
-        yield pa.table(columns, schema=table_schema("sample_id", sets=found.sets is not None))
+        yield table_of(schema, columns, several="threshold" in found.facts)
 
 
 def _stored_answers(found: StoredPredictions, span: Span) -> Answers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -15,8 +15,8 @@ from scipy.sparse import csr_matrix, issparse
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import Pixels
 from topline.pipeline.options import PredictConfig
-from topline.pipeline.prediction.answers import AnswerRule
-from topline.pipeline.prediction.files import table_schema, write_files
+from topline.pipeline.prediction.answers import AnswerRule, Scored, scored
+from topline.pipeline.prediction.files import table_of, table_schema, write_files
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import (
     FeatureFile,
@@ -51,6 +51,7 @@ class FeaturesResult:
     first: tuple[Mapping[str, Any], ...]
     output: str | None = None
     page: str | None = None
+    scored: Scored | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `topline predict --json` prints."""
@@ -84,6 +85,9 @@ def predict_features(
             coverage=config.coverage,
             first=tuple(islice((row for table in rows.tables(FIRST) for row in table.to_pylist()), FIRST)),
         )
+        if rule.threshold is None and any(label is not None for label in rows.labels):
+            found = scored(rows.tables(source.n, progress), stored.model.record.class_names)
+            result = replace(result, scored=found)
         return write_files(
             result,
             config,
@@ -136,7 +140,7 @@ class _Rows:
                 self.stored.model.record.class_names, np.argsort(-scores, axis=1, kind="stable")
             ),
         }
-        return pa.table({name: columns[name] for name in self.schema.names}, schema=self.schema)
+        return table_of(self.schema, columns, several=self.rule.threshold is not None)
 
 
 def _as_in_training(stored: StoredModel, X: Any) -> Any:

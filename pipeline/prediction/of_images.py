@@ -15,8 +15,8 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import ImageItem, ImageListing, Pixels, decode, list_images
 from topline.pipeline.ingest import Describer, ImageRow, open_backbone
 from topline.pipeline.options import PredictConfig
-from topline.pipeline.prediction.answers import AnswerRule
-from topline.pipeline.prediction.files import table_schema, write_files
+from topline.pipeline.prediction.answers import AnswerRule, Scored, scored
+from topline.pipeline.prediction.files import table_of, table_schema, write_files
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import StoredModel
 
@@ -90,6 +90,7 @@ class PredictResult:
     coverage: float | None = None
     output: str | None = None
     page: str | None = None
+    scored: Scored | None = None
 
     @property
     def rejected(self) -> int:
@@ -107,6 +108,7 @@ class PredictResult:
             "coverage": self.coverage,
             "output": self.output,
             "page": self.page,
+            "scored": None if self.scored is None else asdict(self.scored),
             "predictions": [asdict(prediction) for prediction in self.predictions],
         }
 
@@ -140,29 +142,31 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     model, ignored = stored.model.url, len(listing.ignored)
     result = PredictResult(model, tuple(found), ignored, rule.calibration, config.coverage)
     schema = table_schema("path", sets=config.coverage is not None)
+    table = image_table(found, schema, several=rule.threshold is not None)
+    if rule.threshold is None:
+        result = replace(result, scored=scored([table], stored.model.record.class_names))
 
     def picture(place: int, _: Mapping[str, Any]) -> Pixels:
         data = listing.items[place].read(listing.root, config.limits.max_bytes)
         return decode(data, config.limits)
 
-    return write_files(
-        result, config, f"images of {config.images}", schema, lambda: [image_table(found, schema)], picture
-    )
+    return write_files(result, config, f"images of {config.images}", schema, lambda: [table], picture)
 
 
-def image_table(predictions: Sequence[Prediction], schema: pa.Schema) -> pa.Table:
-    """Return predictions as rows of a table."""
+def image_table(predictions: Sequence[Prediction], schema: pa.Schema, *, several: bool = False) -> pa.Table:
+    """Return predictions as rows of a table, of several labels a row or of one."""
     read = [one.status == "ok" for one in predictions]
-    columns = {
+    columns: dict[str, Sequence[Any]] = {
         "path": [one.sample for one in predictions],
         "label": [one.label for one in predictions],
         "split": [one.split for one in predictions],
         "classes": [list(one.labels) if ok else None for one, ok in zip(predictions, read, strict=True)],
         "scores": [list(one.scores) if ok else None for one, ok in zip(predictions, read, strict=True)],
         "probabilities": [one.probabilities for one in predictions],
-        "set": [one.set for one in predictions],
+        "error": [one.error or None for one in predictions],
+        **({"set": [one.set for one in predictions]} if "set" in schema.names else {}),
     }
-    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+    return table_of(schema, columns, several=several)
 
 
 def _backbone(stored: StoredModel) -> Backbone:

@@ -35,7 +35,10 @@ PENALTY = 0.01
 
 @dataclass(frozen=True, eq=False)
 class SetRule:
-    """Which classes are in a row's set: those whose conformity is at most their threshold (m,)."""
+    """Which classes are in a row's set: those whose conformity is at most their threshold (m,).
+
+    With `never_empty` a set that would hold none holds the class with the highest score.
+    """
 
     coverage: float
     per_class: bool
@@ -43,11 +46,16 @@ class SetRule:
     weighing: Weighing
     thresholds: Float64Array
     probabilities: ProbabilityMap | None
+    never_empty: bool = False
 
     def sets(self, scores: NDArray[Any], draws: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which classes are in the sets of rows with scores (r, m) and draws (r,), shape (r, m)."""
         p = None if self.probabilities is None else self.probabilities.probabilities(scores)
-        return prediction_sets(scores, p, draws, self.weighing, self.thresholds)
+        found = prediction_sets(scores, p, draws, self.weighing, self.thresholds)
+        if self.never_empty:
+            empty = np.flatnonzero(~found.any(axis=1))
+            found[empty, scores[empty].argmax(axis=1)] = True
+        return found
 
     def facts(self) -> dict[str, Any]:
         """Return the rule as plain values for JSON."""
@@ -57,6 +65,7 @@ class SetRule:
             "sets_by": self.sets_by,
             "penalty": self.weighing if self.sets_by == "adaptive" else None,
             "thresholds": self.thresholds.tolist(),
+            **({"never_empty": True} if self.never_empty else {}),
         }
 
 

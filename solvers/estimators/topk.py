@@ -14,7 +14,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length
 from sklearn.utils.metaestimators import available_if
@@ -114,7 +113,9 @@ class CalibratedScores:
         per_class: bool = False,
         sets_by: SetsBy | None = None,
         seed: int = 0,
-    ) -> NDArray[np.bool_]:
+        never_empty: bool = False,
+        labels: bool = False,
+    ) -> Any:
         """Return which classes are in the set of each row, (rows, m), in the order of `classes_`.
 
         The set of a new row holds its class with a probability of at least `coverage`, and of at most
@@ -130,6 +131,8 @@ class CalibratedScores:
             `fit_probabilities`, "rank" without them
         seed : of the draws that settle ties between rows; a row's follows from its scores, so that its set is
             the same alone as among others
+        never_empty : whether a set that would be empty holds the best class
+        labels : whether the sets are given as a list of arrays of labels, instead of as (rows, m)
 
         Raises
         ------
@@ -141,7 +144,8 @@ class CalibratedScores:
         known = self.__dict__.get("calibration_") or Calibration(self._names())
         rule = known.rule(coverage, per_class=per_class, sets_by=sets_by)
         scores = self._plain_scores(X)
-        return rule.sets(scores, _draws_of(scores, seed))
+        found = replace(rule, never_empty=never_empty).sets(scores, _draws_of(scores, seed))
+        return [self.classes_[members] for members in found] if labels else found
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> Float64Array:

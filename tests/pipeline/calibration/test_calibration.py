@@ -218,7 +218,7 @@ def test_the_table_has_probabilities_and_sets(model: str, tmp_path: Path) -> Non
     assert predict_dataset(model, config, HERE).reused
     with pytest.raises(InvalidProblemError, match=r"calibration rows, which give .*, and 0\.9999 needs 9999"):
         predict_dataset(model, PredictConfig(dataset="latest", top_k=2, coverage=0.9999), HERE)
-    with pytest.raises(ValueError, match="--per-class and --sets-by are about sets"):
+    with pytest.raises(ValueError, match="--per-class, --never-empty and --sets-by are"):
         predict_dataset(model, PredictConfig(dataset="latest", top_k=2, sets_by="rank"), HERE)
 
 

@@ -11,9 +11,12 @@ import pandas as pd
 import pytest
 
 from tests.pipeline.cli.test_commands import store, topline  # noqa: F401 - fixtures
+from tests.pipeline.pictures import write_classes
 from topline.pipeline import prediction
+from topline.pipeline.cli.exits import FAILURE
 from topline.pipeline.cli.predict import _fitting
 from topline.pipeline.prediction import Prediction, PredictResult
+from topline.pipeline.rows import StoredModel
 
 SURE = Prediction(
     "a.png", "ok", ("cat", "dog", "cow"), (2.0, 0.1, -1.0), probabilities=(0.9996, 0.0003, 0.0001)
@@ -95,3 +98,55 @@ def test_features_in_a_file_are_classified(
         assert (refused.code, sentence in refused.err) == (2, True)
     alone = topline("predict", model, "--dataset", "latest", "--labels-name", "label")
     assert "--labels-name names what is inside the file of --features" in alone.err
+
+
+def test_new_images_are_scored_and_those_of_training_are_told_apart(
+    topline: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Copies of what was trained on do not count; a folder that is no class is named, and counts as wrong."""
+    root = write_classes(tmp_path / "photos", 3, 10)
+    place = str(tmp_path / "store")
+    run = ("run", "--images", str(root), "--store", place, "--loss", "softmax", "--tol", "0.05")
+    topline(*run, "--backbone", "hog:size=24,cells=8", "--test-share", "0.3", "--no-training-sizes")
+    found = topline("evaluate", place, "--images", str(root), "--json").json
+    counts = StoredModel.open(f"{place}/models/m0001").dataset().info.counts
+    assert (found["in_training"], found["rows"]) == (counts["train"], 30 - counts["train"])
+    rows = topline("predict", place, "--images", str(root), "--json").json["predictions"]
+    right = [one["labels"][0] == one["label"] for one in rows if one["split"] != "train"]
+    assert found["topk"]["1"] == pytest.approx(np.mean(right))
+    assert found["intervals"]["1"][0] < found["topk"]["1"] <= found["intervals"]["1"][1]
+    said = topline("predict", place, "--images", str(root))
+    assert f"({found['rows']} labelled rows, {counts['train']} more were in training)" in said.out
+
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.png").write_bytes(b"no picture")
+    assert topline("predict", place, "--images", str(tmp_path / "broken")).code == FAILURE
+    refused = topline("evaluate", place, "--images", str(tmp_path / "broken"))
+    assert "no row has a label" in refused.err
+
+
+def test_a_file_with_labels_is_scored_and_unknown_ones_are_named(
+    topline: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    random = np.random.default_rng(0)
+    labels = np.array(["low", "high"])[np.arange(80) % 2]
+    table = pd.DataFrame(random.normal(size=(80, 3)) + (labels == "high")[:, None] * 3.0, columns=list("abc"))
+    table.assign(kind=labels).to_csv(tmp_path / "old.csv", index=False)
+    new = table.assign(kind=np.where(np.arange(80) < 8, "other", labels))
+    new.to_csv(tmp_path / "new.csv", index=False)
+    place = str(tmp_path / "store")
+    topline("import", "--features", str(tmp_path / "old.csv"), "--labels-name", "kind", "--store", place)
+    topline("train", "--store", place, "--workers", "0")
+    asked = ("evaluate", place, "--features", str(tmp_path / "new.csv"), "--labels-name", "kind")
+    found = topline(*asked, "--json").json
+    assert (found["rows"], found["unknown"]) == (80, {"other": 8})
+    output = str(tmp_path / "out.csv")
+    topline(
+        "predict", place, "--features", str(tmp_path / "new.csv"), "--labels-name", "kind", "--output", output
+    )
+    told = pd.read_csv(output)
+    assert found["topk"]["1"] == pytest.approx((told["prediction"] == told["label"]).mean())
+    assert told["probability"].between(0.5, 1.0).all()
+    assert "counted as wrong of unknown classes: other 8" in topline(*asked).out

@@ -63,9 +63,11 @@ def same(ours: Any, theirs: Any) -> None:
         if name in ("label", "split"):
             continue
         found, expected = ours[name].to_pylist(), theirs[name].to_pylist()
-        if name in ("scores", "probabilities"):
+        if name in ("scores", "probabilities", "probability"):
             # Rows go through the products in batches of other sizes.
-            np.testing.assert_allclose(np.array(found), np.array(expected), rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(
+                np.array(found, float), np.array(expected, float), rtol=1e-5, atol=1e-6
+            )
         else:
             assert found == expected, name
 

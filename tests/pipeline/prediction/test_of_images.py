@@ -80,12 +80,15 @@ def test_the_table_says_what_is_known_of_an_image(tmp_path: Path) -> None:
     for output in outputs:
         found = predict(model, PredictConfig(images=str(root), top_k=2, output=output))
     first, second = pq.read_table(outputs[0]).to_pylist(), read_csv(outputs[1])
-    columns = ["path", "label", "split", "classes", "scores", "probabilities"]
+    lists = ["classes", "scores", "probabilities"]
+    columns = ["path", "label", "split", *lists, "prediction", "probability", "error"]
     assert list(first[0]) == list(second[0]) == columns
     splits = {row["path"]: row["split"] for row in StoredModel.open(model).dataset().manifest().to_pylist()}
     for row, cells, one in zip(first, second, found.predictions, strict=True):
         assert (row["path"], row["label"]) == (one.sample, Path(one.sample).parent.name)
         assert row["split"] == splits[one.sample]
+        assert row["prediction"] == cells["prediction"] == one.labels[0]
+        assert (row["error"], cells["error"]) == (None, "")
         assert tuple(row["classes"]) == one.labels == tuple(json.loads(cells["classes"]))
         np.testing.assert_allclose(row["scores"], one.scores, rtol=1e-6)
         # Seven digits are written.
@@ -98,7 +101,8 @@ def test_the_table_says_what_is_known_of_an_image(tmp_path: Path) -> None:
     predict(model, PredictConfig(images=str(tmp_path / "new"), top_k=2, output=outputs[1], page=page))
     new = {row["path"]: row for row in read_csv(outputs[1])}
     assert set(new) == {"'=cmd.png", "bad.png"}
-    assert all(new["bad.png"][name] == "" for name in ("label", "split", "classes", "scores"))
+    assert all(new["bad.png"][name] == "" for name in ("label", "split", "classes", "scores", "prediction"))
+    assert new["bad.png"]["error"]
     text = page.read_text(encoding="utf-8")
     assert text.count('<img src="data:image/') == 1
     assert "=cmd.png" in text

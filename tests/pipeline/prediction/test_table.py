@@ -15,7 +15,7 @@ from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import PredictConfig, build
 from topline.pipeline.options.ingest import InspectConfig
 from topline.pipeline.pages import as_given, harmless
-from topline.pipeline.prediction.files import table_schema, table_writer
+from topline.pipeline.prediction.files import table_of, table_schema, table_writer
 from topline.storage.errors import IntegrityError
 
 
@@ -45,7 +45,7 @@ def test_no_byte_that_a_terminal_obeys_is_written(tmp_path: Path) -> None:
 def test_a_table_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     path, schema = tmp_path / "new" / "a.csv", table_schema("path", sets=True)
     row = {"path": "@x", "label": "-b", "split": None, "classes": ["=1", 'say "no"'], "scores": [0.1, -2.0],
-           "probabilities": None, "set": []}  # fmt: skip
+           "probabilities": None, "set": [], "error": "+bad"}  # fmt: skip
 
     def broken() -> None:
         with table_writer(path, schema) as write:
@@ -56,11 +56,11 @@ def test_a_table_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         broken()
     assert list(path.parent.iterdir()) == []
     with table_writer(path, schema) as write:
-        write(pa.Table.from_pylist([row], schema=schema))
+        write(table_of(schema, {name: [value] for name, value in row.items()}, several=False))
     # Lists begin with a bracket, so that nothing in them is run.
     assert path.read_bytes().decode() == (
-        "path,label,split,classes,scores,probabilities,set\r\n"
-        '\'@x,\'-b,,"[""=1"", ""say \\""no\\""""]","[0.1, -2.0]",,[]\r\n'
+        "path,label,split,classes,scores,probabilities,set,set_size,prediction,probability,error\r\n"
+        '\'@x,\'-b,,"[""=1"", ""say \\""no\\""""]","[0.1, -2.0]",,[],0,\'=1,,\'+bad\r\n'
     )
 
 

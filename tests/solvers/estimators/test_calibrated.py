@@ -81,6 +81,22 @@ def test_a_row_has_the_same_set_alone_as_among_others(classes: int) -> None:
         assert abs(sets[np.arange(300), Y[new]].mean() - coverage) < 4 * 0.5 * np.sqrt(1 / 400 + 1 / 300)
 
 
+def test_sets_may_be_labels_and_need_not_be_empty() -> None:
+    model = TopKClassifier(k=1).fit(X[TRAIN], NAMES[Y[TRAIN]])
+    model.conformalize(X[CALIBRATION], NAMES[Y[CALIBRATION]])
+    plain = model.predict_set(X[TEST], 0.3)
+    empty = ~plain.any(axis=1)
+    assert empty.any()
+    filled = model.predict_set(X[TEST], 0.3, never_empty=True)
+    np.testing.assert_array_equal(filled[~empty], plain[~empty])
+    assert (filled[empty].sum(axis=1) == 1).all()
+    np.testing.assert_array_equal(model.classes_[filled[empty].argmax(axis=1)], model.predict(X[TEST][empty]))
+    named = model.predict_set(X[TEST], 0.3, labels=True)
+    assert all(
+        set(labels) == set(model.classes_[members]) for labels, members in zip(named, plain, strict=True)
+    )
+
+
 def test_sets_by_rank_need_no_probabilities() -> None:
     model = (
         TopKClassifier("topk_hinge", k=2).fit(X[TRAIN], Y[TRAIN]).conformalize(X[CALIBRATION], Y[CALIBRATION])
