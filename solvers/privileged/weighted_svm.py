@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.inputs import checked_rows, positive_integer, positive_number
+from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.core.objective import HasObjective, Objective
-from topline.solvers.core.rows import nonfinite_rows
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.kernels.low_rank import symmetric
 from topline.solvers.privileged.interior_point import QuadraticProgram, solve_certified
@@ -45,15 +44,6 @@ def checked_kernel_matrix(name: str, K: Any, n: int) -> Float64Array:
     if not np.isfinite(matrix).all():
         raise NonFiniteError(f"{name} holds NaN or infinity; fix or scale the features")
     return symmetric(matrix)
-
-
-def finite_rows(X: Any) -> Any:
-    """Return features (n, d), an array or CSR matrix, of which every value is finite."""
-    rows: Any = checked_rows(X)
-    bad = nonfinite_rows(rows)
-    if len(bad):
-        raise NonFiniteError(f"row {bad[0]} of the features holds NaN or infinity; fix or drop such rows")
-    return rows
 
 
 def finite_vector(name: str, values: Any, n: int) -> Float64Array:
