@@ -12,14 +12,18 @@ Prefect then emits `prefect.asset.materialization.succeeded`, with what the asse
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
-from prefect import Task, task
+import httpx
+from prefect import Task
 from prefect.assets import Asset, AssetProperties
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.context import AssetContext
 from prefect.events import emit_event
 from prefect.runtime import task_run
@@ -38,6 +42,8 @@ from topline.pipeline.sweep import sweep
 from topline.pipeline.training import Fitted, fit, resuming
 from topline.storage.errors import AccessError
 from topline.storage.stores import parse_url, split_url
+
+logger = logging.getLogger(__name__)
 
 SCHEME: Final = "topline://"
 PROMOTED, KEPT = "topline.model.promoted", "topline.model.kept"
@@ -150,22 +156,63 @@ def retry_if_transient(_task: object, _run: TaskRun, state: State[Any]) -> bool:
     return False
 
 
+#: What a task raises whose server is lost, beside what its function raised.
+_LOST = (httpx.HTTPError, ConcurrencySlotAcquisitionError, RuntimeError)
+_outcome: ContextVar[dict[str, Any] | None] = ContextVar("topline_outcome", default=None)
+
+
+class SteadyTask(Task[P, R]):
+    """A task that a lost server costs its record alone: the function's own outcome is the task's."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Run the task; where the server fails it, take what the function came to, or call it now."""
+        outcome: dict[str, Any] = {}
+        token = _outcome.set(outcome)
+        try:
+            return super().__call__(*arguments, **options)
+        except _LOST as error:
+            if outcome.get("error") is error:
+                raise
+            logger.warning("Prefect's server does not record the step %s: %s", self.name, error)
+            if "error" in outcome:
+                raise outcome["error"] from None
+            return outcome["result"] if "result" in outcome else self.fn(*arguments, **options)
+        finally:
+            _outcome.reset(token)
+
+
+def _noted(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function with its outcome noted for the task that calls it."""
+
+    @wraps(function)
+    def call(*arguments: P.args, **options: P.kwargs) -> R:
+        outcome = _outcome.get()
+        found = {} if outcome is None else outcome
+        found.clear()
+        try:
+            found["result"] = function(*arguments, **options)
+        except Exception as error:
+            found["error"] = error
+            raise
+        return cast("R", found["result"])
+
+    return call
+
+
 def repeatable(function: Callable[P, R], name: str = "", *tags: str) -> Task[P, R]:
     """Return a task of a function that is safe to repeat: what is stored already is found, not made again.
 
     The tags, beside "topline", are for limits such as `prefect concurrency-limit create topline-train 1`.
     """
-    return cast(
-        "Task[P, R]",
-        task(
-            name=name or None,
-            cache_policy=NO_CACHE,
-            persist_result=False,
-            tags={"topline", *tags},
-            retries=len(RETRY_DELAYS),
-            retry_delay_seconds=RETRY_DELAYS,
-            retry_condition_fn=retry_if_transient,
-        )(function),
+    return SteadyTask(
+        _noted(function),
+        name=name or None,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        tags={"topline", *tags},
+        retries=len(RETRY_DELAYS),
+        retry_delay_seconds=RETRY_DELAYS,
+        retry_condition_fn=retry_if_transient,
     )
 
 

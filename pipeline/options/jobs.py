@@ -78,6 +78,15 @@ class PromotionRule(Options):
         " models know, count rows of a class that one does not know as its misses, or refuse a challenger"
         " that lacks a class of the champion",
     )
+    least_rows: float = Field(
+        default=0.5,
+        ge=0.0,
+        le=1.0,
+        description="Training and held-out rows needed, as a share of the champion's",
+    )
+    widest_interval: float | None = Field(
+        default=None, gt=0.0, description="Widest interval of the gain, from end to end, to decide by"
+    )
     least_common: float = Field(
         default=0.5, ge=0.0, le=1.0, description="Share of the champion's classes that must still be there"
     )

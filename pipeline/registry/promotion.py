@@ -103,6 +103,7 @@ def decide(
             always = f"{metric.column} of {m} classes is always right, so take a smaller k"
             checks.append(("metric", False, always))
         checks += [
+            *_rows(challenger, champion, rule),
             *_classes(evidence, rule),
             *_gain(metric, evidence, rule),
             *_drift(evidence.drift, rule),
@@ -128,6 +129,18 @@ def _certificate(certificate: Mapping[str, Any] | None, rule: PromotionRule) -> 
     holds = bool(certificate["certified"]) and bool(certificate["valid"])
     word = "certified" if holds else "not certified"
     yield "certificate", holds, f"{shown} is {word} for the tolerance {tol:g}"
+
+
+def _rows(challenger: ModelRecord, champion: ModelRecord, rule: PromotionRule) -> Iterator[_Check]:
+    """Say where rows are missing that the champion had: images may be gone by accident."""
+    measured = ((one.evaluation or {}).get("rows") for one in (challenger, champion))
+    for what, (rows, before) in (
+        ("trained", (challenger.n, champion.n)),
+        ("measured", (next(measured), next(measured))),
+    ):
+        if rows is not None and before and rows < rule.least_rows * before:
+            said = f"it was {what} on {rows:,} rows and the champion on {before:,}"
+            yield "rows", False, f"{said}, of which {rule.least_rows:.0%} are the least: look at the images"
 
 
 def _classes(evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
@@ -165,7 +178,9 @@ def _gain(metric: RowMetric, evidence: Evidence, rule: PromotionRule) -> Iterato
     )
     reached = found.low if rule.prove_gain else found.gain
     what = "the lower end" if rule.prove_gain else "the gain"
-    if reached < rule.least_gain:
+    if rule.widest_interval is not None and found.high - found.low > rule.widest_interval:
+        yield "gain", False, f"{shown}: the interval is wider than {metric.text(rule.widest_interval, 2)}"
+    elif reached < rule.least_gain:
         yield "gain", False, f"{shown}: {what} is below {least}"
     elif found.gain < 0 and found.p_value < 1 - rule.confidence:
         yield "gain", False, f"{shown}: it is worse beyond chance"

@@ -156,8 +156,17 @@ class StoredModel:
         return None
 
     def rows(self, split: str) -> TrainingRows:
-        """Return rows of one split of its dataset, transformed as in training."""
-        return TrainingRows(self.dataset(), split, self.transforms)
+        """Return rows of one split of its dataset, transformed as in training.
+
+        `IntegrityError` where the record's transforms do not make of its rows what the weights take.
+        """
+        dataset = self.dataset()
+        if dataset.info.d != self.input_width:
+            raise IntegrityError(
+                f"the record of {self.model.url} has transforms for {self.input_width} features, and its"
+                f" dataset has {dataset.info.d}: restore it from a copy"
+            )
+        return TrainingRows(dataset, split, self.transforms)
 
     @cached_property
     def expansion(self) -> KernelExpansion:

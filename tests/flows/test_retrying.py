@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
+from typing import Any
 
+import httpx
 import pytest
+from prefect import Task
 
-from topline.flows.tasks import is_transient
+from topline.flows.tasks import is_transient, repeatable
 from topline.pipeline.errors import (
     ClusterError,
     ConfigError,
@@ -71,3 +75,36 @@ def test_a_run_that_lost_its_scheduler_is_tried_again_and_one_without_room_is_no
     assert is_transient(interrupted_by(AccessError("s3 is away")))
     assert not is_transient(interrupted_by(DiskFullError("no room")))
     assert not is_transient(interrupted_by(KeyboardInterrupt()))
+
+
+LOST = httpx.ConnectError("the server was killed")
+
+
+@pytest.mark.parametrize("lost_at", ["begin", "end"])
+@pytest.mark.parametrize("failure", [None, InputError("no images"), RuntimeError("no memory")], ids=repr)
+def test_a_server_that_is_lost_costs_the_record_of_a_step_alone(
+    lost_at: str, failure: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def step(number: int) -> int:
+        calls.append(number)
+        if failure is not None:
+            raise failure
+        return 2 * number
+
+    def engine(self: Task[[int], int], number: int) -> int:
+        """Prefect's, with a server that is gone before the step, or when its outcome is to be reported."""
+        with suppress(InputError, RuntimeError):
+            if lost_at == "end":
+                self.fn(number)
+        raise LOST
+
+    monkeypatch.setattr(Task, "__call__", engine)
+    outcome: Any
+    try:
+        outcome = repeatable(step)(21)
+    except Exception as error:
+        outcome = error
+    assert outcome == (42 if failure is None else failure)
+    assert calls == [21], "the work is done once"

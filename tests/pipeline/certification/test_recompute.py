@@ -26,6 +26,7 @@ from topline.storage.arrays import from_rows
 from topline.storage.datasets import Dataset
 from topline.storage.errors import AccessError, IntegrityError
 from topline.storage.models import Model, load_model, save_model
+from topline.storage.models.records import model_log
 from topline.storage.stores import open_store
 from topline.storage.stores.local import LocalStore
 
@@ -502,3 +503,12 @@ def test_many_or_wide_rows_are_certified_in_tiles(
     assert sum(rows for rows, _ in sizes) == 300
     assert tiled.primal == pytest.approx(whole.primal, rel=1e-12)
     assert tiled.dual == pytest.approx(whole.dual, rel=1e-12)
+
+
+def test_a_record_without_its_transforms_is_damage(folder: Path) -> None:
+    url = trained(folder, loss="max_hinge", transforms=("bias",))
+    name = url.rpartition("/")[2]
+    log = model_log(open_store(url.rpartition("/models/")[0]), name)
+    log.revise(lambda record, seq: {**record, "transforms": [], "revision": seq})
+    with pytest.raises(IntegrityError, match=r"has transforms for .* features, and its dataset has"):
+        certify(url)

@@ -257,7 +257,7 @@ def test_the_same_reason_is_counted_and_told_the_third_time(
     store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     promote(url(store, 2))
-    rule = PromotionRule(k=1, least_gain=0.9)
+    rule = PromotionRule(k=1, least_gain=0.9, least_rows=0.0)
     seen = [promote_by_rule(url(store, number), rule).decision for number in (1, 3, 4)]
     assert [decision.repeated for decision in seen] == [1, 2, 3]
     assert "is kept for the same reason (gain" in caplog.text

@@ -393,3 +393,38 @@ def test_evidence_is_stored_with_top_k_accuracies_apart() -> None:
     assert Evidence().to_dict()["drift"] is None
     assert Evidence(pairs).of("margin") is pairs[1]
     assert Evidence(pairs).of("top-1") is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "measured", "kept"),
+    [(100, 40, ()), (50, 20, ()), (49, 40, ("rows",)), (100, 19, ("rows",)), (100, None, ())],
+)
+def test_fewer_rows_than_a_share_of_the_champions_keep_it(
+    rows: int, measured: int | None, kept: tuple[str, ...]
+) -> None:
+    """Most images vanish, and the few that are left are all right: no reason to promote."""
+    champion = record(n=100, certificate=CERTIFIED, evaluation={"rows": 40})
+    challenger = record(
+        n=rows, certificate=CERTIFIED, evaluation=None if measured is None else {"rows": measured}
+    )
+    found = paired_metric(top_k_accuracy(2), np.ones(12), np.zeros(12), np.zeros(12, np.int64), ONE)
+    decision = decide(
+        challenger,
+        champion,
+        Evidence((found,)),
+        PromotionRule(most_feature_drift=None, most_balance_change=None),
+    )
+    assert decision.promote is (not kept)
+    assert (decision.kinds if kept else ()) == kept
+
+
+def test_an_interval_wider_than_the_bound_keeps_the_champion() -> None:
+    both = record(certificate=CERTIFIED)
+    labels = np.zeros(12, np.int64)
+    found = paired_metric(top_k_accuracy(2), np.arange(12) % 3 > 0, labels > 0, labels, ONE)
+    width = found.high - found.low
+    for bound, promoted in ((width + 1e-9, True), (width - 1e-9, False)):
+        rule = PromotionRule(widest_interval=bound, most_feature_drift=None, most_balance_change=None)
+        decision = decide(both, both, Evidence((found,)), rule)
+        assert decision.promote is promoted
+    assert "the interval is wider than" in decision.text
