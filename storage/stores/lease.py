@@ -62,9 +62,8 @@ class Lease:
             )
 
     def is_held(self) -> bool:
-        """Return whether its record is there, and none after it; a listing may be late, a read is not."""
-        own, following = (_path(self.name, number, "json") for number in (self.number, self.number + 1))
-        return not self.store.exists(following) and self.store.exists(own)
+        """Return whether nobody has the number after it; a listing may be late, a read is not."""
+        return not self.store.exists(_path(self.name, self.number + 1, "json"))
 
     def _taker(self) -> str:
         try:
@@ -135,13 +134,8 @@ def _is_taken(lease: Lease, by: str, clock: Clock, attempt: ExitStack) -> bool:
     lock = kernel_lock(store, _path(lease.name, number, "lock"), fcntl.LOCK_EX | fcntl.LOCK_NB, create=True)
     attempt.callback(_unlock, lock)
     # Where another candidate has the lock, the number is as good as taken.
-    if (lock is None and store.locks) or not put_own(
-        store, _path(lease.name, number, "json"), _signature(by)
-    ):
-        return False
-    # Records of earlier tenures are gone: who was slow may have got the number of one of them.
-    if number > 1 and not store.exists(_path(lease.name, number - 1, "json")):
-        store.delete(_path(lease.name, number, "json"))
+    alone = lock is not None or not store.locks
+    if not alone or not put_own(store, _path(lease.name, number, "json"), _signature(by)):
         return False
     _beat(lease, 0, clock)
     return lease.is_held()
@@ -266,19 +260,10 @@ def _path(name: str, number: int, kind: str) -> str:
 
 
 def _tidy(store: Store, name: str, number: int) -> None:
-    """Drop earlier tenures; the numbers of this one and of the first stay taken, by which a late one is told.
-
-    Who lists none would take the first, and who lists one that was dropped finds nothing before its own.
-    """
-    first = _path(name, 1, "json").rpartition("/")[2]
+    """Drop what earlier tenures leave but their records: a number is never given twice."""
     for entry in store.list(join("leases", name)):
         head, _, kind = entry.partition(".")
-        if (
-            kind in ("json", "beat", "done", "lock")
-            and head.isdecimal()
-            and int(head) < number
-            and entry != first
-        ):
+        if kind in ("beat", "done", "lock") and head.isdecimal() and int(head) < number:
             store.delete(join("leases", name, entry))
 
 

@@ -24,7 +24,7 @@ from topline.pipeline.ingest.editing import Edits, edited_dataset
 from topline.pipeline.ingest.forgetting import forget
 from topline.pipeline.registry import delete, mark, promote, rollback
 from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import Dataset, DatasetWriter, find_dataset, read_catalog
+from topline.storage.datasets import Dataset, DatasetWriter, find_dataset, list_datasets, read_catalog
 from topline.storage.errors import (
     AccessError,
     ConflictError,
@@ -153,7 +153,7 @@ def hold_lease(actor: Actor) -> None:
                 begun = actor.ledger.tenures["retrain"]
                 lease.check()
                 actor.hold(lease.number >= begun, f"tenure {lease.number} is held, and {begun} was given")
-                Here.world.sleep(actor.chance.choice([0.1, 1.0, 15.0]))
+                Here.world.sleep(actor.chance.choice([0.1, 1.0, 15.0, 45.0]))
         finally:
             _left(actor, "retrain")
 
@@ -273,10 +273,13 @@ def store_rows(store: Store, key: str, rows: list[int]) -> Any:
 
 
 def read_rows(actor: Actor) -> None:
-    """Open the newest dataset, and read it for a while."""
+    """Open a dataset, and read it for a while."""
     with _attempt():
+        infos = list_datasets(actor.store)
+        if not infos:
+            return
         try:
-            dataset = Dataset.open(actor.store)
+            dataset = Dataset(actor.store, actor.chance.choice(infos))
         except NotFoundError:
             return
         with forgotten_meanwhile(actor, dataset):
@@ -306,7 +309,7 @@ def let_go(actor: Actor) -> None:
     Here.world.process.lists_all = True
     with _attempt(FormatError):
         prune(
-            actor.store, RetentionPolicy(keep=actor.chance.choice([0, 1, 2]), days=0.0), SimulatedTime.now()
+            actor.store, RetentionPolicy(keep=actor.chance.choice([1, 1, 2]), days=0.0), SimulatedTime.now()
         )
 
 

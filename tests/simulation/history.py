@@ -152,8 +152,8 @@ def _begun(theme: str, medium: str) -> tuple[Bucket, Disk]:
         create_run(store, {})
     elif theme in ("decision", "retrain"):
         store_rows(store, "key 0", [0, 1])
-        publish(actor)
-        publish(actor)
+        for _ in range(3):
+            publish(actor)
     elif theme == "data":
         store_rows(store, "key 0", [0, 1])
     elif theme == "forget":

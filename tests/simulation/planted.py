@@ -1,0 +1,214 @@
+"""Faults planted into the product; each must be found by a history: python -m tests.simulation --planted."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.history import Lived, Plan, live, shortest, told
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A change: in `where` (module:function) the text `before` becomes `after`; history `seed` finds it."""
+
+    name: str
+    where: str
+    before: str
+    after: str
+    seed: int
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the product have the fault until the block ends."""
+        module_name, _, path = self.where.partition(":")
+        module = importlib.import_module(f"topline.{module_name}")
+        found: Any = module
+        for part in path.split("."):
+            found = inspect.getattr_static(found, part)
+        function = inspect.unwrap(found)
+        source = textwrap.dedent(inspect.getsource(function))
+        if source.count(self.before) != 1:
+            raise LookupError(f"{self.name}: {self.where} has not once {self.before!r}")
+        names = dict(vars(module))
+        exec(compile(source.replace(self.before, self.after), module_name, "exec"), names)
+        genuine = function.__code__
+        function.__code__ = inspect.unwrap(names[path.rpartition(".")[2]]).__code__
+        try:
+            yield
+        finally:
+            function.__code__ = genuine
+
+    def found(self, seeds: range) -> Lived | None:
+        """Return the shortest form of the first history that finds the fault, None if none does."""
+        with self.in_place():
+            for seed in seeds:
+                lived = live(Plan.of(seed))
+                if lived.violation is not None:
+                    return shortest(lived)
+        return None
+
+
+_LOG, _LEASE, _LOCAL = "storage.stores.commit_log", "storage.stores.lease", "storage.stores.local"
+_SEALED, _KEPT, _MODELS = "storage.stores.sealed", "storage.runs.checkpoints", "storage.models"
+_PRUNING, _PLAN = "storage.retention.execution", "storage.retention.plan"
+
+PLANTED = (
+    Planted(
+        "a record replaces another",
+        f"{_SEALED}:put_marked",
+        "store.put_if_absent(path, sealed(path, record))",
+        "store.write_bytes(path, sealed(path, record)) is None",
+        4,
+    ),
+    Planted(
+        "every record counts as one's own",
+        f"{_SEALED}:put_marked",
+        "bool(unsealed(store, path).get(_WRITER) == record[_WRITER])",
+        "True",
+        4,
+    ),
+    Planted(
+        "a record whose answer was lost is another's",
+        f"{_SEALED}:put_marked",
+        "bool(unsealed(store, path).get(_WRITER) == record[_WRITER])",
+        "False",
+        547,
+    ),
+    Planted("a log leaves a number out", f"{_LOG}:CommitLog.append", "range(seen + 1,", "range(seen + 2,", 2),
+    Planted(
+        "who loses a race does not look at the winner",
+        f"{_LOG}:CommitLog.append",
+        "return seq\n        if unique is not None and",
+        "return seq\n        if False and",
+        471,
+    ),
+    Planted("a silent holder loses its lease at once", f"{_LEASE}:_is_free", ">= terms.expiry", ">= 2.0", 18),
+    Planted("a holder sends no heartbeat", f"{_LEASE}:_keep", "_beat(lease, count, terms.clock)", "pass", 90),
+    Planted(
+        "a lease is not lost to a later tenure",
+        f"{_LEASE}:Lease.is_held",
+        "not self.store",
+        "True or self.store",
+        267,
+    ),
+    Planted(
+        "records of tenures are dropped",
+        f"{_LEASE}:_tidy",
+        '"beat", "done", "lock"',
+        '"beat", "done", "lock", "json"',
+        2017,
+    ),
+    Planted(
+        "a candidate ignores a number that is taken",
+        f"{_LEASE}:_is_taken",
+        "or not put_own",
+        "or None is put_own",
+        4,
+    ),
+    Planted(
+        "a folder is not put on the disk",
+        f"{_LOCAL}:LocalStore._make_folders",
+        "_sync_folder(folder.parent)",
+        "pass",
+        47,
+    ),
+    Planted(
+        "a record is not put on the disk",
+        f"{_LOCAL}:LocalStore._placed",
+        "_sync_folder(target.parent)",
+        "pass",
+        13,
+    ),
+    Planted(
+        "bytes are not put on the disk", f"{_LOCAL}:LocalStore._placed", "os.fsync(file.fileno())", "pass", 10
+    ),
+    Planted(
+        "a deletion is not put on the disk",
+        f"{_LOCAL}:LocalStore.delete",
+        "_sync_folder(place.parent)",
+        "pass",
+        1881,
+    ),
+    Planted(
+        "pruning takes what is read",
+        f"{_PRUNING}:_Pruning._alone",
+        "yield held and not",
+        "yield not",
+        12,
+    ),
+    Planted(
+        "pruning a bucket gives no grace",
+        f"{_PRUNING}:_Pruning._may_be_read",
+        "is_after(since, self.now - GRACE)",
+        "False",
+        122,
+    ),
+    Planted(
+        "pruning decides on a champion",
+        f"{_PRUNING}:_Pruning._decided_to_delete",
+        "if item.name in (standing.champion, standing.previous, *standing.pinned):",
+        "if False:",
+        37,
+    ),
+    Planted(
+        "a model goes without a decision",
+        f"{_PRUNING}:_Pruning._model",
+        "self._decided_to_delete(item)",
+        "pass",
+        74,
+    ),
+    Planted(
+        "pruning overlooks marks",
+        f"{_PLAN}:referred_contents",
+        "found |= _places(UnitRef.from_json(unsealed(store, path)))",
+        "pass",
+        197,
+    ),
+    Planted("the last checkpoint goes with the others", f"{_KEPT}:_prune", "[:-KEPT]", "[:]", 5),
+    Planted("a checkpoint's own folder is a stray", f"{_KEPT}:stray_folders", "!= folder", "== folder", 5),
+    Planted(
+        "a decision is taken under any number",
+        f"{_MODELS}.decisions:record_decision",
+        "log.append_as(entry.seq, entry.to_json())",
+        "log.append(entry.to_json())",
+        63,
+    ),
+    Planted(
+        "a model is discarded where its answer is lost",
+        f"{_MODELS}.records:save_model",
+        "    model_log(",
+        "    with whole_or_nothing(store, _arrays_folder(name)):\n        model_log(",
+        749,
+    ),
+    Planted(
+        "what forgetting leaves behind is not looked for",
+        "pipeline.ingest.forgetting:forget",
+        "tuple(_mentions(store, names, contents))",
+        "()",
+        181,
+    ),
+    Planted(
+        "every model counts as deleted",
+        f"{_MODELS}.records:_is_deleted",
+        "return store",
+        "return not store",
+        5,
+    ),
+)
+
+
+def find_all(histories: int) -> int:
+    """Look for every planted fault from its seed on, print the shortest history found; 1 if there is none."""
+    missed = 0
+    for planted in PLANTED:
+        lived = planted.found(range(planted.seed, planted.seed + histories))
+        missed += lived is None
+        print(f"{planted.name}: " + ("not found" if lived is None else told(lived)))
+    print(f"{len(PLANTED)} planted faults, {missed} not found")
+    return 1 if missed else 0
