@@ -21,7 +21,7 @@ from topline.solvers.blocks.column_atoms import ColumnSets
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.answers import Clock, VectorSums
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.rows import squared_norms
+from topline.solvers.core.rows import is_sparse, squared_norms
 from topline.solvers.core.tiles import FLOAT64, Scratch, Tile
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
@@ -83,7 +83,11 @@ class FindDirections(Operation[DirectionSums]):
                 jit.lift_scores(scores, A[tile.rows], tile.y, problem.smoothing, problem.smoothing_own)
             self._choose(block, kept, tile, scores, (A[tile.rows], change[tile.rows]), sums)
             clock.row_work()
-            accumulate_rows(tile.X, change[tile.rows], tile.weights, product)
+            if is_sparse(tile.X):
+                accumulate_rows(tile.X, change[tile.rows], tile.weights, product)
+            else:
+                # Directions have few classes a row, and all of these are looked at anyway.
+                jit.accumulate_nonzeros(tile.X, change[tile.rows], tile.weights, product)
             clock.product()
         kept.found = self.round
         linear, cross, square, alpha_sq, changed = change_sums(
