@@ -70,9 +70,9 @@ def test_what_comes_next_stands_behind_every_command(topline: Any, tmp_path: Pat
     store = str(tmp_path / "my store")  # noqa: F811
     small_dataset(Path(store))
 
-    def following(*words: str) -> str:
+    def following(*words: str, codes: tuple[int, ...] = (0, SHORT_OF_TOLERANCE)) -> str:
         ran = topline(*words)
-        assert ran.code in (0, SHORT_OF_TOLERANCE), ran.err
+        assert ran.code in codes, ran.err
         name, *after = shlex.split(ran.out.partition("  next: ")[2].partition("\n")[0])
         assert name == "topline"
         assert any(word.startswith(store) for word in after)
@@ -97,7 +97,8 @@ def test_what_comes_next_stands_behind_every_command(topline: Any, tmp_path: Pat
     assert following("prune", store, "--keep", "1", "--dry-run") in ("prune", "status")
     assert following("prune", store, "--keep", "1") == "status"
     assert following("fsck", store) == "status"
-    assert following("forget", store, "--rows", "row000003") == "train"
+    # A model learned the row, so this is not the end of it.
+    assert following("forget", store, "--rows", "row000003", codes=(1,)) == "train"
     assert following("dashboard", "--store", store, "--out", str(tmp_path / "page.html")) == "dashboard"
 
 

@@ -45,6 +45,10 @@ def same(found: dict[str, Any], stored: dict[str, Any]) -> None:
     for name, value in stored.items():
         if isinstance(value, dict):
             same(found[name], value)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            assert len(found[name]) == len(value), name
+            for one, other in zip(found[name], value, strict=True):
+                same(one, other)
         elif name not in TIMES:
             is_number = isinstance(value, float)
             assert found[name] == (pytest.approx(value, rel=1e-6, abs=1e-9) if is_number else value), name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def id_of(result: TrainResult) -> str:
 
 def test_a_hard_problem_goes_over_to_newton_and_everybody_says_so(folder: Path, hard: TrainResult) -> None:
     assert hard.solved
-    assert (hard.method, hard.why.partition(" on, ")[0]) == ("dual_ascent, newton", "newton from pass 12")
+    assert hard.method == "dual_ascent, newton"
+    assert re.match(r"newton from pass \d+ on, ", hard.why)
     assert hard.certificate is not None
     assert hard.certificate.certified
     record = load_model(hard.model).record

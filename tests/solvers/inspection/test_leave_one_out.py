@@ -131,7 +131,8 @@ def test_where_the_better_estimate_takes_long_rows_that_look_wrong_have_it(
         if len(better) >= len(differ) // 4:
             break
     assert len(better) < len(differ)
-    np.testing.assert_array_equal(some[better], best[better])
+    # The same estimates, of which BLAS adds the products of fewer rows in another order.
+    np.testing.assert_allclose(some[better], best[better], rtol=1e-12, atol=1e-14)
     assert np.median(best[better]) < np.median(best[np.setdiff1d(differ, better)])
 
 
