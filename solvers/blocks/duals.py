@@ -190,8 +190,11 @@ class BlockDuals:
 
     def changed(self, round_: int, part: int = 0) -> None:
         """Note that the room now holds the change of this round, or of a part of it, for every tile."""
+        number = step_number(round_, part)
         self._dense[:] = True
-        self._pending[:] = step_number(round_, part)
+        self._pending[:] = number
+        # A round that lost dual variables is begun again, and finds another change by the same number.
+        self._applied[self._applied == number] = _NEVER
 
     def _moved_in(self, start: int, stop: int) -> slice | Int64Array:
         """Return which of the rows [start, stop), counted from the first, may have a change."""

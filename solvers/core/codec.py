@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,7 +41,8 @@ def encoded(value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
 def decoded(plain: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     """Return the value that `encoded` gave as plain JSON and arrays.
 
-    A field that is missing takes its default. Raises InvalidProblemError for what this version does not know.
+    A field that is missing takes its default. Raises InvalidProblemError for what this version does not know,
+    and for what it cannot do without.
     """
     if isinstance(plain, list):
         return tuple(decoded(part, arrays) for part in plain)
@@ -58,6 +59,12 @@ def decoded(plain: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         what = " and ".join(sorted(values.keys() - known)) if kind is not None else "such values"
         raise InvalidProblemError(
             f"the stored state holds {what} of {plain['is']}, which this version does not know; start anew"
+        )
+    needed = {field.name for field in fields(kind) if field.default is field.default_factory is MISSING}
+    if not needed <= values.keys():
+        raise InvalidProblemError(
+            f"the stored state lacks {' and '.join(sorted(needed - values.keys()))} of {plain['is']}, which "
+            "this version needs; start anew"
         )
     return kind(**values)
 

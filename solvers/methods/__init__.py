@@ -9,8 +9,8 @@ from __future__ import annotations
 from topline.solvers.methods.auto import Auto, AutoMemory, Choice, begun_by, change_of_method, priors
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.certificate import FinalValues
-from topline.solvers.methods.newton import Newton
-from topline.solvers.methods.quasi_newton import Lbfgs
+from topline.solvers.methods.newton import Newton, NewtonMemory, ProximalNewton
+from topline.solvers.methods.quasi_newton import Lbfgs, LbfgsMemory
 from topline.solvers.methods.registry import (
     METHODS,
     PLAIN,
@@ -31,11 +31,14 @@ __all__ = [
     "Choice",
     "FinalValues",
     "Lbfgs",
+    "LbfgsMemory",
     "Measurement",
     "Method",
     "MethodMemory",
     "MethodSpec",
     "Newton",
+    "NewtonMemory",
+    "ProximalNewton",
     "SampledStep",
     "begun_by",
     "change_of_method",

@@ -297,7 +297,10 @@ class Auto(Method):
         self, problem: Problem, executor: OperationRunner, state: SolverState, *, duals_kept: bool
     ) -> FinalValues:
         """Certify the A of the blocks where it is the best dual point, or somebody asked for it."""
-        kept = self.asked or self.follows(state) or state.best.dual_point is None
+        if self.follows(state):
+            # Where A began at weights it has only become better since, and W moves with it.
+            state = replace(state, best=replace(state.best, dual_point=None))
+        kept = self.asked or state.best.dual_point is None
         return super().final(problem, executor, state, duals_kept=duals_kept and kept)
 
     def rebuilt(self, problem: Problem, executor: OperationRunner, state: SolverState) -> SolverState:
@@ -311,6 +314,9 @@ class Auto(Method):
         """Return what a state remembers; one that another run left, or none, begins a turn."""
         if isinstance(state.memory, AutoMemory):
             return state.memory
+        if isinstance(state.memory, NewtonMemory) and "newton" in self.priors:
+            # It has left W(A).
+            return AutoMemory("newton", state.memory)
         first, *others = (name for name in self.priors if name != "newton")
         times = {first: _CLEARLY * math.prod(self.priors[first])}
         times |= {name: math.prod(self.priors[name]) for name in others}
@@ -324,7 +330,8 @@ class Auto(Method):
         self, measured: Measurement, memory: AutoMemory, since: Reading, here: Reading
     ) -> Change | None:
         """Return the change to the method that is forecast to take clearly less, None where none is."""
-        if len(memory.changes) >= _MOST_CHANGES:
+        # A method that took its turn on one block has no forecast on several.
+        if len(memory.changes) >= _MOST_CHANGES or memory.method not in self.priors:
             return None
         name, left = memory.method, {change.before: change.left for change in memory.changes}
         pace = (here.seconds - since.seconds) / (here.passes - since.passes)

@@ -117,7 +117,7 @@ def final_values(
     point = state.best.dual_point
     loss = None
     if isinstance(point, FoundAt):
-        dual, loss = _of_gradients(problem, executor, point, duals_kept=duals_kept)
+        dual, loss = _of_gradients(problem, executor, state, point, duals_kept=duals_kept)
     elif duals_kept:
         dual = of_rows(problem, executor, state)
     else:
@@ -226,14 +226,14 @@ def _of_sums(problem: Problem, state: SolverState) -> DualSide:
 
 
 def _of_gradients(
-    problem: Problem, executor: OperationRunner, point: FoundAt, *, duals_kept: bool
+    problem: Problem, executor: OperationRunner, state: SolverState, point: FoundAt, *, duals_kept: bool
 ) -> tuple[DualSide, float]:
     """Find a point again where it was found, and make it the A of the blocks where they keep one.
 
     Returns its sums and the mean loss at the weights.
     """
     if duals_kept:
-        kept = executor.run(TakeGradients(point.W, point.share))
+        kept = executor.run(TakeGradients(point.W, point.share, pending_step=state.pending_step))
         sums = kept.conjugate / problem.n, kept.alpha_sq / problem.n
         return DualSide(problem.scale * kept.product, *sums, point), kept.loss / problem.n
     found = executor.run(FindVertices(0, point.W, envelope=True, exact=True))

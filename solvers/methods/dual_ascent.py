@@ -238,7 +238,7 @@ class DualAscent(Method):
     def _next_turn(self, problem: Problem, measured: Measurement, way: _Way, turn: Turn) -> Turn | None:
         """Return whose turn is next, None where the round ends: sweeps pay no more, or passes are spent."""
         n = problem.n
-        if not math.isfinite(way.step) or way.visited >= measured.passes_left * n:
+        if not math.isfinite(way.step) or way.late or way.visited >= measured.passes_left * n:
             return None
         if not turn.ends_sweep:
             return replace(turn, part=turn.part + 1, share=turn.share + 1)
@@ -310,6 +310,7 @@ class _Way:
     visited, active, moving : rows that were visited, those that the first sweep changed, and those that a
         further one would visit.
     left : the gap that was left in the rows of the last stage, of one block.
+    late : whether the time of the run was over.
     """
 
     point: Point
@@ -323,6 +324,7 @@ class _Way:
     active: int = 0
     moving: int = 0
     left: float = math.inf
+    late: bool = False
 
     def follow(self, sums: AscentSums, direction: Direction, step: float, turn: Turn | None) -> None:
         """Take a step along what was found in one turn, or by one block."""
@@ -335,7 +337,7 @@ class _Way:
         self.visited += sums.visited
         if sweep == 0:
             self.first, self.active = self.last, self.active + sums.active
-        self.moving, self.left = sums.moving, sums.left
+        self.moving, self.left, self.late = sums.moving, sums.left, sums.late > 0
 
 
 def _shares(n: int, blocks: int, rows: int) -> int:

@@ -122,12 +122,14 @@ class TakeGradients(Operation[DualSums]):
     """Set A to `share` times -grad Phi_gamma at the scores of W (d, m), and sum it.
 
     Only for a problem that is smooth.  The losses of the answer are Phi_gamma at W.  Products are in float64
-    where `exact`, else in the precision of the features, and A with them.
+    where `exact`, else in the precision of the features, and A with them.  A then counts as having
+    `pending_step`, which was for the one before.
     """
 
     W: Float64Array
     share: float = 1.0
     exact: bool = True
+    pending_step: PendingStep | None = None
 
     def answer(self, block: Block, crew: Crew) -> DualSums:
         """Set the dual rows of a block, and sum what W and D are made of."""
@@ -151,6 +153,7 @@ class TakeGradients(Operation[DualSums]):
             clock.row_work()
             gradients.accumulate(tile.X, product)
             clock.product()
+        duals.finish_step(self.pending_step)
         return DualSums(
             rows=block.stop - block.start,
             product=np.ascontiguousarray(product.T),

@@ -34,15 +34,19 @@ from topline.solvers.methods import (
     AutoMemory,
     Choice,
     Lbfgs,
+    LbfgsMemory,
     Method,
     MethodSpec,
     Newton,
+    NewtonMemory,
+    ProximalNewton,
     SampledStep,
     begun_by,
     change_of_method,
     method_named,
     priors,
 )
+from topline.solvers.methods.certificate import rebuild
 from topline.solvers.methods.kernel import PICKED_ROWS, kernel_method
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.operations import OperationRunner, PutInside
@@ -199,6 +203,12 @@ def _rounds(task: Task, executor: Executor) -> Run:
         state = state.with_point(W=np.zeros(task.feature_map.shape(problem.d)))
     if isinstance(state.memory, AutoMemory) and not isinstance(method, Auto):
         state = replace(state, memory=state.memory.memory)
+    goes_on = isinstance(method, Auto | ProximalNewton)
+    apart: tuple[type, ...] = (LbfgsMemory,) if goes_on else (LbfgsMemory, NewtonMemory)
+    if task.options.start.duals is not None and isinstance(state.memory, apart) and method.follows(state):
+        # Another method has left W(A), which belongs to the duals that are given.
+        W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state.point)
+        state = state.with_point(W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
     state = _with_zero(task, replace(state, problem_key=task.key))
     blocks: OperationRunner = executor
     at_will = kept_in_memory(examples.rows, 0, problem.n)

@@ -88,8 +88,11 @@ class AscentPass:
     @property
     def over(self) -> bool:
         """Whether no more rows are to be visited."""
-        late = self._until is not None and time.monotonic() >= self._until
-        return late or self.visited >= self._most
+        return self._late or self.visited >= self._most
+
+    @property
+    def _late(self) -> bool:
+        return self._until is not None and time.monotonic() >= self._until
 
     def allowed(self, rows: Int64Array) -> Int64Array:
         """Return as many of some rows as may still be visited."""
@@ -329,6 +332,7 @@ class AscentPass:
             u_sq=float(sums[2]),
             active=int(sums[4]),
             visited=math.ceil(self.visited),
+            late=int(self._late),
             **self.clock.seconds(),
         )
 

@@ -21,11 +21,13 @@ class AscentSums(VectorSums):
     left : the sum of the duality gaps of the rows that the stages visited, where it was small enough to end
         them; inf where something else did.
     moving : the rows that a further sweep would visit, at the end of one.
+    late : the blocks whose time was over.
     """
 
     visited: int = 0
     left: float = 0.0
     moving: int = 0
+    late: int = 0
 
 
 @dataclass(frozen=True)

@@ -150,16 +150,19 @@ class BlockAscent(BlockRows):
         swept = np.concatenate(self._shares)
         risen = float(np.maximum(self._rises[swept], 0.0).sum())
         self._still = STILL * risen / max(len(swept), 1) if turn.sweep else _RESTS
-        return replace(sums, moving=int(np.count_nonzero(self._rises > self._still)))
+        return replace(sums, moving=len(self._moving_rows()))
 
     def _rows_of(self, turn: Turn, request: AscentPlan, feed: RowFeed) -> Int64Array:
         """Return the rows of a turn, whose sweep begins with the first one that is asked about."""
         sweep = request.seed, request.round, self.index, turn.sweep
         if self._sweep != sweep:
-            counted = self.weights > 0.0
-            rows = np.flatnonzero(counted & (self._rises > self._still) if turn.sweep else counted)
+            rows = self._moving_rows() if turn.sweep else np.flatnonzero(self.weights)
             self._sweep, self._shares = sweep, feed.dealt(rows, turn.shares, np.random.default_rng(sweep))
         return self._shares[turn.share]
+
+    def _moving_rows(self) -> Int64Array:
+        """Return the rows that a further sweep visits; those that count for nothing never move."""
+        return np.flatnonzero((self.weights > 0.0) & (self._rises > self._still))
 
     def _groups(self, feed: RowFeed, work: AscentPass) -> Groups | None:
         """Return the rows of the block that are moved together, which the first call looks for."""

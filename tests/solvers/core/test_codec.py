@@ -86,6 +86,8 @@ def test_what_another_version_stored_is_refused_by_name_and_a_new_field_takes_it
         codec.decoded({**plain, "memory": {"is": "Shoe", "size": 43}}, found)
     with pytest.raises(InvalidProblemError, match=r"laces of SolverState, .* start anew"):
         codec.decoded({**plain, "laces": 2}, found)
+    with pytest.raises(InvalidProblemError, match=r"lacks point of SolverState, .* start anew"):
+        codec.decoded({"is": "SolverState"}, found)
     del plain["passes"]
     assert codec.decoded(plain, found).passes == 0
     with pytest.raises(TypeError, match=r"state\.memory is a Stranger"):

@@ -9,6 +9,7 @@ from tests.contracts.executor_contract import BOUNDS, ExecutorContract
 from tests.solvers.problems import Forgetful, M, examples
 from topline import SerialExecutor, TopKHinge, solve
 from topline.solvers.core.dual_points import PendingStep
+from topline.solvers.core.state import SolverState
 from topline.solvers.core.stopping import Status
 from topline.solvers.operations import FindVertices
 
@@ -52,3 +53,18 @@ def test_settled_blocks_have_the_step_however_far_they_had_come() -> None:
         assert np.abs(expected).max() > 0
         np.testing.assert_array_equal(contract.all_duals(settled), expected)
         contract.assert_same(settled.run(request), plain.run(request))
+
+
+@pytest.mark.parametrize("at_request", range(2, 9))
+def test_W_stays_that_of_the_dual_variables_wherever_a_round_was_cut(at_request: int) -> None:
+    """A round of several blocks is begun again with steps of the same numbers as before."""
+    X, y = examples(n=80)
+    with Forgetful(at_request, blocks=4) as executor:
+
+        def check(_: object, state: SolverState) -> None:
+            A = np.concatenate([rows for _, _, rows in executor.duals(state.pending_step)])
+            np.testing.assert_allclose(state.W, X.T @ A / (0.05 * len(y)), atol=1e-9)
+
+        options = {"method": "dual_ascent", "tol": 1e-6, "m": M, "executor": executor}
+        solve(X, y, TopKHinge(2), 0.05, callbacks=[check], **options)
+        assert executor.requests > at_request

@@ -115,6 +115,21 @@ def test_a_smooth_loss_goes_over_both_ways_to_the_same_optimum(loss: Loss, first
     assert np.all(np.diff([record.primal for record in run.history]) <= 1e-6)
 
 
+@pytest.mark.parametrize(("first", "then"), [("lbfgs", "dual_ascent"), ("dual_ascent", "lbfgs")])
+def test_the_dual_variables_in_the_blocks_are_those_of_the_certificate(first: str, then: str) -> None:
+    states: list[Any] = []
+    rows: list[Any] = []
+    run = run_of(
+        {first: Prior(1.0), then: Prior(1.0)}, Softmax(), 10.0, Clock(),
+        lambda _, state: states.append(state),
+        keeps=lambda executor: rows.extend(A for _, _, A in executor.duals(states[-1].pending_step)),
+    )  # fmt: skip
+    X, _ = clusters()
+    W = run.final.W if run.final.W_dual is None else run.final.W_dual
+    assert run.status is Status.SOLVED
+    np.testing.assert_allclose(10.0 * X.T @ np.concatenate(rows), W, atol=1e-4)
+
+
 def test_a_hinge_goes_to_newton_and_back() -> None:
     known = {"dual_ascent": Prior(1.0), "newton": Prior(1.0)}
     clock = Clock()
@@ -171,6 +186,16 @@ def test_a_run_is_taken_up_on_either_side_of_a_change(rounds: int) -> None:
     )
     assert rest.status is Status.SOLVED
     assert change_of_method(rest.state).method.startswith("lbfgs, dual_ascent")
+
+
+def test_dual_ascent_of_one_block_goes_on_in_several() -> None:
+    X, y = texts()
+    options = {"lam": 0.02 / N, "tol": 1e-6, "keep_duals": True}
+    cut = solve(X, y, Softmax(), callbacks=[lambda record, _: record.round < 1], **options)
+    assert change_of_method(cut.state).method == "dual_ascent"
+    start = {"state": cut.state, "duals": [(0, N, cut.A)]}
+    rest = solve(X, y, Softmax(), executor=SerialExecutor(blocks=4), **start, **options)
+    assert rest.status is Status.SOLVED
 
 
 def test_what_is_forecast_follows_from_the_rows() -> None:

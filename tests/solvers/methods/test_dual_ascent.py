@@ -11,13 +11,23 @@ from scipy import sparse
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import LOSSES, M, examples, loss_name
-from topline import MaxHinge, SerialExecutor, Status, ThreadExecutor, TopKHinge, UsunierHinge, solve
+from topline import (
+    MaxHinge,
+    SerialExecutor,
+    Status,
+    StoppingCriteria,
+    ThreadExecutor,
+    TopKHinge,
+    UsunierHinge,
+    solve,
+)
 from topline.solvers.blocks import Block
 from topline.solvers.blocks.ascent import row_feed
 from topline.solvers.core import rows
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods import dual_ascent
 from topline.solvers.operations import Ascend
+from topline.solvers.run.loop import iterate
 
 
 def run(X, y, loss, lam_n, smoothing=0.0, **options):
@@ -110,6 +120,46 @@ def test_a_run_that_was_cut_off_goes_on_bit_for_bit(smoothing) -> None:
     rest = until(5, state=first.state, duals=[(0, len(y), first.A)])
     np.testing.assert_array_equal(rest.A, whole.A)
     np.testing.assert_array_equal(rest.W, whole.W)
+
+
+def test_rows_that_count_for_nothing_take_no_turns() -> None:
+    """What is held out costs several blocks no request: the run is that of the other rows, but for orders."""
+    moving = []
+
+    class Watched(SerialExecutor):
+        def run(self, operation):
+            answer = super().run(operation)
+            if isinstance(operation, Ascend) and operation.turn.ends_sweep:
+                moving.append(answer.moving)
+            return answer
+
+    X, y = examples(n=400)
+    counts = np.where(np.arange(400) % 2 == 0, 1.0, 0.0)
+    run(X, y, MaxHinge(), 1.0, sample_weight=counts, tol=1e-4, executor=Watched(blocks=4))
+    assert moving
+    assert max(moving) <= counts.sum()
+
+
+def test_a_round_of_several_blocks_ends_with_the_time_of_the_run() -> None:
+    now, asked = [0.0], []
+
+    class Slow(SerialExecutor):
+        def run(self, operation):
+            if isinstance(operation, Ascend):
+                asked.append(operation.turn.part)
+                now[0] += 1.0
+            return super().run(operation)
+
+    X, y = examples(n=400)
+    problem = Problem(MaxHinge(), len(y), X.shape[1], M, 1.0 / len(y))
+    with Slow(blocks=4) as executor:
+        executor.bind(problem, X, y.astype(np.int32), keep_duals=True)
+        criteria = StoppingCriteria(1e-9, 100, time_limit=3.5)
+        method = dual_ascent.DualAscent(4)
+        ended = iterate(problem, executor, method, criteria, duals_kept=True, clock=lambda: now[0])
+    assert ended.status is Status.TIME_LIMIT
+    # The last one finds that there is no time.
+    assert asked == [0, 1, 2, 3, 4]
 
 
 def test_threads_give_bit_for_bit_what_one_thread_gives() -> None:

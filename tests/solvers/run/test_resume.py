@@ -71,6 +71,20 @@ def test_rebuilding_W_from_A_wipes_what_drifted(monkeypatch) -> None:
     assert often.dual == pytest.approx(never.dual, rel=1e-12)
 
 
+@pytest.mark.parametrize(("smoothing", "first"), [(0.0, "newton"), (0.5, "lbfgs")])
+@pytest.mark.parametrize("then", ["dual_ascent", "fw", "auto"])
+def test_another_method_goes_on_from_the_dual_variables(smoothing, first, then) -> None:
+    """W of these methods is not W(A), which is where the next one stands."""
+    X, y = examples()
+    stop = [lambda record, _: record.round < 3]
+    cut = run(X, y, smoothing, first, keep_duals=True, callbacks=stop)
+    start = {"state": cut.state, "duals": [(0, len(y), cut.A)]}
+    rest = run(X, y, smoothing, then, keep_duals=True, **start)
+    best = run(X, y, smoothing, "dual_ascent", max_passes=3000)
+    assert cut.relative_gap > 1e-3
+    assert all(record.dual <= best.primal <= record.primal * (1 + 1e-9) for record in rest.history)
+
+
 def test_state_and_duals_belong_together() -> None:
     X, y = examples()
     state, A = (lambda r: (r.state, r.A))(run(X, y, 0.5))
