@@ -35,7 +35,7 @@ LINES: Final = {
     "pipeline/sweep": 2_515,
     "pipeline/telemetry": 1_035,
     "pipeline/training": 2_337,
-    "solvers": 34_507,
+    "solvers": 34_551,
     "storage": 1_063,
     "storage/arrays": 955,
     "storage/datasets": 1_713,

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from tests.reproduce.baselines.rows import finite_rows
 from topline.solvers.core.inputs import checked_seed, positive_integer, positive_number
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.jit_cache import jit
-from topline.solvers.privileged.weighted_svm import finite_rows
 from topline.solvers.typing import Float64Array, Int64Array
 
 UInt64Array = np.ndarray[Any, np.dtype[np.uint64]]
