@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from topline.pipeline.readers import (
     words_of,
 )
 from topline.pipeline.rows import StoredModel
+from topline.storage.schema import SPLITS
 
 #: Features of so many bytes are scored at once, and at most so many rows.
 BATCH_BYTES, BATCH_ROWS = 1 << 26, 4096
@@ -61,7 +63,7 @@ class FeaturesResult:
 def predict_features(
     model_url: str, config: PredictConfig, progress: Progress | None = None
 ) -> FeaturesResult:
-    """Predict the best classes of the rows in `config.features`, a file as it is imported, but not LIBSVM's.
+    """Predict the best classes of the rows in `config.features`, a file as it is imported.
 
     Labels and splits in the file are noted and change nothing.  The table goes to `config.output` and the
     page to `config.page`, if given.  Raises `InputError` for features that the model does not take, and
@@ -75,7 +77,7 @@ def predict_features(
     with closing(open_features(path, config.features_name, config.labels_name)) as source:
         taken = _taken(stored, source)
         with reading(source.place):
-            known = names_of_rows(source), _labels(source), _splits(source)
+            known = names_of_rows(source), _labels(stored, source), _splits(source)
             rows = _Rows(stored, source, rule, taken, *known)
         result = FeaturesResult(
             model=stored.model.url,
@@ -86,6 +88,9 @@ def predict_features(
             first=tuple(islice((row for table in rows.tables(FIRST) for row in table.to_pylist()), FIRST)),
         )
         if rule.threshold is None and any(label is not None for label in rows.labels):
+            if source.splits() is None:
+                in_store, kind = _known(stored)
+                rows = replace(rows, known=in_store, kind=kind)
             found = scored(rows.tables(source.n, progress), stored.model.record.class_names)
             result = replace(result, scored=found)
         return write_files(
@@ -100,7 +105,7 @@ def predict_features(
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """The rows of a file with what the model says of them."""
+    """The rows of a file with what the model says of them; `known` are splits by the contents of rows."""
 
     stored: StoredModel
     source: FeatureFile
@@ -109,6 +114,8 @@ class _Rows:
     ids: Sequence[str]
     labels: Sequence[str | None]
     splits: Sequence[str | None]
+    known: Mapping[bytes, str] = field(default_factory=dict)
+    kind: str = "float32"
 
     @property
     def schema(self) -> pa.Schema:
@@ -128,14 +135,18 @@ class _Rows:
         with reading(f"{self.source.place}, rows {start}-{stop - 1}"):
             found = self.source.rows(start, stop)
         X = checked_rows(self.source, found, start, "float32")
-        X = _as_in_training(self.stored, X if self.taken is None else X[:, self.taken])
+        taken = X if self.taken is None else X[:, self.taken]
+        X = _as_in_training(self.stored, taken)
         scores = self.stored.scores(self.stored.transforms.apply(X))
         rows = slice(start, stop)
+        splits = self.splits[rows]
+        if self.known:
+            splits = [self.known.get(digest) for digest in _contents(taken, self.kind)]
         answers = self.rule.answer(scores, self.ids[rows])
         columns: dict[str, Any] = {
             "sample_id": self.ids[rows],
             "label": self.labels[rows],
-            "split": self.splits[rows],
+            "split": splits,
             **answers.columns(
                 self.stored.model.record.class_names, np.argsort(-scores, axis=1, kind="stable")
             ),
@@ -183,12 +194,15 @@ def _taken(stored: StoredModel, source: FeatureFile) -> list[int] | None:
     return None
 
 
-def _labels(source: FeatureFile) -> Sequence[str | None]:
+def _labels(stored: StoredModel, source: FeatureFile) -> Sequence[str | None]:
     """Return the label of each row as text, several with semicolons between; None where there is none."""
     found = source.labels()
     if found is None:
         return [None] * source.n
-    names = source.class_names()
+    # Numbers of classes mean what --class-names said of them in training.
+    record, names = stored.model.record, source.class_names()
+    if names is None and record.features.get("class_names"):
+        names = record.class_names
     lists = label_lists(np.asarray(found), source.place, names)
     if lists is not None:
         return [";".join(labels) for labels in lists.rows]
@@ -200,6 +214,41 @@ def _labels(source: FeatureFile) -> Sequence[str | None]:
 def _splits(source: FeatureFile) -> Sequence[str | None]:
     found = source.splits()
     return [None] * source.n if found is None else split_words(np.asarray(found), source.place)
+
+
+def _known(stored: StoredModel) -> tuple[Mapping[bytes, str], str]:
+    """Return the splits of the rows in the model's dataset by their contents, and its type of features.
+
+    There are none where the dataset is gone.
+    """
+    try:
+        dataset = stored.dataset()
+    except InputError:
+        return {}, "float32"
+    kind = dataset.info.dtype
+    names, splits = {code: name for name, code in SPLITS.items()}, dataset.split()
+    found: dict[bytes, str] = {}
+    for span in map(dataset.plan.bounds, range(dataset.plan.units)):
+        here = splits[span.start : span.stop].tolist()
+        for code, digest in zip(here, _contents(dataset.rows(span.start, span.stop), kind), strict=True):
+            if found.get(digest) != "train":
+                found[digest] = names[code]
+    return found, kind
+
+
+def _contents(X: Any, kind: str) -> list[bytes]:
+    """Return a digest of each row, stored as the type `kind` where it is dense."""
+    if isinstance(X, csr_matrix):
+        rows = csr_matrix(X, dtype=np.float32, copy=True)
+    else:
+        rows = csr_matrix(np.asarray(X).astype(kind).astype(np.float32))
+    rows.sum_duplicates()
+    rows.eliminate_zeros()
+    entries = rows.indices.astype("<i4"), rows.data
+    return [
+        blake2b(b"".join(part[low:high].tobytes() for part in entries), digest_size=16).digest()
+        for low, high in pairwise(rows.indptr.tolist())
+    ]
 
 
 def _none(_: int, __: Mapping[str, Any]) -> Pixels:

@@ -141,7 +141,9 @@ class _Tensor:
 
     def __getattr__(self, name: str) -> Any:
         shape = tuple(self.tensor.get_shape())
-        return {"shape": shape, "ndim": len(shape), "dtype": self[:0].dtype}[name]
+        if name == "dtype":
+            return self[:0].dtype
+        return {"shape": shape, "ndim": len(shape)}[name]
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         found = np.asarray(self.tensor[rows])

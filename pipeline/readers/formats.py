@@ -132,6 +132,9 @@ def format_of(path: Path) -> Format:
     if head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < path.stat().st_size:
         return next(form for form in FORMATS if form.name == "safetensors")
     by_bytes = next((form for form in FORMATS for magic in form.magic if head.startswith(magic)), None)
+    if by_name is not None and by_name.name in ("CSV", "ARFF") and head.isascii() and head[:2] != b'{"':
+        # A first line such as PAR1,PAR2 begins as a file of Parquet does, whose next bytes are no text.
+        by_bytes = by_bytes if any(byte < 9 for byte in head) else None
     return by_bytes or by_name or FORMATS[-1]
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from topline.pipeline.rows.partition import CachedRows, TrainingRows
 from topline.pipeline.rows.stored_model import (
     LEARNED,
+    LEARNED_LABELS,
     StoredModel,
     digests_of,
+    learned_labels,
     learned_rows,
     record_if_possible,
 )

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 #: The array of a model that says which rows it learned, as `learned_rows` gives them.
 LEARNED = "learned_rows"
+#: The array of a model that says what it learned of them, as `learned_labels` gives it.
+LEARNED_LABELS = "learned_labels"
 _LEARNED_SPLITS = [SPLITS[name] for name in ("train", "val", "calibration")]
 
 
@@ -42,6 +44,17 @@ def learned_rows(dataset: Dataset) -> NDArray[np.uint64]:
     kept = np.flatnonzero(np.isin(dataset.split(), _LEARNED_SPLITS))
     ids, contents = (table[name].take(pa.array(kept)).to_pylist() for name in ("sample_id", "sha256"))
     return digests_of(ids, contents)
+
+
+def learned_labels(dataset: Dataset) -> NDArray[np.uint8]:
+    """Return SHA-256 (32,) of splits and labels of the rows that a model learns, in their order."""
+    splits, labels, sets = dataset.split(), dataset.labels(), dataset.label_sets()
+    kept = np.isin(splits, _LEARNED_SPLITS)
+    found = hashlib.sha256(splits[kept].astype("u1").tobytes())
+    found.update(labels[kept].astype("<i4").tobytes())
+    for part in () if sets is None else (sets.indptr.astype("<i8"), sets.indices.astype("<i4")):
+        found.update(part.tobytes())
+    return np.frombuffer(found.digest(), dtype=np.uint8)
 
 
 def digests_of(ids: Iterable[str], contents: Iterable[str | None]) -> NDArray[np.uint64]:
@@ -68,7 +81,7 @@ class StoredModel:
     def open(cls, url: str) -> StoredModel:
         """Return the model at `url`; every array's digest is checked."""
         model = load_model(url)
-        arrays = {name: model.array(name) for name in model.arrays if name != LEARNED}
+        arrays = {name: model.array(name) for name in model.arrays if name not in (LEARNED, LEARNED_LABELS)}
         transforms = Transforms.from_record(model.record.transforms, arrays)
         record = model.record
         if record.kernel is not None:
@@ -143,15 +156,16 @@ class StoredModel:
         return dataset
 
     def _in_its_place(self) -> Dataset | None:
-        """Return the newest dataset that has the rows that the model learned, and no others but test rows."""
+        """Return the newest dataset that has the rows and labels that the model learned, and test rows."""
         record = self.model.record
-        if LEARNED not in self.model.arrays:
+        if not {LEARNED, LEARNED_LABELS} <= set(self.model.arrays):
             return None
-        learned = self.model.array(LEARNED)
+        learned, labels = self.model.array(LEARNED), self.model.array(LEARNED_LABELS)
         for info in reversed(list_datasets(self.model.store)):
             if info.class_names == record.class_names and info.features == record.features:
                 dataset = Dataset(self.model.store, info)
-                if np.array_equal(learned_rows(dataset), learned):
+                same = np.array_equal(learned_labels(dataset), labels)
+                if same and np.array_equal(learned_rows(dataset), learned):
                     return dataset
         return None
 

@@ -201,7 +201,13 @@ def pulse(
     beat.
     """
     known = replace(
-        known_runs(store), every=every, timezone=timezone, process=f"{socket.gethostname()}:{os.getpid()}"
+        known_runs(store),
+        every=every,
+        timezone=timezone,
+        process=f"{socket.gethostname()}:{os.getpid()}",
+        deployment=False,
+        run="",
+        since="",
     ).beating(clock())
     note_schedule(store, known)
     ended, lock = threading.Event(), threading.Lock()
@@ -237,7 +243,7 @@ def deployed_run(store: Store, every: str, timezone: str, deployment: str) -> It
 
     A run that was killed said nothing: the next one finds it still under way, and counts it as a failure.
     """
-    before = known_runs(store)
+    found = before = known_runs(store)
     alive = not before.deployment and before.beat and not before.ended
     if alive and heartbeat_age(before, datetime.now(UTC)) <= HEARTBEAT_TIMEOUT:
         yield
@@ -253,8 +259,8 @@ def deployed_run(store: Store, every: str, timezone: str, deployment: str) -> It
         yield
         after = under_way.after(now())
     except LeaseHeldError:
-        # Another retraining does the work, and says how it went.
-        after = replace(under_way, run="")
+        # Another retraining does the work, and says how it went: it may be a run that was not killed.
+        after = found if found.run else replace(under_way, run="")
         raise
     except Exception as error:
         after = under_way.after(now(), _in_a_line(error))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.certification import CUT_POINTS, CUT_SHARES, DUAL_W
 from topline.pipeline.options.train import TrainConfig
-from topline.pipeline.rows import LEARNED, learned_rows
+from topline.pipeline.rows import LEARNED, LEARNED_LABELS, learned_labels, learned_rows
 from topline.pipeline.training.checkpointing import written_where_held
 from topline.pipeline.training.plan import (
     MAY_CHANGE,
@@ -120,6 +120,7 @@ def store_model(run: Run, executor: Executor, result: SolveResult) -> str:
     plan = run.plan
     arrays = ({} if plan.spec.kernel is not None else {"W": result.W}) | dict(plan.transforms.arrays())
     arrays[LEARNED] = learned_rows(plan.rows.dataset)
+    arrays[LEARNED_LABELS] = learned_labels(plan.rows.dataset)
     if not plan.stores_duals:
         arrays |= _dual_point(result)
     record = _model_record(

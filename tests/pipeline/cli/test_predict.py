@@ -134,7 +134,7 @@ def test_a_file_with_labels_is_scored_and_unknown_ones_are_named(
     labels = np.array(["low", "high"])[np.arange(80) % 2]
     table = pd.DataFrame(random.normal(size=(80, 3)) + (labels == "high")[:, None] * 3.0, columns=list("abc"))
     table.assign(kind=labels).to_csv(tmp_path / "old.csv", index=False)
-    new = table.assign(kind=np.where(np.arange(80) < 8, "other", labels))
+    new = (table + 0.01).assign(kind=np.where(np.arange(80) < 8, "other", labels))
     new.to_csv(tmp_path / "new.csv", index=False)
     place = str(tmp_path / "store")
     topline("import", "--features", str(tmp_path / "old.csv"), "--labels-name", "kind", "--store", place)
@@ -142,6 +142,10 @@ def test_a_file_with_labels_is_scored_and_unknown_ones_are_named(
     asked = ("evaluate", place, "--features", str(tmp_path / "new.csv"), "--labels-name", "kind")
     found = topline(*asked, "--json").json
     assert (found["rows"], found["unknown"]) == (80, {"other": 8})
+    old = ("--features", str(tmp_path / "old.csv"), "--labels-name", "kind")
+    again = topline("evaluate", place, *old, "--json").json
+    counts = StoredModel.open(f"{place}/models/m0001").dataset().info.counts
+    assert (again["rows"], again["in_training"]) == (80 - counts["train"], counts["train"])
     output = str(tmp_path / "out.csv")
     topline(
         "predict", place, "--features", str(tmp_path / "new.csv"), "--labels-name", "kind", "--output", output
@@ -150,3 +154,22 @@ def test_a_file_with_labels_is_scored_and_unknown_ones_are_named(
     assert found["topk"]["1"] == pytest.approx((told["prediction"] == told["label"]).mean())
     assert told["probability"].between(0.5, 1.0).all()
     assert "counted as wrong of unknown classes: other 8" in topline(*asked).out
+
+
+def test_numbers_of_classes_in_a_file_mean_the_names_of_training(
+    topline: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    codes = np.arange(80) % 2
+    X = np.random.default_rng(0).normal(size=(80, 3)) + codes[:, None] * 9.0
+    np.savez(tmp_path / "a.npz", features=X, labels=codes)
+    np.savez(tmp_path / "b.npz", features=X, labels=codes)
+    (tmp_path / "names.txt").write_text("low\nhigh\n")
+    place, names = str(tmp_path / "store"), ("--class-names", str(tmp_path / "names.txt"))
+    topline(
+        "import", "--features", str(tmp_path / "a.npz"), "--labels-name", "labels", *names, "--store", place
+    )
+    topline("train", "--store", place, "--workers", "0")
+    asked = ("evaluate", place, "--features", str(tmp_path / "b.npz"), "--labels-name", "labels")
+    found = topline(*asked, "--json").json
+    assert (found["unknown"], found["topk"]["1"] > 0.7) == ({}, True)

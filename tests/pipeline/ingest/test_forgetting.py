@@ -134,6 +134,23 @@ def test_a_model_without_the_rows_works_on(store: Store) -> None:
         certify(f"{store.url}/models/m0001")
 
 
+def test_a_model_is_not_judged_by_labels_that_it_did_not_learn(store: Store) -> None:
+    """The version in the place of its own has the same rows, of which one was corrected since."""
+    before = Dataset.open(store)
+    first = train(TrainConfig(store=store.url, k=2, tol=1e-2), HERE)
+    splits, ids, labels = before.split(), before.sample_ids(), before.labels()
+    trained = int(np.flatnonzero(splits == SPLITS["train"])[0])
+    tested = int(np.flatnonzero(splits == SPLITS["test"])[0])
+    other = before.class_names[1 - labels[trained]]
+    edited_dataset(before, Edits(frozenset(), {ids[trained]: other}))
+    second = train(TrainConfig(store=store.url, k=2, tol=1e-2), HERE)
+    del before
+    forget(store.url, [ids[tested]], "asked to")
+    assert certify(second.model).certified
+    with pytest.raises(InputError, match="was removed"):
+        certify(first.model)
+
+
 def test_what_somebody_reads_is_out_of_sight_and_told(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:

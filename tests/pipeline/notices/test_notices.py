@@ -308,6 +308,18 @@ def test_runs_of_a_deployment_say_how_they_went(tmp_path: Path) -> None:
     # One that was killed is still under way when the next begins.
     note_schedule(store, replace(DEPLOYED, run=WHEN))
     assert after(OSError("gone")).failures == 2
+    with suppress(LeaseHeldError), deployed_run(store, "0 2 * * *", "UTC", "retrain/nightly"):
+        with suppress(LeaseHeldError), deployed_run(store, "0 2 * * *", "UTC", "retrain/nightly"):
+            raise LeaseHeldError("the run before still works")
+        during = read_schedule(store)
+        assert during is not None
+        assert (bool(during.run), during.failures) == (True, 2), "that one was not killed"
+        raise LeaseHeldError("another works")
+    with pulse(store, "6h", "UTC"):
+        seen = read_schedule(store)
+        assert seen is not None
+        assert (seen.deployment, seen.run, seen.failures) == (False, "", 2)
+        assert served(seen, datetime.now(UTC) + timedelta(minutes=5)).value == "dead"
     note_schedule(store, BEATING.beating(datetime.now(UTC).isoformat()))
     with deployed_run(store, "6h", "UTC", "retrain/other"):
         pass

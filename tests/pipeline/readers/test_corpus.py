@@ -210,6 +210,7 @@ FEATURES: Mapping[str, tuple[Any, list[str] | str | None]] = {
     "old.mat": ({"X": X, "y": np.array([[0], [1], [0]])}, ["0", "1", "0"]),
     "new.mat": ({"X": X, "y": np.array([[0.0], [1.0], [0.0]])}, ["0", "1", "0"]),
     "a.safetensors": ({"features": X, "labels": np.array([0, 1, 0])}, ["0", "1", "0"]),
+    "scale.safetensors": ({"features": X, "logit_scale": np.array(4.6)}, None),
     "brain.safetensors": ({"x": X.astype(ml_dtypes.bfloat16)}, None),
     "group.zarr": ({"features": X, "labels": np.array([0, 1, 0])}, ["0", "1", "0"]),
     # -- Parquet

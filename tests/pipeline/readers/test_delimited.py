@@ -195,3 +195,10 @@ def test_a_first_row_with_commas_for_points_is_a_row(tmp_path: Path) -> None:
 def test_points_are_not_taken_for_thousands_where_a_text_has_a_comma(tmp_path: Path) -> None:
     source = open_features(written(tmp_path, "a;labels\n1.5;0,3\n2.5;1,2\n"))
     np.testing.assert_array_equal(source.rows(0, 2), [[1.5], [2.5]])
+
+
+@pytest.mark.parametrize("name", ["PAR1", "FEA1", "BZh"])
+def test_a_table_may_begin_with_letters_that_mark_another_format(tmp_path: Path, name: str) -> None:
+    source = open_features(written(tmp_path, f"{name},w,label\n1,2,a\n3,4,b\n"))
+    assert source.columns() == [name, "w"]
+    np.testing.assert_array_equal(source.rows(0, 2), [[1, 2], [3, 4]])
