@@ -303,7 +303,7 @@ def _serve_while_wanted(
     served: _Served, progress: Progress | None, server: str, password_in: Path | None = None
 ) -> None:
     """Serve on a server that answers, and wait for it, longer and longer, where it is lost."""
-    pause = FIRST_PAUSE
+    pause = 0.0
     while True:
         begun = time.monotonic()
         try:
@@ -311,10 +311,13 @@ def _serve_while_wanted(
         except Exception as error:
             if not is_lost_server(error):
                 raise
-            served.say(server_lost(served.config.store, error))
+            again = pause > 0.0 and time.monotonic() - begun <= LONGEST_PAUSE
+            if not again:
+                # Once for as long as it is lost, not at every try.
+                served.say(server_lost(served.config.store, error))
         else:
             return
-        pause = FIRST_PAUSE if time.monotonic() - begun > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
+        pause = min(2 * pause, LONGEST_PAUSE) if again else FIRST_PAUSE
         time.sleep(pause)
 
 

@@ -11,6 +11,7 @@ import typer
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.table import facts, following, table
+from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import EvaluateConfig
 from topline.solvers.counts import how_many
 
@@ -58,7 +59,14 @@ def evaluate(
     config = call.config(EvaluateConfig)
     url = find_model(model)
     if images is not None or features is not None:
+        if call.chose("evaluate", *EvaluateConfig.model_fields) or threshold_for is not None:
+            raise ConfigError(
+                "--split, --confused and --threshold-for are about the model's dataset: leave them out with"
+                " --images and --features"
+            )
         return _on_new_data(call, url, images=images, features=features, labels_name=labels_name)
+    if labels_name is not None:
+        raise ConfigError("--labels-name is about --features: name a file of them")
     after = following(
         ("topline", "predict", url, "--dataset", "latest", "--output", "predictions.csv"),
         ("topline", "report", url),
@@ -82,7 +90,7 @@ def evaluate(
 
 
 def _on_new_data(call: Call, url: str, **given: str | None) -> Outcome:
-    from topline.pipeline.errors import ConfigError, InputError
+    from topline.pipeline.errors import InputError
     from topline.pipeline.options import PredictConfig
     from topline.pipeline.prediction import predict, predict_features
 

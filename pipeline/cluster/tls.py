@@ -131,6 +131,8 @@ def handshake_problem(address: str, seconds: float) -> tuple[str, str] | None:
 
     None where nothing is wrong with the handshake.  Raises `OSError` where nobody answers.
     """
+    # Dask takes an address without a scheme for one of TCP.
+    address = address if "://" in address else f"tcp://{address}"
     parts, ca = urlsplit(address), certificate_at(dask.config.get("distributed.comm.tls.ca-file"))
     shown = _certificate_shown(parts.hostname or "", parts.port or 0, seconds)
     if parts.scheme != "tls":

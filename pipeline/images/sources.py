@@ -5,6 +5,7 @@ The images that a dataset was made of are read again from the same places.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -47,7 +48,8 @@ def list_images(images: str, *, labelled: bool = True, follow_links: bool = Fals
     elif path.is_file():
         listing = _file(path.parent.resolve() / path.name, how)
     else:
-        listing = _held(path.parent.resolve(), _matching(path), how)
+        files = _matching(path)
+        listing = _held(Path(os.path.commonpath([file.parent for file in files])), files, how)
     if not listing.items:
         left_out = f" ({len(listing.ignored):,} other files are there)" if listing.ignored else ""
         raise InputError(
@@ -95,11 +97,11 @@ def _file(path: Path, how: Mapping[str, bool]) -> ImageListing:
 
 
 def _matching(path: Path) -> list[Path]:
-    """Return the files that a pattern names, in the folder that it begins with."""
-    found = [file for file in parts_of(path, ()) if file.suffix.lower() in (".tar", ".parquet")]
+    """Return the tar shards or Parquet files that a pattern names, whatever else it matches."""
+    found = parts_of(path, (".tar", ".parquet"), only=True)
     if not found:
         raise InputError(f"{printable(str(path))} is not there: name a folder, a table or tar shards")
-    return [path.parent.resolve() / file.name for file in found]
+    return [file.parent.resolve() / file.name for file in found]
 
 
 class SourceImages:

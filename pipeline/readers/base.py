@@ -214,11 +214,12 @@ def local_path(text: str) -> Path:
     return found
 
 
-def parts_of(path: Path, readable: Sequence[str]) -> list[Path]:
+def parts_of(path: Path, readable: Sequence[str], *, only: bool = False) -> list[Path]:
     """Return the files that a folder or a pattern (data/*.npy) names, by the numbers in their names.
 
     A file is its only part.  Of a folder it is all files, also in its folders, with one of the suffixes
-    `readable`, of one kind; `InputError` where there are none.
+    `readable`, of one kind; `InputError` where there are none.  Of a pattern it is all that match,
+    or with `only` those with one of the suffixes.
     """
     if path.is_file():
         return [path]
@@ -230,7 +231,8 @@ def parts_of(path: Path, readable: Sequence[str]) -> list[Path]:
         for file in found
         if file.is_file() and not any(part[:1] in "._" for part in file.parts[len(hidden) :] if hidden)
     ]
-    kept = files if pattern else [file for file in files if file.name.lower().endswith(tuple(readable))]
+    every = pattern and not only
+    kept = files if every else [file for file in files if file.name.lower().endswith(tuple(readable))]
     kinds = Counter(file.suffix.lower() for file in kept)
     if len(kinds) > 1:
         told = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())

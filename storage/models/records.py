@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -196,9 +195,12 @@ def list_models(store: Store) -> list[ModelRecord]:
     """Return the newest revision of every published model, by id."""
     found = []
     for name in published_models(store):
-        # One that is deleted after the look is none.
-        with suppress(NotFoundError):
+        try:
             found.append(ModelRecord.from_json(_latest(store, name)))
+        except NotFoundError:
+            # One that is deleted after the look is none.
+            if not _is_deleted(store, name):
+                raise
     return found
 
 
@@ -208,8 +210,9 @@ def readable_models(store: Store) -> tuple[list[ModelRecord], dict[str, str]]:
     for name in published_models(store):
         try:
             found.append(ModelRecord.from_json(_latest(store, name)))
-        except NotFoundError:
-            continue
+        except NotFoundError as error:
+            if not _is_deleted(store, name):
+                damaged[name] = str(error)
         except (FormatError, IntegrityError) as error:
             damaged[name] = str(error)
     return found, damaged

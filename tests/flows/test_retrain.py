@@ -28,6 +28,7 @@ from prefect.types.entrypoint import EntrypointType
 from tests.flows.endless import endless
 from tests.pipeline.fresh_photos import photographs
 from topline.flows import retraining, serving, tasks
+from topline.flows.following import server_lost
 from topline.flows.local_server import LocalServer
 from topline.flows.retraining import coalesce_missed_runs, retrain
 from topline.flows.serving import HEARTBEAT_TIMEOUT, OrderlyRunner, ensure_heartbeat_automation, schedule_of
@@ -137,6 +138,8 @@ def test_a_server_that_is_lost_is_waited_for_and_a_fault_is_none(
     nowhere = LocalServer("http://127.0.0.1:1/api", "user:word", tmp_path / "password")
     monkeypatch.setattr(serving, "local_server", lambda _: nullcontext(nowhere))
     monkeypatch.setattr(serving.time, "sleep", lambda _: None)
+    said: list[object] = []
+    monkeypatch.setattr(serving, "server_lost", lambda *told: said.append(told) or server_lost(*told))
     config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=str(tmp_path)))
     refused = httpx.ConnectError("refused")
     ends: list[Exception | None] = [ExceptionGroup("tasks", [refused, refused]), refused, None]
@@ -153,6 +156,7 @@ def test_a_server_that_is_lost_is_waited_for_and_a_fault_is_none(
     monkeypatch.setattr(serving, "_serve", serve)
     serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
     assert [bool(when) for when in lost] == [False, True, True]
+    assert len(said) == 1
     ends = [ExceptionGroup("tasks", [refused, ZeroDivisionError("a fault")])]
     with pytest.raises(ExceptionGroup):
         serving.serve_retraining(config, HERE, "6h", out=io.StringIO())

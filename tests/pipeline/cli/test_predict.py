@@ -13,7 +13,7 @@ import pytest
 from tests.pipeline.cli.test_commands import store, topline  # noqa: F401 - fixtures
 from tests.pipeline.pictures import write_classes
 from topline.pipeline import prediction
-from topline.pipeline.cli.exits import FAILURE
+from topline.pipeline.cli.exits import BAD_INPUT, FAILURE
 from topline.pipeline.cli.predict import _fitting
 from topline.pipeline.prediction import Prediction, PredictResult
 from topline.pipeline.rows import StoredModel
@@ -146,6 +146,12 @@ def test_a_file_with_labels_is_scored_and_unknown_ones_are_named(
     again = topline("evaluate", place, *old, "--json").json
     counts = StoredModel.open(f"{place}/models/m0001").dataset().info.counts
     assert (again["rows"], again["in_training"]) == (80 - counts["train"], counts["train"])
+    for words, said in (
+        (("--labels-name", "kind"), "--labels-name is about --features"),
+        ((*old, "--split", "val"), "leave them out with --images and --features"),
+    ):
+        refused = topline("evaluate", place, *words)
+        assert (refused.code, said in refused.err) == (BAD_INPUT, True), refused.err
     output = str(tmp_path / "out.csv")
     topline(
         "predict", place, "--features", str(tmp_path / "new.csv"), "--labels-name", "kind", "--output", output

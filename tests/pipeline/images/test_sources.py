@@ -307,6 +307,15 @@ def test_shards_are_read_by_offset(tmp_path: Path) -> None:
     assert len(list_images(str(tmp_path / "shard-001.tar")).items) == 2
 
 
+def test_a_pattern_may_match_in_several_folders_and_what_is_no_shard(tmp_path: Path) -> None:
+    write_shard(tmp_path / "sh-0" / "t.tar", ["a", "b"])
+    write_shard(tmp_path / "sh-1" / "t.tar", ["c"], start=2)
+    (tmp_path / "sh-0" / "t.idx").write_text("0 1024")
+    listing = list_images(str(tmp_path / "sh-*" / "t*"))
+    assert paths(listing) == ["sh-0/t.tar/a.png", "sh-0/t.tar/b.png", "sh-1/t.tar/c.png"]
+    assert [item.read(listing.root, LIMIT) for item in listing.items] == [png(i) for i in range(3)]
+
+
 def test_shards_under_split_folders(tmp_path: Path) -> None:
     write_shard(tmp_path / "train" / "0.tar", ["a", "b"])
     write_shard(tmp_path / "test" / "0.tar", ["c"])
