@@ -28,6 +28,7 @@ from topline.storage.runs.sweeps import sweep_findings
 from topline.storage.schema import FILES_LIST, MANIFESTS, MARKS, UNITS, UNITS_LIST, manifest_path, unit_folder
 from topline.storage.stores import Store, check_files
 from topline.storage.stores.local import PARTIAL
+from topline.storage.stores.numbered_folders import TOMBSTONE
 from topline.storage.stores.sealed import unsealed
 from topline.storage.stores.urls import join
 
@@ -36,7 +37,7 @@ _NUMBERED = re.compile(r"^(models/m|runs/r|sweeps/s)\d{4,}$")
 _RECORDS = {"runs": "run.json", "sweeps": "sweep.json"}
 _SEALED = re.compile(
     r"^((models|runs|sweeps)/[^/]+/(begun|deleted|outcome|sweep)|sweeps/[^/]+/answers/\d{6}"
-    r"|datasets/[^/]+/(staging|marks/\d{5,})|leases/[^/]+/\d{8}|schedule)\.json$"
+    r"|datasets/[^/]+/(staging|deleted|marks/\d{5,})|leases/[^/]+/\d{8}|schedule)\.json$"
 )
 
 
@@ -128,7 +129,7 @@ def _staging(store: Store, folders: Collection[str]) -> Iterator[Finding]:
     """Yield the folders of datasets that were never committed."""
     for name in store.list("datasets"):
         folder = join("datasets", name)
-        if folder not in folders:
+        if folder not in folders and store.list(folder) != [TOMBSTONE]:
             what, fix = "it was begun and never committed", "run its command again; topline prune deletes it"
             yield Finding("staging", folder, what, fix, harmless=True)
 

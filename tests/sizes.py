@@ -29,20 +29,20 @@ LINES: Final = {
     "pipeline/pages": 748,
     "pipeline/prediction": 1_357,
     "pipeline/readers": 2_782,
-    "pipeline/registry": 1_400,
+    "pipeline/registry": 1_413,
     "pipeline/report": 953,
     "pipeline/rows": 1_128,
     "pipeline/sweep": 2_515,
     "pipeline/telemetry": 1_041,
     "pipeline/training": 2_332,
     "solvers": 34_551,
-    "storage": 1_063,
+    "storage": 1_064,
     "storage/arrays": 955,
-    "storage/datasets": 1_713,
-    "storage/models": 619,
-    "storage/retention": 534,
-    "storage/runs": 811,
-    "storage/stores": 1_829,
+    "storage/datasets": 1_734,
+    "storage/models": 630,
+    "storage/retention": 545,
+    "storage/runs": 815,
+    "storage/stores": 1_840,
 }
 
 #: Functions of a folder that take more than `MOST_PARAMETERS`, without self: public ones, and those that a
@@ -59,7 +59,7 @@ MANY_PARAMETERS: Final = {
     "solvers/operations": 1,
     "solvers/projections": 7,
     "solvers/run": 3,
-    "storage/datasets": 1,
+    "storage/datasets": 1_734,
 }
 
 #: Modules that one other module imports, the face of their room aside, by why they stand alone.

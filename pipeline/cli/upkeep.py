@@ -122,7 +122,7 @@ def forget(
     if delete_models:
         for model in done.models:
             why = f"it learned rows that were to be forgotten: {reason}".removesuffix(": ")
-            delete(join(done.store, "models", model), reason=why, force=True)
+            delete(join(done.store, "models", model), reason=why, force=True, at_once=True)
         done = replace(done, models=(), deleted_models=done.models)
     shown = {
         "rows": f"{done.rows:,} in {how_many(len(done.removed), 'versions')}",

@@ -27,6 +27,7 @@ from topline.storage.models import (
     load_model,
     read_standing,
     record_decision,
+    remove_model,
 )
 from topline.storage.stores import Store, check_files, open_store, split_url
 from topline.storage.stores.urls import join
@@ -209,10 +210,18 @@ def mark(model_url: str, action: Literal["archive", "pin", "unpin"], *, reason: 
     )
 
 
-def delete(model_url: str, *, reason: str = "", by: str = COMMAND_LINE, force: bool = False) -> Standing:
+def delete(
+    model_url: str,
+    *,
+    reason: str = "",
+    by: str = COMMAND_LINE,
+    force: bool = False,
+    at_once: bool = False,
+) -> Standing:
     """Delete a model; the champion, the one that a rollback would bring back and pinned ones only forced.
 
-    The decision is recorded first: a deletion that was interrupted is finished by deleting again.
+    The decision is recorded first: a deletion that was interrupted is finished by deleting again.  Nobody
+    sees the model from then on; where somebody may read its files they are left to pruning, unless `at_once`.
     """
     place = _Place.of(model_url)
     standing = read_standing(place.store)
@@ -228,7 +237,11 @@ def delete(model_url: str, *, reason: str = "", by: str = COMMAND_LINE, force: b
         _check_guards(against, f"{place.name} is not deleted", reason, force=force)
         said = reason or "deleted by hand"
         standing = _decided(place, standing, "delete", said, by, None, forced=bool(against))
-    delete_model(model_url, standing.of(place.name)[-1].reason)
+    why = standing.of(place.name)[-1].reason
+    if at_once:
+        remove_model(place.store, place.name, why)
+    else:
+        delete_model(model_url, why)
     return standing
 
 

@@ -16,6 +16,7 @@ from topline.storage.findings import Finding
 from topline.storage.schema import FILES_LIST, MARKS, STAGING, UNITS_LIST, manifest_path, unit_folder
 from topline.storage.stores import check_files
 from topline.storage.stores.local import PARTIAL
+from topline.storage.stores.numbered_folders import TOMBSTONE
 from topline.storage.stores.urls import join
 
 _REWRITE = "restore it from a copy, or write the dataset again under another key"
@@ -48,7 +49,7 @@ def _foreign_files(dataset: Dataset) -> Iterator[Finding]:
 
     Killed writers' are reported with the store's.
     """
-    known = {FILES_LIST, STAGING, *dataset.files.by_path}
+    known = {FILES_LIST, STAGING, TOMBSTONE, *dataset.files.by_path}
     folder = dataset.info.folder
     if not dataset.store.exists(join(folder, STAGING)):
         what = "it is missing, which nobody needs any more"

@@ -12,6 +12,7 @@ from topline.storage.fingerprint import digest_bytes
 from topline.storage.records import from_fields, now
 from topline.storage.schema import DATASET_ENCODING, REMOVAL_ENCODING, VERSIONS, check_encoding, encoding
 from topline.storage.stores import CommitLog, Store
+from topline.storage.stores.numbered_folders import TOMBSTONE
 from topline.storage.stores.urls import join
 
 
@@ -92,6 +93,10 @@ class Catalog:
         """Return the dataset of that key, if there is one."""
         return next((info for info in self.datasets if info.key == key), None)
 
+    def generation(self, key: str) -> int:
+        """Return how many datasets of that key were removed."""
+        return sum(removal.key == key for removal in self.removed.values())
+
 
 def dataset_id(seq: int, digest: str) -> str:
     """Return the id of the dataset that commit `seq` made visible."""
@@ -99,7 +104,7 @@ def dataset_id(seq: int, digest: str) -> str:
 
 
 def dataset_folder(key: str, generation: int) -> str:
-    """Return the folder of the dataset of that key, of which so many were removed before.
+    """Return the folder of that key of which so many before were given up.
 
     The same for every writer of it, so that writing can be resumed.
     """
@@ -153,9 +158,24 @@ def find_by_key(store: Store, key: str) -> DatasetInfo | None:
     return read_catalog(store).of_key(key)
 
 
-def generation(store: Store, key: str) -> int:
-    """Return how many datasets of that key were removed."""
-    return sum(removal.key == key for removal in read_catalog(store).removed.values())
+def writers_folder(folder: str) -> str:
+    """Return the folder that all writers of a key begin with, of one in which any of them lists its files."""
+    return folder.partition("-")[0]
+
+
+def folder_to_write(store: Store, key: str, catalog: Catalog) -> str:
+    """Return the folder that the writers of a key share: the first that was not given up.
+
+    Given up is what a dataset was removed from, and what pruning has buried.  Nobody begins there again, so
+    that who deletes what is in it, however late, deletes nothing of a later writer.
+    """
+    gone = {writers_folder(removal.folder) for removal in catalog.removed.values()}
+    generation = catalog.generation(key)
+    while True:
+        folder = dataset_folder(key, generation)
+        if folder not in gone and not store.exists(join(folder, TOMBSTONE)):
+            return folder
+        generation += 1
 
 
 def find_dataset(store: Store, which: str = "latest") -> DatasetInfo:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from topline.storage.datasets.contents import UnitRef
-from topline.storage.datasets.info import dataset_folder, find_by_key, generation
+from topline.storage.datasets.info import folder_to_write, read_catalog
 from topline.storage.errors import FormatError, IntegrityError, MismatchError, NotFoundError
 from topline.storage.fingerprint import digest_bytes
 from topline.storage.records import now, plain
@@ -49,14 +49,15 @@ def _begin(owner: object, store: Store, folder: str, description: Mapping[str, A
 
 def staged(store: Store, key: str) -> Mapping[str, Any] | None:
     """Return what the writers of a dataset that is not committed have agreed on, None before the first."""
-    path = join(dataset_folder(key, generation(store, key)), STAGING)
+    path = join(folder_to_write(store, key, read_catalog(store)), STAGING)
     return unsealed(store, path) if store.exists(path) else None
 
 
 def discard_staged(store: Store, key: str) -> None:
     """Delete the staging of a key, unless it is committed; what its units refer to is left to be pruned."""
-    if find_by_key(store, key) is None:
-        store.delete_tree(dataset_folder(key, generation(store, key)))
+    catalog = read_catalog(store)
+    if catalog.of_key(key) is None:
+        store.delete_tree(folder_to_write(store, key, catalog))
 
 
 def folder_for(owner: object, store: Store, folder: str, listing: bytes) -> str:
@@ -72,11 +73,6 @@ def folder_for(owner: object, store: Store, folder: str, listing: bytes) -> str:
     _begin(owner, store, beside, encoding(STAGING_ENCODING))
     store.write_bytes(join(beside, FILES_LIST), listing)
     return beside
-
-
-def writers_folder(folder: str) -> str:
-    """Return the folder that all writers of a key begin with, of one in which any of them lists its files."""
-    return folder.partition("-")[0]
 
 
 def listed_units(store: Store, folder: str) -> list[UnitRef]:

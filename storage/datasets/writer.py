@@ -39,8 +39,9 @@ from topline.storage.datasets.info import (
     dataset_folder,
     dataset_log,
     find_by_key,
-    generation,
+    folder_to_write,
     info_of_commit,
+    read_catalog,
 )
 from topline.storage.datasets.labels import (
     LabelSetTable,
@@ -166,6 +167,7 @@ class DatasetWriter:
 
     `committed` is the dataset of the same key if it exists already: then there is nothing to write.  Unit u
     is the rows cuts[u]..cuts[u + 1] - 1; contents that another dataset of the store has are stored once.
+    Of all writers with the same `race`, in whatever `folder`, one commits.
     """
 
     layout: ClassVar[str] = "dense"
@@ -177,6 +179,7 @@ class DatasetWriter:
     plan: ChunkPlan
     attributes: Mapping[str, Any] = field(hash=False)
     cuts: tuple[int, ...]
+    race: str
     folder: str
     committed: DatasetInfo | None = None
 
@@ -207,9 +210,10 @@ class DatasetWriter:
         canonical_json(dict(attributes))
         bounds = tuple(plan.unit_bounds() if cuts is None else cuts)
         check_cuts(bounds, n_rows)
-        folder = dataset_folder(key, generation(store, key))
-        committed = find_by_key(store, key)
-        writer = cls(store, key, d, feature_dtype(dtype), plan, attributes, bounds, folder, committed)
+        catalog = read_catalog(store)
+        race, folder = dataset_folder(key, catalog.generation(key)), folder_to_write(store, key, catalog)
+        committed = catalog.of_key(key)
+        writer = cls(store, key, d, feature_dtype(dtype), plan, attributes, bounds, race, folder, committed)
         if writer.committed is None:
             writer._claim(base)
         return writer
@@ -397,7 +401,7 @@ class DatasetWriter:
             label_sets=label_sets,
         )
         log = dataset_log(self.store)
-        record = {**info.to_json(), "staging": self.folder}
+        record = {**info.to_json(), "staging": self.race}
         return info_of_commit(log.record(log.append(record, unique="staging")))
 
     def _checked(self, unit: int, X: Any) -> tuple[NDArray[Any], ...]:

@@ -18,6 +18,7 @@ from topline.storage.models.records import (
     load_model,
     published_models,
     readable_models,
+    remove_model,
     save_calibration,
     save_model,
     update_record,

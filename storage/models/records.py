@@ -20,8 +20,8 @@ from topline.storage.errors import FormatError, IncompleteError, IntegrityError,
 from topline.storage.records import from_fields, now, plain
 from topline.storage.schema import CALIBRATION_ENCODING, MODEL_ENCODING, check_encoding, encoding
 from topline.storage.stores import CommitLog, FileEntry, FileSet, Store, open_store, split_url
-from topline.storage.stores.holds import hold_while
-from topline.storage.stores.numbered_folders import TOMBSTONE, NumberedFolders
+from topline.storage.stores.holds import alone_with, hold_while
+from topline.storage.stores.numbered_folders import TOMBSTONE, NumberedFolders, bury
 from topline.storage.stores.sealed import unsealed
 from topline.storage.stores.urls import join
 
@@ -234,13 +234,23 @@ def unfinished_models(store: Store) -> list[str]:
 def delete_model(url: str, reason: str) -> None:
     """Remove a model: from one moment on nobody sees it, and its number is never given again.
 
-    Called again it finishes what was interrupted.  Whether a model may go is for
-    `topline.storage.models.decisions` to say.
+    Its files go with it only where locks say that nobody reads them; pruning deletes them otherwise.  Called
+    again it finishes what was interrupted.  Whether a model may go is for `topline.storage.models.decisions`
+    to say.
     """
     root, name = split_url(url, _MODELS.folder)
     store = open_store(root)
     if name not in _MODELS.names(store):
         raise _MODELS.unknown(store, name)
+    with alone_with(store, _MODELS.reservation(name)) as alone:
+        if alone and store.locks:
+            remove_model(store, name, reason)
+        else:
+            bury(store, _MODELS.path(name), reason)
+
+
+def remove_model(store: Store, name: str, reason: str) -> None:
+    """Remove a model that nobody reads, with its files."""
     _MODELS.remove(store, name, reason)
 
 

@@ -1,8 +1,9 @@
 """Letting go what a plan names: each thing only where nobody holds it, and in an order that leaves no gap.
 
 Every step appears whole and is finished by the next pruning if it is cut off.  On a disk the kernel's locks
-say who reads.  An object store has none, nor have some file systems: there datasets and models are first put
-out of sight, which is a record, and their bytes go `GRACE` later, when whoever had opened them is done.
+say who reads.  An object store has none, nor have some file systems: there datasets, models and what was
+never committed are first put out of sight, which is a record, and their bytes go `GRACE` later, when whoever
+had opened them is done.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 
 from topline.storage.datasets import DatasetInfo, read_catalog, remove_dataset
 from topline.storage.datasets.contents import PRUNE_LEASE
+from topline.storage.datasets.info import writers_folder
 from topline.storage.errors import FormatError
-from topline.storage.models import DecisionRecord, delete_model, read_standing, record_decision
+from topline.storage.models import DecisionRecord, read_standing, record_decision, remove_model
 from topline.storage.retention.plan import (
     Going,
     RetentionPolicy,
@@ -32,6 +34,7 @@ from topline.storage.runs.sweeps import remove_sweep
 from topline.storage.schema import FILES_LIST, STAGING
 from topline.storage.stores import Lease, Store, held_lease
 from topline.storage.stores.holds import alone_with
+from topline.storage.stores.numbered_folders import TOMBSTONE, bury, delete_inside
 from topline.storage.stores.urls import join
 
 GRACE = timedelta(days=1)
@@ -95,6 +98,7 @@ class _Pruning:
             "run": lambda item: remove_run(self.store, item.name, item.why),
             "sweep": lambda item: remove_sweep(self.store, item.name, item.why),
             "dataset": self._dataset,
+            "staging": self._staging,
         }
         plan = plan_pruning(self.store, policy, self.now)
         for item in plan.going:
@@ -143,33 +147,48 @@ class _Pruning:
         return any(info.folder == item.path for info in read_catalog(self.store).datasets)
 
     def _may_be_read(self, item: Going) -> bool:
-        """Put a dataset or model of a store without locks out of sight; return whether it was seen lately."""
-        if self.store.locks or item.kind not in ("dataset", "model"):
+        """Put a thing in a store without locks out of sight; return whether somebody may be at it still."""
+        if self.store.locks or item.kind not in ("dataset", "model", "staging"):
             return False
         if item.kind == "dataset":
             self._remove_dataset(item)
             since = read_catalog(self.store).removed[item.name].when
+        elif item.kind == "model":
+            self._decided_to_delete(item)
+            since = bury(self.store, item.path, item.why)
         else:
-            since = self._decided_to_delete(item)
+            catalog, folder = read_catalog(self.store), writers_folder(item.path)
+            taken = [info.folder for info in catalog.datasets]
+            taken += [removal.folder for removal in catalog.removed.values()]
+            if folder in map(writers_folder, taken):
+                # Whoever writes beside what is committed comes too late.
+                return False
+            since = bury(self.store, folder, item.why)
         return is_after(since, self.now - GRACE)
 
     def _model(self, item: Going) -> None:
         self._decided_to_delete(item)
-        delete_model(join(self.store.url, item.path), item.why)
+        remove_model(self.store, item.name, item.why)
 
-    def _decided_to_delete(self, item: Going) -> str:
-        """Record the decision to delete a model, unless it is there; return when it was taken."""
+    def _decided_to_delete(self, item: Going) -> None:
+        """Record the decision to delete a model, unless it is there."""
         standing = read_standing(self.store)
         if item.name not in standing.deleted:
             if item.name in (standing.champion, standing.previous, *standing.pinned):
                 raise FormatError(f"{item.name} was chosen while {self.by} was about to delete it: try again")
             entry = DecisionRecord("delete", item.name, item.why, self.by)
-            standing = record_decision(self.store, standing, entry)
-        return next(entry.when for entry in standing.of(item.name) if entry.action == "delete")
+            record_decision(self.store, standing, entry)
 
     def _dataset(self, item: Going) -> None:
         self._remove_dataset(item)
         self._files(item)
+
+    def _staging(self, item: Going) -> None:
+        """Delete what was written; the record that a folder was given up stays."""
+        if self.store.exists(join(item.path, TOMBSTONE)):
+            delete_inside(self.store, item.path, but=(TOMBSTONE,))
+        else:
+            self._files(item)
 
     def _remove_dataset(self, item: Going) -> None:
         catalog = read_catalog(self.store)

@@ -12,16 +12,18 @@ from typing import Any
 
 from topline.storage.cache import StoredKernel, StoredPredictions
 from topline.storage.datasets import Dataset, UnitRef, read_catalog
-from topline.storage.datasets.staging import listed_units, writers_folder
+from topline.storage.datasets.info import writers_folder
+from topline.storage.datasets.staging import listed_units
 from topline.storage.errors import NotFoundError, StorageError
 from topline.storage.models import ModelRecord, Standing, list_models, read_standing
 from topline.storage.models.records import deleted_models, model_folder
 from topline.storage.runs import RunRecord, list_runs, run_names
 from topline.storage.runs.records import run_folder
 from topline.storage.runs.sweeps import list_sweeps, sweep_folder
-from topline.storage.schema import FILES_LIST, MANIFESTS, MARKS, STAGING, UNITS, manifest_path, unit_folder
+from topline.storage.schema import MANIFESTS, MARKS, STAGING, UNITS, manifest_path, unit_folder
 from topline.storage.stores import Store
 from topline.storage.stores.local import PARTIAL
+from topline.storage.stores.numbered_folders import TOMBSTONE
 from topline.storage.stores.sealed import unsealed
 from topline.storage.stores.urls import join
 
@@ -189,22 +191,12 @@ class _Plan:
         oldest = self.now - timedelta(days=max(self.policy.days, least))
         for name in self.store.list("datasets"):
             folder = join("datasets", name)
-            if folder in known or self._may_be_committed(folder):
+            if folder in known or self.store.list(folder) == [TOMBSTONE]:
                 continue
             begun = _begun(self.store, folder)
-            if not is_after(begun, oldest):
+            buried = self.store.exists(join(writers_folder(folder), TOMBSTONE))
+            if buried or not is_after(begun, oldest):
                 yield self._folder("staging", name, folder, f"it was begun {begun} and never committed")
-
-    def _may_be_committed(self, folder: str) -> bool:
-        """Return whether the record of a folder may be on its way to a store without locks, however old.
-
-        A writer that lists its files commits next.  With locks one that lives holds the folder; the record of
-        a key that is committed comes too late.
-        """
-        if self.store.locks or not self.store.exists(join(folder, FILES_LIST)):
-            return False
-        committed = {writers_folder(info.folder) for info in self.catalog.datasets}
-        return writers_folder(folder) not in committed
 
     def _contents(self, kept: Collection[str]) -> Iterator[Going]:
         gone = {info.folder for info in self.catalog.datasets if info.id not in kept}

@@ -91,7 +91,8 @@ def latest_checkpoint(
     `IntegrityError` if there are checkpoints but all are damaged.
     """
     skipped: list[str] = []
-    for round_number in reversed(checkpoint_rounds(store, run_id)):
+    rounds = checkpoint_rounds(store, run_id)
+    for round_number in reversed(rounds):
         try:
             record, files = read_checkpoint_record(store, run_id, round_number)
             if fingerprint is not None:
@@ -106,6 +107,9 @@ def latest_checkpoint(
             skipped.append(str(error))
             continue
         return Checkpoint(run_id, round_number, arrays, record["meta"], tuple(skipped), group)
+    if checkpoint_rounds(store, run_id) != rounds:
+        # They were dropped for newer ones while they were read: another training has taken over.
+        return latest_checkpoint(store, run_id, fingerprint=fingerprint, check_duals=check_duals)
     if skipped:
         raise IntegrityError(f"no checkpoint of run {run_id} is whole ({skipped[0]}); start a new run")
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,25 @@ _TRIES = 10_000
 _RESERVATION = "begun.json"
 _OUTCOME = "outcome.json"
 TOMBSTONE = "deleted.json"
+
+
+def bury(store: Store, folder: str, reason: str) -> str:
+    """Record that nobody is to use a folder from now on; return when that was first said."""
+    stone = join(folder, TOMBSTONE)
+    store.put_if_absent(stone, sealed(stone, {"deleted": now(), "reason": reason}))
+    return str(unsealed(store, stone)["deleted"])
+
+
+def delete_inside(store: Store, folder: str, but: Collection[str]) -> None:
+    """Delete all that is in a folder but what has one of these names."""
+    for inside in store.list(folder):
+        path = join(folder, inside)
+        if inside in but:
+            continue
+        if store.exists(path):
+            store.delete(path)
+        else:
+            store.delete_tree(path)
 
 
 @dataclass(frozen=True)
@@ -59,16 +78,8 @@ class NumberedFolders:
 
         From one moment on nobody sees it; called again it finishes what was interrupted.
         """
-        stone = self.path(name, TOMBSTONE)
-        store.put_if_absent(stone, sealed(stone, {"deleted": now(), "reason": reason}))
-        for inside in store.list(self.path(name)):
-            path = self.path(name, inside)
-            if path in (stone, self.reservation(name)):
-                continue
-            if store.exists(path):
-                store.delete(path)
-            else:
-                store.delete_tree(path)
+        bury(store, self.path(name), reason)
+        delete_inside(store, self.path(name), but=(TOMBSTONE, _RESERVATION))
 
     def unknown(self, store: Store, name: str) -> NotFoundError:
         """Return the error for a name that is not there, with those that are."""

@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from topline.storage.models import (
     update_record,
 )
 from topline.storage.models.records import unfinished_models
+from topline.storage.retention import RetentionPolicy, prune
 from topline.storage.stores import CommitLog, Store, open_store
 
 A = np.random.default_rng(0).standard_normal((100, 3))
@@ -180,6 +182,9 @@ def test_a_deleted_model_is_gone_and_its_number_with_it(any_store: Store) -> Non
         load_model(url)
     assert [model.id for model in list_models(any_store)] == ["m0001"]
     assert unfinished_models(any_store) == []
+    if not any_store.locks:
+        assert any_store.list("models/m0002/arrays"), "nobody knows who reads it"
+        prune(any_store, RetentionPolicy(), datetime.now(UTC) + timedelta(days=2))
     assert any_store.walk("models/m0002") == ["models/m0002/begun.json", "models/m0002/deleted.json"]
     assert save_model(any_store, record(), ARRAYS).endswith("m0003")
     with pytest.raises(NotFoundError, match="no model m0009"):

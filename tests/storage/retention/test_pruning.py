@@ -39,6 +39,7 @@ from topline.storage.models import (
 from topline.storage.retention import RetentionPolicy, execution, plan_pruning, prune, remove_now
 from topline.storage.runs import create_run, finish_run, list_runs, read_run, run_lock
 from topline.storage.stores import Store, held_lease, open_store
+from topline.storage.stores.sealed import sealed, unsealed
 from topline.storage.verification import verify_store
 
 PLAN = ChunkPlan(n_rows=60, chunk_rows=8, shard_rows=32)
@@ -365,21 +366,46 @@ def test_what_a_writer_listed_and_never_committed_goes_when_it_is_dead(local_sto
     assert verify_store(local_store) == []
 
 
-def test_what_is_listed_in_a_bucket_stays_until_its_key_is_committed(memory_store: Store) -> None:
-    """Nobody knows whether the record is on its way.  The second writer's marks replace the first one's."""
+def aged(store: Store, *folders: str) -> None:
+    """Let stagings have been begun two days ago."""
+    for path in (f"{folder}/staging.json" for folder in folders):
+        begun = (datetime.now(UTC) - timedelta(days=2)).isoformat()
+        store.write_bytes(path, sealed(path, {**unsealed(store, path), "begun": begun}))
+
+
+def test_what_is_old_in_a_bucket_is_given_up_a_day_before_it_goes(memory_store: Store) -> None:
+    """Who writes on still commits; others begin elsewhere, and all but the first come too late."""
     X = dense(60, 4, seed=1)
     first, _ = dying(memory_store, X), dying(memory_store, X + 1)
     (beside,) = {f"datasets/{name}" for name in memory_store.list("datasets")} - {first.folder}
-    assert prune(memory_store, NEWEST, later()).gone == ()
-    second = begin(memory_store, X, PLAN, key="listed")
-    write_units(second, X)
-    info = second.commit(*assignments(60), CLASSES)
+    resumed = begin(memory_store, X, PLAN, key="listed")
+    aged(memory_store, first.folder, beside)
+    done = prune(memory_store, NEWEST, datetime.now(UTC))
+    assert ({item.path for item in done.in_use}, done.gone) == ({first.folder, beside}, ())
+    other = begin(memory_store, X, PLAN, key="listed")
+    assert other.folder not in (first.folder, beside)
+    write_units(other, X)
+    write_units(resumed, X)
+    info = resumed.commit(*assignments(60), CLASSES)
+    assert other.commit(*assignments(60), CLASSES) == info
     assert info.folder == first.folder
-    assert memory_store.exists(f"{beside}/files.json")
     done = prune(memory_store, NEWEST, later())
-    assert [item.path for item in done.gone if item.kind == "staging"] == [beside]
+    assert {item.path for item in done.gone if item.kind == "staging"} == {beside, other.folder}
     assert verify_store(memory_store) == []
     np.testing.assert_array_equal(Dataset(memory_store, info).rows(0, 60), X)
+
+
+def test_nobody_begins_again_where_something_was_given_up(memory_store: Store) -> None:
+    X = dense(60, 4, seed=1)
+    write_units(begin(memory_store, X, PLAN, key="half"), X, [0])
+    folders = []
+    for _ in range(2):
+        folders.append(begin(memory_store, X, PLAN, key="half").folder)
+        prune(memory_store, NEWEST, later())
+        assert memory_store.walk("datasets") == [f"{folder}/deleted.json" for folder in sorted(folders)]
+    info = write_dataset(memory_store, X, PLAN, key="half")
+    assert info.folder not in folders
+    assert verify_store(memory_store) == []
 
 
 def test_a_damaged_list_of_what_was_never_committed_is_named(memory_store: Store) -> None:
@@ -388,4 +414,4 @@ def test_a_damaged_list_of_what_was_never_committed_is_named(memory_store: Store
     memory_store.write_bytes(path, memory_store.read_bytes(path)[:-9])
     assert (path, True) in [(finding.path, finding.harmless) for finding in verify_store(memory_store)]
     with pytest.raises(IntegrityError, match=r"units\.json is damaged"):
-        prune(memory_store, NEWEST, later())
+        prune(memory_store, NEWEST, later(0))
