@@ -123,7 +123,7 @@ def test_a_confusion_matrix_on_a_phone(tab: Tab, tmp_path: Path, m: int, fits: b
 def test_tables_are_downloaded(tab: Tab, tmp_path: Path, fifty: Store) -> None:
     tab.open(report_at(tmp_path))
     text = downloaded(tab, "a[download='classes.csv']", tmp_path / "report")
-    assert text.splitlines()[0] == "class,rows,top-1,top-2,top-3,top-5,top-10"
+    assert text.splitlines()[0] == "class,rows,top-1,top-2,top-3,top-5,top-10,top-1 at least,top-1 at most"
     assert NASTY.replace('"', '""') in text
     page = (tmp_path / "report.html").read_bytes()
     fifty.write_bytes("reports/m0050.html", page)
@@ -196,7 +196,8 @@ def test_predictions(tab: Tab, tmp_path: Path) -> None:
     rows = {
         "path": ["mug/1.png", f"{NASTY}.png"], "label": ["mug", None], "split": ["test", None],
         "classes": [["mug", NASTY], ["calculator", "mug"]], "scores": [[1.0, 0.2], [0.4, 0.3]],
-        "probabilities": [[0.9, 0.1], [0.6, 0.4]], "set": [["mug"], []],
+        "probabilities": [[0.9, 0.1], [0.6, 0.4]], "set": [["mug"], []], "set_size": [1, 0],
+        "prediction": ["mug", "calculator"], "probability": [0.9, 0.6], "error": [None, None],
     }  # fmt: skip
     table = pa.table(rows, schema=schema)
     page = tmp_path / "predictions.html"

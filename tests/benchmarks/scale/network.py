@@ -9,12 +9,12 @@ links are as fast as the machine.  Then it prints what the model says of 64 and 
 rows of 2,048 features and 21,000 classes: as it is sent, with W from the coordinator alone, and with that
 twice and all in float64.
 
-The model: a round of `dual_ascent` sends W to every worker and gets a sum of products back, d m numbers
-each.  The copies of W for up to 8 workers pass the coordinator's link one after the other; more workers hand
-it on to each other, each to 4 (`topline.pipeline.cluster.tree_weights`).  So do the sums of up to 16 workers
-(`topline.pipeline.cluster.tree_sums`); of more, pairs add up theirs first, level by level.  Every request
-takes some delays (`DELAYS`, and `LEVEL_DELAYS` a level), and the slowest worker's time: the mean one's times
-1 + spread sqrt(2 ln K), the expected largest of K normal numbers.
+The model: a part of a round of `dual_ascent`, of which a sweep has up to 64, sends W to every worker and gets
+a sum of products back, d m numbers each. The copies of W for up to 8 workers pass the coordinator's link one
+after the other; more workers hand it on to each other, each to 4 (`topline.pipeline.cluster.tree_weights`).
+So do the sums of up to 16 workers (`topline.pipeline.cluster.tree_sums`); of more, pairs add up theirs first,
+level by level. Every request takes some delays (`DELAYS`, and `LEVEL_DELAYS` a level), and the slowest
+worker's time: the mean one's times 1 + spread sqrt(2 ln K), the expected largest of K normal numbers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tests.benchmarks.datasets import relu_features
 from tests.benchmarks.scale.slow_links import slow_cluster
@@ -39,6 +40,8 @@ from topline.pipeline.cluster.tree_weights import FAN, MOST_COPIES, sender_of
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.losses import TopKHinge
+from topline.solvers.operations import Ascend, Operation
+from topline.solvers.operations.base import A
 from topline.solvers.run import solve
 
 #: Ways over a link that a request takes whatever its size: of the task and the word that it is done, of what
@@ -47,7 +50,7 @@ DELAYS = 6
 #: Ways that W takes from a worker that has it to one that it hands it on to: of the word that it is there, of
 #: the task, of the question for W and of W itself.
 LEVEL_DELAYS = 4
-#: Requests of a round that measures W and sweeps.
+#: Requests of a round that measures W and sweeps once, in one part.
 REQUESTS = 2
 #: Bits a second of links that limit nothing.
 FREE = 1e13
@@ -144,24 +147,33 @@ def measure(options: argparse.Namespace, workers: int, bytes_per_second: float, 
     ):
         assert client is not None
         client.wait_for_workers(workers, timeout=300)
-        marks: list[tuple[float, int, int]] = []
+        exchanges: list[NDArray[Any]] = []
 
-        def note(record: IterationRecord, state: SolverState) -> bool:
-            marks.append((time.perf_counter(), *cluster.passed()[0]))
-            if state.exact:
-                raise RuntimeError(f"round {record.round} went over to float64; use fewer rounds")
-            return record.round < WARM_ROUNDS + options.rounds
+        class Noted(DaskExecutor):
+            """Notes what each exchange of weights and sums of changes takes."""
 
-        with DaskExecutor(client, blocks=workers) as executor:
+            def run(self, operation: Operation[A]) -> A:
+                if isinstance(operation, Ascend) and operation.exact:
+                    raise RuntimeError("dual ascent went over to float64; use fewer rounds")
+                before = np.array([time.perf_counter(), *cluster.passed()[0]])
+                answer = super().run(operation)
+                if isinstance(operation, Ascend):
+                    exchanges.append(np.array([time.perf_counter(), *cluster.passed()[0]]) - before)
+                return answer
+
+        def enough(record: IterationRecord, state: SolverState) -> bool:
+            return len(exchanges) < WARM_ROUNDS + options.rounds
+
+        with Noted(client, blocks=workers) as executor:
             lam = 1.0 / len(y)
             solve(
                 X, y, TopKHinge(5), lam, method="dual_ascent", tol=1e-12, max_passes=10_000,
-                executor=executor, callbacks=(note,), m=options.m,
+                executor=executor, callbacks=(enough,), m=options.m,
             )  # fmt: skip
             if len(executor.owners) != workers:
                 raise RuntimeError(f"{len(executor.owners)} of {workers} workers had a part")
-    steady = [np.subtract(after, before) for before, after in pairwise(marks[WARM_ROUNDS:])]
-    return Measured(*(statistics.median(values) for values in np.transpose(steady).tolist()))
+    steady = np.transpose(exchanges[WARM_ROUNDS:])
+    return Measured(*(statistics.median(values) for values in steady.tolist()))
 
 
 def measured_table(options: argparse.Namespace) -> list[tuple[int, Measured, RoundCost]]:

@@ -69,8 +69,8 @@ WITHOUT_A_BIAS = {
 }
 
 FROM_ANOTHER_START = {
-    "check_supervised_y_2d": "fits labels drawn at random twice, and the second fit goes on from the first one"
-    " and ends elsewhere within tol"
+    "check_supervised_y_2d": "fits labels drawn at random twice, and the second fit goes on from the first"
+    " one and ends elsewhere within tol"
 }
 
 
