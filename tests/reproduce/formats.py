@@ -159,9 +159,10 @@ def several_labels(arff: Path, xml: Path, d: int) -> Examples:
     """Read Mulan's ARFF file, whose labels the XML file names, in the order of that."""
     from topline.pipeline.readers import read_label_names
     from topline.pipeline.readers.arff import ArffFeatures
+    from topline.pipeline.readers.base import Names
 
     names = read_label_names(xml)
-    features = ArffFeatures(arff, None, names)
+    features = ArffFeatures(arff, Names(label_attributes=names))
     if features.d != d:
         raise InputError(f"{arff} has {features.d} features where {d} are expected: is it another data set?")
     place = {name: column for column, name in enumerate(names)}
