@@ -27,7 +27,7 @@ LINES: Final = {
     "pipeline/notices": 412,
     "pipeline/options": 1_312,
     "pipeline/pages": 748,
-    "pipeline/prediction": 1_357,
+    "pipeline/prediction": 1_362,
     "pipeline/readers": 2_782,
     "pipeline/registry": 1_413,
     "pipeline/report": 953,

@@ -40,7 +40,7 @@ def extract(call: Call) -> Outcome:
 
 
 def import_(call: Call) -> Outcome:
-    """Store existing features and labels: npy, npz, Parquet, CSV, HDF5, ARFF or LIBSVM text."""
+    """Store existing features and labels: arrays (npy, HDF5, Zarr, ...), Parquet, CSV, ARFF, LIBSVM text."""
     from topline.pipeline.ingest import import_features, names_line
 
     result: ImportResult = import_features(call.config(ImportConfig), call.progress)

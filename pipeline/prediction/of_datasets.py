@@ -235,13 +235,7 @@ def predict_dataset(
     dataset = Dataset.open(store, config.dataset or "latest")
     _check(stored, dataset)
     rule = AnswerRule.of(stored, config, progress)
-    facts = {
-        "model": stored.model.url,
-        "model_created": record.created,
-        "dataset": dataset.info.id,
-        "dataset_digest": dataset.info.digest,
-        **rule.facts(),
-    }
+    facts = _facts(stored, dataset, rule)
     key = cache_key(facts)
     found = StoredPredictions.find(store, key)
 
@@ -286,6 +280,17 @@ def predict_dataset(
         logger.warning("predictions go to the output alone, and are made here: %s", error)
         with _memory() as memory:
             raise NotStoredError(f"the predictions are not kept: {error}", predicted_in(memory)) from error
+
+
+def _facts(stored: StoredModel, dataset: Dataset, rule: AnswerRule) -> dict[str, Any]:
+    """Return all that the predictions follow from."""
+    return {
+        "model": stored.model.url,
+        "model_created": stored.model.record.created,
+        "dataset": dataset.info.id,
+        "dataset_digest": dataset.info.digest,
+        **rule.facts(),
+    }
 
 
 def _draft(store: Store, key: str, dataset: Dataset, rule: AnswerRule, m: int) -> PredictionsDraft:
