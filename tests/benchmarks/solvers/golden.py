@@ -230,14 +230,17 @@ def reference() -> float:
     return time.process_time() - began
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """Return how the figures of a case differ: "" for the same bits, "close ..." within the tolerance."""
+def difference(old: Mapping[str, Any], new: Mapping[str, Any], share: float = PASSES_SHARE) -> str:
+    """Return how the figures of a case differ: "" for the same bits, "close ..." within the tolerance.
+
+    Passes may differ by `share` of the old ones.
+    """
     if old["status"] != new["status"]:
         return f"status {old['status']} -> {new['status']}"
     if old.get("digest") == new.get("digest"):
         return ""
     passes = f"passes {old['passes']} -> {new['passes']}"
-    if abs(new["passes"] - old["passes"]) > max(1.0, PASSES_SHARE * old["passes"]):
+    if abs(new["passes"] - old["passes"]) > max(1.0, share * old["passes"]):
         return passes
     for name in ("primal", "dual"):
         for before, after in zip(old[name], new[name], strict=True):

@@ -8,6 +8,9 @@ from tests.benchmarks.solvers import golden
 
 STORED = golden.stored_cases(golden.STORED)
 
+#: Products of another CPU or BLAS round otherwise, and orders of visits that follow them take other passes.
+OTHER_MACHINES = 0.2
+
 
 @pytest.mark.parametrize(
     "name",
@@ -23,7 +26,7 @@ STORED = golden.stored_cases(golden.STORED)
 )
 def test_a_case_comes_to_what_is_stored(name) -> None:
     figures = golden.figures_of(golden.Case(*name.split("/")))
-    what = golden.difference(STORED[name], figures)
+    what = golden.difference(STORED[name], figures, OTHER_MACHINES)
     assert not what or what.startswith("close")
 
 

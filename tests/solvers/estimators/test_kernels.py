@@ -49,7 +49,7 @@ NEGATIVE = {"check_class_weight_classifiers": "gives every classifier negative f
 @parametrize_with_checks(
     [
         TopKClassifier(kernel="rbf"),
-        TopKClassifier(kernel="rbf", gamma=0.5, loss="max_hinge", fit_intercept=False, warm_start=True),
+        TopKClassifier(kernel="rbf", gamma=0.5, loss="max_hinge", fit_intercept=False),
         TopKClassifier(loss="topk_hinge", kernel="precomputed"),
         TopKClassifier(loss="topk_hinge", kernel="linear", smoothing=0.5),
         TopKClassifier(kernel="polynomial", coef0=1.0, loss="max_hinge"),
