@@ -35,26 +35,3 @@ from topline.solvers.average_top.losses import (
 )
 from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, LowerBound
 from topline.solvers.average_top.solving import certify, minimise
-
-__all__ = [
-    "INDIVIDUAL_LOSSES",
-    "Absolute",
-    "AverageTopProblem",
-    "AverageTopResult",
-    "C_from_equation_3",
-    "C_from_svm",
-    "C_to_equation_3",
-    "Hinge",
-    "IndividualLoss",
-    "Logistic",
-    "LowerBound",
-    "Square",
-    "average_top",
-    "certify",
-    "individual_loss",
-    "kth_largest",
-    "minimise",
-    "minimise_with_kernel",
-    "top_weights",
-    "variational",
-]

@@ -11,11 +11,3 @@ from topline.solvers.blocks.ascent.row_feed import swept_bytes
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.open_duals import most_open
 from topline.solvers.blocks.second_order import most_kept
-
-__all__ = [
-    "Block",
-    "extrapolation_bytes",
-    "most_kept",
-    "most_open",
-    "swept_bytes",
-]

@@ -15,15 +15,3 @@ from topline.solvers.executors.local import (
 )
 from topline.solvers.executors.wrapped import MappedBlocks, TopLossBlocks
 from topline.solvers.operations import DualRows
-
-__all__ = [
-    "DualRows",
-    "Executor",
-    "MappedBlocks",
-    "SerialExecutor",
-    "StoredDuals",
-    "T",
-    "ThreadExecutor",
-    "TopLossBlocks",
-    "block_bounds",
-]

@@ -28,17 +28,3 @@ from topline.solvers.multitask.strategies import (
     solve_stacked,
 )
 from topline.solvers.multitask.trace_norm import TraceNormBounds, trace_norm_bounds
-
-__all__ = [
-    "Alternation",
-    "MultitaskResult",
-    "Shared",
-    "SharedProblem",
-    "TaskDuals",
-    "TraceNormBounds",
-    "ascend",
-    "solve_multi",
-    "solve_single",
-    "solve_stacked",
-    "trace_norm_bounds",
-]

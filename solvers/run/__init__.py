@@ -17,23 +17,3 @@ from topline.solvers.run.path import regularisation_path
 from topline.solvers.run.problem_spec import ProblemSpec
 from topline.solvers.run.task import RunOptions, Task, run_task
 from topline.solvers.run.warm_start import Start
-
-__all__ = [
-    "Callback",
-    "CompressedKernel",
-    "MappedResult",
-    "PrintProgress",
-    "ProblemSpec",
-    "Run",
-    "RunOptions",
-    "Start",
-    "Task",
-    "available_cores",
-    "compile_jit_functions",
-    "compress",
-    "iterate",
-    "regularisation_path",
-    "run_task",
-    "solve",
-    "solve_with_features",
-]
