@@ -46,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--histories", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1, help="the first one")
+    parser.add_argument("--also", type=int, nargs="*", default=[], help="more seeds")
     parser.add_argument("--planted", action="store_true", help="find faults planted into the product")
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
@@ -55,10 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return find_all(options.histories)
     begun = time.process_time()
     with simulated():
-        failed, faults, counts = lived_through(range(options.seed, options.seed + options.histories))
+        seeds = [*range(options.seed, options.seed + options.histories), *options.also]
+        failed, faults, counts = lived_through(seeds)
         seconds = time.process_time() - begun
         stories = [told(shortest(lived)) for lived in failed[:_MOST_SHOWN]]
-    print(f"{options.histories:,} histories, {options.histories / seconds * 60:,.0f} a minute of one core")
+    print(f"{len(seeds):,} histories, {len(seeds) / seconds * 60:,.0f} a minute of one core")
     print(f"{counts.pop('calls'):,} calls, {counts.pop('invariants checked'):,} invariants checked")
     print(
         f"{faults.total():,} faults: "

@@ -10,6 +10,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
+#: Histories that found what was wrong: the last two with the simulator, which let a woken process sleep on.
+FOUND = (102189, 109814, 142162, 143252, 100524, 143292)
+
 
 def simulation(*words: object) -> str:
     """Run the program, which must find nothing, and return its table."""
@@ -20,8 +23,8 @@ def simulation(*words: object) -> str:
 
 
 def test_a_few_histories() -> None:
-    table = simulation("--histories", 200, "--seed", 1)
-    assert "200 histories" in table
+    table = simulation("--histories", 200, "--seed", 1, "--also", *FOUND)
+    assert "206 histories" in table
     assert "0 violations" in table
 
 

@@ -202,7 +202,8 @@ class World:
         thread.wake, thread.ready = self.now + seconds, ready
         self._threads.append(self._threads.pop(self._threads.index(thread)))
         self._hand_on()
-        thread.ready = None
+        # Who was let go by `ready` would otherwise be asleep again when its turn is taken.
+        thread.wake, thread.ready = self.now, None
         if thread.process.dead:
             raise Killed
 
