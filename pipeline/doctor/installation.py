@@ -158,7 +158,7 @@ def store() -> str:
     labels = np.arange(96, dtype=np.int32) % 3
     with tempfile.TemporaryDirectory(prefix="topline-doctor-") as folder:
         place = open_store(folder, create=True)
-        writer = DatasetWriter.begin(place, "doctor", 96, 16, np.float32, ChunkPlan(96, 96, 96), {})
+        writer = DatasetWriter.begin(place, "doctor", 16, np.float32, ChunkPlan(96, 96, 96), {})
         writer.write_unit(0, X, pa.table({"sample_id": [f"row-{i}" for i in range(96)]}))
         writer.commit(labels, np.zeros(96, np.int8), ("a", "b", "c"))
         if not np.array_equal(np.asarray(Dataset.open(place).rows(0, 96)), X):

@@ -142,7 +142,7 @@ def _written(
     # A unit of which no row goes is the same as before, and is not stored again.
     starts = [unit.rows[0] for unit in dataset.units]
     cuts = sorted({*np.searchsorted(kept, starts).tolist(), len(kept)})
-    writer = kind.begin(dataset.store, key, len(kept), info.d, info.dtype, plan, info.features, cuts=cuts)
+    writer = kind.begin(dataset.store, key, info.d, info.dtype, plan, info.features, cuts=cuts)
     if writer.committed is not None:
         return writer.committed
     manifest = dataset.shared_manifest()

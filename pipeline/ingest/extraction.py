@@ -195,7 +195,7 @@ def _prepare(
     # What is said of the features decides nothing, so that other words make no other dataset.
     described = {**attributes, "about": about}
     writer = DatasetWriter.begin(
-        store, key, n, backbone.dim, config.dtype, order.plan, described, cuts=order.cuts, base=order.base
+        store, key, backbone.dim, config.dtype, order.plan, described, cuts=order.cuts, base=order.base
     )
     describer = Describer(listing.root, backbone, config.limits, known)
     return _Job(config, order.listing, UnitContext(writer, describer, config.batch))

@@ -247,7 +247,7 @@ def _begin(config: ImportConfig, source: FeatureFile) -> DatasetWriter:
         width = max(1, entries * (itemsize + 4) // (source.n * itemsize))
     plan = ChunkPlan.choose(source.n, width, itemsize)
     store = open_store(config.store, create=True)
-    return kind.begin(store, "import-" + digest_json(key), source.n, source.d, config.dtype, plan, attributes)
+    return kind.begin(store, "import-" + digest_json(key), source.d, config.dtype, plan, attributes)
 
 
 def _write(

@@ -188,7 +188,6 @@ class DatasetWriter:
         cls,
         store: Store,
         key: str,
-        n_rows: int,
         d: int,
         dtype: Any,
         plan: ChunkPlan,
@@ -197,19 +196,17 @@ class DatasetWriter:
         cuts: Sequence[int] | None = None,
         base: str | None = None,
     ) -> Self:
-        """Begin the dataset `key`, or continue with its staging.
+        """Begin the dataset `key` of (plan.n_rows, d), or continue with its staging.
 
         `attributes` is the features' specification and becomes `DatasetInfo.features`.  `cuts` cut the rows
         into units, by default those of `plan`; `base` is the dataset whose order of rows they follow.  Raises
         `MismatchError` if the staging of that key has another shape, type or specification.
         """
-        if n_rows < 1 or d < 1:
-            raise FormatError(f"a dataset has rows and columns, not shape ({n_rows}, {d})")
-        if plan.n_rows != n_rows:
-            raise FormatError(f"a dataset of {n_rows} rows is not cut by a plan for {plan.n_rows}")
+        if plan.n_rows < 1 or d < 1:
+            raise FormatError(f"a dataset has rows and columns, not shape ({plan.n_rows}, {d})")
         canonical_json(dict(attributes))
         bounds = tuple(plan.unit_bounds() if cuts is None else cuts)
-        check_cuts(bounds, n_rows)
+        check_cuts(bounds, plan.n_rows)
         catalog = read_catalog(store)
         race, folder = dataset_folder(key, catalog.generation(key)), folder_to_write(store, key, catalog)
         committed = catalog.of_key(key)

@@ -50,7 +50,7 @@ def write_dataset(
     n, d = X.shape
     plan = plan or ChunkPlan(n, 16, 64)
     kind = CsrDatasetWriter if isinstance(X, csr_matrix) else DatasetWriter
-    writer = kind.begin(store, key, n, d, dtype, plan, {"backbone": "none"})
+    writer = kind.begin(store, key, d, dtype, plan, {"backbone": "none"})
     ids = [f"row{i:06d}" for i in range(n)]
     for unit in range(plan.units):
         span = plan.bounds(unit)

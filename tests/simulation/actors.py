@@ -259,7 +259,7 @@ def write_dataset(actor: Actor) -> None:
 def store_rows(store: Store, key: str, rows: list[int]) -> Any:
     """Store a dataset of one unit a row."""
     plan = ChunkPlan(len(rows), 1, 1)
-    writer = DatasetWriter.begin(store, key, len(rows), 1, "float32", plan, {"backbone": "test"})
+    writer = DatasetWriter.begin(store, key, 1, "float32", plan, {"backbone": "test"})
     for unit in sorted(set(range(writer.units)) - writer.done_units()):
         row = rows[unit]
         part = pa.table({"sample_id": [f"image-{row}"], "sha256": [f"{row:064x}"]})

@@ -44,7 +44,7 @@ def assignments(n: int) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
 
 def begin(store: Store, X: Any, plan: ChunkPlan, key: str = "key", dtype: str = "float32") -> DatasetWriter:
     kind = DatasetWriter if isinstance(X, np.ndarray) else CsrDatasetWriter
-    return kind.begin(store, key, X.shape[0], X.shape[1], dtype, plan, {"backbone": "test"})
+    return kind.begin(store, key, X.shape[1], dtype, plan, {"backbone": "test"})
 
 
 def write_units(writer: DatasetWriter, X: Any, units: Any = None) -> None:

@@ -35,7 +35,7 @@ def imagenet_store(folder: Path, n: int, d: int, m: int, processes: int = 2) -> 
     if info is None:
         plan = ChunkPlan.choose(n, d, 2)
         recipe = {"backbone": "synthetic", "means": [GROUP, OWN, SHARED, THRESHOLD], "directions": DIRECTIONS}
-        writer = DatasetWriter.begin(store, key, n, d, "float16", plan, recipe)
+        writer = DatasetWriter.begin(store, key, d, "float16", plan, recipe)
         missing = sorted(set(range(plan.units)) - writer.done_units())
         with multiprocessing.get_context("spawn").Pool(processes) if processes > 1 else nullcontext() as pool:
             made = (pool.imap_unordered if pool else map)(partial(write_shard, writer, m), missing)

@@ -77,7 +77,7 @@ def wide_store(folder: Path, size: int, d: int = D) -> Dataset:
     info = find_by_key(store, key)
     if info is None:
         plan = ChunkPlan.choose(n, d, 4)
-        writer = DatasetWriter.begin(store, key, n, d, "float32", plan, {"backbone": "none"})
+        writer = DatasetWriter.begin(store, key, d, "float32", plan, {"backbone": "none"})
         labels = np.random.default_rng(0).integers(0, M, n).astype(np.int32)
         means = np.random.default_rng(1).random((M, d)) < 0.05
         for unit in sorted(set(range(plan.units)) - writer.done_units()):

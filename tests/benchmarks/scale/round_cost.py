@@ -46,7 +46,7 @@ def make_dataset(folder: Path, n: int, d: int, m: int, dtype: str = "float32", r
     if info is not None:
         return Dataset.open(store, info.id)
     plan = ChunkPlan.choose(n, d, np.dtype(dtype).itemsize)
-    writer = DatasetWriter.begin(store, key, n, d, dtype, plan, {"backbone": "synthetic"})
+    writer = DatasetWriter.begin(store, key, d, dtype, plan, {"backbone": "synthetic"})
     centres = np.random.default_rng(0).normal(size=(m, d)).astype(np.float32)
     labels = np.random.default_rng(1).integers(0, m, size=n).astype(np.int32)
     for unit in range(plan.units):

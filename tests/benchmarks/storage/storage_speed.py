@@ -60,7 +60,7 @@ def measure(folder: str, rows: int = 16384, d: int = 1024, repeats: int = 3) -> 
 def written(store: Store, key: str, X: NDArray[Any], plan: ChunkPlan) -> tuple[float, Dataset]:
     """Seconds that it takes to write and commit X, and the dataset."""
     rows, d = X.shape
-    writer = DatasetWriter.begin(store, key, rows, d, X.dtype, plan, {})
+    writer = DatasetWriter.begin(store, key, d, X.dtype, plan, {})
     parts = [pa.table({"sample_id": [str(row) for row in range(*cut)]}) for cut in cuts(plan)]
     started = time.perf_counter()
     for unit, (start, stop) in enumerate(cuts(plan)):

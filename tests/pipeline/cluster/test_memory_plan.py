@@ -172,7 +172,7 @@ def test_a_training_stays_below_its_limit(tmp_path: Path) -> None:
     n, d, m = 220_000, 1024, 4
     store = open_store(str(tmp_path / "store"), create=True)
     plan = ChunkPlan.choose(n, d, 4)
-    writer = DatasetWriter.begin(store, "wide", n, d, "float32", plan, {"backbone": "none"})
+    writer = DatasetWriter.begin(store, "wide", d, "float32", plan, {"backbone": "none"})
     labels = np.arange(n, dtype=np.int32) % m
     for unit in range(plan.units):
         span = plan.bounds(unit)

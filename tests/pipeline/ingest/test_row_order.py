@@ -30,7 +30,7 @@ def stored(order: RowOrder, key: str) -> Dataset:
     """The dataset of these rows, each with one feature: a number that its name alone decides."""
     store = open_store(f"memory://{key.partition(' ')[0]}", create=True)
     names = [own.sample_id for own in order.listing.items]
-    writer = DatasetWriter.begin(store, key, len(names), 1, "float32", order.plan, {}, cuts=order.cuts)
+    writer = DatasetWriter.begin(store, key, 1, "float32", order.plan, {}, cuts=order.cuts)
     for unit in range(writer.units):
         own = names[order.cuts[unit] : order.cuts[unit + 1]]
         X = np.array([[float(sum(name.encode()))] for name in own], np.float32)

@@ -224,7 +224,7 @@ def test_a_row_of_several_labels_counts_for_each_of_them(tmp_path: Path) -> None
     table = LabelSetTable.checked(np.cumsum([0, *map(len, sets)]), np.array(classes), 3)
     X, labels = make_features(40, 4, 4)
     store, plan = open_store(tmp_path, create=True), ChunkPlan(40, 16, 64)
-    writer = DatasetWriter.begin(store, "sets", 40, 4, "float32", plan, {"backbone": "none"})
+    writer = DatasetWriter.begin(store, "sets", 4, "float32", plan, {"backbone": "none"})
     for unit in range(plan.units):
         span = plan.bounds(unit)
         ids = [f"row{i}" for i in range(span.start, span.stop)]

@@ -48,7 +48,7 @@ def grown(store: Store, X: object, cuts: tuple[int, ...], key: str) -> DatasetIn
     rows = X[: cuts[-1]]  # type: ignore[index]
     plan = ChunkPlan(cuts[-1], 8, 32)
     kind = DatasetWriter if isinstance(X, np.ndarray) else CsrDatasetWriter
-    writer = kind.begin(store, key, cuts[-1], rows.shape[1], "float32", plan, {"backbone": "test"}, cuts=cuts)
+    writer = kind.begin(store, key, rows.shape[1], "float32", plan, {"backbone": "test"}, cuts=cuts)
     for unit in range(writer.units):
         span = writer.bounds(unit)
         writer.write_unit(unit, rows[span.start : span.stop], part(span.start, span.stop))
@@ -148,15 +148,15 @@ def test_cuts_are_agreed_on(local_store: Store) -> None:
     grown(local_store, X, (0, 50, 100), "done")
     assert staged(local_store, "begun") is None
     kinds = {"d": 6, "dtype": "float32", "plan": PLAN, "attributes": {}}
-    writer = DatasetWriter.begin(local_store, "begun", 100, cuts=(0, 1, 100), base="d0001", **kinds)
+    writer = DatasetWriter.begin(local_store, "begun", cuts=(0, 1, 100), base="d0001", **kinds)
     found = staged(local_store, "begun")
     assert found is not None
     assert (found["cuts"], found["base"], writer.bounds(1).rows) == ([0, 1, 100], "d0001", 99)
     with pytest.raises(MismatchError, match="begun with other cuts"):
-        DatasetWriter.begin(local_store, "begun", 100, cuts=(0, 2, 100), base="d0001", **kinds)
+        DatasetWriter.begin(local_store, "begun", cuts=(0, 2, 100), base="d0001", **kinds)
     for cuts in ((0, 0, 100), (0, 99), (1, 100)):
         with pytest.raises(FormatError, match="units are cut at 0 <"):
-            DatasetWriter.begin(local_store, "other", 100, cuts=cuts, **kinds)
+            DatasetWriter.begin(local_store, "other", cuts=cuts, **kinds)
 
 
 def test_what_is_removed_is_out_of_sight_and_its_number_stays_taken(local_store: Store) -> None:
