@@ -59,7 +59,6 @@ MANY_PARAMETERS: Final = {
     "solvers/operations": 1,
     "solvers/projections": 7,
     "solvers/run": 3,
-    "storage/datasets": 1,
 }
 
 #: Modules that one other module imports, the face of their room aside, by why they stand alone.
