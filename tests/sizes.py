@@ -117,8 +117,6 @@ ONE_IMPORTER: Final = {
     "To be merged into their importers.": {
         "topline.pipeline.cluster.tree_weights",
         "topline.pipeline.cluster.versions",
-        "topline.pipeline.sweep.page",
-        "topline.pipeline.sweep.refine",
         "topline.pipeline.sweep.shared",
         "topline.pipeline.training.layout",
         "topline.pipeline.training.precomputed",

@@ -60,9 +60,7 @@ if TYPE_CHECKING:
     from topline.solvers.losses.rank_weights import exponential, flat, linear
     from topline.solvers.multitask.estimator import MultitaskClassifier
     from topline.solvers.privileged.estimators import LearnedWeightsSVC, SVMPlusClassifier, WeightedSVC
-    from topline.solvers.run.api import PrintProgress, solve
-    from topline.solvers.run.mapped import solve_with_features
-    from topline.solvers.run.path import regularisation_path
+    from topline.solvers.run.api import PrintProgress, regularisation_path, solve, solve_with_features
     from topline.storage.stores import open_store
 
 _NAMES_OF = {
@@ -117,9 +115,7 @@ _NAMES_OF = {
     "topline.solvers.losses.rank_weights": ("exponential", "flat", "linear"),
     "topline.solvers.multitask.estimator": ("MultitaskClassifier",),
     "topline.solvers.privileged.estimators": ("LearnedWeightsSVC", "SVMPlusClassifier", "WeightedSVC"),
-    "topline.solvers.run.api": ("PrintProgress", "solve"),
-    "topline.solvers.run.mapped": ("solve_with_features",),
-    "topline.solvers.run.path": ("regularisation_path",),
+    "topline.solvers.run.api": ("PrintProgress", "regularisation_path", "solve", "solve_with_features"),
     "topline.storage.stores": ("open_store",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}

@@ -32,8 +32,9 @@ from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.sweep.folds import held_folds
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES
-from topline.solvers.blocks import most_open, swept_bytes
+from topline.solvers.blocks import swept_bytes
 from topline.solvers.kernels.low_rank import ARRAYS, MEMORY_BYTES
+from topline.solvers.operations import most_open
 
 # Transforms that are fitted to rows, and so differ from fold to fold.
 FITTED = frozenset({"standardize", "pca", "nystroem", "fourier"})

@@ -28,7 +28,7 @@ from topline.solvers.crew import one_blas_thread
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.methods import Measurement
 from topline.solvers.run import ProblemSpec
-from topline.solvers.run.warm_start import risk_at_zero
+from topline.solvers.run.task import risk_at_zero
 
 #: What nobody has asked for so long was left behind by a sweep that was killed, or is solved again.
 IDLE_SECONDS = 6 * 3600.0

@@ -2,11 +2,11 @@
 
 Two kinds of reasons end a cell before its tolerance.
 
-*Certificate.*  `topline.solvers.core.held_out` gives hits that the exact solution of every fold has at least
-and at most; summed over the folds they bound the cross-validated accuracy.  A cell whose upper bound lies
-below another's lower bound is out, and one whose bounds lie within half a standard error of each other is
-finished.  Nothing is assumed.  As the radius is a share sqrt(gap) of |W|, this takes relative gaps of 1e-5
-and less.
+*Certificate.* `topline.solvers.core.held_out` gives hits that the exact solution of every fold has at
+least and at most; summed over the folds they bound the cross-validated accuracy.  A cell whose upper
+bound lies below another's lower bound is out, and one whose bounds lie within half a standard error of
+each other is finished.  Nothing is assumed.  As the radius is a share sqrt(gap) of |W|, this takes
+relative gaps of 1e-5 and less.
 
 *Race.*  Long before, the accuracies themselves hardly move.  A cell is looked at on the first fold, each time
 with a gap at least `FACTOR` times smaller, until it has settled: the last look moved its accuracy there by
@@ -17,13 +17,24 @@ all folds, and the movements u, v of the two, 0 once they have settled,
 
     L - u - v  >  c - e,      c = t_{G-1} sqrt( (1 - s) G/(G - 1) sum_g (d_g - mean(d))^2 ) / rows
 
-where d_g is by how many hits it leads in each of G random groups of these rows, which tells what the rows are
-worth that neither has seen (Student's t; of all folds nothing is left to chance), and e is half the standard
-error of a share of all rows: whoever is not better than the best by more need not be looked at further.  A
-cell that has seen all folds is finished; those within e of the best that moved by more than e take one round
-more on all folds, once no cell is running.  That a movement bounds what is to come is an assumption, and so
-is that the folds to come are like those seen.  Races over paired rows: Maron and Moore, "The racing
-algorithm", Artificial Intelligence Review 11, 1997.
+where d_g is by how many hits it leads in each of G random groups of these rows, which tells what the rows
+are worth that neither has seen (Student's t; of all folds nothing is left to chance), and e is half the
+standard error of a share of all rows: whoever is not better than the best by more need not be looked at
+further.  A cell that has seen all folds is finished; those within e of the best that moved by more than e
+take one round more on all folds, once no cell is running.  That a movement bounds what is to come is an
+assumption, and so is that the folds to come are like those seen.  Races over paired rows: Maron and Moore,
+"The racing algorithm", Artificial Intelligence Review 11, 1997.
+
+*Order.*  A path begins with a few C far apart and leaves out the largest, which take most passes.  Along log
+C the accuracy rises and falls again: as far as it is concave, the mean m of a cell at x lies below the lines
+through the nearest cells l, r on both sides and the next ones beyond,
+
+    U = min( m_l + (m_l - m_ll) (x - x_l) / (x_l - x_ll),   m_r + (m_r - m_rr) (x_r - x) / (x_rr - x_r) )
+
+Once the cells that were begun have ended, those whose U does not exceed the best mean by half a standard
+error are skipped.  Of the others one half a stride above the largest C so far comes next, then the one with
+the largest U between.  That is an assumption too: a sweep names the cells that nobody has looked at, and the
+other rules look at all.
 """
 
 from __future__ import annotations
@@ -37,7 +48,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from topline.pipeline.options import Cell, Rule
+from topline.pipeline.options import Cell, Rule, Variant
 from topline.pipeline.sweep.cells import EARLIER, Outcome
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.stopping import Status
@@ -324,3 +335,89 @@ def _comes_before(one: Standing, other: Standing) -> bool:
     """Return which of two equals stays: the one that has seen more folds, then the smaller C."""
     mine, others = ((-len(each.parts), each.cell.C, each.cell.variant.name) for each in (one, other))
     return mine < others
+
+
+#: A path of so many cells begins with all of them, a longer one with about as many,
+BEGINS_WITH = 5
+#: none of them above this share of the grid.
+BEGINS_BELOW = 0.6
+
+
+def due(standings: Sequence[Standing], rule: Rule) -> list[Standing]:
+    """Return the running cells that the next round asks for."""
+    if rule != "race":
+        return [one for one in standings if one.state == "running"]
+    leader = _leader(standings)
+    return [one for path in _paths(standings).values() for one in _due_on(path, leader)]
+
+
+def skipped(standings: Sequence[Standing], rule: Rule) -> list[Standing]:
+    """End the cells that nobody has to look at, on paths where all that was begun has ended."""
+    leader = _leader(standings)
+    if rule != "race" or leader is None:
+        return list(standings)
+    out = {
+        one.cell
+        for path in _paths(standings).values()
+        if not any(one.state == "running" and one.begun for one in path)
+        for place, one in enumerate(path)
+        if one.state == "running" and _most(path, place, leader) <= leader.mean + leader.resolution
+    }
+    why = "race: no better than its neighbours"
+    return [replace(one, state="skipped", why=why) if one.cell in out else one for one in standings]
+
+
+def _paths(standings: Sequence[Standing]) -> dict[Variant, list[Standing]]:
+    """Return the cells of each path, C ascending."""
+    paths: dict[Variant, list[Standing]] = {}
+    for one in standings:
+        paths.setdefault(one.cell.variant, []).append(one)
+    return {variant: sorted(path, key=lambda one: one.cell.C) for variant, path in paths.items()}
+
+
+def _leader(standings: Sequence[Standing]) -> Standing | None:
+    """Return the best cell so far, of those that have seen all folds if there are any."""
+    left = [one for one in standings if one.begun and one.state != "pruned"]
+    return max(left, key=lambda one: (one.whole, one.mean), default=None)
+
+
+def _due_on(path: Sequence[Standing], leader: Standing | None) -> list[Standing]:
+    """Return the cells of a path that were begun, else the next one, or the first."""
+    running = [one for one in path if one.state == "running"]
+    begun = [one for one in running if one.begun]
+    if begun or not running or len(path) <= BEGINS_WITH:
+        return begun or running
+    last, stride = len(path) - 1, 1
+    while last // (2 * stride) >= BEGINS_WITH:
+        stride *= 2
+    seen = [place for place, one in enumerate(path) if one.begun]
+    if not seen:
+        return list(path[: int(BEGINS_BELOW * last) + 1 : stride])
+    above = path[min(seen[-1] + max(stride // 2, 1), last)]
+    if above in running:
+        return [above]
+    places = [place for place, one in enumerate(path) if one.state == "running" and place < seen[-1]]
+    if leader is None or not places:
+        return running[:1]
+    most = max(places, key=lambda place: (_most(path, place, leader), -place))
+    stretch = [
+        place for place in places if not any(one.begun for one in path[min(place, most) : max(place, most)])
+    ]
+    return [path[stretch[len(stretch) // 2]]]
+
+
+def _most(path: Sequence[Standing], place: int, leader: Standing) -> float:
+    """Return the mean that a cell has at most where the curve is concave; infinite where nothing says so."""
+    x = math.log(path[place].cell.C)
+    below = [one for one in path[:place] if one.rounds][-2:]
+    above = [one for one in path[place + 1 :] if one.rounds][:2]
+    return min(_line(below[::-1], x, leader), _line(above, x, leader))
+
+
+def _line(nearest: Sequence[Standing], x: float, leader: Standing) -> float:
+    """Return the height at `x` of the line through two cells, the nearer first."""
+    if len(nearest) < 2:
+        return math.inf
+    at, beyond = (math.log(one.cell.C) for one in nearest)
+    near, far = (leader.mean - lead(leader, one) for one in nearest)
+    return near + (near - far) * (x - at) / (at - beyond)

@@ -26,20 +26,20 @@ from topline.pipeline.options import Cell, ClusterConfig, SweepConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.sweep.cells import Outcome
 from topline.pipeline.sweep.memory import place_cells
-from topline.pipeline.sweep.page import write_page
 from topline.pipeline.sweep.paths import PathTask, Round
 from topline.pipeline.sweep.plan import SweepPlan, plan_sweep, variant_of
 from topline.pipeline.sweep.race import (
     Standing,
     best_cell,
     contested,
+    due,
     grown,
     judged,
     may_go_on,
     next_step,
+    skipped,
 )
-from topline.pipeline.sweep.refine import due, skipped
-from topline.pipeline.sweep.result import SweepResult, concluded
+from topline.pipeline.sweep.result import SweepResult, concluded, write_page
 from topline.pipeline.sweep.shared import open_shared
 from topline.pipeline.sweep.workers import DaskRunner, HereRunner, Runner
 from topline.pipeline.training import train

@@ -38,7 +38,7 @@ from topline.solvers.methods import Measurement
 from topline.solvers.methods.certificate import rebuild
 from topline.solvers.operations import CopyDuals, CountHits, Head
 from topline.solvers.run.shared import HeadExecutor, SharedPasses
-from topline.solvers.run.warm_start import risk_at_zero, state_of_best_multiple
+from topline.solvers.run.task import risk_at_zero, state_of_best_multiple
 
 logger = logging.getLogger(__name__)
 

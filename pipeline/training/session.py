@@ -41,7 +41,7 @@ from topline.solvers.errors import NonFiniteError, StateLostError
 from topline.solvers.executors import Executor
 from topline.solvers.names import k_note
 from topline.solvers.run import RunOptions, Start, Task, compile_jit_functions, run_task
-from topline.solvers.run.warm_start import AT_ZERO
+from topline.solvers.run.task import AT_ZERO
 from topline.storage.cache import StoredKernel
 from topline.storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
 from topline.storage.runs import Checkpoint, RunLock, finish_run, run_lock

@@ -14,24 +14,23 @@ Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", N
 
 from __future__ import annotations
 
-from topline.solvers.average_top.aggregates import (
+from topline.solvers.average_top.problem import (
+    INDIVIDUAL_LOSSES,
+    Absolute,
+    AverageTopProblem,
+    AverageTopResult,
     C_from_equation_3,
     C_from_svm,
     C_to_equation_3,
+    Hinge,
+    IndividualLoss,
+    Logistic,
+    LowerBound,
+    Square,
     average_top,
+    individual_loss,
     kth_largest,
     top_weights,
     variational,
 )
-from topline.solvers.average_top.kernel_svm import minimise_with_kernel
-from topline.solvers.average_top.losses import (
-    INDIVIDUAL_LOSSES,
-    Absolute,
-    Hinge,
-    IndividualLoss,
-    Logistic,
-    Square,
-    individual_loss,
-)
-from topline.solvers.average_top.problem import AverageTopProblem, AverageTopResult, LowerBound
-from topline.solvers.average_top.solving import certify, minimise
+from topline.solvers.average_top.solving import certify, minimise, minimise_with_kernel

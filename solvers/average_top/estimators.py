@@ -12,10 +12,13 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from topline.solvers.average_top.kernel_svm import AverageTopKernelResult, minimise_with_kernel
-from topline.solvers.average_top.losses import INDIVIDUAL_LOSSES, IndividualLoss, individual_loss
-from topline.solvers.average_top.problem import AverageTopResult
-from topline.solvers.average_top.solving import minimise
+from topline.solvers.average_top.problem import (
+    INDIVIDUAL_LOSSES,
+    AverageTopResult,
+    IndividualLoss,
+    individual_loss,
+)
+from topline.solvers.average_top.solving import AverageTopKernelResult, minimise, minimise_with_kernel
 from topline.solvers.core.inputs import positive_number
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.state import SolveResult

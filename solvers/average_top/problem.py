@@ -1,31 +1,212 @@
-"""The problem: P(w) = AT_k(l(w)) + |w|^2 / (2 C), its lower bounds, and what a run has reached.
+"""The problem: P(w) = AT_k(l(w)) + |w|^2 / (2 C), its losses, lower bounds, and what a run has reached.
 
-For any scores z and weights p in the set of AT_k, with u_i = p_i l'(z_i) and
-b = sum_i p_i (l(z_i) - l'(z_i) z_i), convexity says P(w) >= b + <X^T u, w> + |w|^2 / (2 C) for every w, and
-the minimum of the right side is
+    AT_k(l) = (1/k) sum_{i <= k} l_[i] = max { <p, l> : 0 <= p_i <= 1/k, sum p <= 1 },    l >= 0,
+
+for real k in [1, n]: of k = 7.5 the eighth largest counts half.  Lemma 1 writes it as a minimum,
+
+    AT_k(l) = (n/k) min_{t >= 0} { (1/n) sum_i [l_i - t]_+ + (k/n) t },
+
+whose braces are eq. 2.  The paper's "proportional" hides the factor: eq. 3 at C_3 has the minimiser of P at C
+= C_3 k/n, so that a fixed C_3 regularises less and less as k grows.  This package means P and its own C
+throughout; the authors' released code does too.
+
+Each loss is the largest of zero and a few smooth convex pieces of the score, l(z; y) = max(0, max_j c_j(z;
+y)), and that is all that the solvers ask of it: a new one is a frozen class with `pieces` and a line in
+`INDIVIDUAL_LOSSES`.
+
+For any scores z and weights p in the set of AT_k, with u_i = p_i l'(z_i) and b = sum_i p_i (l(z_i) - l'(z_i)
+z_i), convexity says P(w) >= b + <X^T u, w> + |w|^2 / (2 C) for every w, and the minimum of the right side is
 
     D(u, b) = b - (C/2) |X^T u|^2,    reached at w = -C X^T u.
 
 Convex combinations of (u, b) serve as well.  This is the dual of every convex loss, with no conjugate needed.
-Since P is strongly convex, a gap g between P(w) and D puts the optimum within sqrt(2 C g) of w.
+Since P is strongly convex, a gap g between P(w) and D puts the optimum within sqrt(2 C g) of w.  Source: Y.
+Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", NIPS 2017, section 1, eq. 1-3.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self
+from numbers import Real
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
+from scipy.special import expit
 
-from topline.solvers.average_top.aggregates import average_top, checked_k, top_weights
-from topline.solvers.average_top.losses import IndividualLoss, Pieces, individual_loss
 from topline.solvers.core.inputs import checked_rows, positive_number
 from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.rows import is_sparse, nonfinite_rows
 from topline.solvers.core.stopping import Status
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.typing import Float64Array
+
+
+def checked_k(k: Any, n: int) -> float:
+    """Return k as a float in [1, n]; InvalidProblemError otherwise."""
+    if isinstance(k, bool) or not isinstance(k, Real) or not 1.0 <= float(k) <= n:
+        raise InvalidProblemError(f"k is {k!r}; give a number from 1 to the {n} examples that there are")
+    return float(k)
+
+
+def top_weights(losses: Float64Array, k: float) -> Float64Array:
+    """Return p (n,) with <p, losses> = AT_k: 1/k on the largest, the rest of k on the next; ties by place."""
+    k = checked_k(k, len(losses))
+    whole = math.floor(k)
+    p = np.zeros(len(losses))
+    # A stable sort only of what may count: all that are at least as large as the last.
+    last = kth_largest(losses, k)
+    candidates = np.flatnonzero(losses >= last)
+    order = candidates[np.argsort(-losses[candidates], kind="stable")]
+    p[order[:whole]] = 1.0 / k
+    if whole < k:
+        p[order[whole]] = (k - whole) / k
+    return p
+
+
+def kth_largest(losses: Float64Array, k: float) -> float:
+    """Return l_[ceil k], the smallest loss that counts: the top-k loss, and a minimiser t of eq. 2."""
+    place = len(losses) - math.ceil(checked_k(k, len(losses)))
+    return float(np.partition(losses, place)[place])
+
+
+def average_top(losses: Float64Array, k: float) -> float:
+    """Return AT_k, the average of the k largest losses (n,)."""
+    k = checked_k(k, len(losses))
+    t = kth_largest(losses, k)
+    return t + float(np.maximum(losses - t, 0.0).sum()) / k
+
+
+def variational(losses: Float64Array, k: float, t: float) -> float:
+    """Return the braces of eq. 2, (1/n) sum [l_i - t]_+ + (k/n) t; the minimum over t >= 0 is (k/n) AT_k."""
+    return float(np.maximum(losses - t, 0.0).mean()) + checked_k(k, len(losses)) / len(losses) * t
+
+
+def C_to_equation_3(C: float, k: float, n: int) -> float:  # noqa: N802 - C is the name of the mathematics
+    """Return the C at which eq. 3 has the minimiser that P has at this C: C n/k."""
+    return C * n / checked_k(k, n)
+
+
+def C_from_equation_3(C: float, k: float, n: int) -> float:  # noqa: N802
+    """Return the C at which P has the minimiser that eq. 3 has at this C: C k/n."""
+    return C * checked_k(k, n) / n
+
+
+def C_from_svm(C: float, n: int) -> float:  # noqa: N802
+    """Return the C at which P has, for k = n, the minimiser of |w|^2 / 2 + C sum_i l_i: n C.
+
+    That is the C of scikit-learn's LinearSVC and of TopKClassifier.
+    """
+    return C * n
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """The pieces c_j of all examples at their scores, with first and second derivatives: (J, n) each."""
+
+    values: Float64Array
+    slopes: Float64Array
+    curvatures: Float64Array
+
+    def losses(self) -> Float64Array:
+        """Return the loss of each example, (n,)."""
+        return np.asarray(np.maximum(self.values.max(axis=0), 0.0))
+
+    def subgradients(self) -> Float64Array:
+        """Return a derivative of each loss, (n,): that of its first largest piece, 0 where the loss is 0."""
+        largest = self.values.argmax(axis=0)[None]
+        slopes = np.take_along_axis(self.slopes, largest, axis=0)[0]
+        return np.where(np.take_along_axis(self.values, largest, axis=0)[0] > 0.0, slopes, 0.0)
+
+
+@runtime_checkable
+class IndividualLoss(Protocol):
+    """A loss of one score as a value: frozen and comparable."""
+
+    #: Name in parameters of estimators.
+    name: ClassVar[str]
+    #: Whether targets are the signs -1 and 1; else they are any numbers.
+    binary: ClassVar[bool]
+
+    def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
+        """Return the pieces at scores z (n,) and targets y (n,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Hinge:
+    """max(0, 1 - y z)."""
+
+    name: ClassVar[str] = "hinge"
+    binary: ClassVar[bool] = True
+
+    def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
+        """Return the one piece 1 - y z."""
+        return Pieces((1.0 - y * z)[None], -y[None], np.zeros((1, len(y))))
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """log2(1 + exp(-y z)): in bits, so that it is 1 at z = 0, as the hinge is."""
+
+    name: ClassVar[str] = "logistic"
+    binary: ClassVar[bool] = True
+
+    def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
+        """Return the loss itself, which is smooth."""
+        margin = y * z
+        wrong = expit(-margin)
+        scale = 1.0 / np.log(2.0)
+        values = scale * np.logaddexp(0.0, -margin)
+        return Pieces(values[None], (-scale * y * wrong)[None], (scale * wrong * expit(margin))[None])
+
+
+@dataclass(frozen=True)
+class Square:
+    """(z - y)^2."""
+
+    name: ClassVar[str] = "square"
+    binary: ClassVar[bool] = False
+
+    def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
+        """Return the loss itself, which is smooth."""
+        residual = z - y
+        return Pieces((residual**2)[None], (2.0 * residual)[None], np.full((1, len(y)), 2.0))
+
+
+@dataclass(frozen=True)
+class Absolute:
+    """|z - y|."""
+
+    name: ClassVar[str] = "absolute"
+    binary: ClassVar[bool] = False
+
+    def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
+        """Return z - y and y - z."""
+        residual = z - y
+        ones = np.ones_like(residual)
+        return Pieces(np.stack([residual, -residual]), np.stack([ones, -ones]), np.zeros((2, len(y))))
+
+
+#: Every loss by its name.
+INDIVIDUAL_LOSSES: Mapping[str, IndividualLoss] = MappingProxyType(
+    {loss.name: loss for loss in (Hinge(), Logistic(), Square(), Absolute())}
+)
+
+
+def individual_loss(loss: Any) -> IndividualLoss:
+    """Return the loss that a name stands for, or the value itself; InvalidProblemError names the losses."""
+    if isinstance(loss, str) and loss in INDIVIDUAL_LOSSES:
+        return INDIVIDUAL_LOSSES[loss]
+    if isinstance(loss, type) or not isinstance(loss, IndividualLoss):
+        raise InvalidProblemError(
+            f"there is no individual loss {loss!r}; use one of {', '.join(INDIVIDUAL_LOSSES)}"
+        )
+    return loss
+
 
 #: w = 0 is taken for the optimum where its value is certified to this share.
 _ZERO = 1e-9

@@ -1,10 +1,10 @@
 """Minimise P by the method that its size asks for, and certify weights that come from anywhere.
 
 What is too wide or too sparse for the interior point takes a fully corrective bundle method.  Every w gives a
-cut: the weights p of its k largest losses and their derivatives make a lower bound of P, known by
-W = -C X^T u and b alone.  The next w is where the best convex combination of all cuts has its minimum, a
-small quadratic program over the simplex.  In the language of `topline.solvers.methods.atoms` cuts are atoms
-with lam = 1/C, and this is Frank-Wolfe on (u, p) whose direction is the top k, fully corrective.
+cut: the weights p of its k largest losses and their derivatives make a lower bound of P, known by W = -C X^T
+u and b alone.  The next w is where the best convex combination of all cuts has its minimum, a small quadratic
+program over the simplex.  In the language of `topline.solvers.methods.atoms` cuts are atoms with lam = 1/C,
+and this is Frank-Wolfe on (u, p) whose direction is the top k, fully corrective.
 
 The interior point reaches nine digits with any of the losses, for d up to a few thousand.  With the
 variational form of AT_k and the pieces of the losses the problem is
@@ -14,26 +14,47 @@ variational form of AT_k and the pieces of the losses the problem is
 
 with multipliers p_ij of v, q_i of s and r of t: sum_j p_ij + q_i = 1/k and sum p + r = 1, so that sum_j p_ij
 are weights in the set of AT_k, and make a lower bound, at every iterate.  Steps are Mehrotra's: a round costs
-n d^2 multiplications, one factorisation of a matrix (d, d) and two solutions with it.
-Source: S. Mehrotra, "On the implementation of a primal-dual interior point method", SIAM J. Optim. 2, 1992.
+n d^2 multiplications, one factorisation of a matrix (d, d) and two solutions with it.  Source: S. Mehrotra,
+"On the implementation of a primal-dual interior point method", SIAM J. Optim. 2, 1992.
+
+With a kernel, by the representer theorem, f = sum_j c_j k(x_j, .) with c = -C u.  The problem is solved in
+the features of `topline.solvers.kernels.low_rank`, and certified on the kernel matrix itself:
+
+    P(c) = AT_k(l(K c)) + c^T K c / (2 C),    D(u, b) = b - (C/2) u^T K u.
+
+With the hinge this is the AT_k-SVM. Times k/n, with rho = 1 - t and C_3 = C n/k, it is eq. 5, and less k/n
+
+    (6)  min over f and 0 <= rho <= 1 of (1/n) sum_i [rho - y_i f(x_i)]_+ - (k/n) rho + |f|^2 / (2 C_3),
+
+whose dual, missing from the paper, is with alpha_i = (k/n) p_i
+
+    max  sum_i alpha_i - k/n - (C_3/2) |sum_i alpha_i y_i k(x_i, .)|^2
+    over 0 <= alpha_i <= 1/n, sum_i alpha_i <= k/n.
+
+For k = n that is the C-SVM without a bias.  Where rho <= 1 does not bind, which C_3 (k/n) max_i k(x_i, x_i)
+<= 1 implies, it is the nu-SVM without a bias for nu = k/n, but for scale: f and rho are C_3 times those at
+C_3 = 1.  Likewise the absolute loss is the nu-SVR without a bias for nu = k/n, with t in the place of its
+epsilon.  Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", NIPS 2017, eq. 5 and
+6.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from scipy import linalg
 
-from topline.solvers.average_top.losses import Pieces
 from topline.solvers.average_top.problem import (
     AverageTopProblem,
     AverageTopResult,
     LowerBound,
+    Pieces,
+    average_top,
     collapse_shown_by,
     finished,
     is_converged,
@@ -43,6 +64,7 @@ from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.crew import blas_threads_for
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.kernels import KernelExpansion, KernelFeatures
 from topline.solvers.methods.atoms import Atoms
 from topline.solvers.methods.simplex_qp import maximise_on_simplex
 from topline.solvers.typing import Float64Array
@@ -478,3 +500,93 @@ def _cheapest(problem: AverageTopProblem) -> str:
     n, d = problem.n, problem.d
     fits = n * d * min(n, d) <= _MULTIPLICATIONS and 8 * n * d <= _BYTES
     return "interior_point" if fits else "bundle"
+
+
+#: Relative gap to go for: a few rounds beyond what is asked tell the support from the rest.
+_SHARP = 1e-10
+#: Coefficients below such a share of the largest are left out where that costs less than tol.
+_NEGLIGIBLE = (1e-3, 1e-5, 1e-7)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AverageTopKernelResult(AverageTopResult):
+    """What a run with a kernel reached; values are those of the kernel matrix.
+
+    Attributes
+    ----------
+    w : (r,) weights of the factor's features; they mean nothing besides.
+    expansion : the support and its coefficients (s, 1), which score new rows.
+    coefficients : (n,) those of all training rows.
+    """
+
+    expansion: KernelExpansion = field(repr=False)
+    coefficients: Float64Array = field(repr=False)
+
+
+def minimise_with_kernel(
+    kernel: Any,
+    X: Any,
+    y: Any,
+    loss: Any,
+    k: float,
+    C: float,
+    *,
+    tol: float = 1e-6,
+    max_iterations: int = 200,
+) -> AverageTopKernelResult:
+    """Minimise AT_k(l(f)) + |f|^2 / (2 C) over the functions f of a kernel, and certify the result.
+
+    `kernel` is what `solve` takes: a name, a value, "precomputed" with X = K(train, train), or a
+    `KernelFeatures`, which serves many calls on the same rows.  K must fit in memory and a round takes n^3
+    multiplications.  `WithConstant` around a kernel makes a bias.  Errors are those of `minimise`, and of
+    `KernelFeatures.of`.
+    """
+    features = KernelFeatures.of(kernel, X)
+    problem = AverageTopProblem.of(features.rows, y, loss, k, C)
+    result = solve_problem(problem, "interior_point", min(0.5 * tol, _SHARP), max_iterations)
+    if result.bound is None:
+        raise InvalidProblemError("the kernel values are too large for this C; scale the features or lower C")
+    with blas_threads_for(problem.n**2):
+        dual = _dual(features.K, result.bound, problem.C)
+        candidates = _candidates(result, features, problem)
+        values = [_primal(features.K, candidate, problem) for candidate in candidates]
+    enough = min(values) + 0.25 * tol * abs(dual)
+    primal, coefficients = next(
+        (value, candidate) for value, candidate in zip(values, candidates, strict=True) if value <= enough
+    )
+    expansion = KernelExpansion.of(
+        features.kernel, features.train, np.arange(problem.n), coefficients[:, None]
+    )
+    objective = Objective(primal, min(dual, primal))  # but for rounding D is the smaller
+    solved = objective.reaches(tol)
+    status = Status.SOLVED if solved else result.status
+    if not solved and status is Status.SOLVED:
+        status = Status.NO_PROGRESS
+    return AverageTopKernelResult(
+        objective, result.w, status, result.iterations, result.collapsed, result.bound,
+        expansion=expansion, coefficients=coefficients,
+    )  # fmt: skip
+
+
+def _candidates(
+    result: AverageTopResult, features: KernelFeatures, problem: AverageTopProblem
+) -> list[Float64Array]:
+    """Return coefficients (n,) of the optimum, those with the smallest support first."""
+    if result.collapsed or result.bound is None or not result.bound.u.any():
+        return [np.zeros(problem.n)]
+    whole = -problem.C * result.bound.u
+    sizes = np.abs(whole) / np.abs(whole).max()
+    sparse = [np.where(sizes > share, whole, 0.0) for share in _NEGLIGIBLE]
+    pivots = np.zeros(problem.n)
+    pivots[features.pivots] = features.coefficients(result.w[:, None])[:, 0]
+    return [*sparse, whole, pivots]
+
+
+def _primal(K: Float64Array, coefficients: Float64Array, problem: AverageTopProblem) -> float:
+    scores = K @ coefficients
+    norm = max(float(coefficients @ scores), 0.0)
+    return average_top(problem.pieces(scores).losses(), problem.k) + norm / (2.0 * problem.C)
+
+
+def _dual(K: Float64Array, bound: LowerBound, C: float) -> float:
+    return bound.b - 0.5 * C * max(float(bound.u @ (K @ bound.u)), 0.0)

@@ -9,5 +9,4 @@ from __future__ import annotations
 from topline.solvers.blocks.ascent.extrapolation import extrapolation_bytes
 from topline.solvers.blocks.ascent.row_feed import swept_bytes
 from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.open_duals import most_open
 from topline.solvers.blocks.second_order import most_kept

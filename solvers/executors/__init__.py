@@ -7,11 +7,10 @@ machines.
 
 from __future__ import annotations
 
-from topline.solvers.executors.base import Executor, StoredDuals, T
+from topline.solvers.executors.base import Executor, MappedBlocks, StoredDuals, T, TopLossBlocks
 from topline.solvers.executors.local import (
     SerialExecutor,
     ThreadExecutor,
     block_bounds,
 )
-from topline.solvers.executors.wrapped import MappedBlocks, TopLossBlocks
 from topline.solvers.operations import DualRows

@@ -173,7 +173,7 @@ class KernelMethod(Method):
     ) -> SolverState:
         """Return the state of the best multiple of the A that the blocks hold, its rows inside their domains.
 
-        `shrink` makes A that one (`topline.solvers.run.warm_start`); lam |W(A)|^2 is the mean of
+        `shrink` makes A that one (`topline.solvers.run.task`); lam |W(A)|^2 is the mean of
         <alpha_i, s_i>.
         """
         executor.run(PutInside(anyway=True))

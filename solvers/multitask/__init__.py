@@ -18,7 +18,7 @@ methods for regularized loss minimization", 2013.
 from __future__ import annotations
 
 from topline.solvers.multitask.ascent import TaskDuals, ascend
-from topline.solvers.multitask.shared import SharedProblem
+from topline.solvers.multitask.shared import SharedProblem, TraceNormBounds, trace_norm_bounds
 from topline.solvers.multitask.strategies import (
     Alternation,
     MultitaskResult,
@@ -27,4 +27,3 @@ from topline.solvers.multitask.strategies import (
     solve_single,
     solve_stacked,
 )
-from topline.solvers.multitask.trace_norm import TraceNormBounds, trace_norm_bounds

@@ -20,8 +20,7 @@ from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.multitask.ascent import TaskDuals, ascend
-from topline.solvers.multitask.shared import SharedProblem
-from topline.solvers.multitask.trace_norm import trace_norm_bounds
+from topline.solvers.multitask.shared import SharedProblem, trace_norm_bounds
 from topline.solvers.typing import Float64Array
 
 

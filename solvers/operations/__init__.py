@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from topline.solvers.blocks.ascent.plan import AscentSums, Turn
 from topline.solvers.blocks.second_order import EnvelopePoint
+from topline.solvers.core.feature_maps import MapView
 from topline.solvers.operations.ascent import Ascend
 from topline.solvers.operations.base import Operation, OperationRunner, Runner, TileOperation
-from topline.solvers.operations.block_set import BlockSet, DualRows, RunSpec, parts_of
-from topline.solvers.operations.columns import DirectionSums, FindDirections
-from topline.solvers.operations.evaluate import Evaluate, Evaluation
-from topline.solvers.operations.heads import (
+from topline.solvers.operations.block_set import (
     AskHeads,
+    BlockSet,
     CopyDuals,
     CountHits,
+    DualRows,
     Head,
     HeadAnswers,
     HeadBlocks,
     Hits,
+    RunSpec,
+    most_open,
+    parts_of,
 )
+from topline.solvers.operations.columns import DirectionSums, FindDirections
+from topline.solvers.operations.evaluate import Evaluate, Evaluation, FindLargestLosses, Largest
 from topline.solvers.operations.kept_duals import DualSums, PutInside, Rebuild, TakeGradients
-from topline.solvers.operations.largest import FindLargestLosses, Largest
-from topline.solvers.operations.map_view import MapView
 from topline.solvers.operations.moments import Moments, SumMoments
 from topline.solvers.operations.second_order import (
     CurvatureProduct,

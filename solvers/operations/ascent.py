@@ -8,9 +8,9 @@ from typing import ClassVar
 from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
 from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.block import Block
+from topline.solvers.core.feature_maps import MapView
 from topline.solvers.crew import Crew
 from topline.solvers.operations.base import Operation, Runner
-from topline.solvers.operations.map_view import MapView
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.answers import A, Answer
 from topline.solvers.core.dual_points import PendingStep
+from topline.solvers.core.feature_maps import MapView
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.tiles import TileWork, work_through
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.crew import Crew
-from topline.solvers.operations.map_view import MapView
 
 A_co = TypeVar("A_co", bound=Answer, covariant=True)
 

@@ -21,12 +21,12 @@ from topline.solvers.blocks.column_atoms import ColumnSets
 from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
 from topline.solvers.core.answers import Clock, VectorSums
 from topline.solvers.core.dual_points import PendingStep
+from topline.solvers.core.feature_maps import MapView
 from topline.solvers.core.rows import is_sparse, squared_norms
 from topline.solvers.core.tiles import FLOAT64, Scratch, Tile
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation, Runner
-from topline.solvers.operations.map_view import MapView
 from topline.solvers.typing import Float64Array, FloatArray
 
 

@@ -10,10 +10,10 @@ from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.duals import is_uniform
 from topline.solvers.blocks.tile_products import weighted_gram
 from topline.solvers.core.answers import Answer, Clock
+from topline.solvers.core.feature_maps import MapView
 from topline.solvers.core.rows import Rows, is_sparse, stacked
 from topline.solvers.crew import Crew
 from topline.solvers.operations.base import Operation, Runner
-from topline.solvers.operations.map_view import MapView
 from topline.solvers.typing import Float64Array, FloatArray
 
 

@@ -8,12 +8,15 @@ it.
 from __future__ import annotations
 
 from topline.solvers.crew import available_cores
-from topline.solvers.run.api import PrintProgress, solve
+from topline.solvers.run.api import (
+    MappedResult,
+    PrintProgress,
+    regularisation_path,
+    solve,
+    solve_with_features,
+)
 from topline.solvers.run.compiling import compile_jit_functions
 from topline.solvers.run.compression import CompressedKernel, compress
 from topline.solvers.run.loop import Callback, Run, iterate
-from topline.solvers.run.mapped import MappedResult, solve_with_features
-from topline.solvers.run.path import regularisation_path
 from topline.solvers.run.problem_spec import ProblemSpec
-from topline.solvers.run.task import RunOptions, Task, run_task
-from topline.solvers.run.warm_start import Start
+from topline.solvers.run.task import RunOptions, Start, Task, run_task

@@ -1,22 +1,25 @@
-"""The one call that people make, and the callback that prints how far it is."""
+"""The calls that people make: `solve`, with joint features or along C, and a callback that prints."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from topline.solvers.blocks.duals import inside
-from topline.solvers.core.inputs import LabelledRows
+from topline.solvers.core.feature_maps import FeatureMap
+from topline.solvers.core.inputs import LabelledRows, checked_rows, positive_number
 from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.risks import MEAN_RISK, Risk
+from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.core.stopping import StoppingCriteria
 from topline.solvers.counts import how_many
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.executors import DualRows, Executor
 from topline.solvers.kernels import (
     KernelExpansion,
@@ -28,11 +31,13 @@ from topline.solvers.kernels import (
     judged_by_gap,
 )
 from topline.solvers.losses import LabelSets, Loss
+from topline.solvers.methods import method_named
+from topline.solvers.methods.quasi_newton import LbfgsMemory
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.loop import Callback
 from topline.solvers.run.problem_spec import ProblemSpec
-from topline.solvers.run.task import RunOptions, Task, run_task
-from topline.solvers.run.warm_start import Start
+from topline.solvers.run.task import RunOptions, Start, Task, run_task
+from topline.solvers.typing import Float64Array
 
 
 class PrintProgress:
@@ -224,3 +229,157 @@ def _with_kernel(task: Task) -> KernelResult:
         found |= certified_on_matrix(features, problem, examples.labels, examples.weights, result, A)
         found["kernel_seconds"] = begun - began + time.perf_counter() - solved
     return judged_by_gap(KernelResult(**{**found, "A": A}), task.options.criteria.tol)
+
+
+def regularisation_path(
+    X: Any,
+    y: Any,
+    loss: Loss,
+    Cs: Iterable[float],
+    smoothing: float = 0.0,
+    method: str = DEFAULT_METHOD,
+    *,
+    keep_duals: bool = False,
+    **options: Any,
+) -> list[SolveResult]:
+    """Solve for each C, with lam = 1/(n C), and return the certified results in the order of `Cs`.
+
+    The smallest C comes first and starts from zero; each further one starts from the dual variables of the
+    one before, which are feasible whatever C is, or, where the method needs none, from its weights.  A smooth
+    loss gains most, and more where the C lie close: without smoothing the last digits of a gap cost the same
+    from any start.
+
+    Parameters
+    ----------
+    X, y, loss, smoothing, method : as for `solve`; a method that always keeps A, auto, or lbfgs.
+    Cs : positive numbers.
+    keep_duals : keep A (n, m) with every result; otherwise no result has it.
+    options : whatever else `solve` takes, but lam, state and duals.
+
+    Raises
+    ------
+    InvalidProblemError : no C, one that is not positive, or what makes no problem for `solve`.
+    UnsupportedCombinationError : a method that starts from nothing, or what `solve` refuses.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import Softmax, regularisation_path
+    >>> X, y = np.eye(3).repeat(4, axis=0), np.arange(3).repeat(4)
+    >>> results = regularisation_path(X, y, Softmax(), Cs=[0.1, 1.0])
+    >>> results[0].primal > results[1].primal
+    True
+    """
+    if not (method_named(method).keeps_duals or method == "lbfgs"):
+        raise UnsupportedCombinationError(
+            f"the method {method} starts from no earlier solution; use auto, dual_ascent, sdca or lbfgs"
+        )
+    if not isinstance(Cs, Iterable):
+        raise InvalidProblemError(f"Cs is {Cs!r}; give a sequence of positive numbers")
+    values = [positive_number("C", C) for C in Cs]
+    if not values:
+        raise InvalidProblemError("there is no C; give at least one")
+    if options.get("kernel") is not None:
+        # One matrix and one factor serve every C.
+        options["kernel"] = KernelFeatures.of(options["kernel"], checked_rows(X))
+    n = int(checked_rows(X).shape[0])
+    results: dict[float, SolveResult] = {}
+    last: SolveResult | None = None
+    for C in sorted(set(values)):
+        start = {} if last is None else start_from(last)
+        last = solve(X, y, loss, 1.0 / (n * C), smoothing, method, keep_duals=keep_duals, **options, **start)
+        results[C] = last if keep_duals else replace(last, A=None)
+    return [results[C] for C in values]
+
+
+def start_from(result: SolveResult) -> dict[str, Any]:
+    """Return what makes `solve` start from another solution of the same rows."""
+    if result.method == "lbfgs" or (result.method == "newton" and result.problem.form.smooth):
+        rows = result.state.recalled(LbfgsMemory).rows
+        return {"state": replace(SolverState.at(result.W), memory=LbfgsMemory(rows=rows))}
+    if result.A is None:
+        raise UnsupportedCombinationError(
+            f"{result.method} left no dual variables here that the next C could start from; leave executor "
+            "and risk out"
+        )
+    return {"duals": [(0, len(result.A), result.A)]}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MappedResult(SolveResult):
+    """What a run with a feature map reached: `W` and `W_dual` hold V, in the shape of the map.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import ClassEmbeddings, MaxHinge, solve_with_features
+    >>> X, y = np.eye(2).repeat(4, axis=0), np.arange(2).repeat(4)
+    >>> result = solve_with_features(X, y, MaxHinge(), 0.1, ClassEmbeddings(np.eye(2)))
+    >>> result.decision_function(X, ClassEmbeddings(np.array([[1.0, 0.0]]))).shape
+    (8, 1)
+    """
+
+    feature_map: FeatureMap = field(repr=False)
+
+    def decision_function(self, X: Any, feature_map: FeatureMap | None = None) -> Float64Array:
+        """Return the scores of X (rows, d) for the classes of the map, or of another one with the same V."""
+        shape: tuple[int, ...] = tuple(getattr(X, "shape", ()))
+        if len(shape) != 2 or shape[1] != self.problem.d:
+            raise InvalidProblemError(f"X has the shape {shape}; give rows of {self.problem.d} features")
+        classes = feature_map or self.feature_map
+        _refuse_shape(classes, self.problem.d, self.W.shape)
+        values = X if is_sparse(X) else np.asarray(X, dtype=np.float64)
+        return np.asarray(values @ classes.class_weights(self.W))
+
+
+def solve_with_features(
+    X: Any,
+    y: Any,
+    loss: Loss,
+    lam: float,
+    feature_map: FeatureMap,
+    smoothing: float = 0.0,
+    method: str = "auto",
+    sample_weight: Any = None,
+    tol: float = 1e-3,
+    max_passes: int = 1000,
+    seed: int = 0,
+    executor: Executor | None = None,
+    callbacks: Sequence[Callback] = (),
+    time_limit: float | None = None,
+) -> MappedResult:
+    """Minimise lam/2 |V|^2 + (1/n) sum_i w_i Phi_gamma(<V, psi(x_i, .)>; y_i) and certify the result.
+
+    `feature_map` gives psi(x, j), such as ``ClassEmbeddings(C)`` with psi(x, j) = x c_j^T; everything else is
+    as for `solve`, every method included.  Classes need no examples.
+
+    Raises InvalidProblemError for a map that is not one of the problem's classes, and what `solve` raises.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from topline import ClassEmbeddings, MaxHinge, solve_with_features
+    >>> X, y = np.eye(2).repeat(4, axis=0), np.arange(2).repeat(4)
+    >>> known = ClassEmbeddings(np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]))
+    >>> result = solve_with_features(X, y, MaxHinge(), lam=0.1, feature_map=known)
+    >>> result.W.shape, result.decision_function(X).shape
+    ((2, 2), (8, 3))
+    """
+    if not isinstance(feature_map, FeatureMap):
+        raise InvalidProblemError(
+            f"the feature map is {feature_map!r}; give a value such as ClassEmbeddings(C)"
+        )
+    spec = ProblemSpec(loss, lam, smoothing=smoothing, method=method)
+    criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
+    examples = LabelledRows.of(loss, X, y, m=feature_map.classes, sample_weight=sample_weight)
+    result = run_task(Task.of(spec, examples, RunOptions(criteria, seed, executor, callbacks), feature_map))
+    return MappedResult(
+        **{part.name: getattr(result, part.name) for part in fields(result)}, feature_map=feature_map
+    )
+
+
+def _refuse_shape(feature_map: FeatureMap, d: int, shape: tuple[int, ...]) -> None:
+    if feature_map.shape(d) != shape:
+        raise InvalidProblemError(
+            f"the feature map has weights of the shape {feature_map.shape(d)}, and the result's have {shape}"
+        )

@@ -9,9 +9,9 @@ from scipy import sparse as scipy_sparse
 
 from topline.solvers.blocks.ascent.passes import weights_alike
 from topline.solvers.blocks.stretch import can_vanish, least_stretch
+from topline.solvers.core.dual_rows import pack, unpack
 from topline.solvers.core.inputs import LabelledRows
 from topline.solvers.core.risks import AverageTopK
-from topline.solvers.core.row_packing import pack, unpack
 from topline.solvers.core.rows import widened
 from topline.solvers.core.stopping import FINEST_TOL, StoppingCriteria
 from topline.solvers.executors import SerialExecutor

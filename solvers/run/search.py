@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from topline.solvers.core.state import SolveResult
 from topline.solvers.losses import Loss, MaxHinge, Softmax, TopKHinge
-from topline.solvers.run.api import solve
-from topline.solvers.run.path import start_from
+from topline.solvers.run.api import solve, start_from
 
 #: Relative gap of the fits that are compared.
 GAP = 0.02

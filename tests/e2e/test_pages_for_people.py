@@ -24,7 +24,7 @@ from topline.pipeline.inspection import inspect_model
 from topline.pipeline.options import ClusterConfig, ExtractConfig, InspectConfig, PredictConfig, TrainConfig
 from topline.pipeline.prediction.files import table_schema, write_page
 from topline.pipeline.report import render_report
-from topline.pipeline.sweep.page import render
+from topline.pipeline.sweep.result import render
 from topline.pipeline.training import train
 from topline.storage.stores import Store
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.browser import Tab
 from topline.pipeline.sweep import SweepCell, SweepResult
-from topline.pipeline.sweep.page import render
+from topline.pipeline.sweep.result import render
 
 pytestmark = pytest.mark.browser
 

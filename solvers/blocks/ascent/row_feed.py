@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from topline.solvers.blocks.ascent.rows import Portion
-from topline.solvers.core.read_ahead import read_slabs
+from topline.solvers.core.read_ahead import read_slabs, read_together
 from topline.solvers.core.rows import (
     Rows,
     RowSource,
@@ -30,7 +30,6 @@ from topline.solvers.core.rows import (
     stacked,
     taken_rows,
 )
-from topline.solvers.core.shared_scan import read_together
 from topline.solvers.typing import Int64Array
 
 #: Rows that are gathered and converted at once: at least so many dense ones, or some bytes of them.

@@ -9,8 +9,7 @@ import pytest
 
 from topline.pipeline.options import Cell, Variant
 from topline.pipeline.sweep.cells import Outcome, still_needed
-from topline.pipeline.sweep.race import Standing
-from topline.pipeline.sweep.refine import due, skipped
+from topline.pipeline.sweep.race import Standing, due, skipped
 
 ROWS, FOLDS = 10_000, 2
 LOSS, OTHER = Variant("topk_hinge", 1, 0.0), Variant("softmax", None, 0.0)

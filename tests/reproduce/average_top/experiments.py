@@ -18,8 +18,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from tests.reproduce.average_top.stochastic import descend
-from topline.solvers.average_top.losses import IndividualLoss, individual_loss
-from topline.solvers.average_top.problem import AverageTopProblem, LowerBound
+from topline.solvers.average_top.problem import AverageTopProblem, IndividualLoss, LowerBound, individual_loss
 from topline.solvers.average_top.solving import solve_problem
 from topline.solvers.typing import Float64Array, Int64Array
 

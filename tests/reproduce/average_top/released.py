@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topline.solvers.average_top.aggregates import C_to_equation_3
-from topline.solvers.average_top.problem import AverageTopProblem
+from topline.solvers.average_top.problem import AverageTopProblem, C_to_equation_3
 from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array
 

@@ -18,9 +18,14 @@ from types import MappingProxyType
 
 import numpy as np
 
-from topline.solvers.average_top.aggregates import C_to_equation_3
-from topline.solvers.average_top.losses import Absolute, Hinge, Logistic, Square
-from topline.solvers.average_top.problem import AverageTopProblem
+from topline.solvers.average_top.problem import (
+    Absolute,
+    AverageTopProblem,
+    C_to_equation_3,
+    Hinge,
+    Logistic,
+    Square,
+)
 from topline.solvers.average_top.solving import certify
 from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.rows import is_sparse

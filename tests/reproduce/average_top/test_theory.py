@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 
 from topline import InvalidProblemError
 from topline.solvers.average_top import minimise
-from topline.solvers.average_top.losses import individual_loss
+from topline.solvers.average_top.problem import individual_loss
 from topline.solvers.typing import Float64Array
 
 #: Scores between which the least risk of a loss is sought.

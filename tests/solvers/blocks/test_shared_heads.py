@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from topline import TopKHinge
-from topline.solvers.blocks import extrapolation_bytes, most_open
+from topline.solvers.blocks import extrapolation_bytes
 from topline.solvers.blocks.ascent import shared_tiles
 from topline.solvers.blocks.duals import array_bytes
 from topline.solvers.core.dual_points import PendingStep
@@ -21,6 +21,7 @@ from topline.solvers.operations import (
     Evaluate,
     Head,
     HeadBlocks,
+    most_open,
 )
 
 #: As many classes and features as weights have that threads sweep tile by tile.

@@ -17,8 +17,7 @@ from tests.reference import losses as reference
 from tests.solvers.problems import examples
 from topline import MaxHinge, SerialExecutor, ThreadExecutor, TopKHinge, UnsupportedCombinationError, solve
 from topline.solvers.core import dual_rows as dual_rows_module
-from topline.solvers.core.dual_rows import ByteBudget, DenseStore, PackedStore, row_runs
-from topline.solvers.core.row_packing import pack, unpack
+from topline.solvers.core.dual_rows import ByteBudget, DenseStore, PackedStore, pack, row_runs, unpack
 from topline.solvers.losses import OneVsAll, Softmax
 from topline.solvers.operations import FindDirections
 

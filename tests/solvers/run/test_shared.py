@@ -10,7 +10,7 @@ import pytest
 from tests.solvers.problems import Forgetful
 from topline import SerialExecutor, TopKHinge, solve
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.shared_scan import SharedScan
+from topline.solvers.core.read_ahead import SharedScan
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.methods import method_named
 from topline.solvers.operations import CopyDuals, CountHits, Evaluate, Head, Rebuild
