@@ -25,6 +25,8 @@ ALWAYS: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
     "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+    # The pipeline's lines go to the page of the run that they are of; those of other threads are of none.
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
 }
 
 # Under the command line, which shows its own progress and answers with one sentence: Prefect's log goes to

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from prefect.logging.handlers import APILogHandler
+
 from topline.flows.artifacts import Entry, LatestValues, dashboard_entry, posted_artifacts
+from topline.pipeline.log import kept_lines
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.telemetry import time_text
 
@@ -179,12 +182,12 @@ def report_link(place: str) -> str:
 
 @contextmanager
 def watched(tol: float | None = None, store: str | None = None) -> Iterator[Watch]:
-    """Watch a flow's body: progress for its task, artifacts on the server, the outcome for its caller.
+    """Watch a flow's body: progress for its task, artifacts and log lines on the server, its outcome.
 
     Where it trains, on `store`, there is a link to the dashboard.
     """
     caller = current_caller()
-    with posted_artifacts() as values:
+    with kept_lines(APILogHandler()), posted_artifacts() as values:
         if store is not None:
             values.publish("dashboard", dashboard_entry(store))
         try:

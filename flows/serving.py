@@ -28,8 +28,6 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import State, StateType
 from prefect.deployments.runner import RunnerDeployment
-from prefect.events.actions import ChangeFlowRunState
-from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectNotFound
 from prefect.runner import Runner
 from prefect.schedules import Cron, Interval, Schedule
@@ -37,6 +35,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 from prefect.states import Cancelled, Crashed
 from prefect.types.entrypoint import EntrypointType
 
+from topline.flows.deploying import CRASH_SILENT_RUNS, ensure_automation
 from topline.flows.environment import remembering
 from topline.flows.following import (
     UNREACHABLE,
@@ -63,13 +62,6 @@ from topline.storage.stores import DEFAULT_TERMS, Lease, LeaseHeldError, Store, 
 
 logger = logging.getLogger(__name__)
 
-AUTOMATION = "topline: runs without a heartbeat have crashed"
-
-# Beats come every 30 s (topline.flows.environment): two may be late, and two minutes are not over.
-HEARTBEAT_TIMEOUT = timedelta(seconds=80)
-
-_BEAT = "prefect.flow-run.heartbeat"
-_ENDS = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "AwaitingRetry")
 _ALIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 # In these a run does not end by itself: its process has reported no outcome of its tasks.
 _CUT_OFF = [StateType.CRASHED, StateType.CANCELLED]
@@ -148,35 +140,6 @@ def crash_orphaned_tasks(deployment: UUID) -> int:
     except UNREACHABLE as error:
         logger.warning("tasks of runs that were cut off are not marked as such: %s", error)
     return len(marked)
-
-
-def ensure_heartbeat_automation() -> UUID:
-    """Create the automation unless the server has it, and return its id."""
-    wanted = AutomationCore(
-        name=AUTOMATION,
-        description="The process of a run that sends no heartbeat was killed, or its machine is gone.",
-        enabled=True,
-        trigger=EventTrigger(
-            after={_BEAT},
-            expect={_BEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
-            match={"prefect.resource.id": "prefect.flow-run.*"},
-            for_each={"prefect.resource.id"},
-            posture=Posture.Proactive,
-            threshold=1,
-            within=HEARTBEAT_TIMEOUT,
-        ),
-        actions=[
-            ChangeFlowRunState(
-                name=None,
-                state=StateType.CRASHED,
-                message=f"no heartbeat for {HEARTBEAT_TIMEOUT.total_seconds():g} s",
-                force=False,
-            )
-        ],
-    )
-    with get_client(sync_client=True) as client:
-        found = client.read_automations_by_name(AUTOMATION)
-        return found[0].id if found else client.create_automation(wanted)
 
 
 LEAST_SECONDS = 10
@@ -333,7 +296,7 @@ def _serve(served: _Served, progress: Progress | None, server: str, password_in:
     config = served.config
     name = deployment_name(config)
     runner = OrderlyRunner(name=name, limit=1, pause_on_shutdown=False)
-    ensure_heartbeat_automation()
+    ensure_automation(CRASH_SILENT_RUNS)
     parameters = {
         # What nobody gave is as in the champion of the night.
         "config": config.model_dump(mode="json", exclude_unset=True),

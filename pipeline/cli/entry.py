@@ -29,6 +29,7 @@ from topline.pipeline.cli.exits import (
 )
 from topline.pipeline.cli.table import visible
 from topline.pipeline.interrupts import StopFlag, Terminated, terminate_as_interrupt, whole_interrupts
+from topline.pipeline.log import say_choices
 
 DEBUG = "TOPLINE_DEBUG"
 #: What typer says of words that it cannot place, each with what may have been meant.
@@ -155,8 +156,6 @@ def _log_to_stderr() -> None:
     for number in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
         logging.addLevelName(number, logging.getLevelName(number).lower())
     logging.basicConfig(level=level, handlers=[_ToStderr()], format="%(levelname)s: %(message)s")
-    # What was found and chosen before the work begins is said as it is.
-    for name in ("topline.pipeline.ingest", "topline.pipeline.jobs", "topline.pipeline.sweep.choice"):
-        logging.getLogger(name).setLevel(min(level, logging.INFO))
+    say_choices(level)
     for name in ("distributed", "tornado", "asyncio", "bokeh"):
         logging.getLogger(name).setLevel(logging.ERROR)

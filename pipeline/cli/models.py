@@ -74,12 +74,21 @@ def _next_of_champion(store: str) -> list[str]:
     return following(("topline", "predict", champion, *what, "--output", "predictions.csv"))
 
 
-def show(call: Call, model: ModelArgument) -> Outcome:  # noqa: ARG001 - one shape for all
+def show(
+    call: Call,  # noqa: ARG001 - one shape for all
+    model: ModelArgument,
+    log: Annotated[bool, typer.Option("--log", help="What its run logged, and what happened to it")] = False,
+) -> Outcome:
     """Show everything recorded about a model: lineage, problem, certificate, accuracies, decisions."""
     from topline.pipeline.pages import flat
     from topline.storage.models import load_model, read_standing
 
     opened = load_model(find_model(model))
+    if log:
+        from topline.pipeline.report import logged_lines
+
+        said = logged_lines(opened.store, opened.record.run)
+        return Outcome({"model": model, "run": opened.record.run, "log": said}, said)
     standing, record = read_standing(opened.store), opened.record.to_json()
     decisions = [asdict(entry) for entry in standing.of(opened.record.id)]
     known = {"version": opened.record.version, "stage": standing.stage(opened.record.id)}

@@ -11,6 +11,7 @@ from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation, known_
 from topline.pipeline.images import write_digits
 from topline.pipeline.jobs.checks import check_of_images, check_places
 from topline.pipeline.jobs.steps import STEPS, Steps
+from topline.pipeline.log import kept_lines
 from topline.pipeline.options import ClusterConfig, RunConfig, SearchConfig, TrainConfig
 from topline.pipeline.sweep import choose
 from topline.pipeline.training import TrainResult, runs_of, train
@@ -70,6 +71,7 @@ class JobResult:
         }
 
 
+@kept_lines()
 def run(
     config: RunConfig,
     cluster: ClusterConfig | None = None,

@@ -18,6 +18,7 @@ from topline.pipeline.ingest import Changes, changes_between, newest_edited, wit
 from topline.pipeline.jobs.checks import check_of_images, check_places
 from topline.pipeline.jobs.earlier_settings import with_earlier_settings
 from topline.pipeline.jobs.steps import STEPS, Steps
+from topline.pipeline.log import kept_lines
 from topline.pipeline.options import ClusterConfig, RetrainConfig, TrainConfig, refuse_label_sets
 from topline.pipeline.progress import Progress
 from topline.pipeline.training import runs_of, train, unfinished_run
@@ -82,6 +83,7 @@ class RetrainResult:
         return {**values, "reasons": list(self.reasons), "changes": self.changes.to_dict()}
 
 
+@kept_lines()
 def retrain(
     config: RetrainConfig,
     cluster: ClusterConfig | None = None,

@@ -7,3 +7,4 @@ run is drawn and described (`run_section`) is shared with the dashboard.
 from __future__ import annotations
 
 from topline.pipeline.report.document import render_report, write_report
+from topline.pipeline.report.run_section import logged_lines

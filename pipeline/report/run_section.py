@@ -23,8 +23,9 @@ from topline.pipeline.pages import (
     number,
     percent,
 )
-from topline.pipeline.telemetry import EVENTS_SHOWN, RunEvent, RunView
+from topline.pipeline.telemetry import EVENTS_SHOWN, RunEvent, RunView, view_run
 from topline.solvers.counts import how_many
+from topline.storage.stores import Store
 
 #: A chart with its title and what it is drawn over.
 Titled = tuple[str, str, Markup]
@@ -46,6 +47,7 @@ EVENT_NAMES = {
     "loss": "blocks lost",
     "rebalance": "blocks moved",
     "note": "note",
+    "store-retried": "requests repeated",
     "rollback": "back to the last checkpoint",
     "end": "ended",
 }
@@ -187,6 +189,16 @@ def event_table(run: RunView) -> Table:
         for event in reversed(run.events[-EVENTS_SHOWN:])
     ]
     return Table.of("events", columns, rows, empty="Nothing has happened yet.")
+
+
+def logged_lines(store: Store, run: str | None) -> list[str]:
+    """Return the latest events of a run, lines of its log among them, as lines of text, the oldest first."""
+    events = view_run(store, run).events if run else ()
+    return [
+        f"{clock(event.at)} {EVENT_NAMES.get(event.kind, event.facts.get('level', event.kind))}:"
+        f" {_event_details(event)}"
+        for event in events
+    ]
 
 
 def _event_details(event: RunEvent) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from topline.pipeline.log import taken_lines
 from topline.storage.runs import HistoryWriter
 from topline.storage.schema import HISTORY_ENCODING, encoding
 from topline.storage.stores import Store
@@ -51,7 +52,8 @@ class HistoryRecorder:
 
     def write(self) -> None:
         """Write what is waiting; what cannot be written is not tried again."""
-        waiting, self._waiting = self._waiting, []
+        # Lines that were logged meanwhile, by whatever thread, are events too.
+        waiting, self._waiting = [*self._waiting, *taken_lines()], []
         self._written = time.monotonic()
         self._writer.append(*written_together(waiting))
 

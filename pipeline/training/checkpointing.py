@@ -18,12 +18,13 @@ from topline.pipeline.training.held_out import Watch
 from topline.pipeline.training.saved_state import RunPlace, find_checkpoint, save_state
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
+from topline.solvers.counts import how_many
 from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.methods import Choice, change_of_method
 from topline.storage.arrays import DualSource, DualWriter, StoredDuals
 from topline.storage.errors import StorageError
 from topline.storage.runs import RunLock
-from topline.storage.stores import FileEntry
+from topline.storage.stores import FileEntry, repeated_requests
 
 logger = logging.getLogger(__name__)
 
@@ -91,10 +92,12 @@ class RunRecorder:
         self._forecast_at, self._left = time.monotonic(), self._forecast.left()
         self.latest: SolverState | None = None
         self._method: str | None = None
+        self._repeated = repeated_requests()
 
     def __call__(self, record: IterationRecord, state: SolverState) -> bool:
         """Note one round; whether to continue."""
         self.latest = state
+        self._note_repetitions()
         self._note_change(change_of_method(state))
         now = time.monotonic()
         seen = self._looked(state)
@@ -123,6 +126,14 @@ class RunRecorder:
             logger.warning("held-out rows are not looked at any more: %s", error)
             self._watch = None
             return {}
+
+    def _note_repetitions(self) -> None:
+        """Note requests to a bucket that were repeated since the last round."""
+        repeated, before = repeated_requests(), self._repeated
+        if repeated > before:
+            self._repeated = repeated
+            reason = f"{how_many(repeated - before, 'requests')} to the store were repeated"
+            self.note({"event": "store-retried", "requests": repeated - before, "reason": reason})
 
     def _note_change(self, choice: Choice) -> None:
         """Note that the method was changed in mid-run."""

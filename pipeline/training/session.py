@@ -13,6 +13,7 @@ from topline.pipeline.certification import Certificate, certify
 from topline.pipeline.cluster import DaskExecutor
 from topline.pipeline.errors import ClusterError, InterruptedRunError, NotStoredError
 from topline.pipeline.interrupts import stop_on_signals, whole_interrupts
+from topline.pipeline.log import kept_lines
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import TrainingRows
@@ -76,6 +77,7 @@ class Fitted:
         return outcome
 
 
+@kept_lines()
 def fit(
     config: TrainConfig,
     cluster: ClusterConfig | None = None,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from topline.storage.errors import ConflictError, NotFoundError, StorageError
+from topline.storage.errors import AccessError, ConflictError, NotFoundError, StorageError
 from topline.storage.records import now
 from topline.storage.stores.base import Store
 from topline.storage.stores.holds import kernel_lock
@@ -97,7 +97,11 @@ def held_lease(
         finally:
             over.set()
             thread.join(terms.beat)
-            store.put_if_absent(_path(name, lease.number, "done"), b"")
+            try:
+                store.put_if_absent(_path(name, lease.number, "done"), b"")
+            except AccessError as error:
+                # It ends by itself, and how the work went is what counts.
+                logger.warning("the lease %s is not given back: %s", name, error)
     _tidy(store, name, lease.number)
 
 

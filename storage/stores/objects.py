@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import importlib
+import logging
 import os
+import re
 import secrets
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from topline.storage.errors import (
@@ -28,12 +30,18 @@ from topline.storage.stores.base import Names, Store
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.urls import StoreURL, clean_path, join
 
+logger = logging.getLogger(__name__)
+
 _DRIVERS = {"memory": ("fsspec", ""), "s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs")}
 _FAILURES: dict[str, tuple[str, ...]] = {
     "memory": (),
     "s3": ("botocore.exceptions:BotoCoreError", "botocore.exceptions:ClientError", "aiohttp:ClientError"),
     "gs": ("google.auth.exceptions:GoogleAuthError", "gcsfs.retry:HttpError", "aiohttp:ClientError"),
 }
+#: Where drivers say that they repeat a request, and how.
+_DRIVER_LOGS = ("s3fs", "botocore.retryhandler", "gcsfs")
+_REPEATED = re.compile(r"Retryable error|Retry needed|.*retrying after exception")
+_SAID_AT = frozenset({1, 10, 100, 1000, 10_000})
 _MEMORY_LOCK = threading.Lock()
 #: Buckets that were seen to refuse a conditional put, in this process.
 _CONDITIONAL: set[str] = set()
@@ -42,6 +50,35 @@ _PRECONDITION_FAILED = 412
 _CALL_SECONDS = 900.0
 _CONFLICT_TRIES = 8
 _CONFLICT_PAUSE = 0.05
+
+
+class _Repetitions(logging.Filter):
+    """Counts requests that drivers repeat, which they say in their logs for debugging alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        for name in _DRIVER_LOGS:
+            driver = logging.getLogger(name)
+            self._shown = driver.getEffectiveLevel()
+            driver.addFilter(self)
+            driver.setLevel(logging.DEBUG)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Take note of a record, and let through what the log would show without this."""
+        if _REPEATED.match(record.getMessage()):
+            self.count += 1
+            if self.count in _SAID_AT:
+                logger.warning("the bucket does not answer at once: %d requests repeated", self.count)
+        return record.levelno >= self._shown
+
+
+_repetitions = cache(_Repetitions)
+
+
+def repeated_requests() -> int:
+    """Return how many requests to buckets were repeated in this process, by their drivers."""
+    return _repetitions().count
 
 
 class _Bounded:
@@ -88,6 +125,7 @@ class ObjectStore(Store):
 
             # Listings are never cached: other processes write to the same store.
             driver = fsspec.filesystem(self._address.scheme, use_listings_cache=False)
+            _repetitions()
             opened = os.getpid(), _Bounded(driver) if hasattr(driver, "loop") else driver
             self._opened = opened
         return opened[1]

@@ -94,7 +94,7 @@ def test_the_container_runs_as_nobody_in_particular_and_takes_no_secrets_in() ->
 
 def test_compose_opens_ports_on_this_machine_alone() -> None:
     ports = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert sorted(ports) == ["127.0.0.1:4200:4200", "127.0.0.1:8787:8787"]
+    assert sorted(ports) == [f"127.0.0.1:{port}:{port}" for port in (4200, 8787, 8788)]
     assert all(service.get("network_mode") != "host" for service in SERVICES.values())
 
 
@@ -104,7 +104,9 @@ def test_compose_separates_who_need_not_meet() -> None:
     assert inner == {"prefect", "dask", "store"}
     assert networks["database"] == {"prefect"}
     assert not networks["workers"] & networks["database"]
-    assert {name for name, found in networks.items() if "pages" in found} == {"prefect", "scheduler"}
+    assert {name for name, found in networks.items() if "pages" in found} == {
+        "prefect", "scheduler", "dashboard"
+    }  # fmt: skip
 
 
 def test_compose_has_no_password_and_gives_each_to_whom_it_concerns() -> None:
@@ -122,13 +124,13 @@ def test_compose_has_no_password_and_gives_each_to_whom_it_concerns() -> None:
     assert holders == {
         "DATABASE_PASSWORD": {"database", "prefect"},
         "PREFECT_PASSWORD": {"prefect", "worker", "setup"},
-        "STORE_PASSWORD": {"store", "scheduler", "workers", "worker", "setup"},
+        "STORE_PASSWORD": {"store", "scheduler", "workers", "worker", "setup", "dashboard"},
     }
 
 
 def test_our_containers_have_no_more_rights_than_they_need() -> None:
     ours = {name: service for name, service in SERVICES.items() if service["image"] == OURS}
-    assert set(ours) == {"prefect", "scheduler", "workers", "worker", "setup"}
+    assert set(ours) == {"prefect", "scheduler", "workers", "worker", "setup", "dashboard"}
     for service in ours.values():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
@@ -168,6 +170,7 @@ def test_kubernetes_pods_keep_to_the_restricted_standard() -> None:
         "StatefulSet database",
         "Deployment prefect",
         "Deployment worker",
+        "Deployment dashboard",
         "DaskCluster topline worker",
         "DaskCluster topline scheduler",
     }
@@ -215,7 +218,7 @@ def test_what_reads_images_has_them_and_every_server_is_probed() -> None:
     }
     assert SERVICES["worker"]["environment"]["TOPLINE_IMAGES"] == "/srv/topline/images"
     assert {name for name, found in SERVICES.items() if "healthcheck" in found} == {
-        "database", "prefect", "scheduler", "workers",
+        "database", "prefect", "scheduler", "workers", "dashboard",
     }  # fmt: skip
     for name, found in SERVICES.items():
         assert set(found["deploy"]["resources"]["limits"]) == {"cpus", "memory"}, name
@@ -254,7 +257,7 @@ def test_kubernetes_opens_nothing_to_the_outside() -> None:
     services += [
         found["spec"]["scheduler"]["service"] for found in MANIFESTS if found["kind"] == "DaskCluster"
     ]
-    assert len(services) == 3
+    assert len(services) == 4
     assert {service.get("type", "ClusterIP") for service in services} == {"ClusterIP"}
     assert not any(found["kind"] == "Ingress" for found in MANIFESTS)
     policies = [found["spec"] for found in MANIFESTS if found["kind"] == "NetworkPolicy"]
@@ -287,14 +290,38 @@ def test_kustomize_renders_every_manifest_with_the_image_of_the_registry() -> No
     )
     rendered = list(yaml.safe_load_all(done.stdout))
     assert len(rendered) == len([found for found in MANIFESTS if found["kind"] != "Kustomization"])
-    assert done.stdout.count(f"image: registry.example/{OURS}") == 4
+    assert done.stdout.count(f"image: registry.example/{OURS}") == 5
     assert "image: topline\n" not in done.stdout
 
 
-@pytest.mark.parametrize("folder", ["compose", "kubernetes", "slurm", "tls"])
+@pytest.mark.parametrize("folder", ["compose", "kubernetes", "slurm", "systemd", "tls"])
 def test_every_folder_has_a_page_that_says_how_what_and_whether(folder: str) -> None:
     page = (DEPLOY / folder / "README.md").read_text()
     for words in ("## Setup", "## Cost", "## Check that it works"):
         assert words in page
     for command in re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
         subprocess.run(["bash", "-n"], input=command, text=True, check=True)
+
+
+def test_units_end_with_a_checkpoint_and_a_mask_and_systemd_knows_every_line(tmp_path: Path) -> None:
+    units = sorted((DEPLOY / "systemd").glob("*.service"))
+    assert [unit.stem for unit in units] == ["topline-dashboard", "topline-serve"]
+    for unit in units:
+        text = unit.read_text()
+        assert {"UMask=0077", "NoNewPrivileges=yes", "EnvironmentFile=%h/.config/topline.env"} <= set(
+            text.split()
+        )
+        (command,) = re.findall(r"^ExecStart=/usr/bin/env topline (.*)", text, re.MULTILINE)
+        words = re.sub(r"\$\{\w+\}", "x", command).replace('"', "").split()
+        known = subprocess.run(
+            [sys.executable, "-m", "topline", words[0], "--help"], capture_output=True, text=True, check=True
+        )
+        assert {word for word in words if word.startswith("--")} <= set(
+            re.findall(r"--[a-z-]+", known.stdout)
+        )
+    analyze = shutil.which("systemd-analyze")
+    if analyze is not None:
+        environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+        verified = [analyze, "--user", "verify", *map(str, units)]
+        done = subprocess.run(verified, env=environ, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")

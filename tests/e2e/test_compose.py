@@ -21,7 +21,9 @@ def test_the_commands_of_the_page_start_everything_and_retrain(open_folder: Path
     machine(open_folder, docker)
     no_certificate = 'from distributed import Client; Client("tls://127.0.0.1:8786", timeout=20)'
     checks = [
+        "test $(stat -c %a .env) = 600 && docker compose run --rm setup",
         "docker compose ps",
+        "curl -sf http://127.0.0.1:8788/metrics | grep topline_models",
         "docker compose exec worker topline certify s3://topline/store",
         "docker compose exec worker topline models list --store s3://topline/store",
         refused(f"docker compose exec scheduler python -c '{no_certificate}'"),
@@ -31,6 +33,8 @@ def test_the_commands_of_the_page_start_everything_and_retrain(open_folder: Path
     ]
     done = given(open_folder, "\n".join([*COMMANDS, *checks]))
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{logs(open_folder)}"
-    assert "database healthy\nprefect healthy\nscheduler healthy\nworkers healthy\n" in done.stdout
+    assert re.findall(r"^(\w+) healthy$", done.stdout, re.MULTILINE) == [
+        "database", "prefect", "scheduler", "workers", "dashboard"
+    ]  # fmt: skip
     assert re.search(r"certificate +certified", done.stdout)
     assert re.search(r"m0001 .*champion", done.stdout)

@@ -24,7 +24,7 @@ from tests.others_rooms import others_rooms
 from topline.pipeline.cluster.tls import make_tls_files
 
 ROOT = Path(__file__).resolve().parents[2]
-PORTS = ("4200", "5432", "8786", "8787", "5000")
+PORTS = ("4200", "5432", "8786", "8787", "8788", "5000")
 SLOW = 420.0  # a busy machine takes minutes to start a server
 
 pytestmark = [pytest.mark.deployment, pytest.mark.timeout(1800)]
@@ -180,8 +180,10 @@ def deployment(open_folder: Path) -> Iterator[Deployment]:
     with ExitStack() as stack:
         stack.enter_context(ended(found))
         found.run("settings")
+        found.run("settings")
         if os.getuid() == 0:
             found.environ["PATH"] = as_somebody_else(open_folder, found.home, binaries[-1]) + path
+        found.run("database")
         found.run("database")
         stack.callback(
             subprocess.run,
@@ -197,6 +199,7 @@ def deployment(open_folder: Path) -> Iterator[Deployment]:
         wait_for(lambda: healthy(found))
         found.run("deployments")
         found.start("worker")
+        found.start("dashboard")
         wait_for(lambda: found.says("worker", "started!"))
         found.run("data")
         yield found
@@ -301,10 +304,11 @@ def test_no_secret_is_written_down(deployment: Deployment) -> None:
     assert [name for name, text in logs.items() if any(word in text for word in words)] == []
 
 
-def stored(deployment: Deployment) -> str:
+def stored(deployment: Deployment, prefix: str = "", *, names: bool = False) -> str:
+    said = "p" if names else "s.read_bytes(p).decode(errors='replace')"
     code = (
         "from topline.storage.stores import open_store; s = open_store('s3://topline/digits');"
-        "print(*(s.read_bytes(p).decode(errors='replace') for p in s.walk()))"
+        f"print(*({said} for p in s.walk() if p.startswith({prefix!r})))"
     )
     environ = {**deployment.environ, **deployment.settings()}
     return subprocess.run(
@@ -312,35 +316,51 @@ def stored(deployment: Deployment) -> str:
     ).stdout
 
 
-def test_a_killed_run_is_crashed_within_two_minutes_and_the_next_one_starts(deployment: Deployment) -> None:
-    scheduler = re.findall(r"tls://127\.0\.0\.1:\d+", deployment.commands["workers"])[0]
+ENDLESS = {"store": "s3://topline/digits", "k": 2, "tol": 1e-12, "method": "fw", "max_passes": 10_000_000}
+
+
+def begun(deployment: Deployment, **config: Any) -> str:
+    """Ask for a run of `train/train` and return its id."""
     deployments = deployment.ask("deployments/filter").raise_for_status().json()
     train = next(found for found in deployments if found["name"] == "train")
-    parameters = {
-        "config": {
-            "store": "s3://topline/digits",
-            "k": 2,
-            "tol": 1e-12,
-            "method": "fw",
-            "max_passes": 10_000_000,
-        },
-        "cluster": {"scheduler": scheduler},
-    }
-    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+    cluster = {"scheduler": re.findall(r"tls://127\.0\.0\.1:\d+", deployment.commands["workers"])[0]}
+    body = {"parameters": {"config": config, "cluster": cluster}, "state": {"type": "SCHEDULED"}}
     made = deployment.ask(f"deployments/{train['id']}/create_flow_run", body).raise_for_status().json()
-    wait_for(lambda: heartbeats(deployment, made["id"]))
+    return str(made["id"])
+
+
+def test_a_worker_that_is_to_end_saves_its_run_and_says_how_it_goes_on(deployment: Deployment) -> None:
+    run = begun(deployment, **ENDLESS)
+    wait_for(lambda: state(deployment, run) == "RUNNING" and heartbeats(deployment, run))
+    wait_for(lambda: '"round"' in stored(deployment, "runs/"))
+    family = [psutil.Process(deployment.processes["worker"].pid)]
+    family += family[0].children(recursive=True)
+    leader = next(member for member in family if "topline.flows.deploying" in member.cmdline())
+    os.kill(leader.pid, signal.SIGTERM)
+    deployment.processes["worker"].wait(SLOW)
+    found = next(one for one in deployment.flow_runs() if one["id"] == run)
+    assert found["state_type"] == "FAILED"
+    resumed = re.findall(r"topline train --store s3://topline/digits --resume (r\d+)", str(found["state"]))
+    assert resumed
+    assert f"runs/{resumed[0]}/checkpoints" in stored(deployment, "runs/", names=True)
+    deployment.start("worker")
+    wait_for(lambda: deployment.says("worker", "started!"))
+
+
+def test_a_killed_run_is_crashed_within_two_minutes_and_the_next_one_starts(deployment: Deployment) -> None:
+    run = begun(deployment, **ENDLESS)
+    wait_for(lambda: heartbeats(deployment, run))
     worker = psutil.Process(deployment.processes["worker"].pid)
     for member in [worker, *worker.children(recursive=True)]:
         os.kill(member.pid, signal.SIGKILL)
     deployment.processes["worker"].wait()
-    assert state(deployment, made["id"]) == "RUNNING"
+    assert state(deployment, run) == "RUNNING"
     # Within two minutes, which tests/flows/test_deployments.py reads off the settings.
-    wait_for(lambda: state(deployment, made["id"]) == "CRASHED")
-    body["parameters"]["config"] = {"store": "s3://topline/digits", "k": 2}
-    following = deployment.ask(f"deployments/{train['id']}/create_flow_run", body).raise_for_status().json()
+    wait_for(lambda: state(deployment, run) == "CRASHED")
+    following = begun(deployment, store="s3://topline/digits", k=2)
     deployment.start("worker")
-    wait_for(lambda: state(deployment, following["id"]) in {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
-    assert state(deployment, following["id"]) == "COMPLETED"
+    wait_for(lambda: state(deployment, following) in {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
+    assert state(deployment, following) == "COMPLETED"
 
 
 def state(deployment: Deployment, run: str) -> str:
@@ -380,7 +400,41 @@ def test_what_was_backed_up_comes_back(deployment: Deployment) -> None:
     assert counts[0] == counts[1]
 
 
+def test_registering_again_keeps_what_is_on_and_makes_nothing_double(deployment: Deployment) -> None:
+    nightly = next(one for one in deployment.ask("deployments/filter").json() if one["name"] == "nightly")
+    settings = deployment.settings()
+    url, auth = settings["PREFECT_API_URL"], tuple(settings["PREFECT_API_AUTH_STRING"].split(":"))
+    place = f"{url}/deployments/{nightly['id']}/schedules"
+    httpx.patch(f"{place}/{nightly['schedules'][0]['id']}", json={"active": True}, auth=auth, timeout=60.0)  # type: ignore[arg-type]
+    deployment.run("deployments")
+    (schedule,) = httpx.get(place, auth=auth, timeout=60.0).raise_for_status().json()  # type: ignore[arg-type]
+    assert schedule["active"]
+    assert len(deployment.ask("automations/filter").raise_for_status().json()) == 2
+
+
+def test_the_dashboard_has_what_prometheus_scrapes(deployment: Deployment) -> None:
+    port = re.findall(r"--port (\d+)", deployment.commands["dashboard"])[0]
+    metrics = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60.0)
+    assert re.search(r"^topline_models [1-9]", metrics.text, re.MULTILINE)
+
+
 def test_every_settings_file_has_its_own_passwords(deployment: Deployment) -> None:
     text = (deployment.home / "env").read_text()
     assert (deployment.home / "env").stat().st_mode & 0o077 == 0
     assert len(set(re.findall(r"\b[0-9a-f]{48}\b", text))) == 3
+
+
+def test_certificates_and_passwords_are_made_anew(deployment: Deployment) -> None:
+    """The last test of the file: the processes that run have the old ones."""
+    before, old = deployment.settings(), (deployment.home / "certs" / "ca.pem").read_bytes()
+    for name in ("passwords", "certificates", "certificates"):
+        deployment.run(name)
+    after = deployment.settings()
+    changed = {name for name, value in after.items() if value != before[name]}
+    assert changed == {
+        "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_DATABASE_CONNECTION_URL"
+    }  # fmt: skip
+    assert (deployment.home / "certs" / "ca.pem").read_bytes() != old
+    address = after["PREFECT_SERVER_DATABASE_CONNECTION_URL"].replace("+asyncpg", "")
+    words = ["psql", address, "--no-password", "--command", "select 1"]
+    assert subprocess.run(words, env=deployment.environ, capture_output=True).returncode == 0

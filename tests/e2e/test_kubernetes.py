@@ -37,6 +37,8 @@ def test_the_commands_of_the_page_start_everything_and_train(open_folder: Path) 
     no_certificate = 'from distributed import Client; Client("tls://topline-scheduler:8786", timeout=20)'
     checks = [
         f"{WORKER} topline certify s3://bucket/store",
+        f"{WORKER} curl -sf http://dashboard:8788/metrics",
+        f"{WORKER} python -m topline.flows.deploying register deploy/prefect.yaml",
         "kubectl -n topline get pods",
         f"kubectl -n topline exec deployment/prefect -- {connected('database', 5432)}",
         # Its pages, which it unpacks where its manifest gives it room.
@@ -54,7 +56,8 @@ def test_the_commands_of_the_page_start_everything_and_train(open_folder: Path) 
     done = given(open_folder, "\n".join([page, *bucket, extracted, RUN, *checks]))
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}\n{logs(open_folder)}"
     assert re.search(r"certificate +certified", done.stdout)
+    assert "\ntopline_models " in done.stdout
     pods = re.findall(r"^(\S+) 1/1$", done.stdout, re.MULTILINE)
     assert [re.sub(r"-\d$", "", name) for name in pods] == [
-        "database", "prefect", "worker", "topline-scheduler", *["topline-default-worker"] * 2
+        "database", "prefect", "worker", "dashboard", "topline-scheduler", *["topline-default-worker"] * 2
     ]  # fmt: skip

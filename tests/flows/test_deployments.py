@@ -13,12 +13,12 @@ import pytest
 import yaml
 from prefect import Flow
 from prefect.client.orchestration import get_client
-from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.flows import load_flow_from_entrypoint
 
 from topline.flows import environment
+from topline.flows.deploying import CRASH_SILENT_RUNS, PAUSE_FAILING
 from topline.flows.launching import FLOWS
-from topline.flows.serving import AUTOMATION
 
 BEAT = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,9 +100,7 @@ def test_a_second_run_of_what_writes_is_cancelled() -> None:
 
 
 def test_a_run_that_is_killed_beats_often_enough_to_be_found_out_in_two_minutes() -> None:
-    automations = yaml.safe_load((ROOT / "deploy" / "automations.yaml").read_text())["automations"]
-    crashed, failures = (AutomationCore.model_validate(found) for found in automations)
-    assert crashed.name == AUTOMATION
+    crashed, failures = CRASH_SILENT_RUNS, PAUSE_FAILING
     assert isinstance(crashed.trigger, EventTrigger)
     assert crashed.trigger.posture is Posture.Proactive
     beats = {int(deployment["work_pool"]["job_variables"]["env"][BEAT]) for deployment in DEPLOYMENTS}
@@ -114,26 +112,19 @@ def test_a_run_that_is_killed_beats_often_enough_to_be_found_out_in_two_minutes(
         assert "topline" in deployment["tags"], "the automations look for the tag"
 
 
+def registered_with(server: str) -> None:
+    environ = {**os.environ, **SETTINGS, "PREFECT_API_URL": server, "CI": "true"}
+    words = [sys.executable, "-m", "topline.flows.deploying", "register", "deploy/prefect.yaml"]
+    done = subprocess.run(
+        words, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=800
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.prefect
 def test_prefect_registers_all_of_them(prefect_server: str) -> None:
-    environ = {**os.environ, **SETTINGS, "PREFECT_API_URL": prefect_server, "CI": "true"}
-    prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
-    for words in (
-        ["work-pool", "create", "topline", "--type", "process"],
-        ["deploy", "--all", "--prefect-file", "deploy/prefect.yaml"],
-        ["automation", "create", "--from-file", "deploy/automations.yaml"],
-    ):
-        done = subprocess.run(
-            [*prefect, *words],
-            cwd=ROOT,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=800,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+    registered_with(prefect_server)
     with get_client(sync_client=True) as client:
         there = {deployment.name: deployment for deployment in client.read_deployments()}
     assert {name: dict(found.parameters) for name, found in there.items()} == {
@@ -143,3 +134,40 @@ def test_prefect_registers_all_of_them(prefect_server: str) -> None:
     assert [schedule.active for schedule in nightly.schedules] == [False]
     assert nightly.global_concurrency_limit is not None
     assert nightly.global_concurrency_limit.limit == 1
+
+
+@pytest.mark.slow
+@pytest.mark.prefect
+def test_registering_again_keeps_what_somebody_switched_and_makes_nothing_double(prefect_server: str) -> None:
+    registered_with(prefect_server)
+    own = {
+        "schedule": {"cron": "0 12 * * *", "timezone": "UTC"},
+        "active": True,
+        "parameters": {"cluster": {}},
+    }
+    with get_client(sync_client=True) as client:
+        nightly = client.read_deployment_by_name("retrain/nightly")
+        client.update_deployment_schedule(nightly.id, nightly.schedules[0].id, active=True)
+        place: Any = f"/deployments/{nightly.id}/schedules"
+        client.request("POST", place, json=[own])
+        once = client.read_deployment_by_name("run/once")
+        client.pause_deployment(once.id)
+        # As somebody has it who registered them twice before.
+        doubles = [client.create_automation(PAUSE_FAILING) for _ in range(2)]
+        for double in doubles:
+            client.pause_automation(double)
+        client.pause_automation(client.read_automations_by_name(PAUSE_FAILING.name)[0].id)
+        for _ in range(2):
+            registered_with(prefect_server)
+            found = client.read_deployment_by_name("retrain/nightly").schedules
+            assert {(str(one.schedule.cron), one.active) for one in found} == {  # type: ignore[union-attr]
+                ("0 2 * * *", True),
+                ("0 12 * * *", True),
+            }
+            assert len(found) == 2
+            assert [one.parameters for one in found if not one.slug] == [{"cluster": {}}]
+            assert client.read_deployment_by_name("run/once").paused
+            (pausing,) = client.read_automations_by_name(PAUSE_FAILING.name)
+            assert not pausing.enabled
+            (crashing,) = client.read_automations_by_name(CRASH_SILENT_RUNS.name)
+            assert crashing.enabled

@@ -31,7 +31,7 @@ from topline.flows import retraining, serving, tasks
 from topline.flows.following import server_lost
 from topline.flows.local_server import LocalServer
 from topline.flows.retraining import coalesce_missed_runs, retrain
-from topline.flows.serving import HEARTBEAT_TIMEOUT, OrderlyRunner, ensure_heartbeat_automation, schedule_of
+from topline.flows.serving import OrderlyRunner, schedule_of
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.jobs import LEASE
 from topline.pipeline.options import ClusterConfig, ExtractConfig, PromotionRule, RetrainConfig, TrainConfig
@@ -534,14 +534,3 @@ def test_a_decision_is_an_event_for_automations(monkeypatch: pytest.MonkeyPatch)
 
 def read_by(store: Path) -> str:
     return read_standing(open_store(store)).entries[-1].by
-
-
-@pytest.mark.prefect
-def test_the_automation_for_killed_runs_is_there_once(prefect_server: str) -> None:
-    first, second = ensure_heartbeat_automation(), ensure_heartbeat_automation()
-    assert first == second
-    with get_client(sync_client=True) as client:
-        found = client.read_automation(first)
-    assert found is not None
-    assert found.enabled
-    assert found.trigger.within == HEARTBEAT_TIMEOUT < timedelta(minutes=2)  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ from tests.guides.printed import printed_anew
 from tests.guides.reader import GUIDES, ROOT, Block, Reader, blocks_of, on_free_ports
 
 #: Pages about servers, containers, Kubernetes and Slurm: tests/e2e and tests/deploy follow them.
-ELSEWHERE = {f"deploy/{page}README.md" for page in ("", "compose/", "kubernetes/", "slurm/")}
+ELSEWHERE = {f"deploy/{page}README.md" for page in ("", "compose/", "kubernetes/", "slurm/", "systemd/")}
 #: How to run the tests: .ci/run runs them, and tests/reproduce the commands of its own page.
 ELSEWHERE |= {"tests/README.md", "tests/reproduce/README.md"}
 

@@ -23,7 +23,7 @@ import yaml
 from tests.e2e.container_processes.roots import POSTGRES, ROOT, Mount, image_environment, in_image, made_root
 
 COMPOSE = ROOT / "deploy" / "compose" / "compose.yaml"
-ORDER = ("database", "store", "prefect", "scheduler", "workers", "worker")
+ORDER = ("database", "store", "prefect", "scheduler", "workers", "worker", "dashboard")
 SECONDS = 420.0
 
 
@@ -32,6 +32,7 @@ def services(folder: Path) -> dict[str, dict[str, Any]]:
     lines = (line.split("=", 1) for line in (folder / ".env").read_text().split())
     known = dict(lines)
     text = re.sub(r"\$\{(\w+):\?[^}]*\}", lambda found: known[found[1]], COMPOSE.read_text())
+    text = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: known.get(found[1], found[2]), text)
     found: dict[str, dict[str, Any]] = yaml.safe_load(text)["services"]
     return found
 

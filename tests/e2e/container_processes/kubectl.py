@@ -8,6 +8,7 @@ where Kubernetes would start it again.
 
     python -m tests.e2e.container_processes.kubectl FOLDER [-n NAMESPACE] \
         create namespace NAME | create secret generic NAME --from-... | apply -k FOLDER | get pods \
+        | get namespace NAME | get secret NAME \
         | rollout status deployment/NAME | exec deployment/NAME -- COMMAND... | outside COMMAND...
 
 `FOLDER` holds the state, and images/ for the claim of that name.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -163,6 +165,10 @@ class Node:
             words = self.inside(pod, probe["exec"]["command"])
             return subprocess.run(words, capture_output=True).returncode == 0
         ports = {port["name"]: port["containerPort"] for port in pod.container["ports"]}
+        if "tcpSocket" in probe:
+            with socket.socket() as asked:
+                asked.settimeout(10.0)
+                return asked.connect_ex((pod.address, ports[probe["tcpSocket"]["port"]])) == 0
         address = f"http://{pod.address}:{ports[probe['httpGet']['port']]}{probe['httpGet']['path']}"
         try:
             with urllib.request.urlopen(address, timeout=10.0) as answer:
@@ -198,6 +204,8 @@ def main(folder: Path, words: Sequence[str]) -> int:
             return 0
         case ["create", "secret", "generic", name, *sources]:
             return node.create_secret(name, sources)
+        case ["get", ("namespace" | "secret") as kind, name]:
+            return 0 if (folder / f"{kind}s" / name).exists() else 1
         case ["apply", "-k", place] if place == MANIFESTS:
             return node.apply()
         case ["rollout", "status", target]:

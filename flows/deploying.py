@@ -1,0 +1,185 @@
+"""`python -m topline.flows.deploying`: what `deploy/` registers on a Prefect server, and its worker.
+
+python -m topline.flows.deploying register deploy/prefect.yaml
+python -m topline.flows.deploying work --name "$(hostname)"
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import psutil
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import DeploymentSchedule, StateType
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.events.actions import ActionTypes, ChangeFlowRunState, PauseDeployment
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.exceptions import ObjectNotFound
+
+POOL: Final = "topline"
+_PREFECT: Final = (sys.executable, "-m", "prefect", "--no-prompt")
+
+# Beats come every 30 s (topline.flows.environment): two may be late, and two minutes are not over.
+HEARTBEAT_TIMEOUT: Final = timedelta(seconds=80)
+_BEAT: Final = "prefect.flow-run.heartbeat"
+_ENDS: Final = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "AwaitingRetry")
+_OF_RUNS = partial(
+    EventTrigger,
+    match={"prefect.resource.id": "prefect.flow-run.*"},
+    match_related={"prefect.resource.id": "prefect.tag.topline", "prefect.resource.role": "tag"},
+)
+
+
+def _automation(name: str, description: str, trigger: EventTrigger, action: ActionTypes) -> AutomationCore:
+    return AutomationCore(
+        name=f"topline: {name}", description=description, enabled=True, trigger=trigger, actions=[action]
+    )
+
+
+#: A killed run stays Running for ever without this, and holds the one slot of its deployment.
+CRASH_SILENT_RUNS: Final = _automation(
+    "runs without a heartbeat have crashed",
+    "The process of a run that sends no heartbeat was killed, or its machine is gone.",
+    _OF_RUNS(
+        after={_BEAT},
+        expect={_BEAT, *(f"prefect.flow-run.{end}" for end in _ENDS)},
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=HEARTBEAT_TIMEOUT,
+    ),
+    ChangeFlowRunState(
+        name=None,
+        state=StateType.CRASHED,
+        message=f"no heartbeat for {HEARTBEAT_TIMEOUT.total_seconds():g} s: its process or machine is gone",
+        force=False,
+    ),
+)
+
+#: A broken source of images is not tried every night; `topline status` says that runs are overdue.
+PAUSE_FAILING: Final = _automation(
+    "three failures pause a schedule",
+    "Three failed or crashed runs of a deployment within a day pause it: deploy/README.md says what to do.",
+    _OF_RUNS(
+        expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed"},
+        for_each={"related:deployment:prefect.resource.id"},
+        posture=Posture.Reactive,
+        threshold=3,
+        within=timedelta(days=1),
+    ),
+    PauseDeployment(source="inferred"),
+)
+
+
+def ensure_automation(wanted: AutomationCore) -> UUID:
+    """Create an automation, or renew the one of its name, on or off as it is; return its id."""
+    with get_client(sync_client=True) as client:
+        found = client.read_automations_by_name(wanted.name)
+        if not found:
+            return client.create_automation(wanted)
+        kept, *doubles = found
+        for double in doubles:
+            client.delete_automation(double.id)
+        client.update_automation(kept.id, wanted.model_copy(update={"enabled": kept.enabled}))
+        return kept.id
+
+
+def register(prefect_file: Path) -> None:
+    """Register the pool, the deployments of a file and the automations.
+
+    A second time, as in an upgrade, nothing is double; what somebody paused, resumed or scheduled stays so.
+    """
+    with get_client(sync_client=True) as client:
+        try:
+            client.read_work_pool(POOL)
+        except ObjectNotFound:
+            _prefect("work-pool", "create", POOL, "--type", "process")
+        before = _deployments(client)
+        _prefect("deploy", "--all", "--prefect-file", str(prefect_file))
+        after = _deployments(client)
+        for number, deployment in before.items():
+            if number in after:
+                _restore(client, deployment, after[number])
+    for automation in (CRASH_SILENT_RUNS, PAUSE_FAILING):
+        ensure_automation(automation)
+
+
+def _prefect(*words: str) -> None:
+    subprocess.run([*_PREFECT, *words], stdin=subprocess.DEVNULL, check=True)
+
+
+def _deployments(client: SyncPrefectClient) -> dict[UUID, DeploymentResponse]:
+    """Return all deployments of a server, which answers with some at a time."""
+    found: dict[UUID, DeploymentResponse] = {}
+    while page := client.read_deployments(offset=len(found)):
+        found |= {deployment.id: deployment for deployment in page}
+    return found
+
+
+def _restore(client: SyncPrefectClient, before: DeploymentResponse, now: DeploymentResponse) -> None:
+    """Switch a deployment and its schedules on or off as they were, and put back those of no file."""
+    if before.paused is not now.paused:
+        (client.pause_deployment if before.paused else client.resume_deployment)(now.id)
+    for old in before.schedules:
+        same = [new for new in now.schedules if _is_same(old, new)]
+        for new in same:
+            if new.active is not old.active:
+                client.update_deployment_schedule(now.id, new.id, active=old.active)
+        if not same:
+            # The client's own method takes no parameters of a schedule.
+            path: Any = f"/deployments/{now.id}/schedules"
+            wanted = old.model_dump(mode="json", include={"schedule", "active", "parameters", "slug"})
+            client.request("POST", path, json=[wanted])
+
+
+def _is_same(old: DeploymentSchedule, new: DeploymentSchedule) -> bool:
+    """Return whether two schedules are one, by their name or, as before 0.2, by their times."""
+    return old.slug == new.slug if old.slug else old.schedule == new.schedule
+
+
+def work(words: Sequence[str]) -> int:
+    """Run Prefect's worker, with further options for it, and return its exit status.
+
+    Prefect's own waits on SIGTERM until its runs are over, and is killed.  Here they get the signal too: a
+    training writes its checkpoint and says how it goes on, and then the worker ends.
+    """
+    worker = subprocess.Popen([*_PREFECT, "worker", "start", "--pool", POOL, *words])
+
+    def end(number: int, _frame: object) -> None:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(worker.pid)
+            # The worker first, so that it takes no further run.
+            for member in (process, *process.children()):
+                with suppress(psutil.NoSuchProcess):
+                    member.send_signal(number)
+
+    signal.signal(signal.SIGTERM, end)
+    # A terminal sends Ctrl-C to the worker and its runs itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return worker.wait()
+
+
+def main(words: Sequence[str]) -> int:
+    """Do what the words of the command line ask for."""
+    match list(words):
+        case ["register", place] if Path(place).is_file():
+            register(Path(place))
+            return os.EX_OK
+        case ["work", *rest]:
+            return work(rest)
+    sys.stderr.write(f"{__doc__}\n")
+    return os.EX_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
