@@ -77,7 +77,7 @@ PAUSE_FAILING: Final = _automation(
         threshold=3,
         within=timedelta(days=1),
     ),
-    PauseDeployment(source="inferred"),
+    PauseDeployment(source="inferred", deployment_id=None),
 )
 
 

@@ -206,9 +206,9 @@ def note_of(notice: Notice, note: Note) -> None:
     when, facts = notice.when, notice.facts
     if "reachable" in facts:
         note(lambda known: replace(known, lost="" if facts["reachable"] else known.lost or when))
-    elif "paused" in facts:
+    if "paused" in facts:
         note(lambda known: replace(known, paused=when if facts["paused"] else ""))
-    elif "flow_run" in facts and notice.kind in (Kind.FAILED, Kind.FAILED_AGAIN, Kind.FINISHED):
+    if "flow_run" in facts and notice.kind in (Kind.FAILED, Kind.FAILED_AGAIN, Kind.FINISHED):
         failure = "" if notice.kind is Kind.FINISHED else notice.text[:300] or "a run failed"
         note(lambda known: known.after(when, failure))
 
@@ -321,7 +321,7 @@ def _serve(served: _Served, progress: Progress | None, server: str, password_in:
     # A line of its own: a progress bar cuts what is wider than the terminal, and a log file has no bar.
     sys.stderr.write(f"serving {config.store}; {page}{password} shows its runs; Ctrl-C ends it\n")
     sys.stderr.flush()
-    facts = {"server": page, "every": served.every, "reachable": True}
+    facts = {"server": page, "every": served.every, "reachable": True, "paused": False}
     text = f"{config.store} is retrained from {config.extract.images}: {served.every}; {page} shows its runs"
     served.say(Notice(Kind.SERVING, config.store, text, facts))
     begin(progress, "serve")

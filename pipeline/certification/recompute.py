@@ -48,6 +48,9 @@ from topline.storage.records import reading
 
 # A looser tolerance may be asked for, and what it gives is no certified model.
 LOOSEST_TOL = 0.05
+#: What a certificate comes from, the strongest first.  From A and from W all of it is computed anew; the last
+#: believes b and |A|^2 / n, numbers of the training run that nothing stored can prove.
+SOURCES = {"A": "A", "W": "W alone", "any": "sums of the run"}
 # Fields whose stored name is another.
 _STORED = {"smoothed_gap": "lifted_gap", "basis": "rests_on"}
 
@@ -91,6 +94,11 @@ class Certificate:
     created: str
 
     @property
+    def source(self) -> str:
+        """What the certificate comes from, in words of `SOURCES`."""
+        return source_of(self.basis)
+
+    @property
     def objection(self) -> str:
         """Why a gap within the tolerance is not certified all the same, else nothing."""
         if self.too_loose:
@@ -120,13 +128,19 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {_STORED.get(name, name): value for name, value in asdict(self).items()}
+        values = {_STORED.get(name, name): value for name, value in asdict(self).items()}
+        return {**values, "from": self.source}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
         """Return what `to_dict` wrote, leaving unknown fields out; `FormatError` if a field is missing."""
         with reading("a certificate"):
             return cls(**{part.name: values[_STORED.get(part.name, part.name)] for part in fields(cls)})
+
+
+def source_of(basis: str) -> str:
+    """Return what a certificate of a basis comes from, in words of `SOURCES`."""
+    return SOURCES["A" if basis == "A" else "W" if basis in {"W", CUTS} else "any"]
 
 
 #: Rows that are scored at once.

@@ -198,8 +198,8 @@ def certificate_text(certificate: Certificate) -> str:
     verdict = "certified" if certificate.certified else "NOT certified"
     objection = f" ({certificate.objection})" if certificate.objection else ""
     return (
-        f"{verdict}: relative gap {certificate.relative_gap:.2e} recomputed from {certificate.basis},"
-        f" tolerance {certificate.tol:g}{objection}"
+        f"{verdict} from {certificate.source}: relative gap {certificate.relative_gap:.2e}, recomputed from"
+        f" {certificate.basis}, tolerance {certificate.tol:g}{objection}"
     )
 
 

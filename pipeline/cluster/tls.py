@@ -15,6 +15,7 @@ import os
 import socket
 import ssl
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -134,11 +135,13 @@ def handshake_problem(address: str, seconds: float) -> tuple[str, str] | None:
     # Dask takes an address without a scheme for one of TCP.
     address = address if "://" in address else f"tcp://{address}"
     parts, ca = urlsplit(address), certificate_at(dask.config.get("distributed.comm.tls.ca-file"))
-    shown = _certificate_shown(parts.hostname or "", parts.port or 0, seconds)
+    speaks, shown = _certificate_shown(parts.hostname or "", parts.port or 0, seconds)
     if parts.scheme != "tls":
-        return None if shown is None else ("speaks TLS", f"use tls:// instead of {parts.scheme}://")
-    if shown is None:
+        return None if not speaks else ("speaks TLS", f"use tls:// instead of {parts.scheme}://")
+    if not speaks:
         return "speaks no TLS", "use tcp://, or start it with the certificates of `topline certs`"
+    if shown is None:
+        return "refuses the certificate of Dask's configuration here, or asks for one", ""
     if shown.not_valid_after_utc < dt.datetime.now(dt.UTC):
         return f"has a certificate that expired on {shown.not_valid_after_utc:%Y-%m-%d}", _RENEW
     if ca is None or not _is_issued_by(shown, ca):
@@ -146,18 +149,27 @@ def handshake_problem(address: str, seconds: float) -> tuple[str, str] | None:
     return None
 
 
-def _certificate_shown(host: str, port: int, seconds: float) -> x509.Certificate | None:
-    """Return the certificate of who listens there, whoever issued it; None from one without TLS."""
+def _certificate_shown(host: str, port: int, seconds: float) -> tuple[bool, x509.Certificate | None]:
+    """Return whether who listens there speaks TLS, and its certificate, whoever issued it.
+
+    Before TLS 1.3 it shows none to somebody whose own it refuses.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # It is looked at and not believed: nothing is sent.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    own = [dask.config.get(f"distributed.comm.tls.client.{part}", None) for part in ("cert", "key")]
+    with suppress(OSError, TypeError):
+        context.load_cert_chain(*own)
     with socket.create_connection((host, port), seconds) as plain:
         try:
             with context.wrap_socket(plain) as shaken:
                 shown = shaken.getpeercert(binary_form=True)
-        except (ssl.SSLError, ConnectionError, TimeoutError):
-            return None
-    return None if shown is None else x509.load_der_x509_certificate(shown)
+        except ssl.SSLError as error:
+            # Only who speaks TLS answers with an alert.
+            return "ALERT" in str(error.reason), None
+        except (ConnectionError, TimeoutError):
+            return False, None
+    return True, None if shown is None else x509.load_der_x509_certificate(shown)
 
 
 def _is_issued_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:

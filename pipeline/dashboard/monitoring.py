@@ -7,15 +7,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import pairwise
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from topline.pipeline.dashboard.overview import Overview, last_run
 from topline.pipeline.dashboard.run_status import UNFINISHED
-from topline.pipeline.dashboard.store_follower import StoreFollower
+from topline.pipeline.dashboard.store_follower import RUN_TROUBLES, StoreFollower
+from topline.pipeline.notices.notice import IMAGES
 from topline.pipeline.telemetry import Served, next_time
+from topline.storage.served_schedule import ServedSchedule
 from topline.storage.stores import Store
+
+#: Times of a schedule that are looked at for the longest wait between two.
+WAITS = 9
 
 
 def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes: int | None) -> bytes:
@@ -29,6 +36,7 @@ def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes:
     def gauge(name: str, what: str, *labels: str) -> Gauge:
         return Gauge(f"topline_{name}", what, labels, registry=registry)
 
+    gauge("info", "1, with the version of the dashboard", "version").labels(version("topline")).set(1)
     gauge("models", "Published models").set(seen.in_all["models"])
     gauge("damaged_models", "Models whose records cannot be read").set(len(seen.damaged))
     if free_bytes is not None:
@@ -37,6 +45,9 @@ def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes:
         gauge("store_bytes", "Room that the files of the store take").set(used_bytes)
     at_work = seen.retraining is not None and not seen.retraining.is_silent(now)
     gauge("retraining", "1 while somebody retrains the store").set(at_work)
+    left = _certificates_left(now)
+    if left is not None:
+        gauge("tls_days_left", "Until the first certificate of Dask's configuration here expires").set(left)
     _runs(gauge, seen)
     _decisions(gauge, seen, now)
     _schedule(gauge, seen, now)
@@ -50,6 +61,10 @@ def _runs(gauge: Callable[..., Gauge], seen: Overview) -> None:
         runs.labels(words).set(number)
     if seen.runs and seen.runs[0].gap is not None:
         gauge("last_run_relative_gap", "Smallest relative gap of the newest run").set(seen.runs[0].gap)
+    if seen.runs:
+        events = gauge("last_run_events", "What happened to the newest run, such as worker-lost", "event")
+        for kind in RUN_TROUBLES:
+            events.labels(kind).set(seen.troubles.get(kind, 0))
 
 
 def _decisions(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
@@ -58,6 +73,11 @@ def _decisions(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
     newest = seen.decisions[0][0]
     decided = gauge("last_decision_seconds", "Age of the newest decision on a model", "action")
     decided.labels(newest.action).set(now - _seconds(newest.when))
+    changed = newest.evidence.get("images")
+    if changed:
+        images = gauge("images", "Images that the newest decision was made on", "state")
+        for name in ("seen", *IMAGES):
+            images.labels(name).set(changed.get(name, 0))
     drift = newest.evidence.get("drift") or {}
     if drift.get("features") is not None:
         moved = gauge("feature_drift", "Stability index of the features at the newest decision")
@@ -83,11 +103,31 @@ def _schedule(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
     if found.schedule.succeeded:
         success = gauge("schedule_last_success_seconds", "Since when no run of the schedule succeeded")
         success.set(now - _seconds(found.schedule.succeeded))
+    gauge("schedule_interval_seconds", "Between two times at which the schedule falls due").set(
+        _interval(found.schedule, now)
+    )
     if found.served in (Served.ENDED, Served.BROKEN, Served.DEAD, Served.PAUSED):
         return
     due = next_time(found.schedule.every, found.schedule.timezone, datetime.fromtimestamp(now, UTC))
     if due is not None:
         gauge("schedule_next_seconds", "Until the schedule falls due").set(due.timestamp() - now)
+
+
+def _interval(schedule: ServedSchedule, now: float) -> float:
+    """Return the longest of the next waits of a schedule, in seconds: a week for Sundays at 2."""
+    times = [datetime.fromtimestamp(now, UTC)]
+    while len(times) < WAITS and (due := next_time(schedule.every, schedule.timezone, times[-1])) is not None:
+        times.append(due.astimezone(UTC))
+    waits = [(after - before).total_seconds() for before, after in pairwise(times[1:])]
+    return max(waits, default=0.0)
+
+
+def _certificates_left(now: float) -> float | None:
+    # Only who scrapes waits for Dask to be imported.
+    from topline.pipeline.cluster.tls import configured_expiry
+
+    expires = configured_expiry()
+    return None if expires is None else (expires.timestamp() - now) / 86400
 
 
 def _champion(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
+from topline.pipeline.certification.recompute import source_of
 from topline.pipeline.dashboard.run_status import bound, problem_words, verdict
 from topline.pipeline.evaluation import METRICS, Metric, measured
 from topline.pipeline.options import PromotionRule
@@ -55,7 +56,8 @@ class Overview:
     `models` are as `model_line` makes them, a champion that is older than these the last of them; `in_all`
     says how many models, runs, sweeps and decisions the store holds.  `metrics` are those that are shown: the
     headlines, and the one that decides on a promotion.  `damaged` says why models cannot be read, by id;
-    `retraining` who retrains the store just now, or was at it when last heard of.
+    `retraining` who retrains the store just now, or was at it when last heard of; `troubles` counts what
+    happened to the newest run.
     """
 
     tiles: Sequence[Tile]
@@ -69,6 +71,7 @@ class Overview:
     schedule: ScheduleSeen | None = None
     retraining: Tenant | None = None
     sweeps: Sequence[SweepRecord] = ()
+    troubles: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,7 @@ def overview(
     damaged: Mapping[str, str] = MappingProxyType({}),
     sweeps: Sequence[SweepRecord] = (),
     in_all: Mapping[str, int] = MappingProxyType({}),
+    troubles: Mapping[str, int] = MappingProxyType({}),
 ) -> Overview:
     """Return the page's content from the registry's standing, its models by number and its newest runs.
 
@@ -165,6 +169,7 @@ def overview(
         schedule=seen,
         retraining=retraining,
         sweeps=sweeps,
+        troubles=troubles,
     )
 
 
@@ -237,7 +242,7 @@ def _champion_tiles(standing: Standing, champion: ModelRecord | None, deciding: 
         return [*tiles, Tile("certificate", "none", "topline certify gives it one", "fair")]
     good = bool(certificate.get("certified") and certificate.get("valid", True))
     words, tone = ("certified gap", "good") if good else ("gap, not certified", "bad")
-    note = f"tolerance {certificate.get('tol'):g}"
+    note = f"tolerance {certificate.get('tol'):g}, from {source_of(str(certificate.get('rests_on')))}"
     return [*tiles, Tile(words, gap(certificate.get("relative_gap")), note, tone)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: Events of a run that are counted: its cluster, its disk or its bucket may need a look.
+RUN_TROUBLES = ("worker-lost", "rollback", "store-retried")
 # Runs that are followed at once; the least recently viewed one is dropped.
 MOST_FOLLOWED = 16
 # The newest runs, whose histories the page of all runs reads while they live; of others it shows the outcome.
@@ -165,7 +167,16 @@ class StoreFollower:
             retraining=tenant(self.store, RETRAINING),
             sweeps=sweeps[-SWEEPS_SHOWN:][::-1],
             in_all={"runs": len(names), "sweeps": len(sweeps)},
+            troubles=self._troubles(names[-1:]),
         )
+
+    def _troubles(self, newest: Sequence[str]) -> dict[str, int]:
+        """Count what happened to the newest run; requests that were repeated count as often as they were."""
+        found = Counter[str]()
+        for _, view in self.known_runs(newest):
+            for event in view.events:
+                found[event.kind] += int(event.facts.get("requests", 1))
+        return {kind: found[kind] for kind in RUN_TROUBLES}
 
     def _schedule(self) -> tuple[ServedSchedule | None, dict[str, str]]:
         """Return the schedule, and by its name why it cannot be read."""

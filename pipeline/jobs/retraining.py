@@ -169,8 +169,9 @@ class _Retraining:
             self.steps.evaluate(url, self.config.split, self.progress)
         self.lease.check()
         weighed = self.steps.decide(
-            url, self.config.promote, by=self.by, split=self.config.split, progress=self.progress
-        )
+            url, self.config.promote, by=self.by, split=self.config.split, progress=self.progress,
+            images=changes.to_dict(),
+        )  # fmt: skip
         record, champion = load_model(url).record, weighed.standing.champion
         return self._result(
             record,

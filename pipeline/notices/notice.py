@@ -20,6 +20,8 @@ from topline.storage.records import now
 
 #: A store with less room than this is about to fail.
 DISK_LOW_BYTES: Final = 1 << 30
+#: What is told of the images that a decision was made on, of the fields of `topline.pipeline.ingest.Changes`.
+IMAGES: Final = ("new", "changed", "gone", "rejected")
 
 
 class Kind(StrEnum):
@@ -97,9 +99,19 @@ def decision_notices(entry: DecisionRecord, store: str) -> Iterator[Notice]:
     kind = kinds.get(entry.action)
     if kind is Kind.KEPT and entry.repeated >= LOUD:
         kind = Kind.KEPT_AGAIN
-    facts = {"model": entry.model, "champion_before": entry.champion_before, "by": entry.by}
+    images = entry.evidence.get("images") or {}
+    facts = {
+        "model": entry.model,
+        "champion_before": entry.champion_before,
+        "by": entry.by,
+        **({"images": images} if images else {}),
+    }
     if kind is not None:
-        yield Notice(kind, store, _sentence(kind, entry), {**facts, "reason": entry.reason}, entry.when)
+        text = _sentence(kind, entry)
+        if images:
+            shown = ", ".join(f"{images.get(name, 0):,} {name}" for name in IMAGES)
+            text += f" (of {images.get('seen', 0):,} images {shown})"
+        yield Notice(kind, store, text, {**facts, "reason": entry.reason}, entry.when)
     features = (entry.evidence.get("drift") or {}).get("features")
     if features is not None and features > SHIFTED:
         text = (

@@ -59,6 +59,11 @@ class PromotionRule(Options):
         default=False, description="The interval's lower end must reach the gain, not the estimate alone"
     )
     need_certificate: bool = Field(default=True, description="Only a certified model is promoted")
+    basis: Literal["A", "W", "any"] = Field(
+        default="any",
+        description="What its certificate must come from: A, dual variables that are stored; W, those or the"
+        " weights alone; any, also sums that the training run stored",
+    )
     most_feature_drift: float | None = Field(
         default=0.25, ge=0.0, description="Largest mean population stability index of the features"
     )

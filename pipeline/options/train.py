@@ -151,7 +151,9 @@ class TrainConfig(Options):
         default=None, description="Id of a model of the store to start from (default: from zero)"
     )
     keep_duals: bool | None = Field(
-        default=None, description="Store the dual variables with the model (default: if they are small)"
+        default=None,
+        description="Store the dual variables with the model (default: if they are small, or no larger than"
+        " the features and held anyway)",
     )
     checkpoint_seconds: float = Field(
         default=2.0, gt=0.0, description="Seconds between checkpoints, more if saving is slow"

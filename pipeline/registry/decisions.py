@@ -7,7 +7,11 @@ standing that its guards were checked against: of two who decide at the same mom
 
 from __future__ import annotations
 
+import getpass
 import logging
+import os
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -112,8 +116,11 @@ def promote_by_rule(
     by: str = COMMAND_LINE,
     split: str = "test",
     progress: Progress | None = None,
+    images: Mapping[str, int] | None = None,
 ) -> Weighing:
     """Weigh a challenger against the champion by the rule, promote it or keep the champion, and record why.
+
+    `images` counts those that changed since the version before, for the record.
 
     A model that is the champion, or was kept out in favour of the same champion, is not weighed twice in the
     log.  Raises `ConflictError` where somebody changed the standing meanwhile; calling again weighs it again.
@@ -129,7 +136,9 @@ def promote_by_rule(
     decision = _counted(decision, standing, again=bool(again))
     if decision.promote or not again:
         action = "promote" if decision.promote else "keep"
-        standing = _decided(place, standing, action, decision.text, by, weighed.evidence, decision=decision)
+        standing = _decided(
+            place, standing, action, decision.text, by, weighed.evidence, decision=decision, images=images
+        )
     return Weighing(model_url, weighed.champion, decision, weighed.evidence, standing)
 
 
@@ -278,12 +287,13 @@ def _decided(
     *,
     forced: bool = False,
     decision: Decision | None = None,
+    images: Mapping[str, int] | None = None,
 ) -> Standing:
-    evidence: dict[str, Any] = {}
+    evidence: dict[str, Any] = {} if images is None else {"images": dict(images)}
     if action not in ("delete", "pin", "unpin"):
         record = load_model(place.url_of(place.name)).record
         evaluation = record.evaluation or {}
-        evidence = {
+        evidence |= {
             "dataset": record.dataset,
             "dataset_digest": record.dataset_digest,
             "certificate": record.certificate,
@@ -291,11 +301,20 @@ def _decided(
             "comparison": None if measured is None else measured.to_dict(),
             "drift": None if measured is None or measured.drift is None else measured.drift.to_dict(),
         }
-    entry = DecisionRecord(action, place.name, reason, by, evidence, forced)
+    entry = DecisionRecord(action, place.name, reason, f"{by} ({_who()})", evidence, forced)
     if decision is not None:
         evidence["metric"] = decision.metric
         entry = replace(entry, kinds=decision.kinds, repeated=decision.repeated)
     return record_decision(place.store, standing, entry)
+
+
+def _who() -> str:
+    """Return the user and the host of this process; in a container its user may have no name."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _whole(model_url: str) -> ModelRecord:

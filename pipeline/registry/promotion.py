@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from topline.pipeline.certification.recompute import SOURCES, source_of
 from topline.pipeline.evaluation import RowMetric, row_metric
 from topline.pipeline.options import PromotionRule
 from topline.pipeline.registry.class_changes import ClassChanges
@@ -127,8 +128,11 @@ def _certificate(certificate: Mapping[str, Any] | None, rule: PromotionRule) -> 
     gap, tol = certificate["relative_gap"], certificate["tol"]
     shown = "no gap" if gap is None else f"a relative gap of {gap:.2e}"
     holds = bool(certificate["certified"]) and bool(certificate["valid"])
-    word = "certified" if holds else "not certified"
-    yield "certificate", holds, f"{shown} is {word} for the tolerance {tol:g}"
+    word, source = "certified" if holds else "not certified", source_of(str(certificate.get("rests_on")))
+    yield "certificate", holds, f"{shown} is {word} from {source} for the tolerance {tol:g}"
+    ranks = list(SOURCES)
+    if list(SOURCES.values()).index(source) > ranks.index(rule.basis):
+        yield "certificate", False, f"the rule wants a certificate from {SOURCES[rule.basis]}"
 
 
 def _rows(challenger: ModelRecord, champion: ModelRecord, rule: PromotionRule) -> Iterator[_Check]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from topline.pipeline.certification.recompute import source_of
 from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation
 from topline.pipeline.evaluation.confusions import Gallery
 from topline.pipeline.evaluation.records import ranked_worst
@@ -46,7 +47,7 @@ def certificate_facts(certificate: Mapping[str, Any]) -> Pairs:
         (f"Gap P \u2212 D{bound}", f"{certificate['gap']:.3e}"),
         ("Relative gap", f"{certificate['relative_gap']:.3e}"),
         ("Training recorded the same", "yes, to 1e-6" if certificate["agrees"] else "no"),
-        ("Computed from", str(certificate["rests_on"])),
+        ("Computed from", f"{source_of(certificate['rests_on'])} ({certificate['rests_on']})"),
         ("Computed", f"{when(certificate['created'])} UTC, {duration(certificate['seconds'])}"),
     ]
     optional = {

@@ -138,7 +138,9 @@ class TrainingPlan:
             return False
         if self.config.keep_duals is not None:
             return self.config.keep_duals
-        return len(self.rows) * self.m * 4 <= STORED_DUALS_BYTES
+        # Where the blocks hold A anyway, a copy of up to the features' size: no certificate is as strong.
+        held = self.method.needs_duals(self.problem.form, self.config.smoothing)
+        return len(self.rows) * self.m * 4 <= max(STORED_DUALS_BYTES, self.rows.nbytes if held else 0)
 
     @property
     def keep_duals(self) -> bool:

@@ -303,6 +303,18 @@ def test_every_folder_has_a_page_that_says_how_what_and_whether(folder: str) -> 
         subprocess.run(["bash", "-n"], input=command, text=True, check=True)
 
 
+def test_every_alert_fires_for_what_it_is_about_and_no_other() -> None:
+    """The cases are written down for Prometheus' own checker, which skips where it cannot be had."""
+    rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"][0]["rules"]
+    cases = Path(__file__).with_name("alerts.test.yaml")
+    ill = yaml.safe_load(cases.read_text())["tests"][-1]["promql_expr_test"][0]["exp_samples"]
+    assert [f'{{alertname="{rule["alert"]}"}}' for rule in rules] == [one["labels"] for one in ill]
+    if shutil.which("promtool") is None:
+        pytest.skip("no promtool: apt-get install prometheus")
+    done = subprocess.run(["promtool", "test", "rules", str(cases)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_units_end_with_a_checkpoint_and_a_mask_and_systemd_knows_every_line(tmp_path: Path) -> None:
     units = sorted((DEPLOY / "systemd").glob("*.service"))
     assert [unit.stem for unit in units] == ["topline-dashboard", "topline-serve"]

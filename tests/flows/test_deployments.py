@@ -17,7 +17,7 @@ from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.flows import load_flow_from_entrypoint
 
 from topline.flows import environment
-from topline.flows.deploying import CRASH_SILENT_RUNS, PAUSE_FAILING
+from topline.flows.deploying import CRASH_SILENT_RUNS, PAUSE_FAILING, POOL
 from topline.flows.launching import FLOWS
 
 BEAT = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
@@ -85,8 +85,8 @@ def test_every_way_of_deploying_sets_what_registering_reads() -> None:
 def test_the_page_names_the_pool_and_the_deployments_that_are_there() -> None:
     page = (ROOT / "deploy" / "README.md").read_text()
     assert {deployment["work_pool"]["name"] for deployment in DEPLOYMENTS} == {"topline"}
-    assert "work-pool create topline" in page
-    assert "deploy --all --prefect-file deploy/prefect.yaml" in page
+    assert POOL == "topline"
+    assert "topline.flows.deploying register deploy/prefect.yaml" in page
     flows = {f"{flow_of(deployment).name}/{deployment['name']}" for deployment in DEPLOYMENTS}
     for named in (page, *(path.read_text() for path in (ROOT / "deploy").glob("*/README.md"))):
         assert set(re.findall(r"deployment run (\S+)", named)) <= flows

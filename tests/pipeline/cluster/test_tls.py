@@ -284,6 +284,16 @@ def test_handshakes_are_told_apart(made: dict[str, Any], others: dict[str, Any],
         assert "speaks TLS: use tls://" in problem(address.replace("tls", "tcp"), NOTHING)
     with listening(context(old, "listen", "scheduler")) as address:
         assert "has a certificate that expired on" in problem(address, made)
+    before = context(made, "listen", "scheduler")
+    before.maximum_version = ssl.TLSVersion.TLSv1_2
+    with listening(before) as address:
+        assert problem(address, made) == ""
+        refusal = "refuses the certificate of Dask's configuration here, or asks for one"
+        assert refusal in problem(address, others)
+        assert refusal in problem(
+            address, {"distributed.comm.tls.ca-file": made["distributed.comm.tls.ca-file"]}
+        )
+        assert "speaks TLS: use tls://" in problem(address.replace("tls", "tcp"), NOTHING)
     with listening(None) as address:
         assert "speaks no TLS: use tcp://" in problem(address, made)
         assert problem(address.replace("tls", "tcp"), NOTHING) == ""

@@ -7,8 +7,10 @@ import shutil
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 
+import dask
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.pipeline.dashboard.test_dashboard import answer
 from tests.pipeline.dashboards import begun_run, hand_made_store
 from topline.pipeline.cli import main as command_line
+from topline.pipeline.cluster.tls import make_tls_files
 from topline.pipeline.dashboard import store_status
 from topline.pipeline.dashboard.monitoring import metrics_text
 from topline.pipeline.dashboard.store_follower import StoreFollower
@@ -221,18 +224,36 @@ def test_drift_at_the_newest_decision_is_a_gauge(tmp_path: Path) -> None:
     assert (said["topline_feature_drift"], said["topline_class_drift"]) == (0.31, 0.02)
 
 
-def test_the_alert_rules_are_about_what_is_measured(full: Store, tmp_path: Path) -> None:
+def test_the_alert_rules_are_about_what_is_measured(
+    full: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(full.url, tmp_path / "store")
     store = open_store(str(tmp_path / "store"))
     when = "2026-03-01T02:00:00+00:00"
-    note_schedule(store, ServedSchedule("6h", "UTC").beating(when).after(when))
-    evidence = {"drift": {"features": 0.31, "classes": 0.02}}
+    note_schedule(store, ServedSchedule("0 2 * * 0", "UTC").beating(when).after(when))
+    images = {"seen": 50, "new": 4, "changed": 0, "gone": 246, "rejected": 6}
+    evidence = {"drift": {"features": 0.31, "classes": 0.02}, "images": images}
     standing = read_standing(store)
     record_decision(store, standing, DecisionRecord("keep", "m0003", "worse", "a test", evidence))
-    known = {name.split(" ")[0] for name in samples(store)}
+    story = begun_run(store)
+    story.event("store-retried", requests=12)
+    story.end()
+    made = make_tls_files(tmp_path / "certs", days=20).folder
+    tls = {"distributed.comm.tls.ca-file": str(made / "ca.pem")}
+    with dask.config.set(tls):
+        said = samples(store)
+    known = {name.split(" ")[0] for name in said}
     asked = [name for rule in RULES for name in re.findall(r"topline_\w+", rule["expr"])]
     assert len(asked) >= len(RULES) - 1
     assert [name for name in asked if name not in known] == []
+    assert {name: said[f"topline_images {name}"] for name in images} == images
+    assert said["topline_schedule_interval_seconds"] == 7 * 86400
+    assert (said["topline_last_run_events worker-lost"], said["topline_last_run_events store-retried"]) == (
+        1,
+        12,
+    )
+    assert 18.9 < said["topline_tls_days_left"] < 20
+    assert said[f"topline_info {version('topline')}"] == 1
 
 
 def test_a_run_that_fell_silent_is_the_one_to_resume(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import shutil
+import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,11 @@ import pytest
 
 from tests.pipeline.small_data import make_features, make_split, write_dataset
 from tests.storage.test_integrity import flip_first
+from topline.pipeline.certification.recompute import SOURCES
 from topline.pipeline.errors import GuardError, InputError
 from topline.pipeline.evaluation import Evaluation
 from topline.pipeline.evaluation.measurement import evaluate
+from topline.pipeline.notices import decision_notices
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.registry.comparison import compare, measure
 from topline.pipeline.registry.decisions import (
@@ -26,16 +31,17 @@ from topline.pipeline.registry.decisions import (
     rollback,
     weigh,
 )
-from topline.pipeline.registry.promotion import Evidence, PromotionRule
+from topline.pipeline.registry.promotion import Evidence, PromotionRule, decide
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.training import train
 from topline.storage.datasets import Dataset
 from topline.storage.errors import ConflictError, NotFoundError
-from topline.storage.models import read_standing, update_record
+from topline.storage.models import load_model, read_standing, update_record
 from topline.storage.stores import open_store
 
 ROWS, WIDTH, CLASSES = 700, 12, 5
+BASES = ("A", "W", "W and its cuts", "W and b", "W, b and aa", "W, W(A) and b")
 
 
 def fitted(store: str, dataset: str, **options: Any) -> str:
@@ -139,8 +145,10 @@ def test_the_rule_promotes_keeps_and_says_why(store: str) -> None:
     assert again.standing == spoiled.standing
     assert promote_by_rule(url(store, 2), rule).decision.reasons == ("it is the champion already",)
     entries = read_standing(open_store(store)).entries
+    who = f"{getpass.getuser()}@{socket.gethostname()}"
     assert [(entry.action, entry.model, entry.by) for entry in entries] == [
-        ("promote", "m0001", "r0001"), ("promote", "m0002", "r0002"), ("keep", "m0003", "r0003"),
+        ("promote", "m0001", f"r0001 ({who})"), ("promote", "m0002", f"r0002 ({who})"),
+        ("keep", "m0003", f"r0003 ({who})"),
     ]  # fmt: skip
     assert entries[2].reason == spoiled.decision.text
     kept = entries[2].evidence["comparison"]["accuracies"][0]
@@ -266,3 +274,26 @@ def test_the_same_reason_is_counted_and_told_the_third_time(
     assert [entry.repeated for entry in entries if entry.action == "keep"] == [1, 2, 3]
     again = promote_by_rule(url(store, 4), rule).decision
     assert again.repeated == 3, "the same model weighed again is not another time"
+
+
+def test_a_rule_may_want_a_certificate_that_believes_no_sum_of_the_run(store: str) -> None:
+    """The bases are ranked: stored dual variables, weights alone, sums that the training run stored."""
+    record = load_model(url(store, 1)).record
+    wanted = {"A": {"A"}, "W": {"A", "W", "W and its cuts"}, "any": set(BASES)}
+    for basis, enough in wanted.items():
+        for found in BASES:
+            certificate = {**(record.certificate or {}), "rests_on": found}
+            rule = PromotionRule(basis=basis)  # type: ignore[arg-type]
+            decision = decide(replace(record, certificate=certificate), None, Evidence(), rule)
+            assert decision.promote is (found in enough), (basis, found)
+            assert decision.promote or f"a certificate from {SOURCES[basis]}" in decision.text
+
+
+def test_the_images_that_a_decision_was_made_on_are_in_the_record_and_in_its_notice(store: str) -> None:
+    images = {"seen": 50, "new": 4, "changed": 1, "gone": 246, "rejected": 6, "described": 5}
+    standing = promote_by_rule(url(store, 1), PromotionRule(), images=images).standing
+    entry = standing.entries[-1]
+    assert entry.evidence["images"] == images
+    (notice,) = decision_notices(entry, store)
+    assert notice.text.endswith("(of 50 images 4 new, 1 changed, 246 gone, 6 rejected)")
+    assert notice.facts["images"]["gone"] == 246

@@ -42,7 +42,7 @@ from topline.pipeline.registry.promotion import Evidence, PromotionRule, decide
 from topline.pipeline.rows.partition import TrainingRows
 
 ONE = np.ones(1, dtype=np.int64)
-CERTIFIED = {"certified": True, "valid": True, "relative_gap": 5e-4, "tol": 1e-3}
+CERTIFIED = {"rests_on": "A", "certified": True, "valid": True, "relative_gap": 5e-4, "tol": 1e-3}
 
 
 def test_the_exact_test_is_the_binomial_one() -> None:
@@ -281,7 +281,7 @@ def test_the_rule(options: dict[str, Any], measured: Evidence, promote: bool, sa
 def test_certificates_and_first_champions() -> None:
     for certificate, said in [
         (None, "no certificate"),
-        ({**CERTIFIED, "certified": False}, "5.00e-04 is not certified for the tolerance 0.001"),
+        ({**CERTIFIED, "certified": False}, "5.00e-04 is not certified from A for the tolerance 0.001"),
         ({**CERTIFIED, "valid": False}, "not certified"),
     ]:
         challenger = record(certificate=certificate)
