@@ -10,6 +10,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -28,6 +30,9 @@ from prefect.exceptions import ObjectNotFound
 
 POOL: Final = "topline"
 _PREFECT: Final = (sys.executable, "-m", "prefect", "--no-prompt")
+
+# A run that is to end has so long for its checkpoint; pods and containers end after two minutes.
+RUN_SECONDS: Final = 100.0
 
 # Beats come every 30 s (topline.flows.environment): two may be late, and two minutes are not over.
 HEARTBEAT_TIMEOUT: Final = timedelta(seconds=80)
@@ -150,23 +155,41 @@ def _is_same(old: DeploymentSchedule, new: DeploymentSchedule) -> bool:
 def work(words: Sequence[str]) -> int:
     """Run Prefect's worker, with further options for it, and return its exit status.
 
-    Prefect's own waits on SIGTERM until its runs are over, and is killed.  Here they get the signal too: a
-    training writes its checkpoint and says how it goes on, and then the worker ends.
+    Prefect's own, on SIGTERM, interrupts its runs twice or waits for them until it is killed.  Here each run gets
+    the signal once: a training writes its checkpoint and says how it goes on, and then the worker ends.
     """
-    worker = subprocess.Popen([*_PREFECT, "worker", "start", "--pool", POOL, *words])
-
-    def end(number: int, _frame: object) -> None:
-        with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(worker.pid)
-            # The worker first, so that it takes no further run.
-            for member in (process, *process.children()):
-                with suppress(psutil.NoSuchProcess):
-                    member.send_signal(number)
-
-    signal.signal(signal.SIGTERM, end)
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
     # A terminal sends Ctrl-C to the worker and its runs itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return worker.wait()
+    worker = psutil.Popen([*_PREFECT, "worker", "start", "--pool", POOL, *words])
+    while worker.poll() is None:
+        if asked.wait(0.5):
+            asked.clear()
+            _end_runs(worker)
+    return int(worker.returncode)
+
+
+def _end_runs(worker: psutil.Popen) -> None:
+    """End a worker once its runs have ended, of which it takes no further one meanwhile."""
+    with suppress(psutil.NoSuchProcess):
+        worker.suspend()
+        runs = worker.children()
+        for run in runs:
+            with suppress(psutil.NoSuchProcess):
+                run.terminate()
+        until = time.monotonic() + RUN_SECONDS
+        while any(map(_is_alive, runs)) and time.monotonic() < until:
+            time.sleep(0.2)
+        worker.resume()
+        worker.terminate()
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    # Nobody takes note of the end of a process whose parent is suspended.
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def main(words: Sequence[str]) -> int:

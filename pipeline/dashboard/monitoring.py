@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from topline.pipeline.dashboard.overview import Overview, last_run
 from topline.pipeline.dashboard.run_status import UNFINISHED
 from topline.pipeline.dashboard.store_follower import RUN_TROUBLES, StoreFollower
-from topline.pipeline.notices.notice import IMAGES
+from topline.pipeline.registry import IMAGES
 from topline.pipeline.telemetry import Served, next_time
 from topline.storage.served_schedule import ServedSchedule
 from topline.storage.stores import Store

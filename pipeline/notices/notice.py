@@ -14,14 +14,12 @@ from types import TracebackType
 from typing import Any, Final, Self, TextIO
 
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.registry import LOUD, SHIFTED
+from topline.pipeline.registry import IMAGES, LOUD, SHIFTED
 from topline.storage.models import DecisionRecord
 from topline.storage.records import now
 
 #: A store with less room than this is about to fail.
 DISK_LOW_BYTES: Final = 1 << 30
-#: What is told of the images that a decision was made on, of the fields of `topline.pipeline.ingest.Changes`.
-IMAGES: Final = ("new", "changed", "gone", "rejected")
 
 
 class Kind(StrEnum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from topline.pipeline.registry.comparison import Comparison, compare, measure, settings, summary
 from topline.pipeline.registry.decisions import (
+    IMAGES,
     LOUD,
     Weighing,
     champion_url,

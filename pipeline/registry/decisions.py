@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 COMMAND_LINE = "command line"
 # A champion that is kept so often in a row for the same reason raises an alert.
 LOUD = 3
+#: What is told of the images that a decision was made on, of the fields of `topline.pipeline.ingest.Changes`.
+IMAGES = ("new", "changed", "gone", "rejected")
 # What an entry of the registry keeps of a model's evaluation.
 EVALUATION_KEPT = ("dataset", "split", "rows", "topk", "metrics")
 
@@ -106,7 +108,8 @@ def promote(
     against = [*_uncertified(record), *_misfits(place, standing)]
     _check_guards(against, f"{record.id} is not promoted", reason, force=force)
     said = reason or "promoted by hand"
-    return _decided(place, standing, "promote", said, by, evidence, forced=bool(against))
+    entry = DecisionRecord("promote", place.name, said, by, forced=bool(against))
+    return _decided(place, standing, entry, evidence)
 
 
 def promote_by_rule(
@@ -135,10 +138,16 @@ def promote_by_rule(
     again = [entry for entry in last if entry.action == "keep" and entry.champion_before == standing.champion]
     decision = _counted(decision, standing, again=bool(again))
     if decision.promote or not again:
-        action = "promote" if decision.promote else "keep"
-        standing = _decided(
-            place, standing, action, decision.text, by, weighed.evidence, decision=decision, images=images
+        entry = DecisionRecord(
+            "promote" if decision.promote else "keep",
+            place.name,
+            decision.text,
+            by,
+            {"metric": decision.metric, **({} if images is None else {"images": dict(images)})},
+            kinds=decision.kinds,
+            repeated=decision.repeated,
         )
+        standing = _decided(place, standing, entry, weighed.evidence)
     return Weighing(model_url, weighed.champion, decision, weighed.evidence, standing)
 
 
@@ -203,7 +212,8 @@ def rollback(store_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Sta
         raise GuardError(f"{store_url} has had no champion{rest}")
     place = _Place(store, standing.previous)
     _whole(place.url_of(place.name))
-    return _decided(place, standing, "rollback", reason or "rolled back by hand", by, None)
+    entry = DecisionRecord("rollback", place.name, reason or "rolled back by hand", by)
+    return _decided(place, standing, entry)
 
 
 def mark(model_url: str, action: Literal["archive", "pin", "unpin"], *, reason: str = "") -> Standing:
@@ -214,9 +224,8 @@ def mark(model_url: str, action: Literal["archive", "pin", "unpin"], *, reason: 
     place = _Place.of(model_url)
     load_model(model_url)
     said = {"archive": "archived", "pin": "pinned", "unpin": "unpinned"}[action]
-    return _decided(
-        place, read_standing(place.store), action, reason or f"{said} by hand", COMMAND_LINE, None
-    )
+    entry = DecisionRecord(action, place.name, reason or f"{said} by hand", COMMAND_LINE)
+    return _decided(place, read_standing(place.store), entry)
 
 
 def delete(
@@ -244,8 +253,8 @@ def delete(
         if place.name == standing.previous:
             against.append(f"a rollback of {standing.champion} would need it")
         _check_guards(against, f"{place.name} is not deleted", reason, force=force)
-        said = reason or "deleted by hand"
-        standing = _decided(place, standing, "delete", said, by, None, forced=bool(against))
+        entry = DecisionRecord("delete", place.name, reason or "deleted by hand", by, forced=bool(against))
+        standing = _decided(place, standing, entry)
     why = standing.of(place.name)[-1].reason
     if at_once:
         remove_model(place.store, place.name, why)
@@ -278,22 +287,14 @@ def _check_guards(against: list[str], what: str, reason: str, *, force: bool) ->
 
 
 def _decided(
-    place: _Place,
-    standing: Standing,
-    action: str,
-    reason: str,
-    by: str,
-    measured: Evidence | None,
-    *,
-    forced: bool = False,
-    decision: Decision | None = None,
-    images: Mapping[str, int] | None = None,
+    place: _Place, standing: Standing, entry: DecisionRecord, measured: Evidence | None = None
 ) -> Standing:
-    evidence: dict[str, Any] = {} if images is None else {"images": dict(images)}
-    if action not in ("delete", "pin", "unpin"):
+    """Record a decision with what is known of its model, and who made it."""
+    evidence: dict[str, Any] = {}
+    if entry.action not in ("delete", "pin", "unpin"):
         record = load_model(place.url_of(place.name)).record
         evaluation = record.evaluation or {}
-        evidence |= {
+        evidence = {
             "dataset": record.dataset,
             "dataset_digest": record.dataset_digest,
             "certificate": record.certificate,
@@ -301,10 +302,8 @@ def _decided(
             "comparison": None if measured is None else measured.to_dict(),
             "drift": None if measured is None or measured.drift is None else measured.drift.to_dict(),
         }
-    entry = DecisionRecord(action, place.name, reason, f"{by} ({_who()})", evidence, forced)
-    if decision is not None:
-        evidence["metric"] = decision.metric
-        entry = replace(entry, kinds=decision.kinds, repeated=decision.repeated)
+    by = f"{entry.by} ({_who()})"
+    entry = replace(entry, model=place.name, by=by, evidence={**evidence, **entry.evidence})
     return record_decision(place.store, standing, entry)
 
 
