@@ -155,8 +155,8 @@ def _is_same(old: DeploymentSchedule, new: DeploymentSchedule) -> bool:
 def work(words: Sequence[str]) -> int:
     """Run Prefect's worker, with further options for it, and return its exit status.
 
-    Prefect's own, on SIGTERM, interrupts its runs twice or waits for them until it is killed.  Here each run gets
-    the signal once: a training writes its checkpoint and says how it goes on, and then the worker ends.
+    Prefect's own, on SIGTERM, interrupts its runs twice or waits for them until it is killed.  Here each run
+    gets the signal once: a training writes its checkpoint and says how it goes on; then the worker ends.
     """
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
