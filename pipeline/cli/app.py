@@ -95,7 +95,8 @@ _add(FRESH, retrain.serve, 'serve --every "0 2 * * *" --images photos --store ph
      hidden=retrain.HIDDEN)
 _add(CHECKS, status.status, "status topline-run")
 _add(FRESH, upkeep.prune, "prune topline-run --keep 5 --days 7 --dry-run", "prune")
-_add(FRESH, upkeep.forget, 'forget photos-store --rows cats/0001.jpg --reason "asked to be deleted"')
+_add(FRESH, upkeep.forget, 'forget photos-store --rows cats/0001.jpg --reason "asked to be deleted"',
+     "cluster")
 _add(CHECKS, dashboard.dashboard, "dashboard --store topline-run --port 8788")
 _add(CHECKS, upkeep.fsck, "fsck topline-run")
 _add(CHECKS, doctor.doctor, "doctor --schedule")

@@ -12,7 +12,7 @@ from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.exits import FAILURE, SUCCESS
 from topline.pipeline.cli.table import facts, following, table
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.options import PruneConfig
+from topline.pipeline.options import ClusterConfig, PruneConfig
 from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
@@ -94,24 +94,35 @@ def _lines(items: Iterable[Going]) -> list[str]:
 
 
 def forget(
-    call: Call,  # noqa: ARG001 - one shape for all
+    call: Call,
     store: Annotated[str, typer.Argument(metavar="STORE", help="Store to remove rows from")],
     rows: Annotated[
-        str, typer.Option("--rows", help="Comma-separated sample ids, or a file with one per line")
+        str,
+        typer.Option(
+            "--rows", help="Sample ids or SHA-256 of files, with commas, or a file with one per line"
+        ),
     ],
     reason: Annotated[str, typer.Option("--reason", help="Why, for the log of datasets")] = "",
     delete_models: Annotated[
         bool, typer.Option("--delete-models", help="Delete the models that learned them, a champion too")
     ] = False,
+    retrain: Annotated[
+        bool,
+        typer.Option(
+            "--retrain", help="Train without the rows first, and promote that in a champion's place"
+        ),
+    ] = False,
 ) -> Outcome:
     """Remove rows, and all with the same content, from every dataset version, and check that they are gone.
 
     The newest dataset is stored again without them, and older ones that hold them are removed.  Models that
-    learned them are named, and the exit code is 1 as long as there are any: train again without the rows, and
-    delete these models.  Models that did not learn them work on.  The images themselves are not touched.
+    learned them are named, and the exit code is 1 as long as there are any: --retrain trains with their
+    settings without the rows and deletes them; --delete-models deletes them alone.  Models that did not learn
+    the rows work on.  The images themselves are not touched.
     """
     from topline.pipeline.ingest import Edits
     from topline.pipeline.ingest import forget as remove
+    from topline.pipeline.jobs import trained_without
     from topline.pipeline.registry import delete
     from topline.storage.stores.urls import join
 
@@ -119,7 +130,10 @@ def forget(
     if not ids:
         raise ConfigError("--rows names no row: give comma-separated sample ids, or a file of them")
     done = remove(store, ids, reason or "rows were to be forgotten")
-    if delete_models:
+    made = None
+    if retrain and done.models:
+        made = trained_without(done.store, done.models, call.config(ClusterConfig), call.progress)
+    if delete_models or made is not None:
         for model in done.models:
             why = f"it learned rows that were to be forgotten: {reason}".removesuffix(": ")
             delete(join(done.store, "models", model), reason=why, force=True, at_once=True)
@@ -134,11 +148,12 @@ def forget(
     }
     if done.in_use:
         shown["in use"] = f"{', '.join(done.in_use)}: run topline prune once nobody reads them"
+    if made is not None:
+        shown["trained without them"] = made
     if done.deleted_models:
         shown["deleted models"] = ", ".join(done.deleted_models)
     verdict = "nothing is left of them" if done.clean else "traces of them are left"
     if done.models:
-        verdict += ": train again, and run this again with --delete-models"
-    after = following(("topline", "train", "--store", store) if done.models else ("topline", "status", store))
-    lines = [*facts(shown), "", verdict, *after]
-    return Outcome(done.to_dict(), lines, code=SUCCESS if done.clean else FAILURE)
+        verdict += ": run this again with --retrain, or with --delete-models"
+    lines = [*facts(shown), "", verdict, *following(("topline", "status", store))]
+    return Outcome({**done.to_dict(), "trained": made}, lines, code=SUCCESS if done.clean else FAILURE)

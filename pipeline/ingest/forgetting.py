@@ -27,6 +27,7 @@ from topline.storage.retention import remove_now
 from topline.storage.stores import Store, open_store
 from topline.storage.stores.urls import join
 
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _TABLES, _TEXTS = (".parquet",), (".json", ".jsonl", ".html", ".csv")
 
 
@@ -64,17 +65,19 @@ class Forgotten:
 def forget(url: str, ids: Collection[str], reason: str, by: str = "topline forget") -> Forgotten:
     """Remove some rows, and all with the same content, from everything that a store holds of them.
 
-    The newest dataset is stored anew without them; older ones that hold them go as a whole.  Raises
-    `InputError` where no dataset has one of the ids, nor a model learned it.
+    An id may be the SHA-256 of a content, by which models know a row that no dataset holds any more.  The
+    newest dataset is stored anew without them; older ones that hold them go as a whole.  Raises `InputError`
+    where no dataset has one of the ids, nor a model learned it.
     """
     store = open_store(url)
     infos = list_datasets(store)
     contents, missing = _contents(store, infos, ids)
-    unknown = [name for name in sorted(missing) if not _learned_by(store, infos, {name}, ())]
+    unknown = [name for name in sorted(missing) if not _learned_by(store, infos, {name}, contents & {name})]
     if unknown:
         raise InputError(
-            f"no dataset of {store.url} has a row {unknown[0]!r}: use ids from its manifest, or from"
-            " topline inspect, and put one that holds a comma in double quotes"
+            f"no dataset of {store.url} has a row {unknown[0]!r}, and no model learned one: use ids from its"
+            " manifest, or from topline inspect, or a file's SHA-256, and put one that holds a comma in double"
+            " quotes"
         )
     held = {info.id: found for info in infos if (found := _rows(Dataset(store, info), ids, contents))}
     names = {*ids, *(name for found in held.values() for name in found)}
@@ -123,14 +126,13 @@ def _contents(
     store: Store, infos: Collection[DatasetInfo], ids: Collection[str]
 ) -> tuple[set[str], set[str]]:
     """Return the digests of the contents that rows of these ids have in any version, and ids of no row."""
-    found: set[str] = set()
+    found = set(filter(_SHA256.fullmatch, ids))
     missing = set(ids)
     for info in infos:
         table = Dataset(store, info).shared_manifest()
         for name, digest in zip(table["sample_id"].to_pylist(), table["sha256"].to_pylist(), strict=True):
-            if name in ids:
-                missing.discard(name)
-                found |= {digest} - {None}
+            missing -= {name, digest}
+            found |= {digest} - {None} if name in ids else set()
     return found, missing
 
 

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from topline.pipeline.jobs.end_to_end import JobResult, run, train_as_asked
-    from topline.pipeline.jobs.retraining import LEASE, RetrainResult, retrain
+    from topline.pipeline.jobs.retraining import LEASE, RetrainResult, retrain, trained_without
     from topline.pipeline.jobs.steps import Steps
 
-__all__ = ["LEASE", "JobResult", "RetrainResult", "Steps", "retrain", "run", "train_as_asked"]
+__all__ = [
+    "LEASE", "JobResult", "RetrainResult", "Steps", "retrain", "run", "train_as_asked", "trained_without",
+]  # fmt: skip
 
 _LAZY = {"JobResult": "end_to_end", "run": "end_to_end", "Steps": "steps", "train_as_asked": "end_to_end"}
 

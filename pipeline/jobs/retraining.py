@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.evaluation import known_intervals, measured, placed
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.images import check_images_exist
 from topline.pipeline.ingest import Changes, changes_between, newest_edited, with_edits_of
 from topline.pipeline.jobs.checks import check_of_images, check_places
@@ -21,7 +23,8 @@ from topline.pipeline.jobs.steps import STEPS, Steps
 from topline.pipeline.log import kept_lines
 from topline.pipeline.options import ClusterConfig, RetrainConfig, TrainConfig, refuse_label_sets
 from topline.pipeline.progress import Progress
-from topline.pipeline.training import runs_of, train, unfinished_run
+from topline.pipeline.registry import promote
+from topline.pipeline.training import continued, handed_on, runs_of, train, unfinished_run
 from topline.solvers.calibration import Interval
 from topline.storage.datasets import Dataset, DatasetInfo, list_datasets
 from topline.storage.errors import StorageError
@@ -217,6 +220,30 @@ class _Retraining:
             seconds=time.monotonic() - begun,
             **decision,
         )
+
+
+def trained_without(
+    store_url: str,
+    learned: Sequence[str],
+    cluster: ClusterConfig | None = None,
+    progress: Progress | None = None,
+) -> str:
+    """Train what takes the place of models that learned forgotten rows, and return its URL.
+
+    It has the settings of the champion, if that is among them, and takes its place; else those of the newest.
+    It starts from zero, as their weights and dual variables know the rows.
+    """
+    store = open_store(store_url)
+    champion = read_standing(store).champion
+    name = champion if champion in learned else learned[-1]
+    record = load_model(join(store.url, "models", str(name))).record
+    settings = handed_on(TrainConfig(store=store.url), record)
+    made = train(continued({**settings, "store": store.url}, record), cluster, progress).model
+    if list_datasets(store)[-1].counts.get("test", 0):
+        evaluate(made, "test", progress)
+    if name == champion:
+        promote(made, reason=f"in the place of {name}, which learned rows that were to be forgotten")
+    return made
 
 
 def _manifest_of(store: Store, info: DatasetInfo | None) -> Any:
