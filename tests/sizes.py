@@ -10,20 +10,20 @@ from typing import Final
 
 #: Lines of Python in each room; modules that lie beside the rooms count as the room of their folder.
 LINES: Final = {
-    "flows": 2_815,
+    "flows": 2_838,
     "pipeline": 446,
     "pipeline/backbones": 2_061,
     "pipeline/certification": 1_444,
-    "pipeline/cli": 2_687,
+    "pipeline/cli": 2_703,
     "pipeline/cluster": 2_988,
     "pipeline/dashboard": 2_377,
     "pipeline/doctor": 431,
     "pipeline/evaluation": 1_252,
     "pipeline/export": 1_207,
     "pipeline/images": 1_109,
-    "pipeline/ingest": 2_157,
+    "pipeline/ingest": 2_159,
     "pipeline/inspection": 478,
-    "pipeline/jobs": 617,
+    "pipeline/jobs": 646,
     "pipeline/notices": 422,
     "pipeline/options": 1_319,
     "pipeline/pages": 748,
@@ -49,7 +49,7 @@ LINES: Final = {
 #: value could serve better.  No other folder has any.
 MOST_PARAMETERS: Final = 8
 MANY_PARAMETERS: Final = {
-    "flows": 2_815,
+    "flows": 2_838,
     "pipeline/cluster": 2_988,
     "pipeline/dashboard": 2_377,
     "solvers/blocks": 1,

@@ -76,8 +76,8 @@ def forget(url: str, ids: Collection[str], reason: str, by: str = "topline forge
     if unknown:
         raise InputError(
             f"no dataset of {store.url} has a row {unknown[0]!r}, and no model learned one: use ids from its"
-            " manifest, or from topline inspect, or a file's SHA-256, and put one that holds a comma in double"
-            " quotes"
+            " manifest, or from topline inspect, or a file's SHA-256, and put one that holds a comma in"
+            " double quotes"
         )
     held = {info.id: found for info in infos if (found := _rows(Dataset(store, info), ids, contents))}
     names = {*ids, *(name for found in held.values() for name in found)}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,51 @@ def test_a_run_that_is_killed_beats_often_enough_to_be_found_out_in_two_minutes(
     assert [action.type for action in failures.actions] == ["pause-deployment"]
     for deployment in DEPLOYMENTS:
         assert "topline" in deployment["tags"], "the automations look for the tag"
+
+
+RUN = """
+import pathlib, signal, sys, time
+def end(*_):
+    with open(sys.argv[1], "a") as said:
+        said.write("saved\\n")
+    time.sleep(1)
+    sys.exit(1)
+signal.signal(signal.SIGTERM, end)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(600)
+"""
+# As Prefect's: on SIGTERM it tells its runs, which may have heard it before, and kills what is left.
+WORKER = """
+import signal, subprocess, sys
+run = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]])
+def end(*_):
+    if run.poll() is None:
+        run.terminate()
+        run.kill()
+    sys.exit(7)
+signal.signal(signal.SIGTERM, end)
+run.wait()
+signal.pause()
+"""
+
+
+def test_a_worker_that_is_to_end_lets_its_runs_save_once_and_ends_after_them(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    code = (
+        "import sys; from topline.flows import deploying;"
+        "deploying._PREFECT = (sys.executable, '-c', sys.argv[1], sys.argv[2], sys.argv[3]);"
+        "sys.exit(deploying.work([]))"
+    )
+    words = [sys.executable, "-c", code, WORKER, RUN, str(said)]
+    with subprocess.Popen(
+        words, cwd=ROOT, env={**os.environ, "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    ) as leader:
+        while not said.exists():
+            assert leader.poll() is None
+            time.sleep(0.1)
+        leader.send_signal(signal.SIGTERM)
+        assert leader.wait(300) == 7
+    assert said.read_text() == "saved\n"
 
 
 def registered_with(server: str) -> None:
