@@ -188,7 +188,7 @@ def _end_runs(worker: psutil.Popen) -> None:
 def _is_alive(process: psutil.Process) -> bool:
     # Nobody takes note of the end of a process whose parent is suspended.
     with suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     return False
 
 
