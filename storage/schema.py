@@ -52,6 +52,9 @@ CLASS_NAMES: Final = "arrays/class_names"
 LABEL_SET_INDPTR: Final = "arrays/label_set_indptr"
 LABEL_SET_INDICES: Final = "arrays/label_set_indices"
 """Only where rows have several labels: `labels` are then numbers of these sets."""
+GROUPS: Final = "arrays/groups"
+WEIGHTS: Final = "arrays/weights"
+"""What is known of rows besides their labels; a dataset has neither unless it was given."""
 CSR_ARRAYS: Final = ("indptr", "indices", "data")
 
 

@@ -152,9 +152,7 @@ def sums_of(stored: StoredModel, shape: tuple[int, ...] | None) -> CertificateSu
     record, sets = stored.model.record, stored.dataset().label_sets()
     loss = certified_loss(record.loss, record.m, sets)
     gamma_own = 0.0 if record.smoothing_kind == "others" else record.smoothing
-    weights = np.ones(record.m if sets is None else len(sets))
-    if record.class_weights is not None:
-        weights = np.asarray(record.class_weights)
+    weights = stored.rows("train").weights(record.class_weights)
     product = None if shape is None else np.zeros(shape)
     return CertificateSums(loss, record.smoothing, gamma_own, weights, product=product)
 

@@ -22,15 +22,16 @@ _SCORE_BYTES = 1 << 18
 class CertificateSums:
     """What one pass adds up; means are taken at the end.
 
-    `class_weights` say how often a row counts, by its label, and `product` is X^T A, which starts at 0 where
-    the pass is to find a dual point, and stays None where b stands for one.  That is `share` times minus the
-    gradients at the weights `point` (d, m), by default at W; its b is `share` times theirs, a lower bound.
+    `weights` (n,) say how often each row counts, None once; rows are added in their order.  `product`
+    is X^T A, which starts at 0 where the pass is to find a dual point, and stays None where b stands for one.
+    That is `share` times minus the gradients at the weights `point` (d, m), by default at W; its b is `share`
+    times theirs, a lower bound.
     """
 
     loss: CertifiedLoss
     gamma: float
     gamma_own: float
-    class_weights: NDArray[np.float64]
+    weights: NDArray[np.float64] | None
     rows: int = 0
     loss_sum: float = 0.0
     shifted_sum: float = 0.0
@@ -46,24 +47,25 @@ class CertificateSums:
 
     def add(self, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[np.float64]) -> None:
         """Add rows X (r, d) with labels y (r,) and, where they are kept, dual variables A (r, m)."""
-        scores = np.asarray(X @ W)
+        scores, first = np.asarray(X @ W), self.rows
         self.rows += len(y)
+        weights = np.ones(len(y)) if self.weights is None else self.weights[first : self.rows]
         if self.product is None:
             for few in _few_at_a_time(scores):
-                self._add_losses(scores[few], y[few])
+                self._add_losses(scores[few], y[few], weights[few])
             return
         elsewhere = self.point is not None and A is None
         points = np.asarray(X @ self.point) if elsewhere else scores
         alpha = np.empty_like(scores)
         for few in _few_at_a_time(scores):
-            self._add_losses(scores[few], y[few])
+            self._add_losses(scores[few], y[few], weights[few])
             kept = None if A is None else A[few]
-            alpha[few] = self._add_duals(scores[few], points[few], y[few], kept)
+            alpha[few] = self._add_duals(scores[few], points[few], y[few], kept, weights[few])
         self.product += np.asarray(X.T @ alpha)
 
-    def _add_losses(self, scores: NDArray[np.float64], y: NDArray[Any]) -> None:
+    def _add_losses(self, scores: NDArray[np.float64], y: NDArray[Any], weights: NDArray[np.float64]) -> None:
         losses = envelope(self.loss, scores, y, self.gamma, self.gamma_own)
-        self.loss_sum += float(self.class_weights[y] @ losses)
+        self.loss_sum += float(weights @ losses)
 
     def _add_duals(
         self,
@@ -71,9 +73,9 @@ class CertificateSums:
         point: NDArray[np.float64],
         y: NDArray[Any],
         A: NDArray[Any] | None,
+        weights: NDArray[np.float64],
     ) -> NDArray[np.float64]:
         """Add dual variables, A or minus the gradients at the scores of `point`, and return them weighted."""
-        weights = self.class_weights[y]
         if A is None:
             beta, counted = self.loss.gradient(point, y, self.gamma, self.gamma_own), self.share * weights
             alpha: NDArray[np.float64] = beta * counted[:, None]

@@ -99,6 +99,6 @@ _add(FRESH, upkeep.forget, 'forget photos-store --rows cats/0001.jpg --reason "a
      "cluster")
 _add(CHECKS, dashboard.dashboard, "dashboard --store topline-run --port 8788")
 _add(CHECKS, upkeep.fsck, "fsck topline-run")
-_add(CHECKS, doctor.doctor, "doctor --schedule")
+_add(CHECKS, doctor.doctor, "doctor topline-run")
 _add(CHECKS, certs.certs, "certs --out certs --host scheduler.example")
 # fmt: on

@@ -13,15 +13,19 @@ from topline.pipeline.cli.table import following
 
 def doctor(
     call: Call,  # noqa: ARG001 - one shape for all
+    store: Annotated[
+        str | None,
+        typer.Argument(metavar="[STORE]", help="Store whose place is tried too: a folder or a bucket"),
+    ] = None,
     schedule: Annotated[
         bool,
         typer.Option("--schedule", help="Also wait for a schedule of a Prefect server to fire (minutes)"),
     ] = False,
 ) -> Outcome:
-    """Check the installation: versions, threads, a small training, a store, a cluster."""
+    """Check the installation: versions, threads, a small training, a cluster, the place of a store."""
     from topline.pipeline.doctor import run_checks
 
-    checks = run_checks(schedule=schedule)
+    checks = run_checks(schedule=schedule, store=store)
     width = max((len(check.name) for check in checks), default=0)
     lines = []
     for check in checks:

@@ -11,6 +11,7 @@ import importlib
 import json
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -56,14 +57,20 @@ class CheckFailedError(Exception):
 class Check:
     """A check and the seconds within which it must answer.
 
-    `target` is "module:function"; the function returns a sentence or raises `CheckFailedError`.
-    `on_schedule` marks the slow checks, which run only on request.
+    `target` is "module:function"; the function returns a sentence or raises `CheckFailedError`, and takes
+    the `arguments`.  `on_schedule` marks the slow checks, which run only on request.
     """
 
     name: str
     target: str
     timeout: float
     on_schedule: bool = False
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str:
+        """What runs it alone."""
+        return shlex.join(["python", "-m", _MODULE, self.target, *self.arguments])
 
 
 # A deadline is for what hangs, and not for a busy machine, on which a compiler alone takes minutes.
@@ -74,14 +81,18 @@ CHECKS: tuple[Check, ...] = tuple(
 )
 
 
-def run_checks(*, schedule: bool = False, checks: Sequence[Check] | None = None) -> list[CheckResult]:
+def run_checks(
+    *, schedule: bool = False, checks: Sequence[Check] | None = None, store: str | None = None
+) -> list[CheckResult]:
     """Run every check, including those that other rooms contribute as entry points "topline.checks".
 
-    `schedule` adds the slow one: a Prefect server of its own on which a scheduled run really fires.  A check
-    that fails, hangs or dies becomes a `CheckResult` with `ok` False and never stops the others.  `checks`
-    replaces the built-in and contributed ones.
+    `schedule` adds the slow one: a Prefect server of its own on which a scheduled run really fires, and a
+    `store` one of its place.  A check that fails, hangs or dies becomes a `CheckResult` with `ok` False and
+    never stops the others.  `checks` replaces the built-in and contributed ones.
     """
     chosen, broken = _all_checks() if checks is None else (list(checks), [])
+    if store is not None:
+        chosen.append(Check("place", "topline.pipeline.doctor.place:place", DEADLINE, arguments=(store,)))
     return broken + [_run_check(check) for check in chosen if schedule or not check.on_schedule]
 
 
@@ -109,7 +120,7 @@ def _run_check(check: Check) -> CheckResult:
     begun = time.monotonic()
     with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as noise:
         process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, check.target],
+            [sys.executable, "-m", _MODULE, check.target, *check.arguments],
             stdin=subprocess.DEVNULL,
             stdout=answer,
             stderr=noise,
@@ -122,7 +133,7 @@ def _run_check(check: Check) -> CheckResult:
                 "ok": False,
                 "detail": f"no answer within {check.timeout:g} s",
                 "fix": "Try again while the machine is less busy; if it stays so, "
-                f"`{_command(check.target)}` shows where it hangs.",
+                f"`{check.command}` shows where it hangs.",
             }
         else:
             answer.seek(0)
@@ -131,10 +142,6 @@ def _run_check(check: Check) -> CheckResult:
         finally:
             _end_tree(process)
     return CheckResult(name=check.name, seconds=round(time.monotonic() - begun, 2), **found)
-
-
-def _command(target: str) -> str:
-    return f"python -m {_MODULE} {target}"
 
 
 def _end_tree(process: subprocess.Popen[bytes]) -> None:
@@ -165,15 +172,15 @@ def _read_answer(check: Check, returncode: int, answer: bytes, noise: bytes) -> 
     return {
         "ok": False,
         "detail": f"the check ended with {how}: {last[0]}",
-        "fix": f"Run `{_command(check.target)}` to see the whole error.",
+        "fix": f"Run `{check.command}` to see the whole error.",
     }
 
 
-def examine(target: str) -> dict[str, Any]:
+def examine(target: str, *arguments: str) -> dict[str, Any]:
     """Run the check "module:function" in this process and return its result as plain values."""
     module, _, function = target.partition(":")
     try:
-        detail = getattr(importlib.import_module(module), function)()
+        detail = getattr(importlib.import_module(module), function)(*arguments)
     except CheckFailedError as failure:
         return {"ok": False, "detail": str(failure), "fix": failure.fix}
     except Exception as error:
@@ -181,20 +188,20 @@ def examine(target: str) -> dict[str, Any]:
         return {
             "ok": False,
             "detail": f"{type(error).__name__}: {error}",
-            "fix": f"Run `{_command(target)}` to see where it failed.",
+            "fix": f"Run `{Check('', target, 0.0, arguments=arguments).command}` to see where it failed.",
         }
     return {"ok": True, "detail": str(detail), "fix": ""}
 
 
-def main(target: str) -> None:
+def main(target: str, *arguments: str) -> None:
     """Print the result of one check as JSON; whatever else is printed goes to standard error."""
     answer = os.dup(1)
     os.dup2(2, 1)
-    found = examine(target)
+    found = examine(target, *arguments)
     sys.stdout.flush()
     os.write(answer, json.dumps(found).encode())
 
 
 if __name__ == "__main__":
     # By its name, so that the classes are those that the checks import.
-    importlib.import_module(_MODULE).main(sys.argv[1])
+    importlib.import_module(_MODULE).main(*sys.argv[1:])

@@ -71,7 +71,7 @@ def compressed(stored: StoredModel, most_loss: float) -> tuple[StoredModel, Comp
     _refuse(stored, most_loss)
     rows = stored.rows("train")
     labels = rows.labels()
-    weights = None if record.class_weights is None else np.asarray(record.class_weights)[labels]
+    weights = rows.weights(record.class_weights)
     problem = spec_of_model(record).problem(*rows.shape, record.m)
     few = compress(
         stored.expansion,

@@ -8,5 +8,5 @@ from __future__ import annotations
 
 from topline.pipeline.images.decoding import Pixels, decode, read_picture, thumbnail, thumbnail_or_reason
 from topline.pipeline.images.demo import write_digits
-from topline.pipeline.images.items import ImageItem, ImageListing, sorted_names
+from topline.pipeline.images.items import ImageItem, ImageListing, Wanted, sorted_names
 from topline.pipeline.images.sources import SourceImages, check_images_exist, list_images

@@ -12,6 +12,7 @@ from topline.pipeline.errors import InputError
 from topline.pipeline.images.items import (
     ImageItem,
     ImageListing,
+    Wanted,
     is_hidden,
     is_other,
     printable,
@@ -22,25 +23,28 @@ from topline.pipeline.readers import SPLIT_NAMES, text_of
 logger = logging.getLogger(__name__)
 
 
-def list_folder(root: Path, *, labelled: bool = True, follow_links: bool = False) -> ImageListing:
+def list_folder(root: Path, wanted: Wanted) -> ImageListing:
     """Return all images below `root`, by path.
 
     The class is the path of an image's folder below `root` (below root/train and so on if the folders in
-    `root` are such splits).  If all images lie directly in `root` it is the one class.  Hidden files and
-    files whose suffix says that they are not images are left out, as are stores; a link that leads out of
-    `root`, a link to a folder and anything that is not a regular file is listed with the reason why it is
-    refused, the first two unless links are to be followed.
+    `root` are such splits), or of the folder that this lies in where it is a group.
+    If all images lie directly in `root` it is the one class.  Hidden files and files whose suffix says that
+    they are not images are left out, as are stores; a link that leads out of `root`, a link to a folder and
+    anything that is not a regular file is listed with the reason why it is refused, the first two unless
+    links are to be followed.
     """
-    found = sorted(_walk(root, "", follow_links), key=lambda entry: entry[0].split("/"))
+    wanted.refuse_columns(root)
+    labelled = wanted.labelled
+    found = sorted(_walk(root, "", wanted.follow_links), key=lambda entry: entry[0].split("/"))
     ignored = tuple(printable(path) for path, error in found if error is None)
     entries = [(path, error) for path, error in found if error is not None]
     splits = has_split_folders(root)
     items = []
     for path, error in entries:
-        item = ImageItem(printable(path), printable(path), path, error=error, follow=follow_links)
+        item = ImageItem(printable(path), printable(path), path, error=error, follow=wanted.follow_links)
         if not error:
             item = with_file_stats(root, item)
-        items.append(_labelled(item, splits=splits) if labelled else item)
+        items.append(_labelled(item, splits=splits, grouped=wanted.groups_from_folder) if labelled else item)
     if labelled and items and not any(item.label for item in items):
         name = printable(root.name) or "images"
         items = [replace(item, label=name) for item in items]
@@ -59,13 +63,15 @@ def has_split_folders(root: Path) -> bool:
     return "train" in meant and all(meant)
 
 
-def _labelled(item: ImageItem, *, splits: bool) -> ImageItem:
+def _labelled(item: ImageItem, *, splits: bool, grouped: bool) -> ImageItem:
     folder = PurePosixPath(item.path).parent
-    split = None
+    split = group = None
     if splits and folder.parts:
         split = SPLIT_NAMES[folder.parts[0].lower()]
         folder = PurePosixPath(*folder.parts[1:])
-    return replace(item, split=split, label=text_of(folder) if folder.parts else None)
+    if grouped and len(folder.parts) > 1:
+        group, folder = str(folder), folder.parent
+    return replace(item, split=split, label=text_of(folder) if folder.parts else None, group=group)
 
 
 def _walk(root: Path, folder: str, follow: bool) -> Iterator[tuple[str, str | None]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from topline.pipeline.errors import ImageRejectedError
+from topline.pipeline.errors import ImageRejectedError, InputError
 from topline.storage.fingerprint import canonical_json
 
 _IMAGES = (
@@ -37,6 +37,31 @@ OTHER_STEMS = frozenset(
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """What is to be listed of images besides themselves.
+
+    Labels unless they are not `labelled`, images that links lead to, and of a table its columns of `groups`
+    and of `weights`; with `groups_from_folder` the folders of images are their groups.
+    """
+
+    labelled: bool = True
+    follow_links: bool = False
+    groups: str | None = None
+    weights: str | None = None
+    groups_from_folder: bool = False
+
+    def refuse_columns(self, place: object) -> None:
+        """Raise `InputError` where a column is wanted of a place that is no table."""
+        for flag, name in (("groups", self.groups), ("sample-weight", self.weights)):
+            if name is not None:
+                raise InputError(
+                    f"--{flag} {name} names a column of a table, and {printable(str(place))} is no table:"
+                    " write one with the columns path, label and this one"
+                    + (", or give --groups-from folder" if flag == "groups" else "")
+                )
+
+
+@dataclass(frozen=True)
 class ImageItem:
     """One image, or one entry that is refused without being read (then `error` says why).
 
@@ -44,7 +69,8 @@ class ImageItem:
     to the listing's root.  An image in a tar shard has an `offset` into the shard at `location`, one in a
     Parquet file its row, and `run` says with which others it is read, and in which column.  `stamp` is the
     file's time of change: path, size and stamp stand for the content until it has been read.  Links lead out
-    of the root where they are to `follow`.
+    of the root where they are to `follow`.  Images of one `group` belong together, and one counts `weight`
+    times in training.
     """
 
     sample_id: str
@@ -58,6 +84,8 @@ class ImageItem:
     error: str = ""
     run: str = ""
     follow: bool = False
+    group: str | None = None
+    weight: float | None = None
 
     def read(self, root: Path, max_bytes: int) -> bytes:
         """Return the image's bytes; `ImageRejectedError` where it is refused, too large or cannot be read."""
@@ -111,7 +139,8 @@ class ImageListing:
         total = hashlib.sha256(canonical_json([printable(str(self.root)), self.kind]))
         for item in self.items:
             values = (item.path, item.label, item.split, item.size, item.stamp, item.offset, item.error)
-            total.update(canonical_json(values))
+            known = tuple(value for value in (item.group, item.weight) if value is not None)
+            total.update(canonical_json((*values, *known)))
         return total.hexdigest()
 
 

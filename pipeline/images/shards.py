@@ -17,6 +17,7 @@ from topline.pipeline.images.items import (
     IMAGE_SUFFIXES,
     ImageItem,
     ImageListing,
+    Wanted,
     is_hidden,
     printable,
     resolve_inside,
@@ -31,9 +32,7 @@ LABEL_FIELDS = ("label", "class_name", "class", "cls")
 LABEL_BYTES = 1 << 20
 
 
-def list_shards(
-    root: Path, shards: list[Path], *, labelled: bool = True, follow_links: bool = False
-) -> ImageListing:
+def list_shards(root: Path, shards: list[Path], wanted: Wanted) -> ImageListing:
     """Return all samples of the tar files `shards` below `root`, in their order.
 
     The label is the text of key.cls, or the field "label" (class_name, class or cls) of key.json; where no
@@ -41,6 +40,7 @@ def list_shards(
     folders train/, val/ and test/ have these splits.  Members that lead out of the archive, links, devices,
     samples without image or label are listed with the reason why they are refused.
     """
+    wanted.refuse_columns(root)
     splits = root.is_dir() and has_split_folders(root)
     items: list[ImageItem] = []
     ignored: list[str] = []
@@ -48,14 +48,16 @@ def list_shards(
     for shard in shards:
         relative = shard.relative_to(root)
         split = SPLIT_NAMES[relative.parts[0].lower()] if splits and len(relative.parts) > 1 else None
-        reader = _Shard(root, relative.as_posix(), split, labelled=labelled, follow=follow_links)
+        reader = _Shard(root, relative.as_posix(), split, wanted)
         items.extend(reader.items())
         ignored.extend(reader.ignored)
         labels.update(reader.labels)
     folders = {item.path: PurePosixPath(item.path.removeprefix(item.location)).parent for item in items}
     if not labels and all(folders[item.path].name for item in items if item.error in ("", NO_LABEL)):
         items = [replace(item, error="") if item.error == NO_LABEL else item for item in items]
-        labels = {item.path: str(folders[item.path])[1:] for item in items if labelled and not item.error}
+        labels = {
+            item.path: str(folders[item.path])[1:] for item in items if wanted.labelled and not item.error
+        }
     return ImageListing(root, "shards", with_unique_ids(_classed(root, items, labels)), tuple(ignored))
 
 
@@ -82,15 +84,14 @@ class _Sample:
 class _Shard:
     """One tar file while its headers are read."""
 
-    def __init__(self, root: Path, location: str, split: str | None, *, labelled: bool, follow: bool) -> None:
+    def __init__(self, root: Path, location: str, split: str | None, wanted: Wanted) -> None:
         self.ignored: list[str] = []
         #: What was found for a label beside each image, by its path.
         self.labels: dict[str, object] = {}
         self._root = root
         self._location = location
         self._split = split
-        self._labelled = labelled
-        self._follow = follow
+        self._labelled, self._follow = wanted.labelled, wanted.follow_links
 
     def items(self) -> Iterator[ImageItem]:
         """Return samples in the archive's order; a shard that ends too early ends with a refused item."""

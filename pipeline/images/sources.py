@@ -19,6 +19,7 @@ from topline.pipeline.images.items import (
     IMAGE_SUFFIXES,
     ImageItem,
     ImageListing,
+    Wanted,
     printable,
     with_file_stats,
 )
@@ -28,32 +29,35 @@ from topline.pipeline.options import ImageLimits
 from topline.pipeline.readers import TABLE_SUFFIXES, local_path, parts_of
 
 
-def list_images(images: str, *, labelled: bool = True, follow_links: bool = False) -> ImageListing:
+def list_images(images: str, wanted: Wanted = Wanted()) -> ImageListing:  # noqa: B008 - a value
     """Return all images that `images` names, in a fixed order.
 
     It is a folder (with a folder a class, tar shards, or Parquet files of images), a table (.csv,
-    .tsv, .parquet), a tar shard or a pattern of shards or Parquet files (shard-*.tar); without
-    `labelled` also a single image.  Links out of the folder are followed with `follow_links` alone.  Raises
-    `InputError` for anything else, and where no image is found.
+    .tsv, .parquet), a tar shard or a pattern of shards or Parquet files (shard-*.tar); without labels also a
+    single image.  Raises `InputError` for anything else, and where no image is found.
     """
     path = local_path(images)
-    how = {"labelled": labelled, "follow_links": follow_links}
     if path.is_dir():
-        listing = list_folder(path.resolve(), **how)
+        listing = list_folder(path.resolve(), wanted)
         root = path.resolve()
         for suffix in (".tar", ".parquet") if not listing.items else ():
             found = sorted(file for file in root.rglob(f"*{suffix}") if file.is_file())
             if found and not listing.items:
-                listing = _held(root, found, how)
+                listing = _held(root, found, wanted)
     elif path.is_file():
-        listing = _file(path.parent.resolve() / path.name, how)
+        listing = _file(path.parent.resolve() / path.name, wanted)
     else:
         files = _matching(path)
-        listing = _held(Path(os.path.commonpath([file.parent for file in files])), files, how)
+        listing = _held(Path(os.path.commonpath([file.parent for file in files])), files, wanted)
     if not listing.items:
         left_out = f" ({len(listing.ignored):,} other files are there)" if listing.ignored else ""
         raise InputError(
             f"{printable(images)} has no images{left_out}: name a folder with a folder for each class"
+        )
+    if wanted.groups_from_folder and not any(item.group for item in listing.items):
+        raise InputError(
+            f"{printable(images)} has no folders of groups: with --groups-from folder each lies within a"
+            " class's, as photos/cat/burst1/1.jpg"
         )
     return listing
 
@@ -65,10 +69,10 @@ def check_images_exist(images: str) -> None:
         _matching(path)
 
 
-def _held(root: Path, files: list[Path], how: Mapping[str, bool]) -> ImageListing:
+def _held(root: Path, files: list[Path], wanted: Wanted) -> ImageListing:
     """Return the images inside tar shards or Parquet files."""
     if files[0].suffix.lower() == ".tar":
-        return list_shards(root, files, **how)
+        return list_shards(root, files, wanted)
     held = [file for file in files if picture_column(file) is not None]
     if len(held) < len(files):
         alone = min(set(files).difference(held))
@@ -76,20 +80,20 @@ def _held(root: Path, files: list[Path], how: Mapping[str, bool]) -> ImageListin
             f"{printable(str(alone))} has no column of images (bytes and path): several Parquet files have"
             " images inside, and one alone may name paths"
         )
-    return list_pictures(root, files, **how)
+    return list_pictures(root, files, wanted)
 
 
-def _file(path: Path, how: Mapping[str, bool]) -> ImageListing:
+def _file(path: Path, wanted: Wanted) -> ImageListing:
     suffix = path.suffix.lower()
     if suffix == ".tar" or (suffix == ".parquet" and picture_column(path) is not None):
-        return _held(path.parent, [path], how)
+        return _held(path.parent, [path], wanted)
     if suffix in TABLE_SUFFIXES:
-        return list_table(path, **how)
+        return list_table(path, wanted)
     if suffix in ARCHIVE_SUFFIXES:
         raise InputError(f"{printable(str(path))} is an archive that is not read as it is: unpack it first")
-    if suffix in IMAGE_SUFFIXES and not how["labelled"]:
+    if suffix in IMAGE_SUFFIXES and not wanted.labelled:
         name = printable(path.name)
-        item = ImageItem(name, name, path.name, follow=how["follow_links"])
+        item = ImageItem(name, name, path.name, follow=wanted.follow_links)
         return ImageListing(path.parent, "folder", (with_file_stats(path.parent, item),))
     raise InputError(
         f"{printable(str(path))} is not a folder, a table ({', '.join(TABLE_SUFFIXES)}) or a tar shard"
@@ -138,4 +142,4 @@ class SourceImages:
         return {item.sample_id: item for item in self._listed().items}
 
     def _listed(self) -> ImageListing:
-        return list_images(str(self._root), follow_links=self._follow)
+        return list_images(str(self._root), Wanted(follow_links=self._follow))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.images.items import ImageItem, ImageListing, with_file_stats, with_unique_ids
+from topline.pipeline.images.items import ImageItem, ImageListing, Wanted, with_file_stats, with_unique_ids
 from topline.pipeline.readers import (
     SPLIT_NAMES,
     class_words,
@@ -20,11 +21,14 @@ from topline.pipeline.readers import (
     named,
     numbers_in,
     parquet_column,
+    pick,
     pick_label,
     read_table,
     reading,
     refuse_rows,
+    row_weights,
     split_name,
+    text_of,
 )
 
 PATH_NAMES = ("path", "file_name", "image_path", "filename")
@@ -32,13 +36,13 @@ PICTURE_NAMES = ("image", "img", "picture", "photo")
 _SPLIT = re.compile(r"([a-z]+)[-_.]")
 
 
-def list_table(table: Path, *, labelled: bool = True, follow_links: bool = False) -> ImageListing:
+def list_table(table: Path, wanted: Wanted) -> ImageListing:
     """Return all images that `table` names, in its order; paths are relative to the table's folder.
 
     A path that leads out of that folder, or to no file, and a row without a label are listed with the reason
     why they are refused.  Raises `InputError` naming the line for a table that cannot be read.
     """
-    found = read_table(table, PATH_NAMES)
+    found, labelled = read_table(table, PATH_NAMES), wanted.labelled
     path = next((name for name in PATH_NAMES if name in found.names), None)
     label = pick_label(str(table), "column", None, found.names)
     if path is None or (labelled and label is None):
@@ -67,7 +71,7 @@ def list_table(table: Path, *, labelled: bool = True, follow_links: bool = False
         text = _text(name, f"{place} has {name!r} for its path")
         if not text:
             raise InputError(f"{place} has no path")
-        item = ImageItem(text, text, text, word, follow=follow_links)
+        item = ImageItem(text, text, text, word, follow=wanted.follow_links)
         if split is not None:
             item = replace(
                 item, split=split_name(_text(split, f"{place} has {split!r} for its split"), place)
@@ -76,7 +80,30 @@ def list_table(table: Path, *, labelled: bool = True, follow_links: bool = False
             items.append(replace(item, split=None, error=f"{place} has no label"))
         else:
             items.append(with_file_stats(table.parent, item))
+    items = _beside(items, table, wanted, found.names, found.column)
     return ImageListing(table.parent, "table", with_unique_ids(items))
+
+
+def _beside(
+    items: Sequence[ImageItem],
+    table: Path,
+    wanted: Wanted,
+    names: Sequence[str],
+    column: Callable[[str], Sequence[object]],
+) -> list[ImageItem]:
+    """Return the images of a table with their groups and weights, by the columns that are wanted."""
+    found = list(items)
+    if wanted.groups_from_folder:
+        found = [replace(item, group=str(PurePosixPath(item.path).parent)) for item in found]
+    if wanted.groups is not None:
+        pick(str(table), "column", wanted.groups, (), names)
+        words = map(text_of, column(wanted.groups))
+        found = [replace(item, group=word) for item, word in zip(found, words, strict=True)]
+    if wanted.weights is not None:
+        pick(str(table), "column", wanted.weights, (), names)
+        weights = row_weights(column(wanted.weights), str(table)).tolist()
+        found = [replace(item, weight=weight) for item, weight in zip(found, weights, strict=True)]
+    return found
 
 
 def _text(value: object, what: str) -> str:
@@ -96,9 +123,7 @@ def picture_column(table: Path) -> str | None:
     return None
 
 
-def list_pictures(
-    root: Path, tables: Sequence[Path], *, labelled: bool = True, follow_links: bool = False
-) -> ImageListing:
+def list_pictures(root: Path, tables: Sequence[Path], wanted: Wanted) -> ImageListing:
     """Return all images inside the Parquet files `tables` below `root`, row by row.
 
     Their labels are numbers of the names in the schema, or classes by the rule of every table.  The names of
@@ -113,14 +138,16 @@ def list_pictures(
         with pq.ParquetFile(table) as file:
             names = file.schema_arrow.names
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            rows: list[ImageItem] = []
             known = label_names(file.schema_arrow, pick_label(str(table), "column", None, names))
         for row, group in enumerate(group for group, size in enumerate(sizes) for _ in range(size)):
             name, run = f"{place}/{row:07d}", f"{place} {group} {column}"
-            item = ImageItem(name, name, place, stamp=stamp, offset=row, run=run, follow=follow_links)
-            items.append(replace(item, split=split if None not in splits else None))
-        if labelled:
+            item = ImageItem(name, name, place, stamp=stamp, offset=row, run=run, follow=wanted.follow_links)
+            rows.append(replace(item, split=split if None not in splits else None))
+        items += _beside(rows, table, wanted, names, partial(_values, table))
+        if wanted.labelled:
             values += _labels(table, names, known)
-    if labelled:
+    if wanted.labelled:
         labels = class_words(values, str(root))
         items = [
             replace(
@@ -129,6 +156,10 @@ def list_pictures(
             for item, label in zip(items, labels, strict=True)
         ]
     return ImageListing(root, "shards", tuple(items))
+
+
+def _values(table: Path, name: str) -> list[object]:
+    return list(parquet_column(table, name, None).tolist())
 
 
 def _labels(table: Path, columns: Sequence[str], names: Sequence[str] | None) -> list[object]:

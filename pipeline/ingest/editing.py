@@ -6,7 +6,7 @@ import csv
 import difflib
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -158,7 +158,7 @@ def _written(
         info.class_names,
         dataset.manifest().take(pa.array(kept)),
         label_sets=dataset.label_sets(),
-        edits=recorded,
+        facts=replace(dataset.facts().take(kept), edits=recorded),
     )
 
 

@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from topline.pipeline.backbones import Backbone, fitted_backbone, make_backbone
 from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
-from topline.pipeline.images import ImageListing, list_images
+from topline.pipeline.images import ImageListing, Wanted, list_images
 from topline.pipeline.ingest.known_images import KnownImages, known_images
 from topline.pipeline.ingest.listed_images import LISTINGS, classes_found, unnamed_backbone, vanished
+from topline.pipeline.ingest.near_copies import warn_of_near_copies
 from topline.pipeline.ingest.row_order import row_order
 from topline.pipeline.ingest.splits import CONTENT_RULE, HeldOut, RowSplits, recorded_splits, with_splits
 from topline.pipeline.ingest.unit import Describer, UnitContext, UnitReport
@@ -29,6 +30,7 @@ from topline.storage.datasets import (
     Dataset,
     DatasetInfo,
     DatasetWriter,
+    RowFacts,
     discard_staged,
     find_by_key,
     staged,
@@ -157,7 +159,11 @@ def _committed(job: _Job, begun: float, done: int, *, follow: bool) -> ExtractRe
     if follow and newest is not None and _unchanged(job, table, rows):
         job.writer.abandon()
         return _result(job, newest, reused=True, seconds=time.monotonic() - begun, done=done)
-    info = job.writer.commit(rows.labels, rows.split, rows.class_names, table, rows.label_sets)
+    info = job.writer.commit(
+        rows.labels, rows.split, rows.class_names, table, rows.label_sets, facts=rows.facts
+    )
+    if not follow:
+        warn_of_near_copies(Dataset(job.writer.store, info))
     return _result(job, info, reused=False, seconds=time.monotonic() - begun, done=done)
 
 
@@ -172,7 +178,7 @@ def _prepare(
     if config.images is None:
         raise ConfigError("--images is missing: name a folder with a folder for each class")
     named = None if config.backbone is None else make_backbone(config)
-    listing = list_images(config.images, follow_links=config.follow_links).shuffled()
+    listing = list_images(config.images, _wanted(config)).shuffled()
     if config.label_separator is None:
         logger.info("%s", classes_found(listing))
     if check is not None:
@@ -199,6 +205,15 @@ def _prepare(
     )
     describer = Describer(listing.root, backbone, config.limits, known)
     return _Job(config, order.listing, UnitContext(writer, describer, config.batch))
+
+
+def _wanted(config: ExtractConfig) -> Wanted:
+    return Wanted(
+        follow_links=config.follow_links,
+        groups=config.groups,
+        weights=config.sample_weight,
+        groups_from_folder=config.groups_from == "folder",
+    )
 
 
 def _base(store: Store, key: str, known: KnownImages | None) -> Dataset | None:
@@ -228,7 +243,7 @@ def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone
         **HeldOut.of(config).facts(),
         "duplicates": config.duplicates,
         **({"follow_links": True} if config.follow_links else {}),
-        **({} if config.label_separator is None else {"label_separator": config.label_separator}),
+        **config.row_facts(),
     }
 
 
@@ -236,8 +251,10 @@ def _unchanged(job: _Job, table: pa.Table, rows: RowSplits) -> bool:
     """Return whether the newest dataset has the same rows: names, contents, labels and splits."""
     if job.known is None or job.known.dataset.class_names != rows.class_names:
         return False
-    now = with_labels_and_splits(table, rows.labels, rows.split, rows.class_names)
-    return bool(now.select(COMPARED).equals(job.known.dataset.manifest().select(COMPARED)))
+    now, stored = with_labels_and_splits(table, rows.labels, rows.split, rows.class_names), job.known.dataset
+    if not stored.facts().same_as(rows.facts or RowFacts()):
+        return False
+    return bool(now.select(COMPARED).equals(stored.manifest().select(COMPARED)))
 
 
 def _run_units(

@@ -15,6 +15,7 @@ from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.ingest.kept_edits import warn_of_edits_not_made
+from topline.pipeline.ingest.near_copies import warn_of_near_copies
 from topline.pipeline.ingest.splits import HeldOut, RowSplits, split_rows
 from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options import ImportConfig
@@ -30,12 +31,15 @@ from topline.pipeline.readers import (
     named,
     names_of_rows,
     open_features,
+    parts_of,
     read_class_names,
     read_column,
     read_label_names,
     read_labels,
     reading,
+    row_weights,
     split_words,
+    text_of,
 )
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetInfo, DatasetWriter, empty_manifest
@@ -50,6 +54,8 @@ DENSE_SHARE = 0.25
 NAMED_FEATURES = 4096
 # Columns that tables have for the numbers of their rows, which say nothing of a class.
 COUNTING_NAMES = frozenset({"id", "index", "row", "row_id", "unnamed: 0"})
+# What the only column, or one of several, of a file of groups or of weights is called.
+GROUP_NAMES, WEIGHT_NAMES = ("group", "groups"), ("sample_weight", "weight", "weights")
 
 
 @dataclass(frozen=True)
@@ -98,8 +104,11 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
         info, reused = writer.committed, writer.committed is not None
         if info is None:
             _write(config, source, writer, ids, progress)
-            info = writer.commit(rows.labels, rows.split, rows.class_names, label_sets=rows.label_sets)
+            info = writer.commit(
+                rows.labels, rows.split, rows.class_names, label_sets=rows.label_sets, facts=rows.facts
+            )
             warn_of_edits_not_made(Dataset(writer.store, info))
+            warn_of_near_copies(Dataset(writer.store, info))
     return ImportResult(
         dataset=info.id,
         store=writer.store.url,
@@ -121,7 +130,8 @@ def _source(config: ImportConfig, path: Path) -> FeatureFile:
     if config.labels is not None and _names_attributes(config):
         attributes = read_label_names(config.labels)
     inside = config.labels is None or attributes is not None
-    names = (config.features_name, config.labels_name if inside else None, attributes)
+    beside = tuple(name for name in (config.groups, config.sample_weight) if name is not None)
+    names = (config.features_name, config.labels_name if inside else None, attributes, beside)
     if config.test_features is None:
         return open_features(path, *names)
     if config.split is not None:
@@ -167,7 +177,31 @@ def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -
         given = split_words(np.asarray(splits), place)
     usable = np.ones(source.n, dtype=bool)
     words = lists or label_words(np.asarray(found), place, names)
-    return split_rows(ids, words, given, usable, held_out=HeldOut.of(config), class_names=names)
+    groups = _beside(config.groups, GROUP_NAMES, source, known)
+    weights = _beside(config.sample_weight, WEIGHT_NAMES, source, known)
+    return split_rows(
+        ids,
+        words,
+        given,
+        usable,
+        held_out=HeldOut.of(config),
+        class_names=names,
+        groups=None if groups is None else [text_of(value) for value in groups],
+        weights=None if weights is None else row_weights(weights, str(config.sample_weight)).tolist(),
+    )
+
+
+def _beside(
+    name: str | None, usual: Sequence[str], source: FeatureFile, ids: Sequence[str] | None
+) -> list[object] | None:
+    """Return the value of each row in a column beside the features, or in a file of its own."""
+    if name is None:
+        return None
+    path = local_path(name)
+    own = name not in source.names and path.is_file()
+    values = read_column(path, usual, source.n, ids) if own else source.column(name)
+    _check_length(name, "values", len(values), source)
+    return list(np.asarray(values).tolist())
 
 
 def _tell(source: FeatureFile, rows: RowSplits) -> None:
@@ -225,12 +259,13 @@ def _begin(config: ImportConfig, source: FeatureFile) -> DatasetWriter:
         "class_names": None if config.class_names is None else str(config.class_names.absolute()),
         **HeldOut.of(config).facts(),
     }
-    if config.label_separator is not None:
-        attributes["label_separator"] = config.label_separator
+    attributes |= config.row_facts()
     if config.test_features is not None:
         attributes["test_features"] = str(config.test_features.absolute())
-    options = (config.labels, config.split, config.class_names)
-    files = [*source.files(), *(path for path in options if path is not None)]
+    options = (config.labels, config.split, config.class_names, config.groups, config.sample_weight)
+    given = [Path(path) for path in options if path is not None and path not in source.names]
+    found = [path if path.is_file() else local_path(str(path)) for path in given]
+    files = [*source.files(), *(file for path in found for file in parts_of(path, ("",)))]
     stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     key = {**attributes, "files": stamps, "layout": kind.layout, "dtype": config.dtype}
     columns = source.columns()

@@ -16,8 +16,9 @@ from topline.pipeline.errors import InputError
 from topline.pipeline.images import ImageItem, sorted_names
 from topline.pipeline.options import ExtractConfig, SplitConfig
 from topline.pipeline.readers import LabelLists, label_set_table, split_labels
+from topline.pipeline.rows import class_of_groups
 from topline.solvers.counts import how_many
-from topline.storage.datasets import Dataset, LabelSetTable, list_datasets
+from topline.storage.datasets import Dataset, LabelSetTable, RowFacts, list_datasets
 from topline.storage.schema import NO_LABEL, SPLITS
 from topline.storage.stores import Store
 
@@ -68,13 +69,15 @@ class HeldOut:
 class RowSplits:
     """Labels (n,) int32, codes of `SPLITS` (n,) int8, and the names of labels 0, 1, ...
 
-    Where rows have several labels, theirs are numbers of the `label_sets` of those names.
+    Where rows have several labels, theirs are numbers of the `label_sets` of those names.  `facts` are groups
+    and weights.
     """
 
     labels: NDArray[np.int32]
     split: NDArray[np.int8]
     class_names: tuple[str, ...]
     label_sets: LabelSetTable | None = None
+    facts: RowFacts | None = None
 
 
 def split_rows(
@@ -85,6 +88,8 @@ def split_rows(
     *,
     held_out: HeldOut,
     class_names: Sequence[str] | None = None,
+    groups: Sequence[str | None] | None = None,
+    weights: Sequence[float] | None = None,
 ) -> RowSplits:
     """Return labels and splits of rows; those not `usable` go to the split "rejected" without a label.
 
@@ -92,7 +97,9 @@ def split_rows(
     it takes those that are not among them of the training rows.  Classes without a usable
     row are left out, unless `class_names` (or the names of `LabelLists`) are all of them in their order.  Of
     rows with several labels a share of all is held out: most label sets have a row or two, so that a share of
-    each would hold out next to nothing.  Raises `InputError` where no row, or no row for training, remains.
+    each would hold out next to nothing.  Rows of one of the `groups`, of which None is a group by itself, are
+    in one split.  Raises `InputError` where no row, or no row for training, remains, and where the given
+    splits cut a group.
     """
     rows: list[int] = np.flatnonzero(usable).tolist()
     y = np.full(len(ids), NO_LABEL, dtype=np.int32)
@@ -116,31 +123,70 @@ def split_rows(
     given = [splits[row] for row in rows]
     codes = np.array([SPLITS[word or "train"] for word in given], dtype=np.int8)
     free = codes == SPLITS["train"]
+    numbers = None if groups is None else _numbered(groups)
+    units = ids if groups is None else [group or name for group, name in zip(groups, ids, strict=True)]
     codes[free] = hold_out(
-        [ids[row] for row in np.asarray(rows)[free].tolist()], classes[free], held_out.beside(given)
+        [units[row] for row in np.asarray(rows)[free].tolist()], classes[free], held_out.beside(given)
     )
     split[rows] = codes
+    if numbers is not None and groups is not None:
+        _refuse_cuts(groups, numbers[rows], codes, rows)
     if not (split == SPLITS["train"]).any():
         raise InputError("no example is left for training: give some the split train")
-    return RowSplits(y, split, names, table)
+    return RowSplits(
+        y, split, names, table, RowFacts(numbers, None if weights is None else np.array(weights))
+    )
 
 
-def hold_out(ids: Sequence[str], labels: NDArray[np.integer[Any]], held_out: HeldOut) -> NDArray[np.int8]:
+def _numbered(groups: Sequence[str | None]) -> NDArray[np.int32]:
+    """Return a number for each group (n,); a row without one has its own."""
+    known: dict[str | int, int] = {}
+    names = (row if group is None else group for row, group in enumerate(groups))
+    return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int32)
+
+
+def _refuse_cuts(
+    groups: Sequence[str | None], numbers: NDArray[np.int32], codes: NDArray[np.int8], rows: Sequence[int]
+) -> None:
+    """Raise `InputError` for a group with rows in two splits."""
+    _, first, of_row = np.unique(numbers, return_index=True, return_inverse=True)
+    other = np.flatnonzero(codes != codes[first[of_row]])
+    if len(other):
+        one, two = int(first[of_row[other[0]]]), int(other[0])
+        known = {code: name for name, code in SPLITS.items()}
+        raise InputError(
+            f"the given splits cut the group {groups[rows[one]]!r}: row {rows[one]} is in {known[codes[one]]}"
+            f" and row {rows[two]} in {known[codes[two]]}; one group has one split"
+        )
+
+
+def hold_out(units: Sequence[str], labels: NDArray[np.integer[Any]], held_out: HeldOut) -> NDArray[np.int8]:
     """Return the codes of the splits of rows: of each class the shares of its rows, rounded, but never all.
 
-    Which ones is decided by a hash of seed and id, so that it depends neither on the order of the rows nor
-    on the other classes; a share of validation or calibration rows moves no test row.
+    `units` are ids of rows, or the groups that they are in, which are held out as a whole and count for the
+    class that most of their rows have.  Which ones is decided by a hash of seed and name, so that it depends
+    neither on the order of the rows nor on the other classes; a share of validation or calibration rows moves
+    no test row.
     """
-    codes = np.full(len(ids), SPLITS["train"], dtype=np.int8)
-    hashes = np.array([hashlib.sha256(f"{held_out.seed}:{name}".encode()).hexdigest() for name in ids])
-    for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        ordered, first = rows[np.argsort(hashes[rows], kind="stable")], 0
+    if not len(units):
+        return np.zeros(0, dtype=np.int8)
+    names, unit_of, sizes = np.unique(
+        np.asarray(units, dtype=object), return_inverse=True, return_counts=True
+    )
+    hashes = np.array([hashlib.sha256(f"{held_out.seed}:{name}".encode()).hexdigest() for name in names])
+    class_of = class_of_groups(unit_of, labels)
+    codes = np.full(len(names), SPLITS["train"], dtype=np.int8)
+    for label in np.unique(class_of):
+        alike = np.flatnonzero(class_of == label)
+        ordered, first = alike[np.argsort(hashes[alike], kind="stable")], 0
+        ends = np.cumsum(sizes[ordered])
         for name, share in held_out.shares.items():
-            last = min(first + int(share * len(rows) + 0.5), len(rows) - 1)
-            codes[ordered[first:last]] = SPLITS[name]
-            first = last
-    return codes
+            # As many rows as that, to the nearest end of a unit; the last unit trains.
+            wanted = first + int(share * ends[-1] + 0.5)
+            last = min(int(np.searchsorted(ends - sizes[ordered] / 2, wanted, side="right")), len(ends) - 1)
+            codes[ordered[np.searchsorted(ends, first, side="right") : last]] = SPLITS[name]
+            first = int(ends[last - 1]) if last else 0
+    return np.asarray(codes[unit_of], dtype=np.int8)
 
 
 def repeated_content(
@@ -205,12 +251,19 @@ def with_splits(
     splits = [item.split for item in items]
     held_out = HeldOut.of(config)
     if recorded is not None:
-        drawn = held_out.beside(splits)
+        drawn, found = held_out.beside(splits), dict(recorded)
+        for item, digest in zip(items, digests, strict=True):
+            # A group is where one of its images was, and held out if any of them ever was.
+            if item.group and digest in recorded and found.get(item.group, "train") == "train":
+                found[item.group] = recorded[digest]
         splits = [
-            recorded.get(digest) or (split_of_content(digest, drawn) if split in (None, "train") else split)
+            found.get(item.group or digest)
+            or (
+                split_of_content(item.group or digest, drawn) if item.split in (None, "train") else item.split
+            )
             if good and digest
-            else split
-            for digest, split, good in zip(digests, splits, usable, strict=True)
+            else item.split
+            for digest, item, good in zip(digests, items, usable, strict=True)
         ]
         held_out = HeldOut()
     # Of copies in several splits the held-out one stays: what others measured on it can still be compared.
@@ -226,6 +279,8 @@ def with_splits(
         splits,
         usable & (same < 0),
         held_out=held_out,
+        groups=[item.group for item in items] if any(item.group for item in items) else None,
+        weights=_weights(items),
     )
     status, errors = table["status"].to_pylist(), table["error"].to_pylist()
     labelled: list[int] = np.flatnonzero(rows.labels >= 0).tolist()
@@ -238,13 +293,21 @@ def with_splits(
         other = f", which has the label {items[first].label}" if row in torn else ""
         status[row], errors[row] = "duplicate", f"same content as {items[first].path}{other}"
         # A copy is kept only beside the first image: never in another split.
-        if config.duplicates == "keep" and splits[row] == splits[first] and label in code:
+        kept = config.duplicates == "keep" and items[row].group == items[first].group
+        if kept and splits[row] == splits[first] and label in code:
             rows.labels[row] = code[label]
             rows.split[row] = rows.split[first]
     for name, values in (("status", status), ("error", errors)):
         position = table.schema.get_field_index(name)
         table = table.set_column(position, table.schema.field(name), pa.array(values, pa.string()))
     return table, rows
+
+
+def _weights(items: Sequence[ImageItem]) -> list[float] | None:
+    """Return the weight of each image, None where none has one; without one of its own it counts once."""
+    weights = [item.weight for item in items]
+    known = any(weight is not None for weight in weights)
+    return [1.0 if weight is None else weight for weight in weights] if known else None
 
 
 def _tell_torn(items: Sequence[ImageItem], torn: Sequence[int], same: NDArray[np.int64]) -> None:

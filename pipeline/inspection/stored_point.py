@@ -24,7 +24,7 @@ def stored_point(stored: StoredModel) -> DualPoint:
     rows = CachedRows(TrainingRows(stored.dataset(), "train", stored.transforms), KEPT_BYTES)
     problem = spec_of_model(record).problem(record.n, rows.shape[1], record.m)
     labels = rows.labels().astype(np.int32)
-    weights = None if record.class_weights is None else np.asarray(record.class_weights)[labels]
+    weights = rows.weights(record.class_weights)
     A = np.asarray(stored.model.duals(0, record.n)) if stored.model.has_duals else None
     return trained_point(problem, rows, labels, stored.W, A, weights)
 

@@ -49,12 +49,26 @@ class SplitConfig(Options):
         return self
 
 
-class LabelConfig(Options):
-    """How the labels of a row are written where it has several."""
+class RowConfig(Options):
+    """How the labels of a row are written where it has several, and what else is known of rows."""
 
     label_separator: NonEmpty | None = Field(
         default=None, description="Text between the labels of a row that has several, such as ;"
     )
+    groups: NonEmpty | None = Field(
+        default=None,
+        description="Column (or file) that says which rows belong together, such as photographs of one"
+        " patient: no split and no fold cuts a group",
+    )
+    sample_weight: NonEmpty | None = Field(
+        default=None, description="Column (or file) that says how often each row counts in training"
+    )
+
+    def row_facts(self) -> dict[str, str]:
+        """Return what of it is given, for the specification of a dataset."""
+        names = ("label_separator", "groups", "groups_from", "sample_weight")
+        given = {name: getattr(self, name, None) for name in names}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class ImageLimits(Options):
@@ -107,7 +121,7 @@ class BackboneConfig(Options):
         return {name: value for name, value in chosen.items() if value is not None}
 
 
-class ExtractConfig(LabelConfig, SplitConfig, ImageLimits, BackboneConfig):
+class ExtractConfig(RowConfig, SplitConfig, ImageLimits, BackboneConfig):
     """Images to features: where the images are, bad ones and duplicates, the split, the backbone."""
 
     images: NonEmpty | None = Field(
@@ -117,6 +131,9 @@ class ExtractConfig(LabelConfig, SplitConfig, ImageLimits, BackboneConfig):
     store: NonEmpty = Field(default=DATA_STORE, description="Store that receives the dataset")
     follow_links: bool = Field(
         default=False, description="Follow links that lead out of the folder, as those of a cache of data"
+    )
+    groups_from: Literal["folder"] | None = Field(
+        default=None, description="folder: images of one folder are a group, within those of the classes"
     )
     duplicates: Literal["drop", "keep"] = Field(
         default="drop", description="Whether images with the content of an earlier one are dropped or kept"
@@ -128,7 +145,7 @@ class ExtractConfig(LabelConfig, SplitConfig, ImageLimits, BackboneConfig):
     batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")
 
 
-class ImportConfig(LabelConfig, SplitConfig):
+class ImportConfig(RowConfig, SplitConfig):
     """Features that exist already: files, names of what is inside them, the split."""
 
     features: NonEmpty | None = Field(

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
 
+from topline.pipeline.options.class_weights import CLASS_WEIGHT_HELP, ClassWeightOption
 from topline.pipeline.options.train import (
     DATA_STORE,
     DEFAULT_TRANSFORMS,
@@ -148,9 +149,7 @@ class SweepConfig(Options):
     kernel_coef0: tuple[float, ...] = Field(
         default=(), description="Constants of the polynomial kernel to try"
     )
-    class_weight: Literal["none", "balanced"] = Field(
-        default="none", description="balanced: every class counts equally, whatever its number of rows"
-    )
+    class_weight: ClassWeightOption = Field(default="none", description=CLASS_WEIGHT_HELP)
     method: NonEmpty = Field(default="dual_ascent", description="dual_ascent or sdca")
     transforms: TransformNames = Field(
         default=DEFAULT_TRANSFORMS,

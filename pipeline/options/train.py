@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from topline.pipeline.options.class_weights import CLASS_WEIGHT_HELP, ClassWeightOption
 from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD, LOSS_RULES, METHOD_NAMES
 
 Weights = Literal["flat", "linear", "exponential"]
@@ -101,9 +102,7 @@ class TrainConfig(Options):
     smoothing_kind: Literal["moreau", "others"] = Field(
         default="moreau", description="Smooth in all m scores, or (others) in those of the other classes only"
     )
-    class_weight: Literal["none", "balanced"] = Field(
-        default="none", description="balanced: every class counts equally, whatever its number of rows"
-    )
+    class_weight: ClassWeightOption = Field(default="none", description=CLASS_WEIGHT_HELP)
     average_top: float | None = Field(
         default=None,
         gt=0.0,

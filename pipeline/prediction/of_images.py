@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from topline.pipeline.backbones import Backbone, FeatureFunction, backbone_of_spec
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.images import ImageItem, ImageListing, Pixels, decode, list_images
+from topline.pipeline.images import ImageItem, ImageListing, Pixels, Wanted, decode, list_images
 from topline.pipeline.ingest import Describer, ImageRow, open_backbone
 from topline.pipeline.options import PredictConfig
 from topline.pipeline.prediction.answers import AnswerRule, Scored, scored
@@ -129,7 +129,7 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     stored = StoredModel.open(model_url)
     backbone = _backbone(stored)
     rule = AnswerRule.of(stored, config, progress)
-    listing = list_images(config.images, labelled=False)
+    listing = list_images(config.images, Wanted(labelled=False))
     network = open_backbone(backbone)
     describer = Describer(listing.root, backbone, config.limits)
     truth = KnownTruth.of(stored, listing)

@@ -8,7 +8,15 @@ words, one or several a row.  A new format is a `FeatureFile` and a line in `FOR
 from __future__ import annotations
 
 from topline.pipeline.readers.arff import read_label_names
-from topline.pipeline.readers.base import FeatureFile, check_columns, local_path, named, parts_of, pick_label
+from topline.pipeline.readers.base import (
+    FeatureFile,
+    check_columns,
+    local_path,
+    named,
+    parts_of,
+    pick,
+    pick_label,
+)
 from topline.pipeline.readers.damage import reading
 from topline.pipeline.readers.formats import FORMATS, Parts, open_features
 from topline.pipeline.readers.label_sets import (
@@ -24,6 +32,7 @@ from topline.pipeline.readers.labels import (
     read_class_names,
     read_column,
     read_labels,
+    row_weights,
     split_words,
 )
 from topline.pipeline.readers.libsvm import LibsvmFeatures

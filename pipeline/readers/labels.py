@@ -23,7 +23,15 @@ from topline.pipeline.readers.base import (
 )
 from topline.pipeline.readers.damage import check_not_empty, reading
 from topline.pipeline.readers.tables import DELIMITERS, cells, read_table
-from topline.pipeline.readers.words import class_words, numbers_in, refuse_rows, split_name, word
+from topline.pipeline.readers.words import (
+    class_words,
+    is_number,
+    numbers_in,
+    refuse_rows,
+    split_name,
+    text_of,
+    word,
+)
 from topline.storage.schema import SPLITS
 
 #: Files whose arrays may be labels.
@@ -194,6 +202,16 @@ def split_words(values: NDArray[Any], place: str) -> list[str]:
         codes.get(str(text)) or split_name(str(text), f"{place}, row {row},")
         for row, text in enumerate(words)
     ]
+
+
+def row_weights(values: Sequence[object], place: str) -> NDArray[np.float64]:
+    """Return how often each row counts in training, (n,); `InputError` naming rows without such a number."""
+    texts = [text_of(value) or "" for value in values]
+    found = np.array([float(text) if is_number(text) else np.nan for text in texts])
+    refuse_rows(
+        place, "no weight, a number from 0 on,", (~(found >= 0)).tolist(), "give each row one", values
+    )
+    return found
 
 
 def read_class_names(path: Path) -> list[str]:

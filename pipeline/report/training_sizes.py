@@ -109,12 +109,16 @@ class _Curve:
         rank = np.empty(len(order), dtype=np.int64)
         rank[order] = np.arange(len(order))
         X, y, rank = _picked(rows, drawn), rows.labels()[drawn].astype(np.int64), rank[drawn]
+        weights = rows.weights(self._stored.model.record.class_weights)
+        weights = None if weights is None else weights[drawn]
         begin(self._progress, "training sizes", len(sizes), "models")
         whole = self._ranks(self._stored.W)
         points, duals = [], np.zeros((len(drawn), self._stored.model.record.m), dtype=np.float32)
         for size in sizes:
             here = np.flatnonzero(rank < size)
-            W, duals[here] = self._trained(X[here], y[here], duals[here])
+            W, duals[here] = self._trained(
+                X[here], y[here], duals[here], None if weights is None else weights[here]
+            )
             ranks = self._ranks(W)
             differ = np.count_nonzero((ranks == 1) != (whole == 1))
             points.append(SizePoint(size, topk_shares(ranks, self._ks), float(np.sqrt(differ) / len(whole))))
@@ -122,11 +126,14 @@ class _Curve:
         return [*points, SizePoint(len(rows), topk_shares(whole, self._ks), 0.0)]
 
     def _trained(
-        self, X: Any, y: NDArray[np.int64], duals: NDArray[np.float32]
+        self,
+        X: Any,
+        y: NDArray[np.int64],
+        duals: NDArray[np.float32],
+        weights: NDArray[np.float64] | None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Return W and A of a draw, started from the dual variables of the draw before."""
         record = self._stored.model.record
-        weights = None if record.class_weights is None else np.asarray(record.class_weights)[y]
         result = solve(
             X, y, self._loss, 1.0 / (len(y) * record.C), record.smoothing, "dual_ascent",
             sample_weight=weights, smoothing_kind=record.smoothing_kind,  # type: ignore[arg-type]

@@ -182,6 +182,25 @@ class TrainingRows:
         counted = np.bincount(sets.indices, weights=np.repeat(often, sets.sizes), minlength=m)
         return counted.astype(np.int64)
 
+    @cached_property
+    def groups(self) -> NDArray[np.int32] | None:
+        """Number of the group that each row is in, shape (n,), None where none were given."""
+        groups = self.dataset.facts().groups
+        return None if groups is None else groups[self._indices]
+
+    @cached_property
+    def own_weights(self) -> NDArray[np.float64] | None:
+        """How often each row counts by itself, shape (n,), None where all count once."""
+        weights = self.dataset.facts().weights
+        return None if weights is None else weights[self._indices]
+
+    def weights(self, class_weights: Sequence[float] | None) -> NDArray[np.float64] | None:
+        """Return how often each row counts (n,): its own weight times that of its class (m,); None once."""
+        if class_weights is None:
+            return self.own_weights
+        weights = np.asarray(class_weights)[self._labels]
+        return weights if self.own_weights is None else weights * self.own_weights
+
     def label_names(self) -> NDArray[Any]:
         """Return the class of each row by name, or its classes with commas between them, shape (n,)."""
         table, names = self.dataset.label_sets(), self.dataset.class_names

@@ -52,7 +52,10 @@ def learned_labels(dataset: Dataset) -> NDArray[np.uint8]:
     kept = np.isin(splits, _LEARNED_SPLITS)
     found = hashlib.sha256(splits[kept].astype("u1").tobytes())
     found.update(labels[kept].astype("<i4").tobytes())
-    for part in () if sets is None else (sets.indptr.astype("<i8"), sets.indices.astype("<i4")):
+    weights = dataset.facts().weights
+    parts = [] if sets is None else [sets.indptr.astype("<i8"), sets.indices.astype("<i4")]
+    parts += [] if weights is None else [weights[kept].astype("<f8")]
+    for part in parts:
         found.update(part.tobytes())
     return np.frombuffer(found.digest(), dtype=np.uint8)
 

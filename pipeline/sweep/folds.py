@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 
 from topline.pipeline.options import KernelChoice
-from topline.pipeline.rows import TrainingRows, Transforms
+from topline.pipeline.rows import ClassWeight, TrainingRows, Transforms, class_of_groups, example_weights
 from topline.solvers.kernels import KernelFeatures, make_kernel
 from topline.storage.datasets import Dataset
 from topline.storage.stores import open_store
@@ -50,7 +50,13 @@ class FoldData:
     held_out: Any
     held_out_y: Labels
     held_out_rows: NDArray[np.int64]
-    m: int
+    names: tuple[str, ...]
+    own_weights: NDArray[np.float64] | None = None
+
+    @property
+    def m(self) -> int:
+        """Number of classes."""
+        return len(self.names)
 
     @property
     def nbytes(self) -> int:
@@ -61,31 +67,34 @@ class FoldData:
             for part in parts
         )
 
-    def weights(self, class_weight: str) -> NDArray[np.float64] | None:
-        """How often each row counts (n,): once, or so that all classes that occur count the same."""
-        every = np.ones(len(self.y), dtype=np.bool_)
-        return None if class_weight == "none" else fold_weights(self.y, every, class_weight)
+    def weights(self, class_weight: ClassWeight) -> NDArray[np.float64] | None:
+        """How often each row that is trained on counts (n,), None once."""
+        return example_weights(class_weight, self.y, self.names, self.own_weights)
 
 
-def fold_weights(y: Labels, trained: NDArray[np.bool_], class_weight: str) -> NDArray[np.float64]:
-    """Return how often each row counts (n,), 0 of those that are not trained on.
+def stratified_folds(
+    y: Labels, folds: int, seed: int, groups: NDArray[np.int32] | None = None
+) -> NDArray[np.int64]:
+    """Fold of each row (n,): every class, and all rows, are spread over the folds to within one row.
 
-    "balanced" lets all classes that occur among the others count the same.
+    Of `groups` each is in one fold, and the largest of a class come first, each to the fold with the fewest
+    rows of that class.
     """
-    if class_weight == "none":
-        return trained.astype(np.float64)
-    counts = np.bincount(y[trained], minlength=int(y.max()) + 1)
-    share = trained.sum() / np.count_nonzero(counts)
-    weights = np.zeros(len(y))
-    weights[trained] = share / counts[y[trained]]
-    return weights
-
-
-def stratified_folds(y: Labels, folds: int, seed: int) -> NDArray[np.int64]:
-    """Fold of each row (n,): every class, and all rows, are spread over the folds to within one row."""
-    fold = np.empty(len(y), dtype=np.int64)
-    fold[_by_class(y, seed)] = np.arange(len(y)) % folds
-    return fold
+    if groups is None:
+        fold = np.empty(len(y), dtype=np.int64)
+        fold[_by_class(y, seed)] = np.arange(len(y)) % folds
+        return fold
+    _, of_row, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    classes = class_of_groups(of_row, y)
+    drawn = np.random.default_rng(seed).permutation(len(sizes))
+    chosen, held = np.empty(len(sizes), dtype=np.int64), np.zeros((int(y.max()) + 1, folds), dtype=np.int64)
+    total = [0] * folds
+    for group in drawn[np.lexsort((-sizes[drawn], classes[drawn]))].tolist():
+        of_class = held[classes[group]].tolist()
+        to = chosen[group] = min(range(folds), key=lambda place: (of_class[place], total[place]))
+        held[classes[group], to] += sizes[group]
+        total[to] += int(sizes[group])
+    return np.asarray(chosen[of_row])
 
 
 def stratified_sample(y: Labels, rows: int | None, seed: int) -> NDArray[np.int64]:
@@ -118,8 +127,9 @@ def fold_data(source: FoldSource, fold: int) -> FoldData:
 
 
 def _fold_data(source: FoldSource, fold: int) -> FoldData:
-    X, y, m = _all_rows(replace(source, kernel=None, transforms=()))
-    out = stratified_folds(y, source.folds, source.seed) == fold
+    X, stored = _all_rows(replace(source, kernel=None, transforms=()))
+    y, own = stored.labels(), stored.own_weights
+    out = stratified_folds(y, source.folds, source.seed, stored.groups) == fold
     rows, rest = X[~out], X[out]
     fitted = Transforms.fit(
         source.transforms, lambda: iter((rows,)), is_sparse=not isinstance(X, np.ndarray), seed=source.seed
@@ -129,7 +139,8 @@ def _fold_data(source: FoldSource, fold: int) -> FoldData:
         kernel = make_kernel(choice.name, choice.gamma, choice.degree, choice.coef0)
         features = KernelFeatures.of(kernel, rows)
         rows, rest = features.rows.astype(np.float32), features.features_of(rest).astype(np.float32)
-    return FoldData(rows, y[~out], rest, y[out], np.flatnonzero(out), m)
+    names, own = stored.dataset.class_names, None if own is None else own[~out]
+    return FoldData(rows, y[~out], rest, y[out], np.flatnonzero(out), names, own)
 
 
 _kept: OrderedDict[tuple[FoldSource, int], FoldData] = OrderedDict()
@@ -137,15 +148,13 @@ _kept_lock = threading.Lock()
 
 
 @lru_cache(maxsize=1)
-def _all_rows(source: FoldSource) -> tuple[Any, Labels, int]:
-    rows = TrainingRows(Dataset.open(open_store(source.store), source.dataset), "train")
-    wanted = stratified_sample(rows.labels(), source.rows, source.seed)
-    parts = []
-    for start, stop, tile in rows.tiles():
-        low, high = np.searchsorted(wanted, (start, stop))
-        parts.append(tile[wanted[low:high] - start])
+def _all_rows(source: FoldSource) -> tuple[Any, TrainingRows]:
+    dataset = Dataset.open(open_store(source.store), source.dataset)
+    wanted = stratified_sample(TrainingRows(dataset, "train").labels(), source.rows, source.seed)
+    rows = TrainingRows(dataset, "train", only=wanted)
+    parts = [tile for _, _, tile in rows.tiles()]
     X = np.concatenate(parts) if isinstance(parts[0], np.ndarray) else csr_matrix(vstack(parts, format="csr"))
-    return X, rows.labels()[wanted], rows.dataset.info.m
+    return X, rows
 
 
 def forget_folds() -> None:

@@ -90,6 +90,12 @@ class SweepPlan:
         labels = TrainingRows(self.dataset, "train").labels()
         return labels if self.sample is None else labels[self.sample]
 
+    @property
+    def groups(self) -> NDArray[np.int32] | None:
+        """Groups of the rows that are used (n,), None where none were given."""
+        groups = TrainingRows(self.dataset, "train").groups
+        return groups if groups is None or self.sample is None else groups[self.sample]
+
     def source(self, path: TrainConfig) -> FoldSource:
         """Return where workers find the folds of a path."""
         config = self.config
@@ -162,7 +168,7 @@ def _check_metric(plan: SweepPlan) -> None:
     if plan.class_weights is None:
         return
     counts = np.asarray(plan.class_weights)[plan.labels] > 0.0
-    fold = stratified_folds(plan.labels, plan.config.folds, plan.config.seed)
+    fold = stratified_folds(plan.labels, plan.config.folds, plan.config.seed, plan.groups)
     if len(np.unique(fold[counts])) < plan.config.folds:
         raise ConfigError(
             f"{int(counts.sum())} rows count in {metric.column}, and one of {plan.config.folds} folds has"
@@ -192,6 +198,11 @@ def _check_rows(config: SweepConfig, rows: TrainingRows, n: int) -> None:
         raise InputError(
             f"dataset {info.id} has {len(rows)} training rows of {np.count_nonzero(counts)} classes, too few"
             f" for {config.folds} folds: use fewer folds or more rows"
+        )
+    if rows.groups is not None and len(np.unique(rows.groups)) < config.folds:
+        raise InputError(
+            f"dataset {info.id} has {len(np.unique(rows.groups))} groups of training rows, too few for"
+            f" {config.folds} folds: use fewer folds or more groups"
         )
     few = int(((counts > 0) & (counts < config.folds)).sum())
     if few:

@@ -22,9 +22,9 @@ from distributed import Client
 from numpy.typing import NDArray
 
 from topline.pipeline.cluster import DaskExecutor, given_or_own_client
-from topline.pipeline.rows import CachedRows, TrainingRows
+from topline.pipeline.rows import CachedRows, TrainingRows, example_weights
 from topline.pipeline.sweep.cells import Outcome, Path, Reached, advance_cell
-from topline.pipeline.sweep.folds import fold_weights, stratified_folds
+from topline.pipeline.sweep.folds import stratified_folds
 from topline.pipeline.sweep.memory import SharedMemory
 from topline.pipeline.sweep.paths import PathTask
 from topline.pipeline.sweep.plan import SweepPlan
@@ -60,11 +60,14 @@ class SharedRunner:
     def __init__(self, plan: SweepPlan, executor: Executor, rows: TrainingRows, at_once: int) -> None:
         config, self._labels = plan.config, rows.labels()
         self._plan, self._at_once = plan, at_once
-        fold = stratified_folds(self._labels, config.folds, config.seed)
-        self._weights = np.stack(
-            [fold_weights(self._labels, fold != out, config.class_weight) for out in range(config.folds)],
-            axis=1,
-        )
+        fold = stratified_folds(self._labels, config.folds, config.seed, rows.groups)
+        own, names = rows.own_weights, rows.dataset.class_names
+        counted = np.ones(len(rows)) if own is None else own
+        weights = [
+            example_weights(config.class_weight, self._labels, names, counted * (fold != out))
+            for out in range(config.folds)
+        ]
+        self._weights = np.stack([one for one in weights if one is not None], axis=1)
         self._d, self._m = rows.shape[1], rows.dataset.info.m
         problem = plan.spec(plan.paths[0]).problem(len(rows), self._d, self._m)
         self._passes = SharedPasses(executor, problem, rows, self._labels, self._weights)

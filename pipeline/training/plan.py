@@ -16,7 +16,7 @@ from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import BLOCKS_AT_MOST, TrainConfig
 from topline.pipeline.options.margins import ClassFacts
 from topline.pipeline.options.problem import chosen_loss, resolved_k
-from topline.pipeline.rows import TrainingRows, Transforms
+from topline.pipeline.rows import TrainingRows, Transforms, class_weights, example_weights
 from topline.pipeline.training.kernel_matrix import refuse_size
 from topline.pipeline.training.precomputed import check_kernel_values
 from topline.pipeline.training.problem_checks import check_labels, checked_spec
@@ -92,7 +92,10 @@ class TrainingPlan:
     @property
     def class_weights(self) -> NDArray[np.float64] | None:
         """How often an example of each class counts (m,), None once."""
-        return class_weights(self.config, self.rows)
+        rows = self.rows
+        return class_weights(
+            self.config.class_weight, rows.labels(), rows.dataset.class_names, rows.own_weights
+        )
 
     @property
     def method(self) -> MethodSpec:
@@ -198,10 +201,10 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
         if is_precomputed(spec.kernel):
             check_kernel_values(rows)
         spec = replace(spec, kernel=spec.kernel.resolved(rows))
-    weights = class_weights(config, rows)
+    names = dataset.class_names
     examples = LabelledRows.of(
         spec.loss, rows, rows.labels(), m=dataset.info.m, label_sets=rows.solver_label_sets,
-        sample_weight=None if weights is None else weights[rows.labels()],
+        sample_weight=example_weights(config.class_weight, rows.labels(), names, rows.own_weights),
     )  # fmt: skip
     plan = TrainingPlan(config, store, rows, examples, spec, transforms, begun=begun)
     if spec.kernel is not None and not plan.on_blocks:
@@ -210,18 +213,6 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
         return plan
     successor = Successor(config, rows, transforms, spec.loss, plan.choice.method, plan.keep_duals)
     return replace(plan, start=starting_point(successor, config.start_from))
-
-
-def class_weights(config: TrainConfig, rows: TrainingRows) -> NDArray[np.float64] | None:
-    """Return how often an example of each class counts (m,), None once; n / (classes * rows of the class).
-
-    Classes without rows count for nothing and are not counted.
-    """
-    if config.class_weight == "none":
-        return None
-    counts = np.bincount(rows.labels(), minlength=rows.dataset.info.m)
-    share = len(rows) / np.count_nonzero(counts)
-    return np.divide(share, counts, out=np.zeros(len(counts)), where=counts > 0)
 
 
 def resolve_options(config: TrainConfig, dataset: Dataset) -> TrainConfig:

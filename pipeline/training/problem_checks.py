@@ -6,6 +6,7 @@ Most of it is known before there are features: `check_options` refuses that, bef
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 
@@ -88,6 +89,8 @@ def checked_spec(config: TrainConfig, loss: Loss, rows: TrainingRows) -> Problem
     info = rows.dataset.info
     _check_label_kind(config, loss, info.m, f"dataset {info.id}", several=info.label_sets is not None)
     spec = spec_of(config, loss, len(rows))
+    if rows.own_weights is not None:
+        spec = replace(spec, weights=spec.weights or "sample_weight")
     spec.chosen(spec.problem(*rows.shape, info.m, rows.solver_label_sets))
     dense = ChiSquaredKernel, IntersectionKernel, LaplacianKernel
     if isinstance(spec.kernel, dense) and info.layout == "csr":

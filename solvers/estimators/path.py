@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
 from sklearn.metrics import check_scoring
-from sklearn.model_selection import check_cv
+from sklearn.model_selection import StratifiedGroupKFold, check_cv
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
@@ -147,7 +148,8 @@ class TopKClassifierCV(TopKClassifier):
     method : str, default="auto"
         "auto", "lbfgs", or one that knows warm starts: "dual_ascent", "sdca" or "newton".
     cv : int, splitter or iterable, default=5
-        As in scikit-learn: stratified folds, an object with `split`, or pairs of places of rows.
+        As in scikit-learn: stratified folds (of whole groups where there are groups), an object with `split`,
+        or pairs of places of rows.
     scoring : str or callable, default=None
         What a fold is judged by: None is accuracy, "top_k" the share of rows whose label is among `k_`
         guesses, "macro" the mean accuracy over classes, else a name or a scorer of scikit-learn, which
@@ -233,11 +235,12 @@ class TopKClassifierCV(TopKClassifier):
         check_is_fitted(self, "C_")
         return self.C_
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Choose C by cross-validation on X (n, d) and y (n,), and train on all rows with it.
 
-        `sample_weight` (n,) weighs examples in training; held-out rows count once.  Raises what
-        `TopKClassifier.fit` does, and InvalidProblemError for values of C that are not positive.
+        `sample_weight` (n,) weighs examples in training; held-out rows count once.  No fold cuts one of the
+        `groups` (n,).  Raises what `TopKClassifier.fit` does, and InvalidProblemError for values of C that
+        are not positive.
         """
         Cs = checked_values(self.Cs)
         rows, classes, labels = self._examples(X, y)
@@ -247,15 +250,24 @@ class TopKClassifierCV(TopKClassifier):
                 sample_weight, rows, dtype=np.float64, ensure_non_negative=True
             )
         if isinstance(self.loss, str) and self.loss == AUTO:
-            self._search(rows, classes, labels, sample_weight)
+            self._search(rows, classes, labels, sample_weight, groups)
             return super().fit(X, y, sample_weight)
-        self.scores_, self.passes_ = self._cross_validated(rows, classes[labels], sample_weight, Cs)
+        self.scores_, self.passes_ = self._cross_validated(rows, classes[labels], sample_weight, groups, Cs)
         means = self.scores_.mean(axis=0)
         self.Cs_, self.best_index_ = Cs, int(np.argmax(means))
         self.C_, self.best_score_ = float(Cs[self.best_index_]), float(means[self.best_index_])
         return super().fit(X, y, sample_weight)
 
-    def _cross_validated(self, X: Any, y: Any, weights: Any, Cs: Float64Array) -> tuple[Float64Array, int]:
+    def _folds(self, X: Any, y: Any, groups: Any) -> list[tuple[IntArray, IntArray]]:
+        """Return the rows that each fold trains on, and those that it holds out."""
+        cv = self.cv
+        if groups is not None and (cv is None or isinstance(cv, Integral)):
+            cv = StratifiedGroupKFold(5 if cv is None else int(cv))
+        return list(check_cv(cv, y, classifier=True).split(X, y, groups))
+
+    def _cross_validated(
+        self, X: Any, y: Any, weights: Any, groups: Any, Cs: Float64Array
+    ) -> tuple[Float64Array, int]:
         """Return the scores on held-out rows (folds, values of C), and the passes that it took."""
         given = self.get_params(deep=False)
         own = {name: given[name] for name in TopKClassifier().get_params(deep=False) if name in given}
@@ -263,7 +275,7 @@ class TopKClassifierCV(TopKClassifier):
         scoring = "balanced_accuracy" if self.scoring == MACRO else self.scoring
         score = _top_k if self.scoring == TOP_K else check_scoring(template, scoring=scoring)
         scores, passes = [], 0
-        for train, test in check_cv(self.cv, y, classifier=True).split(X, y):
+        for train, test in self._folds(X, y, groups):
             X_train, y_train = _safe_split(template, X, y, train)
             X_test, y_test = _safe_split(template, X, y, test, train)
             models = fitted_path(template, Cs, X_train, y_train, None if weights is None else weights[train])
@@ -276,12 +288,14 @@ class TopKClassifierCV(TopKClassifier):
         chosen = self.__dict__.get("best_params_")
         return (self.loss, self.smoothing) if chosen is None else (chosen["loss"], chosen["smoothing"])
 
-    def _search(self, rows: Any, classes: np.ndarray[Any, Any], labels: IntArray, sample_weight: Any) -> None:
+    def _search(
+        self, rows: Any, classes: np.ndarray[Any, Any], labels: IntArray, sample_weight: Any, groups: Any
+    ) -> None:
         """Set what a search for loss and C finds on rows (n, d) with labels (n,)."""
         m, goal = len(classes), self._goal(len(classes))
         weights = combined_weights(sample_weight, self.class_weight, classes, labels)
         X = with_constant(rows) if self.fit_intercept else rows
-        cut = list(check_cv(self.cv, labels, classifier=True).split(rows, labels))
+        cut = self._folds(rows, labels, groups)
         n, d = X.shape
         used = np.zeros(n, dtype=np.bool_)
         seed = seed_of(self.random_state)

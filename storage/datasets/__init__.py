@@ -18,7 +18,7 @@ from topline.storage.datasets.info import (
     read_catalog,
     remove_dataset,
 )
-from topline.storage.datasets.labels import LabelSetTable, RecordedEdits, digest_of_id
+from topline.storage.datasets.labels import LabelSetTable, RecordedEdits, RowFacts, digest_of_id
 from topline.storage.datasets.manifest import MANIFEST_SCHEMA, empty_manifest, with_labels_and_splits
 from topline.storage.datasets.staging import discard_staged, staged
 from topline.storage.datasets.writer import CsrDatasetWriter, DatasetWriter

@@ -18,7 +18,7 @@ from topline.storage.arrays.reader import read_checked, read_strings
 from topline.storage.arrays.writer import ArraySpec
 from topline.storage.datasets.contents import UnitRef, load_units, unit_files, unit_table
 from topline.storage.datasets.info import DatasetInfo, find_dataset, read_catalog
-from topline.storage.datasets.labels import LabelSetTable, RecordedEdits, load_edits
+from topline.storage.datasets.labels import LabelSetTable, RecordedEdits, RowFacts, load_edits
 from topline.storage.datasets.manifest import (
     load_manifest,
     load_overrides,
@@ -34,6 +34,7 @@ from topline.storage.schema import (
     EDITS,
     FILES_LIST,
     GROUP,
+    GROUPS,
     LABEL_SET_INDICES,
     LABEL_SET_INDPTR,
     LABELS,
@@ -42,6 +43,7 @@ from topline.storage.schema import (
     OWN_MANIFEST,
     SPLIT,
     UNITS_LIST,
+    WEIGHTS,
     own_csr_path,
 )
 from topline.storage.stores import FileSet, Store, open_store
@@ -113,6 +115,14 @@ class Dataset:
     def split(self) -> NDArray[np.int8]:
         """Return the codes of `topline.storage.schema.SPLITS`, shape (n_rows,)."""
         return self._checked(SPLIT)
+
+    def facts(self) -> RowFacts:
+        """Return groups and weights of the rows, where some were given."""
+        groups, weights = (
+            self._checked(name) if join(name, "zarr.json") in self.files.by_path else None
+            for name in (GROUPS, WEIGHTS)
+        )
+        return RowFacts(groups, weights)
 
     def sample_ids(self) -> list[str]:
         """Return the ids of the rows, in their order."""

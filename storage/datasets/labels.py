@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from topline.storage.errors import FormatError, IntegrityError
 from topline.storage.fingerprint import canonical_json, digest_bytes
-from topline.storage.schema import LABEL_DTYPE, NO_LABEL, SPLIT_DTYPE, SPLITS
+from topline.storage.schema import GROUPS, LABEL_DTYPE, NO_LABEL, SPLIT_DTYPE, SPLITS, WEIGHTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +167,43 @@ class RecordedEdits:
     def leave_out(self, sample_id: str) -> bool:
         """Return whether the row of that id was left out."""
         return digest_of_id(sample_id) in self.left_out
+
+
+@dataclass(frozen=True, eq=False)
+class RowFacts:
+    """What is known of the n rows of a dataset besides their labels, None where nothing is.
+
+    `groups` (n,) int32 number the rows that belong together, which no split cuts, and `weights` (n,) float64
+    say how often a row counts in training.  `edits` are what a version has otherwise than its images; a
+    dataset says them by itself.
+    """
+
+    groups: NDArray[np.int32] | None = None
+    weights: NDArray[np.float64] | None = None
+    edits: RecordedEdits | None = None
+
+    def take(self, rows: NDArray[np.int64]) -> RowFacts:
+        """Return what is known of some rows."""
+        groups, weights = self.groups, self.weights
+        return RowFacts(None if groups is None else groups[rows], None if weights is None else weights[rows])
+
+    def same_as(self, other: RowFacts) -> bool:
+        """Return whether both say the same of the same rows."""
+        mine, theirs = self.arrays(), other.arrays()
+        return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays by the names that a dataset stores them under."""
+        named = {GROUPS: self.groups, WEIGHTS: self.weights}
+        return {name: values for name, values in named.items() if values is not None}
+
+    def checked(self, n: int) -> RowFacts:
+        """Return the facts in the types that are stored; `FormatError` unless they are of n rows."""
+        for name, values in self.arrays().items():
+            if values.shape != (n,) or (name == WEIGHTS and not (np.isfinite(values) & (values >= 0)).all()):
+                raise FormatError(f"{name} are n finite numbers from 0 on, not {values.shape} for {n} rows")
+        groups = None if self.groups is None else np.asarray(self.groups, dtype=np.int32)
+        return RowFacts(groups, None if self.weights is None else np.asarray(self.weights, dtype=np.float64))
 
 
 def digest_of_id(sample_id: str) -> str:

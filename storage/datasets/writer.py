@@ -45,7 +45,7 @@ from topline.storage.datasets.info import (
 )
 from topline.storage.datasets.labels import (
     LabelSetTable,
-    RecordedEdits,
+    RowFacts,
     check_class_names,
     check_labels_and_splits,
     check_rejected,
@@ -269,14 +269,14 @@ class DatasetWriter:
         class_names: Sequence[str],
         manifest: pa.Table | None = None,
         label_sets: LabelSetTable | None = None,
-        edits: RecordedEdits | None = None,
+        facts: RowFacts | None = None,
     ) -> DatasetInfo:
         """Make the dataset visible, in one step; without `manifest` the units' parts are joined.
 
         `labels` (n_rows,) are 0..m-1, or -1 exactly where `split` is "rejected" (3); with `label_sets` they
         are numbers of sets.  The manifest's label, class_name and split columns are set from the arrays.
-        `edits` are what it has otherwise than its images.  A key that is committed already gives that
-        dataset.  Raises `IncompleteError` if units are missing, `FormatError` for bad labels.
+        `facts` are what is known of its rows otherwise.  A key that is committed already gives that dataset.
+        Raises `IncompleteError` if units are missing, `FormatError` for bad labels.
         """
         if self.committed is not None:
             return self.committed
@@ -292,15 +292,18 @@ class DatasetWriter:
         units = self._finished_units()
         if units is None:
             # Another writer of the key has committed it and taken its marks away.
-            return self.commit(labels, split, class_names, manifest, label_sets, edits)
+            return self.commit(labels, split, class_names, manifest, label_sets, facts)
         table = pa.concat_tables([unit_table(self.store, unit, self.folder) for unit in units])
         overrides = None if manifest is None else overrides_of(table, conform(manifest))
         check_rejected(table if manifest is None else conform(manifest), s)
         packed = [*self._packed_rest(y, s, names, label_sets), PackedFile(UNITS_LIST, dump_units(units))]
+        facts = facts or RowFacts()
+        for name, values in facts.checked(self.plan.n_rows).arrays().items():
+            packed += packed_array(name, values)
         if overrides is not None:
             packed.append(PackedFile(OVERRIDES, dump_overrides(overrides)))
-        if edits is not None:
-            packed.append(PackedFile(EDITS, dump_edits(edits)))
+        if facts.edits is not None:
+            packed.append(PackedFile(EDITS, dump_edits(facts.edits)))
         listing = dump_entries(file.entry for file in packed)
         folder = folder_for(self, self.store, self.folder, listing)
         put_files(self.store, folder, packed)

@@ -17,7 +17,7 @@ import pytest
 
 from tests.pipeline.pictures import png, write_classes
 from topline.pipeline.errors import ImageRejectedError, InputError
-from topline.pipeline.images import ImageItem, ImageListing, list_images, sorted_names
+from topline.pipeline.images import ImageItem, ImageListing, Wanted, list_images, sorted_names
 
 LIMIT = 1 << 20
 
@@ -163,7 +163,7 @@ def test_images_beside_class_folders_have_no_class(tmp_path: Path) -> None:
     touch(tmp_path / "stray.png")
     listing = list_images(str(tmp_path))
     assert "no class's folder" in errors(listing)["stray.png"]
-    assert not errors(list_images(str(tmp_path), labelled=False))
+    assert not errors(list_images(str(tmp_path), Wanted(labelled=False)))
 
 
 def test_a_flat_folder_is_one_class(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_numbers_of_a_table_are_classes_by_one_rule(
 
 def test_labels_that_nobody_asks_for_are_not_judged(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label\na.png,-1\nb.png,0.5\n")
-    listing = list_images(str(tmp_path / "t.csv"), labelled=False)
+    listing = list_images(str(tmp_path / "t.csv"), Wanted(labelled=False))
     assert [item.label for item in listing.items] == [None, None]
 
 
@@ -384,13 +384,13 @@ def test_a_shard_that_is_cut_short_keeps_what_it_has(tmp_path: Path) -> None:
 def test_without_labels_none_are_needed(tmp_path: Path) -> None:
     image = touch(tmp_path / "new" / "sub" / "1.png")
     touch(tmp_path / "new" / "2.png")
-    listing = list_images(str(tmp_path / "new"), labelled=False)
+    listing = list_images(str(tmp_path / "new"), Wanted(labelled=False))
     assert paths(listing) == ["2.png", "sub/1.png"]
     assert [item.label for item in listing.items] == [None, None]
-    assert paths(list_images(str(image), labelled=False)) == ["1.png"]
+    assert paths(list_images(str(image), Wanted(labelled=False))) == ["1.png"]
     table = tmp_path / "new" / "t.csv"
     table.write_text("path\n2.png\n", encoding="utf-8")
-    assert not errors(list_images(str(table), labelled=False))
+    assert not errors(list_images(str(table), Wanted(labelled=False)))
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_links_of_a_farm_are_followed_where_that_is_asked_for(tmp_path: Path) ->
     (tmp_path / "farm" / "cow").symlink_to(touch(tmp_path / "more" / "3.png").parent)
     (tmp_path / "more" / "round").symlink_to(tmp_path / "more")
     assert "(--follow-links allows links)" in errors(list_images(str(tmp_path / "farm")))["cat/1.png"]
-    followed = list_images(str(tmp_path / "farm"), follow_links=True)
+    followed = list_images(str(tmp_path / "farm"), Wanted(follow_links=True))
     assert errors(followed) == {"cow/round": "is a link to a folder that it lies in, which is not followed"}
     good = [item for item in followed.items if not item.error]
     assert [(item.path, item.label) for item in good] == [

@@ -37,7 +37,7 @@ from topline.solvers.names import LOSS_RULES, METHOD_NAMES
         ({"weights": "steep", "loss": "weighted_topk_hinge"}, "flat"),
         ({"loss": "softmax", "k": 3}, "k belongs to the top-k losses, not to softmax"),
         ({"smoothing_kind": "lapin"}, "'moreau' or 'others'"),
-        ({"class_weight": "sqrt"}, "'none' or 'balanced'"),
+        ({"class_weight": "sqrt"}, "use none, balanced, weights such as"),
         ({"typo": 1}, "Extra inputs"),
     ],
     ids=str,

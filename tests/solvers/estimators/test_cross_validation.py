@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score, top_k_accuracy_score
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tests.solvers.problems import examples
@@ -188,3 +188,17 @@ def test_a_search_takes_given_values_of_C_and_weights() -> None:
 def test_a_search_refuses_what_it_cannot_compare(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidProblemError, match=said):
         TopKClassifierCV(loss="auto", **given).fit(X, Y)
+
+
+@pytest.mark.parametrize("loss", ["softmax", "auto"])
+@pytest.mark.parametrize("cv", [3, GroupKFold(3)])
+def test_no_fold_cuts_a_group(cv, loss) -> None:
+    """Labels of 60 groups by lot are learned by heart from near copies, and not from other groups."""
+    rng = np.random.default_rng(0)
+    group = rng.permutation(np.repeat(np.arange(60), 4))
+    rows = rng.normal(size=(60, 80))[group] + 0.01 * rng.normal(size=(240, 80))
+    labels = rng.integers(0, 3, 60)[group]
+    cut = TopKClassifierCV([1.0], loss, cv=3).fit(rows, labels)
+    whole = TopKClassifierCV([1.0], loss, cv=cv).fit(rows, labels, groups=group)
+    assert cut.best_score_ > 0.95
+    assert whole.best_score_ < 0.6
