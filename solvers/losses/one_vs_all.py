@@ -19,7 +19,6 @@ from topline.solvers.jit_cache import jit
 from topline.solvers.losses.base import rank_form
 from topline.solvers.losses.form import Family, Labels, LossForm
 from topline.solvers.losses.functions import column_function, conjugate_function
-from topline.solvers.losses.ranking import N_SUMS
 from topline.solvers.losses.rows import add_to_sums, is_finite
 from topline.solvers.projections.binary import binary_entropy, binary_hinge_column, binary_logistic_column
 from topline.solvers.projections.exponentials import exp_of_row, log_of_one_and
@@ -158,17 +157,12 @@ def _write_back(
             all_square += a[i, j] * a[i, j]
             U[i, j] = -a[i, j]
         row_loss, row_entropy, square = np.float64(all_loss), np.float64(all_entropy), np.float64(all_square)
-        numbers = is_finite(row_entropy)
-        if not numbers:
+        if not is_finite(row_entropy):
             U[i, :] = zero
             row_loss, row_entropy, square = np.float64(np.nan), _ZERO, _ZERO
         if len(losses):
             losses[i] = row_loss
         add_to_sums(weights[i], row_loss, row_entropy, square, sums)
-        if len(sums) > N_SUMS:
-            for j in range(U.shape[1]):
-                # A row that is none of numbers has u = 0 in every class.
-                sums[N_SUMS + j] += weights[i] * (np.float64(loss[i, j]) if numbers else row_loss)
     _turn_own(U, y, table)
 
 

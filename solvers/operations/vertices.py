@@ -30,8 +30,6 @@ class VertexSums(VectorSums):
     Attributes
     ----------
     alpha_sq : sum |alpha_i|^2; 0 where no A is kept.
-    class_losses : (m,) what every class adds to `loss`, with an envelope where the loss is a sum over the
-        classes; None elsewhere.
     openness : (m,) with an envelope about sum o_ij, from some rows of every tile: for the softmax
         sum p_ij (1 - p_ij), in general |u_ij| - u_ij^2.  None elsewhere.
     openness_sq : about the sum of the squares of what the rows add to it over all classes.
@@ -39,7 +37,6 @@ class VertexSums(VectorSums):
     """
 
     alpha_sq: float = 0.0
-    class_losses: Float64Array | None = None
     openness: Float64Array | None = None
     openness_sq: float = 0.0
     moments: Float64Array | None = None
@@ -110,8 +107,7 @@ class _FindVertex:
         self._alpha_u = self._alpha_sq = 0.0
         self._form = problem.form
         self._dense = envelope and isinstance(self._vertices, DenseVertices)
-        self._by_class = envelope and problem.by_class
-        self._sums = np.zeros(ranking.N_SUMS + (problem.m if self._by_class else 0))
+        self._sums = np.zeros(ranking.N_SUMS)
         self._openness, self._openness_sq = np.zeros(problem.m), 0.0
         self._moments: Float64Array | None = None
         if self._dense and operation.least_openness is not None:
@@ -157,7 +153,6 @@ class _FindVertex:
         return VertexSums(
             rows=self._rows,
             product=np.ascontiguousarray(self._product.T),
-            class_losses=sums[ranking.N_SUMS :] if self._by_class else None,
             openness=self._openness if self._dense else None,
             openness_sq=self._openness_sq,
             moments=self._moments,

@@ -19,10 +19,8 @@ where few are open.  The blocks are found anew as W moves, once the rows are hal
 many passes, and where more are to come than that costs, from an evaluation that is made in any case.  A step
 that no row has a say in is left to lam alone.
 
-**Class by class,** where every class is a problem of its own and H_j its whole Hessian, steps are those of
-Newton's method.  All rows are summed but those that together add less than lam, and steps along which the
-Hessian was another one are let go.  The classes that are not done take turns, so that their H_j cost as much
-as the passes in between.
+**Where P is a sum over the classes,** H_j is the whole Hessian of a class, and all rows are summed but those
+that together add less than lam.
 """
 
 from __future__ import annotations
@@ -32,22 +30,16 @@ import sys
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import eigh, lapack
 
-from topline.solvers.core.objective import relative_gap
-from topline.solvers.core.problem import Problem
+from topline.solvers.core.problem import Problem, inner, squared_norm
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Measurement
 from topline.solvers.methods.quasi_newton.memory import (
-    WHOLE,
     ClassBlocks,
     LbfgsMemory,
     Openness,
-    Parts,
     RowMoments,
-    Turns,
-    quotient,
 )
 from topline.solvers.operations import Runner, SumMoments, VertexSums
 from topline.solvers.typing import Float64Array
@@ -105,19 +97,15 @@ class RowMetric:
         balanced = problem.form.family.balanced
         return cls(rows.basis, rows.spectrum, openness, problem.lam, balanced)
 
-    def fitted(self, step: Float64Array, change: Float64Array, parts: Parts = WHOLE) -> RowMetric:
+    def fitted(self, step: Float64Array, change: Float64Array) -> RowMetric:
         """Return the metric with the scale that explains best what the gradient changed by along a step."""
         moved = self._turned(step)
         opened = moved * self.openness
         if self.balanced:
             opened -= np.outer(opened.sum(axis=1), self.openness / self.openness.sum())
         opened *= self.spectrum[:, None]
-        left = self._turned(change) - self.lam * moved
-        scale = quotient(parts.inner(opened, left), parts.inner(opened, opened), 0.0)
-        scale = np.where(scale > 0.0, scale, 1.0)
-        if parts.apart:
-            return replace(self, openness=self.openness * scale)
-        return replace(self, scale=float(scale[0]))
+        said, seen = squared_norm(opened), inner(opened, self._turned(change) - self.lam * moved)
+        return replace(self, scale=seen / said if seen > 0.0 and said > 0.0 else 1.0)
 
     def inverse_times(self, V: Float64Array) -> Float64Array:
         """Return the product of the inverse with V (d, m); the second term of J by Sherman and Morrison."""
@@ -229,13 +217,13 @@ class ClassMetric:
     inverses : (m, d, d) the inverse of each H_j, symmetric, or (1, d, d) where all are alike.
     lam : see above.
     balanced : whether gradients of the loss sum to zero over the classes.
-    scale : what the inverse is times, or that of each class.
+    scale : what the inverse is times.
     """
 
     inverses: Float64Array
     lam: float
     balanced: bool
-    scale: float | Float64Array = 1.0
+    scale: float = 1.0
 
     @classmethod
     def of(cls, problem: Problem, blocks: ClassBlocks) -> ClassMetric | None:
@@ -244,11 +232,11 @@ class ClassMetric:
             return None
         return cls(blocks.inverses, problem.lam, problem.form.family.balanced)
 
-    def fitted(self, step: Float64Array, change: Float64Array, parts: Parts = WHOLE) -> ClassMetric:
+    def fitted(self, step: Float64Array, change: Float64Array) -> ClassMetric:
         """Return the metric, scaled as far as what the gradient changed by along a step is beyond trust."""
-        said = parts.inner(change, self.inverse_times(change))
-        ratio = quotient(parts.inner(step, change), said, 1.0)
-        return replace(self, scale=ratio / np.clip(ratio, 1.0 / _TRUSTED, _TRUSTED))
+        said = inner(change, self.inverse_times(change))
+        ratio = inner(step, change) / said if said > 0.0 else 1.0
+        return replace(self, scale=ratio / min(max(ratio, 1.0 / _TRUSTED), _TRUSTED))
 
     def inverse_times(self, V: Float64Array) -> Float64Array:
         """Return the product of the inverse with V (d, m)."""
@@ -276,7 +264,11 @@ def with_asked(problem: Problem, memory: LbfgsMemory, measured: Measurement) -> 
     to_go = passes_to_go(since, openness.gap, _gap(measured), measured.tol)
     if since < wait + cost or to_go < cost:
         return blocks
-    return replace(blocks, asked=_LEAST * openness.classes / problem.n)
+    if not problem.by_class:
+        return replace(blocks, asked=_LEAST * openness.classes / problem.n)
+    # With (1/n) sum_i x_i x_i^T at most its trace, what is left out is at most lam.
+    least = problem.lam / max(float(np.trace(memory.rows.moments)), sys.float_info.min)
+    return replace(blocks, asked=np.full(problem.m, least))
 
 
 def passes_to_go(passes: float, gap_then: float, gap: float, tol: float) -> float:
@@ -312,7 +304,8 @@ def with_classes(problem: Problem, memory: LbfgsMemory, measured: Measurement) -
     openness = replace(
         openness, passes=measured.before.passes, gap=_gap(measured), total=float(stats.openness.sum())
     )
-    inverses = inverses_of(problem, C, stats.openness, stats.moments)
+    share = 0.0 if problem.by_class else _LEAST
+    inverses = inverses_of(problem, C, stats.openness, stats.moments, share)
     known = blocks.inverses if inverses is None else inverses
     return replace(blocks, openness=openness, inverses=known)
 
@@ -326,7 +319,7 @@ def alike_classes(problem: Problem, rows: RowMoments, stats: VertexSums) -> Floa
 
 
 def inverses_of(
-    problem: Problem, C: Float64Array, openness: Float64Array, moments: Float64Array, share: float = _LEAST
+    problem: Problem, C: Float64Array, openness: Float64Array, moments: Float64Array, share: float
 ) -> Float64Array | None:
     """Return the inverse of each H_j, with C for a share of the openness.
 
@@ -356,89 +349,3 @@ def arrays_of_classes(problem: Problem) -> int:
 def numbers_in_classes(problem: Problem) -> int:
     """Return how many numbers all H_j have that blocks are asked to sum, 0 where they are not."""
     return problem.m * problem.d**2 if wants_classes(problem) else 0
-
-
-def with_renewed(
-    problem: Problem,
-    memory: LbfgsMemory,
-    measured: Measurement,
-    off: NDArray[np.bool_],
-    waits: NDArray[np.bool_],
-) -> tuple[ClassBlocks, NDArray[np.bool_]]:
-    """Return the blocks with the H_j of those classes that set `off` from where they were summed, and which.
-
-    A class that `waits` for a step that is good enough is to have its own there.
-    """
-    blocks, stats, none = memory.classes, measured.stats, np.zeros_like(off)
-    if not wants_classes(problem):
-        return blocks, none
-    turns, asked = blocks.turns, blocks.asked
-    if turns is None:
-        gaps = _gaps(problem, measured)
-        turns = Turns(np.zeros_like(gaps), gaps)
-    blocks = replace(blocks, turns=turns, asked=None)
-    if asked is None or stats.moments is None or stats.openness is None:
-        return blocks, none
-    here = off & np.isfinite(asked)
-    if (waits & np.isfinite(asked)).any():
-        blocks = replace(blocks, asked=np.where(waits, asked, math.inf))
-    if not here.any():
-        return blocks, none
-    passes = np.where(here, float(measured.before.passes), turns.passes)
-    blocks = replace(blocks, turns=Turns(passes, np.where(here, _gaps(problem, measured), turns.gaps)))
-    inverses = _merged(problem, memory, stats.openness, stats.moments, here)
-    return (blocks, none) if inverses is None else (replace(blocks, inverses=inverses), here)
-
-
-def _merged(
-    problem: Problem,
-    memory: LbfgsMemory,
-    openness: Float64Array,
-    moments: Float64Array,
-    here: NDArray[np.bool_],
-) -> Float64Array | None:
-    """Return the inverses with those of some classes anew, others by C alone where there were none."""
-    C, others = memory.rows.moments, memory.classes.inverses
-    if C is None:
-        return None
-    some = inverses_of(problem, C, openness[here], moments[here], share=0.0)
-    if here.all() or some is None:
-        return some
-    if others is None:
-        others = inverses_of(problem, C, openness, np.zeros_like(moments), share=1.0)
-        if others is None:
-            return None
-    inverses = np.array(np.broadcast_to(others, moments.shape))
-    inverses[here] = some
-    return inverses
-
-
-def with_turns(
-    problem: Problem, memory: LbfgsMemory, measured: Measurement, off: NDArray[np.bool_]
-) -> ClassBlocks:
-    """Return the blocks with what the next evaluation is asked for: the H_j of classes whose turn it is.
-
-    That pays for a class where the fall of its gap since its H_j was found says that many passes are to come.
-    """
-    blocks, C, turns = memory.classes, memory.rows.moments, memory.classes.turns
-    if turns is None or C is None:
-        return blocks
-    since, gaps = measured.before.passes - turns.passes, _gaps(problem, measured)
-    tol = measured.tol / problem.m
-    cost = (SUM * problem.d + INVERSE * problem.d**2 / problem.n) / problem.m
-    numbers = zip(since.tolist(), turns.gaps.tolist(), gaps.tolist(), strict=True)
-    to_go = np.array([passes_to_go(*of_class, tol) for of_class in numbers])
-    pays = off & (since >= cost * np.count_nonzero(off & (gaps > tol))) & (to_go >= cost)
-    if not pays.any():
-        return blocks
-    # With (1/n) sum_i x_i x_i^T at most its trace, what is left out is at most lam.
-    least = problem.lam / max(float(np.trace(C)), sys.float_info.min)
-    return replace(blocks, asked=np.where(pays, least, math.inf if blocks.asked is None else blocks.asked))
-
-
-def _gaps(problem: Problem, measured: Measurement) -> Float64Array:
-    """Return what every class adds to the relative gap."""
-    best = measured.before.recalled(LbfgsMemory).best
-    steepness = np.full(problem.m, math.inf) if best is None else best.steepness
-    relative = [relative_gap(gap, measured.primal) for gap in (steepness / (2.0 * problem.lam)).tolist()]
-    return np.maximum(relative, sys.float_info.epsilon)

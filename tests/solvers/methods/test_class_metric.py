@@ -304,7 +304,7 @@ def test_finding_them_takes_no_more_than_is_counted() -> None:
     C = np.eye(d)
     moments = np.broadcast_to(C, (m, d, d)) + np.zeros((m, 1, 1))
     tracemalloc.start()
-    inverses = metrics.inverses_of(problem, C, np.full(m, 0.3), moments)
+    inverses = metrics.inverses_of(problem, C, np.full(m, 0.3), moments, 0.4)
     taken = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert inverses is not None

@@ -35,7 +35,7 @@ from topline import (
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods.line_search import Bracket
 from topline.solvers.methods.quasi_newton.lbfgs import arrays_of_lbfgs
-from topline.solvers.methods.quasi_newton.memory import Pairs, gradient_steps, most_pairs
+from topline.solvers.methods.quasi_newton.memory import Pairs, gradient_step, most_pairs
 from topline.solvers.methods.quasi_newton.metrics import arrays_of_classes, arrays_of_metric
 from topline.solvers.run import loop as iteration
 
@@ -163,7 +163,7 @@ def test_float32_gives_up_a_line_along_which_it_sees_nothing(seed) -> None:
 
     def note(_, state):
         if state.memory.line is not None and not state.exact:
-            trials.extend(state.memory.line.lines.trials)
+            trials.append(state.memory.line.search.trials)
 
     result = solve(X, y, Softmax(), 1e-3 / len(y), method="lbfgs", callbacks=[note])
     assert (result.status, result.state.exact) == (Status.SOLVED, True)
@@ -363,9 +363,8 @@ def test_steps_that_only_slopes_can_tell_apart_are_taken() -> None:
 def test_the_first_step_is_to_the_least_value_of_its_model(loss, classes, lam) -> None:
     """Brute force finds no lower point, and the model has the value and the slope that it is given."""
     problem = Problem(loss, n=20, d=3, m=7, lam=lam)
-    values, falls = np.array([0.3, math.log(classes), 40.0]), np.array([2.0, 1e-3, 5.0])
-    steps = gradient_steps(problem, values, -falls)
-    for value, fall, step in zip(values, falls, steps, strict=True):
+    for value, fall in ((0.3, 2.0), (math.log(classes), 1e-3), (40.0, 5.0)):
+        step = gradient_step(problem, value, fall)
         c = value / math.log(classes)
         a = fall / c * classes / (classes - 1)
 
@@ -378,10 +377,10 @@ def test_the_first_step_is_to_the_least_value_of_its_model(loss, classes, lam) -
 
 
 def test_the_first_step_of_a_hinge_is_to_where_its_tangent_is_zero() -> None:
-    """A part without a slope, or without a loss, is left at a step of 1; lam bounds the step."""
+    """Without a slope, or without a loss, it is 1; lam bounds it."""
     problem = Problem(MaxHinge(), n=20, d=3, m=7, lam=0.1, smoothing=0.5)
-    steps = gradient_steps(problem, np.array([1.0, 3.0, 1.0, 0.0]), np.array([-2.0, -0.2, 0.0, -1.0]))
-    assert steps.tolist() == [0.5, 10.0, 1.0, 1.0]
+    found = [gradient_step(problem, *pair) for pair in ((1.0, 2.0), (3.0, 0.2), (1.0, 0.0), (0.0, 1.0))]
+    assert found == [0.5, 10.0, 1.0, 1.0]
 
 
 def test_rows_that_come_apart_take_few_passes() -> None:
