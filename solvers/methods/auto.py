@@ -26,8 +26,16 @@ from topline.solvers.core.state import Point, SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.dual_ascent import AscentMemory, DualAscent
-from topline.solvers.methods.newton import NewtonMemory, ProximalNewton, factors_hessian, warm_start
+from topline.solvers.methods.newton import (
+    Newton,
+    NewtonMemory,
+    ProximalNewton,
+    factors_hessian,
+    few_numbers,
+    warm_start,
+)
 from topline.solvers.methods.quasi_newton import Lbfgs, LbfgsMemory
+from topline.solvers.methods.quasi_newton.memory import most_pairs
 from topline.solvers.methods.quasi_newton.metrics import wants_classes
 from topline.solvers.operations import OperationRunner, Rebuild, Runner, TakeGradients
 from topline.solvers.typing import Float64Array
@@ -60,6 +68,19 @@ _NEWTON, _NEWTON_LEAST, _NEWTON_MOST, _FACTORS, _NEWTON_PASSES = 6.0, 80.0, 200.
 _WATCHED, _WATCHED_SOON, _WATCHED_LBFGS = 40, 12, 5
 #: A method is left where another is forecast to take this share of its time, at most so many times.
 _CLEARLY, _MOST_CHANGES = 0.8, 3
+#: The same of a smooth loss: passes beside those of L-BFGS without a metric; and what an array of the shape
+#: of W takes, and the exponentials of a row, as rows and as features: L-BFGS goes over two arrays a pair and
+#: some more in a pass, Newton's method over some in a product, which without a closed form takes longer.
+_NEWTON_SMOOTH, _ARRAY, _EXPONENTIALS, _LBFGS_ARRAYS, _NEWTON_ARRAYS, _UNCLOSED = (
+    1.2,
+    100.0,
+    30.0,
+    5.0,
+    8.0,
+    1.5,
+)
+#: A sweep of one block takes as long as so many evaluations: where blocks agree in between it takes longer.
+_SWEEP = 8.0
 #: Methods that get ahead faster and faster have so many times as much to go as they have gone, at most.
 _AS_LONG = 2.0
 #: A relative gap from which on a start is that of a new run, and the W of several blocks no place for it.
@@ -93,7 +114,8 @@ def choose(
         return Choice(begun, f"{smooth} and the run began with {begun}")
     dense = 0 if rows is None or gives_sparse(rows) else problem.n * problem.d
     fits = rows is not None and problem.n * problem.m <= _MOST_DUALS and dense <= _MOST_FEATURES
-    beaten = _ASCENT * _cost_of_ascent(problem) < _CLEARLY * _most_of_lbfgs(problem)
+    ascent = _ASCENT * _cost_of_ascent(problem)
+    beaten = problem.by_class or ascent < _CLEARLY * _most_of_lbfgs(problem)
     return Choice("auto", "") if fits and beaten else Choice("lbfgs", smooth)
 
 
@@ -138,12 +160,29 @@ def priors(
         }
     size, common, centred = _sampled(problem, rows, weights)
     passes = _LBFGS * (common / (problem.lam * m)) ** _POWER
-    if wants_classes(problem):
+    newton = _NEWTON_SMOOTH * passes
+    if few_numbers(problem):
+        newton = min(newton, _NEWTON_PASSES)
+    if wants_classes(problem) and not problem.by_class:
         passes = min(_LBFGS_METRIC * (centred / (problem.lam * m)) ** _POWER, _most_of_lbfgs(problem))
     ascent = Prior(_ASCENT + _ASCENT_SMOOTH * size, _cost_of_ascent(problem))
     if gives_sparse(rows) and size <= _MODERATE:
         passes = max(passes, 2.0 * math.prod(ascent))
-    return {"lbfgs": Prior(passes), "dual_ascent": ascent}
+        newton = math.inf
+    return {
+        "lbfgs": Prior(passes),
+        "dual_ascent": ascent,
+        "newton": Prior(newton, _cost_of_newton(problem, passes)),
+    }
+
+
+def _cost_of_newton(problem: Problem, passes: float) -> float:
+    """Return how many times as long a product of Newton's method takes as a pass of L-BFGS, of so many."""
+    n, d = problem.n, problem.d
+    rows, array = n * (d + _EXPONENTIALS), _ARRAY * d
+    lbfgs = rows + (min(most_pairs(problem), passes / 2.0) + _LBFGS_ARRAYS) * array
+    unclosed = _UNCLOSED if problem.form.family.curvature is None else 1.0
+    return unclosed * (rows + _NEWTON_ARRAYS * array) / lbfgs
 
 
 def _cost_of_ascent(problem: Problem) -> float:
@@ -213,17 +252,26 @@ class Change:
     forecast: float
     pace: float
 
+    @property
+    def passes_left(self) -> float:
+        """The passes that the one that was left was forecast to take."""
+        return self.left / self.pace if self.pace > 0.0 else math.inf
+
 
 @stored
 @dataclass(frozen=True, eq=False)
 class AutoMemory:
-    """The method whose turn it is, its memory, since how many passes, the last reading, and all changes."""
+    """The method whose turn it is, its memory, since how many passes, the last reading, and all changes.
+
+    `evaluation` is the least that measuring a point took, in seconds.
+    """
 
     method: str
     memory: object = None
     began: int = 0
     since: Reading | None = None
     changes: tuple[Change, ...] = ()
+    evaluation: float = math.inf
 
 
 def change_of_method(state: SolverState) -> Choice:
@@ -262,8 +310,8 @@ class Auto(Method):
     asked: bool = True
 
     def follows(self, state: SolverState) -> bool:
-        """Return whether D is that of the A which blocks keep: always, but in the turns of L-BFGS."""
-        return self._recalled(state).method != "lbfgs"
+        """Return whether D is that of the A which blocks keep: always, but while gradients move W."""
+        return self._method_named(self._recalled(state).method).follows_duals
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure as the method does whose turn it is."""
@@ -277,6 +325,8 @@ class Auto(Method):
         """Take a round of the method whose turn it is, or change it."""
         before, memory = measured.before, self._recalled(measured.before)
         own = replace(before, memory=memory.memory)
+        if measured.passes:
+            memory = replace(memory, evaluation=min(memory.evaluation, measured.took))
         if not own.recalled(AscentMemory).unmeasured:
             gap = before.best.primal - (measured.dual if self.follows(before) else before.best.dual)
             here = Reading(before.passes + measured.passes, measured.seconds, gap)
@@ -317,36 +367,47 @@ class Auto(Method):
         if isinstance(state.memory, NewtonMemory) and "newton" in self.priors:
             # It has left W(A).
             return AutoMemory("newton", state.memory)
-        first, *others = (name for name in self.priors if name != "newton")
+        first, *others = (name for name in self.priors if name != "newton" or "lbfgs" in self.priors)
         times = {first: _CLEARLY * math.prod(self.priors[first])}
         times |= {name: math.prod(self.priors[name]) for name in others}
         return AutoMemory(min(times, key=times.__getitem__), state.memory)
 
     def _method_named(self, name: str) -> Method:
-        ascent = DualAscent(self.blocks, self.seed)
-        return {"dual_ascent": ascent, "lbfgs": Lbfgs(), "newton": ProximalNewton()}[name]
+        newton = Newton() if "lbfgs" in self.priors else ProximalNewton()
+        return {"dual_ascent": DualAscent(self.blocks, self.seed), "lbfgs": Lbfgs(), "newton": newton}[name]
 
     def _change(
         self, measured: Measurement, memory: AutoMemory, since: Reading, here: Reading
     ) -> Change | None:
-        """Return the change to the method that is forecast to take clearly less, None where none is."""
+        """Return the change to the method that is forecast to take clearly less, None where none is.
+
+        One that ends within the passes that are left comes before one that does not; of two that do not, the
+        one that comes closer.
+        """
         # A method that took its turn on one block has no forecast on several.
         if len(memory.changes) >= _MOST_CHANGES or memory.method not in self.priors:
             return None
-        name, left = memory.method, {change.before: change.left for change in memory.changes}
+        name, left = memory.method, {change.before: change for change in memory.changes}
         pace = (here.seconds - since.seconds) / (here.passes - since.passes)
+        # A pass of another one takes its share of this, of which rounds of several blocks say nothing.
+        unit = pace / self.priors[name].cost if self.blocks == 1 else _SWEEP * memory.evaluation
         own = self._passes_left(measured, memory, since, here)
-        # A method that had its turn is as far as it was then; a pass of another one takes its share of this.
-        times = {
-            other: left.get(other, math.prod(prior) * pace / self.priors[name].cost)
-            for other, prior in self.priors.items()
-            if other != name
-        }
-        best = min(times, key=times.__getitem__, default=name)
-        if best == name or not times[best] < _CLEARLY * own * pace:
+        found = {other: Prior(prior.passes, prior.cost * unit) for other, prior in self.priors.items()}
+        # A method that had its turn is as far as it was then.
+        found |= {other: Prior(change.passes_left, change.pace) for other, change in left.items()}
+        found[name] = Prior(own, _CLEARLY * pace)
+
+        def rank(other: str) -> tuple[bool, float]:
+            passes, seconds = found[other]
+            late = passes > measured.passes_left
+            return late, (_CLEARLY if late and other == name else 1.0) * passes * (1.0 if late else seconds)
+
+        best = min(found, key=rank)
+        if best == name:
             return None
         relative = relative_gap(here.gap, measured.before.best.primal)
-        return Change(name, best, measured.before.passes, relative, own * pace, times[best], pace)
+        seconds = math.prod(found[best])
+        return Change(name, best, measured.before.passes, relative, own * pace, seconds, pace)
 
     def _passes_left(self, measured: Measurement, memory: AutoMemory, since: Reading, here: Reading) -> float:
         """Return how many passes the method in turn has to go, by the fall of the gap and by its prior.
@@ -370,23 +431,25 @@ class Auto(Method):
         """Go over to another method, from W to A or back."""
         before, memory = measured.before, self._recalled(measured.before)
         own, point, passes, kept = replace(before, memory=memory.memory), before.point, 0, None
-        if change.after == "newton":
+        old, new = (self._method_named(name).follows_duals for name in (change.before, change.after))
+        if not new:
+            point = replace(point, W=point.W if before.best.W is None else before.best.W)
+        elif change.after == "newton":
             near = change.gap < _FAR
             kept = warm_start(own, measured.dual, near=near)
             # W of blocks that undid each other's work, or that is worse than none, is no place to begin.
             at_zero = math.inf if own.primal_at_zero is None else own.primal_at_zero
             if not near and (self.blocks > 1 or measured.primal > at_zero):
                 point = replace(point, W=np.zeros_like(own.W))
-        elif change.after == "lbfgs":
-            point = replace(point, W=point.W if before.best.W is None else before.best.W)
-        elif change.before == "newton":
+        elif old:
             W = own.recalled(NewtonMemory).W_dual
             point = point if W is None else replace(point, W=W)
         else:
             point, passes = _of_gradients(problem, run, before), 1
         point = replace(point, round=before.round + 1)
         began = before.passes + measured.passes + passes
-        memory = AutoMemory(change.after, kept, began, None, (*memory.changes, change))
+        changes = (*memory.changes, change)
+        memory = AutoMemory(change.after, kept, began, None, changes, memory.evaluation)
         logger.info("%s", _sentence(change))
         return Advance(0.0, point, memory, active=measured.stats.active, passes=passes)
 

@@ -44,8 +44,8 @@ class Measurement(HasObjective):
     before : the state that was measured, with the values learned on the way.
     stats : the blocks' answer, of the kind that the method asks for.
     passes : passes over the examples that this took.
-    passes_left, tol, seconds : how many more the run may take, the relative gap that ends it, and the seconds
-        of solving when it was measured, as the loop adds.
+    passes_left, tol, seconds, took : how many more the run may take, the relative gap that ends it, the
+        seconds of solving when it was measured, and those that this took, as the loop adds.
     """
 
     objective: Objective
@@ -57,6 +57,7 @@ class Measurement(HasObjective):
     passes_left: float = math.inf
     tol: float = 0.0
     seconds: float = 0.0
+    took: float = 0.0
 
     def below_float32(self, share: float = _SINGLE) -> bool:
         """Return whether the gap is below this share of |P|, where rounding to float32 shows."""

@@ -155,6 +155,7 @@ class _Loop:
 
     def _measured(self, timer: RoundTimer) -> Measurement:
         """Measure the state, and take what is measured among the best so far."""
+        began = self.pace.seconds()
         found = self.known or self.method.measure(self.problem, timer.run, self.state)
         self.known = None
         state, best = found.before, self.state.best
@@ -165,8 +166,9 @@ class _Loop:
         timer.passes = state.passes + found.passes
         left = self.pace.left(timer.passes).passes
         before = replace(state, best=best)
+        seconds = self.pace.seconds()
         return replace(
-            found, before=before, passes_left=left, tol=self.target.tol, seconds=self.pace.seconds()
+            found, before=before, passes_left=left, tol=self.target.tol, seconds=seconds, took=seconds - began
         )
 
     def _bounds(self, measured: Measurement, claim: FinalValues | None = None) -> Objective:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.datasets import load_digits
 from sklearn.preprocessing import normalize
 
 from topline import MaxHinge, OneVsAll, SerialExecutor, Softmax, Status, StoppingCriteria, TopKEntropy, solve
@@ -75,10 +76,11 @@ class Clock:
 
 def run_of(
     known: dict[str, Prior], loss: Loss, C: float, clock: Callable[[], float], *callbacks: Callback,
-    blocks: int = 1, passes: int = 300, keeps: Callable[[Executor], None] = lambda _: None, **options: Any,
+    blocks: int = 1, passes: int = 300, keeps: Callable[[Executor], None] = lambda _: None,
+    rows: Any = None, **options: Any,
 ) -> Run:  # fmt: skip
     """Run the method by these forecasts and a clock of the test's own."""
-    X, y = clusters()
+    X, y = rows or clusters()
     problem = Problem(loss, len(y), X.shape[1], int(y.max()) + 1, 1.0 / (len(y) * C))
     with SerialExecutor(blocks=blocks) as executor:
         executor.bind(problem, X, y.astype(np.int32), keep_duals=True)
@@ -148,6 +150,52 @@ def test_a_method_that_is_not_forecast_to_take_longer_keeps_its_turn() -> None:
         others = {other: Prior(1e9) for other in SMOOTH if other != name}
         run = run_of({name: Prior(10.0), **others}, Softmax(), 3.0, Clock())
         assert change_of_method(run.state).method == name
+
+
+@pytest.mark.parametrize(("prior", "goes"), [(Prior(1e6, 1e-12), False), (Prior(10.0, 1e9), True)])
+def test_a_method_that_ends_within_the_passes_comes_first(prior: Prior, goes: bool) -> None:
+    """Dual ascent takes more than 1,000 passes: one that takes more yet is no way out, however quick."""
+    run = run_of({"dual_ascent": Prior(1.0), "newton": prior}, MaxHinge(), 300.0, Clock(), passes=300)
+    assert change_of_method(run.state).method.startswith("dual_ascent, newton") == goes
+    assert run.state.passes <= 300
+
+
+def test_several_blocks_go_over_by_what_an_evaluation_takes() -> None:
+    """Their rounds take as long as the clock says, one evaluation a second."""
+    known = {"dual_ascent": Prior(math.inf), "newton": Prior(100.0, 1.0)}
+    clock = Clock()
+
+    def waits(_record: Any, state: Any) -> None:
+        clock.now += 1e4 * (state.memory.method == "dual_ascent")
+
+    slow = run_of(known, MaxHinge(), 1.0, clock, waits, blocks=4)
+    assert change_of_method(slow.state).method.startswith("dual_ascent, newton")
+    assert slow.state.memory.evaluation == 1.0
+    assert slow.state.memory.changes[0].forecast == 100.0 * 8.0
+
+
+@pytest.mark.parametrize("C", [1.0, 100.0, 1e4, 1e6])
+def test_one_against_all_ends_however_large_C_is(C: float) -> None:
+    """L-BFGS alone takes more than 500 passes of the last, whose classes come apart one by one."""
+    X, y = load_digits(return_X_y=True)
+    X, loss = np.c_[X, np.ones(len(y))].astype(np.float32), OneVsAll("logistic")
+    run = run_of(forecast(X, y, loss, C), loss, C, Clock(), passes=500, rows=(X, y))
+    assert run.status is Status.SOLVED
+
+
+def test_few_wide_rows_are_forecast_to_be_newtons() -> None:
+    """A pass of L-BFGS goes over its pairs besides, which are large beside the rows."""
+    random = np.random.default_rng(0)
+    waves = random.normal(size=(600, 20)) @ np.cos(np.outer(np.arange(20), np.linspace(0.0, 3.0, 900)))
+    X, y = waves.astype(np.float32), np.arange(600) % 6
+
+    def ratio(X: Any, y: np.ndarray) -> float:
+        found = forecast(X, y, Softmax(), 1.0)
+        return math.prod(found["newton"]) / math.prod(found["lbfgs"])
+
+    assert ratio(X, y) < 0.8
+    assert ratio(np.tile(X, (20, 1)), np.tile(y, 20)) > 0.9
+    assert math.isinf(forecast(texts()[0], texts()[1], Softmax(), 0.1)["newton"].passes)
 
 
 def test_it_changes_at_most_three_times() -> None:

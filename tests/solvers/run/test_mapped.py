@@ -26,9 +26,10 @@ from topline.solvers.methods import METHODS
 X, Y = examples()
 N, D = X.shape
 LAM = 0.02
-CASES = [(method, TopKHinge(2), 0.0) for method in METHODS if method != "lbfgs"]
-CASES += [(method, TopKHinge(2), 0.5) for method in ("auto", "newton", "fw", "lbfgs", "fw_pairwise_columns")]
-CASES += [(method, Softmax(), 0.0) for method in METHODS if not method.endswith("columns")]
+# "auto" takes one of the others, by the clock.
+CASES = [(method, TopKHinge(2), 0.0) for method in METHODS if method not in {"auto", "lbfgs"}]
+CASES += [(method, TopKHinge(2), 0.5) for method in ("newton", "fw", "lbfgs", "fw_pairwise_columns")]
+CASES += [(method, Softmax(), 0.0) for method in METHODS if method != "auto" and "columns" not in method]
 CASES += [("lbfgs", OneVsAll("logistic"), 0.0)]
 
 
