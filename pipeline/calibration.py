@@ -1,7 +1,9 @@
 """What a stored model's held-out rows say of its scores: probabilities, and the rows behind sets of classes.
 
 `calibration_of` finds it with the model, or makes it in one pass over the validation rows and one over the
-calibration rows and stores it.  Ties of sets are settled by `row_draws`.
+calibration rows and stores it.  Without validation rows probabilities are those that a search fitted.
+
+Ties of sets are settled by `row_draws`.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from topline.storage.records import now
 
 logger = logging.getLogger(__name__)
 
+VALIDATION, SEARCHED = "validation rows", "training rows that the search held out"
 ROW_ARRAYS = ("labels", "ranks", "before", "own", "draws")
 
 
@@ -58,6 +61,7 @@ def calibration_of_facts(
         int(facts.get("fitted_rows", 0)),
         tuple((coverage, *both) for coverage, *both in facts.get("penalties", ())),
         rows,
+        facts.get("fitted_on", VALIDATION),
     )
 
 
@@ -75,7 +79,7 @@ def in_words(found: Calibration) -> str:
         "one_vs_all": f"normalised sigmoids of {how.slope:.4g} s {how.offset:+.4g}",
         "labels": f"a sigmoid of {how.slope:.4g} s {how.offset:+.4g} for each label",
     }
-    return f"{kinds[how.kind]}, fitted on {found.fitted_rows:,} validation rows"
+    return f"{kinds[how.kind]}, fitted on {found.fitted_rows:,} {found.fitted_on}"
 
 
 def row_draws(ids: Sequence[str], seed: int) -> NDArray[np.float64]:
@@ -106,7 +110,7 @@ def calibration_of(stored: StoredModel, progress: Progress | None = None) -> Cal
         val, held = stored.rows("val"), stored.rows("calibration")
     except InputError:
         # Its dataset is gone: there is nothing to fit on.
-        return Calibration(record.class_names, _own_probabilities(stored))
+        return Calibration(record.class_names, *_without_rows(stored))
     begin(progress, "calibrate", len(val) + len(held), "rows")
     made = _made(stored, val, held, progress)
     if len(val) or len(held):
@@ -124,20 +128,28 @@ def _made(
     if record.multilabel:
         found = _label_probabilities(stored, val, progress)
         return Calibration(record.class_names, found, len(val) if found else 0)
-    probabilities = _own_probabilities(stored)
-    weighings: Weighings = ()
+    probabilities, fitted_rows, weighings, _, fitted_on = _without_rows(stored)
     if len(val):
         scores, labels, ids = _scored(stored, val, progress)
         one_vs_all = str(record.loss.get("name", "")).startswith("one_vs_all")
         probabilities = fit_probabilities(scores, labels, one_vs_all=one_vs_all)
         weighings = tuned_weighings(probabilities, scores, labels, row_draws(ids, CALIBRATION_SEED))
+        fitted_rows, fitted_on = len(val), VALIDATION
     rows = _calibration_rows(stored, held, probabilities, progress) if len(held) else None
-    return Calibration(record.class_names, probabilities, len(val), weighings, rows)
+    return Calibration(record.class_names, probabilities, fitted_rows, weighings, rows, fitted_on)
 
 
-def _own_probabilities(stored: StoredModel) -> ProbabilityMap | None:
-    """Return the probabilities that the loss is the likelihood of, None for one that is no likelihood."""
-    return ProbabilityMap("temperature", 1.0) if stored.model.record.loss.get("name") == "softmax" else None
+def _without_rows(stored: StoredModel) -> tuple[ProbabilityMap | None, int, Weighings, None, str]:
+    """Return what a calibration without validation rows begins with.
+
+    The probabilities that a search fitted, or those that the loss is the likelihood of, if any.
+    """
+    record = stored.model.record
+    fitted = (record.config.get("chosen") or {}).get("probabilities")
+    if fitted is not None:
+        return ProbabilityMap(**fitted["map"]), fitted["rows"], (), None, SEARCHED
+    own = ProbabilityMap("temperature", 1.0) if record.loss.get("name") == "softmax" else None
+    return own, 0, (), None, VALIDATION
 
 
 def _scored(
@@ -183,6 +195,7 @@ def _save(stored: StoredModel, made: Calibration) -> None:
     facts = {
         "probabilities": None if made.probabilities is None else made.probabilities.to_dict(),
         "fitted_rows": made.fitted_rows,
+        "fitted_on": made.fitted_on,
         "rows": 0 if made.rows is None else len(made.rows),
         "penalties": [list(tuned) for tuned in made.weighings],
         "seed": CALIBRATION_SEED,

@@ -20,6 +20,7 @@ from topline.pipeline.options.problem import chosen_loss
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds
+from topline.solvers.calibration import fit_probabilities
 from topline.solvers.run.search import FITS, LEAST, Found, Goal, Part, Search, Trial
 from topline.storage.datasets import Dataset
 from topline.storage.models import list_models
@@ -77,7 +78,7 @@ def choose(
         found = task.find(progress)
     finally:
         forget_folds()
-    chosen = {**asked, **task.record(found), "seconds": time.monotonic() - began}
+    chosen = {**asked, **found, "seconds": time.monotonic() - began}
     return _with(config, chosen)
 
 
@@ -102,12 +103,14 @@ class _Task:
         self._scalings = [config.transforms, *(SCALINGS if open_scaling and info.layout == "dense" else ())]
         # Of sparse rows what they hold, in float32.
         self._width = max(1, rows.nbytes // (4 * self._n))
-        most = min(Search.rows(self._n, self._width, info.m), MOST_ROWS, MOST_BYTES // (4 * self._width))
+        most = min(MOST_ROWS, MOST_BYTES // (4 * self._width))
         if room is not None:
             copies = FOLDS * len(self._scalings) + COPIES_ON_THE_WAY
             room -= min(ALONE_READING_BYTES, 3 * rows.nbytes)
             most = min(most, room // (4 * self._width * copies + 2 * WHOLE_DUALS * info.m))
-        self._sample = max(most, 2 * FOLDS)
+        self._sample = max(min(most, Search.rows(self._n, self._width, info.m)), 2 * FOLDS)
+        # By four fifths of all rows: scores of a fit to a sample are of another size.
+        self._calibrates = self._n <= most and not info.counts.get("val", 0)
 
     @property
     def _trials(self) -> list[Trial]:
@@ -138,26 +141,33 @@ class _Task:
         """Return how many passes over all rows a search may take, however few one fit takes."""
         return math.ceil(LEAST / (self._width * self._dataset.info.m * self._n))
 
-    def find(self, progress: Progress | None) -> Found:
-        """Search."""
+    def find(self, progress: Progress | None) -> dict[str, Any]:
+        """Search, fit the probabilities of the best, and return what was found, as plain values."""
         config, info = self.config, self._dataset.info
         rows = None if self._sample >= self._n else self._sample
         begin(progress, "search", None, "fits")
 
-        def part(scaling: str, fold: int) -> Part:
+        def part(scaling: str, fold: int, rows: int | None = rows) -> Part:
             source = FoldSource(config.store, info.id, FOLDS, config.seed, rows, _names(scaling))
             data = fold_data(source, fold)
             return Part(data.X, data.y, data.held_out, data.held_out_y, data.weights(config.class_weight))
 
-        return Search(
+        search = Search(
             part, self._trials, self._n, info.m, self.goal, config.C,
             (config.C,) if "C" in config.model_fields_set else (), FOLDS, config.tol, config.seed,
             None if config.time_limit is None else SHARE * config.time_limit,
             lambda: advance(progress),
-        ).find()  # fmt: skip
+        )  # fmt: skip
+        found = search.find()
+        record = self._record(found)
+        if self._calibrates:
+            whole, loss = part(found.best.trial.scaling, 0, None), found.best.trial.loss.name
+            scores = search.scores(found.best, whole)
+            fitted = fit_probabilities(scores, whole.held_out_y, one_vs_all=loss.startswith("one_vs_all"))
+            record["probabilities"] = {"map": fitted.to_dict(), "rows": len(scores)}
+        return record
 
-    def record(self, found: Found) -> dict[str, Any]:
-        """Return what was found, as plain values."""
+    def _record(self, found: Found) -> dict[str, Any]:
         tops = sorted({1, self.goal.k, min(5, self._dataset.info.m - 1)})
         return {
             "rows": self._sample, "folds": found.folds, "fits": found.fits, "ended": found.ended,

@@ -74,8 +74,8 @@ class Calibration:
     """Probabilities of a classifier's scores, and its calibration rows.
 
     `probabilities` is None where there was nothing to fit them on, and `fitted_rows` is 0 where they are the
-    loss's own.  `weighings` are those of the smallest sets on the rows that probabilities were fitted on, and
-    empty without such rows.
+    loss's own; `fitted_on` says which rows these are.  `weighings` are those of the smallest sets on the rows
+    that probabilities were fitted on, and empty without such rows.
     """
 
     class_names: tuple[str, ...]
@@ -83,6 +83,7 @@ class Calibration:
     fitted_rows: int = 0
     weighings: Weighings = ()
     rows: CalibrationRows | None = None
+    fitted_on: str = "validation rows"
 
     def rule(self, coverage: float, *, per_class: bool = False, sets_by: SetsBy | None = None) -> SetRule:
         """Return the rule whose sets hold the right class with a probability of `coverage`.

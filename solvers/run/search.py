@@ -150,6 +150,19 @@ class Search:
         """Return the best cell; of equals the default, then the one that was begun first."""
         return _Searching(self).to_the_end()
 
+    def scores(self, cell: Cell, part: Part) -> NDArray[np.float32]:
+        """Return the scores (r, m) of the rows held out of a part, by a fit of a cell to the others."""
+        result = self.fit(cell, part, max_passes=MOST_PASSES, time_limit=self.time_limit)
+        return np.asarray(part.held_out @ result.W.astype(np.float32))
+
+    def fit(self, cell: Cell, part: Part, tol: float = GAP, **options: Any) -> SolveResult:
+        """Fit a cell to the rows of a part."""
+        rows, trial = len(part.y), cell.trial
+        return solve(
+            part.X, part.y, trial.loss, 1.0 / (rows * cell.C), trial.smoothing, sample_weight=part.weights,
+            tol=tol, seed=self.seed, m=self.m, **options,
+        )  # fmt: skip
+
 
 class _Searching:
     """A search on its way."""
@@ -250,13 +263,12 @@ class _Searching:
 
     def _fit(self, cell: Cell, part: Part, gap: float, last: SolveResult | None) -> SolveResult:
         """Fit a cell and rank the classes of the rows held out."""
-        search, trial, rows = self._search, cell.trial, len(part.y)
+        search, rows = self._search, len(part.y)
         most = min((self._budget - self._spent) / rows, MOST_PASSES)
         seconds = max(self._ends - time.monotonic(), LEAST_SECONDS)
-        result = solve(
-            part.X, part.y, trial.loss, 1.0 / (rows * cell.C), trial.smoothing, sample_weight=part.weights,
-            tol=gap, max_passes=int(most), seed=search.seed, m=search.m,
-            time_limit=None if math.isinf(seconds) else seconds, **({} if last is None else start_from(last)),
+        result = search.fit(
+            cell, part, gap, max_passes=int(most), time_limit=None if math.isinf(seconds) else seconds,
+            **({} if last is None else start_from(last)),
         )  # fmt: skip
         self._spent += result.passes * rows
         cell.passes.append(result.passes)

@@ -11,13 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import sparse
+from scipy.optimize import minimize_scalar
+from scipy.special import softmax
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
 
+from topline.pipeline.calibration import calibration_of, in_words
 from topline.pipeline.cli.entry import main
 from topline.pipeline.cluster.memory_plan import ALONE_BYTES
 from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.evaluation import Evaluation
+from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.ingest import import_features
 from topline.pipeline.jobs import train_as_asked
 from topline.pipeline.options import ClusterConfig, ImportConfig, SearchConfig, TrainConfig
+from topline.pipeline.rows import StoredModel
 from topline.pipeline.sweep import choice as choosing
 from topline.pipeline.sweep import choose, folds
 from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds
@@ -70,6 +78,32 @@ def test_columns_of_other_sizes_are_standardised(
     monkeypatch.setattr(choosing.Search, "find", lambda _: pytest.fail("searched again"))
     again = trained(capsys, "--store", store, "--auto", "--for", "top-2", "--no-certify")
     assert again["chosen"] == chosen
+
+
+def test_probabilities_of_a_search_are_those_of_the_rows_that_it_held_out(store: str, tmp_path: Path) -> None:
+    """The temperature of scikit-learn's scores of the same fold; new rows' log loss is the nearer for it."""
+    config = TrainConfig(store=store, loss="softmax", C=0.02, transforms=("standardize", "bias"))
+    model = train_as_asked(config, ClusterConfig(workers=0), search=SearchConfig(auto=True)).model
+    known = calibration_of(StoredModel.open(model))
+    dataset = Dataset.open(open_store(store))
+    data = fold_data(FoldSource(store, dataset.info.id, 5, config.seed, None, config.transforms), 0)
+    peer = LogisticRegression(C=0.02, fit_intercept=False, tol=1e-8, max_iter=1000).fit(data.X, data.y)
+    scores, y = data.held_out @ peer.coef_.T, data.held_out_y.astype(int)
+
+    def loss(slope: float) -> float:
+        return log_loss(y, softmax(slope * scores, axis=1))
+
+    assert (known.fitted_rows, "held out" in in_words(known)) == (len(y), True)
+    assert known.probabilities is not None
+    best = minimize_scalar(loss, bounds=(0.1, 100.0), method="bounded")
+    assert loss(known.probabilities.slope) == pytest.approx(best.fun, rel=1e-3)
+    found = evaluate(model)
+    assert isinstance(found, Evaluation)
+    stored = StoredModel.open(model)
+    rows = stored.rows("test")
+    own = softmax(stored.scores(next(iter(rows.tiles()))[2]), axis=1)
+    assert found.probabilities is not None
+    assert found.probabilities.log_loss < log_loss(rows.labels(), own) - 0.1
 
 
 def test_what_is_given_is_not_searched(store: str) -> None:
@@ -197,7 +231,9 @@ def test_sparse_rows_count_by_what_they_hold(
     def end(_: object, __: object) -> None:
         raise SaidError
 
-    X = sparse.random(200, 1 << 22, density=1e-6, format="csr", random_state=0, dtype=np.float32)
+    columns = np.random.default_rng(0).integers(1 << 22, size=800)
+    X = sparse.csr_matrix((np.ones(800, dtype=np.float32), columns, np.arange(0, 801, 4)), (200, 1 << 22))
+    X.sort_indices()
     sparse.save_npz(tmp_path / "X.npz", X)
     np.save(tmp_path / "y.npy", np.arange(200) % 3)
     place = str(tmp_path / "store")
