@@ -115,8 +115,6 @@ ONE_IMPORTER: Final = {
         "topline.pipeline.jobs.earlier_settings",
     },
     "To be merged into their importers.": {
-        "topline.pipeline.cluster.tree_weights",
-        "topline.pipeline.cluster.versions",
         "topline.pipeline.sweep.shared",
         "topline.pipeline.training.layout",
         "topline.pipeline.training.precomputed",

@@ -1,78 +1,113 @@
-"""Calls to chosen Dask workers that end: with answers, with the call's own error, or with who was lost."""
+"""Calls to chosen Dask workers that end: with answers, with the call's own error, or with who was lost.
+
+A call goes straight to its worker over a connection of Dask's, with its TLS, beside Dask's tasks: these take
+ten times as long, wait while a worker is paused, and are held back where a clock jumps.  A worker that cannot
+be reached is asked through the scheduler.  A call may be run again where a connection was cut: it gives the
+same answer.  Many workers hand a call on to each other, and join their answers on the way back (`by_tree`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
+import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
-from distributed import Client, Future, wait
-from distributed.comm.core import CommClosedError
+from distributed import Client
+from distributed.core import clean_exception, error_message
 from distributed.protocol.pickle import dumps
-from distributed.scheduler import KilledWorker
+from distributed.protocol.serialize import to_serialize
 
-from topline.pipeline.cluster.liveness import KEY_PREFIX
+from topline.pipeline.cluster.liveness import AT_WORK, CALL_THREAD
 from topline.pipeline.cluster.messages import ShippedRows
-from topline.pipeline.cluster.watchdog import POLL_SECONDS, Clock, Watchdog, WorkerWatch, ask_scheduler
+from topline.pipeline.cluster.watchdog import POLL_SECONDS, Clock, Watchdog, WorkerWatch
 from topline.solvers.errors import StateLostError
 
-logger = logging.getLogger(__name__)
+#: Up to so many workers are called by the coordinator itself; so many of a larger number hand calls on.
+ROOTS = 8
+#: The name of calls among what Dask's workers can be asked.
+_OPERATION = "topline-call"
+#: Connections that are tried before the scheduler: one that lay open may have been cut meanwhile.
+_TRIES = 2
 
-# An answer that is not here so long after it was ready is on no way.
-FETCH_SECONDS = 3600.0
-# Larger arguments go straight to the worker, past the scheduler, which would warn and slow down.
-DIRECT_BYTES = 2 << 20
-# Nobody waits longer than this for workers that are lost to hear so.
-TELL_SECONDS = 2.0
-
-_CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError)
+_worker: ContextVar[Any] = ContextVar("topline_worker")
+#: Addresses of workers that take calls, and of those that only the scheduler reaches.
+_serving: set[str] = set()
+_far: set[str] = set()
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """`function(*arguments)` on the worker at `worker`, a module-level function of ours."""
+    """`function(*arguments)` on the worker at `worker`, a module-level function of ours.
+
+    The answer of `source`, a call to another worker, is one more argument.  The worker hands the calls
+    `below` on to others, and answers `join` of its own answer and theirs.
+    """
 
     worker: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
+    source: Call | None = None
+    below: tuple[Call, ...] = ()
+    join: Callable[..., Any] = tuple
 
-
-@dataclass(frozen=True)
-class AnswerOf:
-    """An argument: the answer of another call, of those before it that are run together."""
-
-    call: Call
+    def workers(self) -> Iterator[str]:
+        """Yield all workers that have a part in the call."""
+        yield self.worker
+        for other in (*self.below, *(() if self.source is None else (self.source,))):
+            yield from other.workers()
 
 
 class WorkersLost(Exception):  # noqa: N818 - a signal to the executor, which handles it
     """Some workers are gone, silent, or hold another epoch; nothing they were asked has an answer."""
 
     def __init__(self, workers: Sequence[str], reason: str) -> None:
-        super().__init__(f"worker {', '.join(workers)} {reason}")
-        self.workers = tuple(workers)
+        super().__init__(workers, reason)
+        self.workers, self.reason = tuple(workers), reason
+
+    def __str__(self) -> str:
+        return f"worker {', '.join(self.workers)} {self.reason}"
 
 
 @dataclass(frozen=True, eq=False)
-class _Begun:
-    """A call that a worker has been asked for, and those whose answers it needs."""
+class Begun:
+    """A call under way, by the key under which its workers know it."""
 
-    worker: str
-    future: Future[Any]
-    needs: tuple[_Begun, ...] = ()
-
-    @property
-    def can_begin(self) -> bool:
-        """Whether it has what it needs; until then its worker does not hear of it."""
-        return all(task.future.done() for task in self.needs)
+    call: Call
+    key: str
+    future: concurrent.futures.Future[Any]
 
 
-_Tasks: TypeAlias = dict[Call, _Begun]
+def by_tree(
+    workers: Sequence[str],
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    join: Callable[..., Any],
+) -> list[Call]:
+    """Return the calls of `function(*arguments)` on all workers, at most `ROOTS`, which hand on the others.
+
+    Who has half of a run of workers below it hands on to the first of the other half: each link passes a few
+    copies, and the answers of neighbours meet first.
+    """
+
+    def handed_on(run: Sequence[str]) -> Call:
+        below = []
+        while len(run) > 1:
+            middle = (len(run) + 1) // 2
+            run, rest = run[:middle], run[middle:]
+            below.append(handed_on(rest))
+        return Call(run[0], function, arguments, below=tuple(below), join=join)
+
+    roots = min(len(workers), ROOTS)
+    cuts = [len(workers) * i // roots for i in range(roots + 1)]
+    return [handed_on(workers[low:high]) for low, high in pairwise(cuts)]
 
 
 class WorkerCalls:
@@ -96,53 +131,25 @@ class WorkerCalls:
 
         Raises `WorkersLost`, `ClusterError` when the scheduler is gone, or what a call raised itself.
         """
-        answers = self.run_together(calls, calls, limit=limit)
-        return {call.worker: answer for call, answer in zip(calls, answers, strict=True)}
-
-    def run_together(
-        self, calls: Sequence[Call], wanted: Sequence[Call], *, limit: float | None = None
-    ) -> list[Any]:
-        """Answers of the calls `wanted`; those of others stay with the workers, for later calls.
-
-        Arguments may be the answers of calls before (`AnswerOf`), which go from worker to worker.  Raises
-        what `run` raises.
-        """
         self._watch.check_scheduler()
         deadline = self._clock() + (limit or float("inf"))
-        tasks: _Tasks = {}
+        begun = [self.begin(call) for call in calls]
         try:
-            for call in calls:
-                needs = tuple(tasks[item.call] for item in call.arguments if isinstance(item, AnswerOf))
-                tasks[call] = _Begun(call.worker, self._submit(call, tasks), needs)
-            self._wait(tasks, deadline)
-            answers = self._answers(tasks, wanted, min(deadline, self._clock() + FETCH_SECONDS))
-        except _CANCELLED as error:
-            self._watch.check_scheduler()
-            raise WorkersLost(_workers(tasks), "gave up its task") from error
-        except CommClosedError as error:
-            # The answers were on their way when the connection ended.
-            self._watch.check_scheduler()
-            raise WorkersLost(_workers(tasks), "answered, and the connection is cut") from error
+            self._wait(begun, deadline)
         finally:
-            self._drop(tasks)
-        self.received += sum(map(nbytes, answers))
+            for each in begun:
+                each.future.cancel()
+        answers = {each.call.worker: each.future.result() for each in begun}
+        self.received += nbytes(answers)
         return answers
 
-    def begin(self, call: Call) -> Future[Any]:
-        """Begin a call that nobody waits for; it is given up when the future is dropped."""
-        return self._submit(call, {})
-
-    def tell(self, workers: Sequence[str], function: Callable[..., Any], *arguments: Any) -> None:
-        """Run `function(*arguments, dask_worker=...)` beside the tasks of workers, those that answer."""
-        message = {"op": "run", "function": dumps(function), "args": dumps(arguments), "kwargs": dumps({})}
-
-        async def broadcast(scheduler: Any) -> None:
-            await scheduler.broadcast(msg=message | {"wait": True}, workers=workers, on_error="ignore")
-
-        try:
-            ask_scheduler(self._client, broadcast, TELL_SECONDS)
-        except (OSError, TimeoutError) as error:
-            logger.debug("%s were not told: %s", workers, error)
+    def begin(self, call: Call) -> Begun:
+        """Begin a call, for which nobody has to wait."""
+        self.sent += nbytes(call.arguments)
+        loop: Any = self._client.loop
+        key = f"{call.function.__name__}-{uuid.uuid4().hex}"
+        asked = _answer_of(self._client, call, key)
+        return Begun(call, key, asyncio.run_coroutine_threadsafe(asked, loop.asyncio_loop))
 
     def wait_for_workers(self, hoped_for: int, seconds: float) -> dict[str, int]:
         """Threads of each worker that can be trusted, by address, in a fixed order.
@@ -155,113 +162,141 @@ class WorkerCalls:
         """Threads of each worker that is there and can be trusted, by address, in a fixed order."""
         return self._watch.trusted()
 
-    def _submit(self, call: Call, begun: _Tasks) -> Future[Any]:
-        arguments = [
-            begun[item.call].future if isinstance(item, AnswerOf) else self._sent(item, call.worker)
-            for item in call.arguments
-        ]
-        return self._client.submit(
-            call.function,
-            *arguments,
-            key=f"{KEY_PREFIX}{call.function.__name__}-{uuid.uuid4().hex}",
-            workers=[call.worker],
-            allow_other_workers=False,
-            retries=0,
-        )
-
-    def _sent(self, argument: Any, worker: str) -> Any:
-        size = nbytes(argument)
-        self.sent += size
-        if size <= DIRECT_BYTES:
-            return argument
-        try:
-            # One worker, one copy: a broadcast is undone by the memory manager and hangs when a worker dies.
-            return self._client.scatter(
-                argument,
-                workers=[worker],
-                hash=False,
-                direct=self._client.direct_to_workers,
-                timeout=self._watch.heartbeat_timeout,
-            )
-        except (OSError, TimeoutError, KeyError, ValueError) as error:
-            raise WorkersLost([worker], f"did not take what it was sent ({error})") from error
-
-    def _wait(self, tasks: _Tasks, deadline: float) -> None:
+    def _wait(self, begun: Sequence[Begun], deadline: float) -> None:
         """Return when all are done; raise as soon as one never will be."""
         watchdog = Watchdog(self._client, self._watch.heartbeat_timeout, self._clock)
-        while tasks:
-            try:
-                with self._client.as_current():
-                    wait([task.future for task in tasks.values()], timeout=POLL_SECONDS)
-            except TimeoutError:
-                self._check_workers(tasks)
-                if any(task.future.status == "error" for task in tasks.values()):
-                    return
-                waiting = [task for task in tasks.values() if not task.future.done() and task.can_begin]
-                pending = {str(task.future.key): task.worker for task in waiting}
-                if reasons := watchdog.find(pending, self._watch.alive):
-                    self._watch.give_up(reasons)
-                    raise WorkersLost([*reasons], "; ".join(sorted(set(reasons.values())))) from None
-                if self._clock() > deadline:
-                    self._watch.distrust(pending.values())
-                    raise WorkersLost(sorted(set(pending.values())), "did not end its task in time") from None
-            else:
+        futures = {each.future: each for each in begun}
+        while True:
+            done, pending = concurrent.futures.wait(
+                futures, POLL_SECONDS, return_when=concurrent.futures.FIRST_EXCEPTION
+            )
+            # Errors first: who has failed says so, however long the others still take.
+            for future in done:
+                self._raise_error(futures[future])
+            if not pending:
                 return
+            waiting = {
+                worker: each.key for f in pending for each in [futures[f]] for worker in each.call.workers()
+            }
+            self._check_workers([*waiting])
+            if reasons := watchdog.find(waiting, self._watch.alive):
+                self._watch.give_up(reasons)
+                raise WorkersLost([*reasons], "; ".join(sorted(set(reasons.values()))))
+            if self._clock() > deadline:
+                self._watch.distrust(waiting)
+                raise WorkersLost(sorted(waiting), "did not answer in time")
 
-    def _check_workers(self, tasks: _Tasks) -> None:
+    def _check_workers(self, workers: Sequence[str]) -> None:
         alive = self._watch.alive()
-        # Also one that has done its part: what it answered is still with it.
-        if gone := [worker for worker in _workers(tasks) if worker not in alive]:
+        if gone := [worker for worker in workers if worker not in alive]:
             raise WorkersLost(gone, "is gone")
-        if silent := self._watch.silent(_workers(tasks)):
+        if silent := self._watch.silent(workers):
             raise WorkersLost(silent, f"has been silent for {self._watch.heartbeat_timeout:g} s")
 
-    def _answers(self, tasks: _Tasks, wanted: Sequence[Call], deadline: float) -> list[Any]:
-        """Fetch answers at once; a fetch takes what time the connection needs and begins only once."""
-        # Errors first: who has failed says so, however long the others still take.
-        self._raise_errors(tasks)
-        loop: Any = self._client.loop
-        futures = [tasks[call].future for call in wanted]
-        fetch = asyncio.run_coroutine_threadsafe(self._fetch(futures), loop.asyncio_loop)
+    def _raise_error(self, ended: Begun) -> None:
+        if ended.future.cancelled():
+            self._watch.check_scheduler()
+            raise WorkersLost([ended.call.worker], "gave up its call")
+        if (error := ended.future.exception()) is not None:
+            # What fails without a scheduler fails for the want of it.
+            self._watch.check_scheduler()
+            raise error
+
+
+async def _answer_of(node: Any, call: Call, key: str) -> Any:
+    """Return the answer of a call that a client or a worker of Dask's, `node`, asks for.
+
+    Raises what the call raised; `WorkersLost` where its worker is not there, or says that it lost its blocks.
+    """
+    problem: Exception | None = None
+    for way in (_to_worker,) * _TRIES + (_by_scheduler,):
+        if way is _to_worker and call.worker in _far:
+            continue
         try:
-            while True:
-                done, _ = concurrent.futures.wait([fetch], timeout=POLL_SECONDS)
-                if done:
-                    return list(fetch.result())
-                self._raise_errors(tasks)
-                # A worker that dies between its answer and our reading it leaves a task that nobody runs.
-                self._check_workers(tasks)
-                if self._clock() > deadline:
-                    self._watch.distrust(_workers(tasks))
-                    raise WorkersLost(_workers(tasks), "did not hand over its answer in time")
-        except (StateLostError, KilledWorker):
-            self._raise_errors(tasks)
-            raise
-        finally:
-            fetch.cancel()
-
-    async def _fetch(self, futures: list[Future[Any]]) -> Any:
-        return await self._client.gather(futures, asynchronous=True)
-
-    def _raise_errors(self, tasks: _Tasks) -> None:
-        """Raise what a call raised; what a worker says of its own state is a loss."""
-        for task in tasks.values():
-            if task.future.status == "error":
-                error = task.future.exception(timeout=self._watch.heartbeat_timeout)
-                if isinstance(error, StateLostError | KilledWorker):
-                    raise WorkersLost([task.worker], f"lost its blocks ({error})") from error
-                raise error
-
-    def _drop(self, tasks: _Tasks) -> None:
-        """Take back what has no answer; what has one is freed with its future."""
-        pending = [task.future for task in tasks.values() if not task.future.done()]
-        if pending and self._client.status == "running":
-            self._client.cancel(pending)
+            if call.worker not in _serving:
+                await way(node, call.worker, {"op": "run", "function": dumps(_serve)})
+            response = await way(
+                node, call.worker, {"op": _OPERATION, "call": to_serialize(call), "key": key}
+            )
+        except OSError as error:
+            problem = error
+            continue
+        if way is _by_scheduler:
+            _far.add(call.worker)
+        if response is None:
+            # Another process has come to the address.
+            _serving.discard(call.worker)
+            continue
+        _serving.add(call.worker)
+        if response["status"] == "OK":
+            return response["result"]
+        _, raised, trace = clean_exception(**response)
+        if isinstance(raised, StateLostError):
+            raise WorkersLost([call.worker], f"lost its blocks ({raised})") from raised
+        raise (raised or RuntimeError("no reason was given")).with_traceback(trace)
+    raise WorkersLost([call.worker], "is gone") from problem
 
 
-def _workers(tasks: _Tasks) -> list[str]:
-    """Return the workers of tasks, each once."""
-    return [*dict.fromkeys(call.worker for call in tasks)]
+async def _to_worker(node: Any, worker: str, message: dict[str, Any]) -> Any:
+    return await getattr(node.rpc(worker), message.pop("op"))(**message)
+
+
+async def _by_scheduler(node: Any, worker: str, message: dict[str, Any]) -> Any:
+    return await node.scheduler.proxy(msg=message, worker=worker)
+
+
+def _serve(dask_worker: Any) -> None:
+    """Let a worker take calls from now on."""
+
+    async def answer(call: Call, key: str) -> Any:
+        try:
+            return {"status": "OK", "result": to_serialize(await _carried_out(dask_worker, call, key))}
+        except Exception as error:  # noqa: BLE001 - whoever asked raises it
+            closed = dask_worker.rpc.status.name == "closed"
+            return error_message(WorkersLost([str(dask_worker.address)], "is gone") if closed else error)
+
+    dask_worker.handlers[_OPERATION] = answer
+
+
+async def _carried_out(worker: Any, call: Call, key: str) -> Any:
+    """Return the answer of a call to this worker; what others do for it goes on at the same time."""
+    handed = [asyncio.ensure_future(_answer_of(worker, other, key)) for other in call.below]
+    try:
+        more = () if call.source is None else (await _answer_of(worker, call.source, key),)
+        answer = await _on_thread(worker, key, call.function, *call.arguments, *more)
+        if handed:
+            answer = await _on_thread(worker, key, call.join, answer, *await asyncio.gather(*handed))
+        return answer
+    finally:
+        for other in handed:
+            other.cancel()
+
+
+async def _on_thread(worker: Any, key: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the answer of a function that works for a call, on a thread that no exit waits for."""
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    place = str(worker.address), key
+
+    def work() -> None:
+        _worker.set(worker)
+        try:
+            future.set_result(function(*arguments))
+        except BaseException as error:  # noqa: BLE001 - whoever asked raises it
+            future.set_exception(error)
+
+    AT_WORK[place] += 1
+    try:
+        threading.Thread(target=work, name=CALL_THREAD, daemon=True).start()
+        return await asyncio.wrap_future(future)
+    finally:
+        AT_WORK[place] -= 1
+        if not AT_WORK[place]:
+            del AT_WORK[place]
+
+
+def this_worker() -> Any:
+    """Return Dask's worker whose call this thread works for."""
+    return _worker.get()
 
 
 def nbytes(value: Any) -> int:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import ipaddress
 import logging
 import os
+import platform
 import signal
 import socket
 import ssl
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import dask
+import numpy as np
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster, WorkerPlugin
 from distributed.client import AllExit
@@ -22,7 +25,6 @@ from distributed.comm.core import CommClosedError
 
 from topline.pipeline.cluster.memory_plan import memory_limit, worker_share
 from topline.pipeline.cluster.tls import expired, handshake_problem, temporary_security, warn_of_expiry
-from topline.pipeline.cluster.versions import check_versions
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.options import ClusterConfig
 
@@ -260,7 +262,7 @@ def _running_cluster(address: str, wait: float) -> Iterator[Client]:
         stack.enter_context(_quiet())
         stack.enter_context(client)
         _wait_for_worker(client, f"the scheduler at {address}", wait)
-        check_versions(client, address)
+        _check_versions(client, address)
         yield client
 
 
@@ -318,3 +320,37 @@ def _wait_for_worker(client: Client, place: str, wait: float) -> None:
         raise ClusterError(
             f"{place} has no worker after {wait:g} s: start workers, or wait longer with --worker-wait"
         ) from error
+
+
+def _check_versions(client: Client, address: str) -> None:
+    """Refuse workers whose Python, NumPy, Dask or Topline would not understand what is sent to them."""
+    versions = cast("Mapping[str, Any]", client.get_versions(check=False))["workers"]
+    ours = {
+        "python": _minor(platform.python_version()),
+        "numpy": _major(np.__version__),
+        "distributed": importlib.metadata.version("distributed"),
+    }
+    reduce: dict[str, Callable[[str], str]] = {"python": _minor, "numpy": _major, "distributed": str}
+    for worker, entry in versions.items():
+        for package, here in ours.items():
+            there = reduce[package](str(entry["packages"].get(package)))
+            if there != here:
+                raise ClusterError(
+                    f"worker {worker} of {address} has {package} {there}, here it is {here}: install the same"
+                )
+    found = client.run(importlib.metadata.version, "topline", on_error="return")
+    here = importlib.metadata.version("topline")
+    for worker, version in found.items():
+        if version != here:
+            there = "none" if isinstance(version, Exception) else str(version)
+            raise ClusterError(
+                f"worker {worker} of {address} has topline {there}, here it is {here}: install the same"
+            )
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _major(version: str) -> str:
+    return version.split(".")[0]

@@ -1,10 +1,9 @@
-"""Blocks on Dask workers, by plain pinned tasks over a registry of our own (`worker_blocks`).
+"""Blocks on Dask workers, by calls to their owners, over a registry of our own (`worker_blocks`).
 
-A round is one task for each worker.  It is pinned to the worker that owns the blocks, runs them all and sends
-back their sums, merged along the solvers' tree, so the total is bitwise the same for any number of workers;
-many of them hand on the weights (`topline.pipeline.cluster.tree_weights`) and merge their sums among each
-other first (`topline.pipeline.cluster.tree_sums`).  Dask is asked for nothing else: lost tasks are not run
-elsewhere, nothing is scattered to stay.  The coordinator watches its futures and the workers
+A request is one call of each worker, which runs it on all of its blocks and sends back their sums, merged
+along the solvers' tree, so the total is bitwise the same for any number of workers; many of them hand on the
+weights and merge their sums among each other.  Dask is asked for nothing else: nothing lost is run
+elsewhere, nothing is scattered to stay.  The coordinator watches its calls and the workers
 (`topline.pipeline.cluster.watchdog`); when an owner is gone, silent or hangs, a new epoch begins and its
 blocks go to others (`topline.pipeline.cluster.placement`).  Without dual variables the round is repeated and
 nothing is lost.  With them the rows that went with the worker come from the last checkpoint, or are 0; those
@@ -24,13 +23,11 @@ from distributed import Client
 
 from topline.pipeline.cluster import worker_blocks
 from topline.pipeline.cluster.assignment import Assignment
-from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
+from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost, by_tree
 from topline.pipeline.cluster.messages import Span, Sums
 from topline.pipeline.cluster.placement import BlockPlacement, Bound, LeaseRenewal
 from topline.pipeline.cluster.scheduling import BlockScheduler, CheckpointSource, replaced
 from topline.pipeline.cluster.sent_weights import SentOperation, WeightsSender
-from topline.pipeline.cluster.tree_sums import joined, with_merges
-from topline.pipeline.cluster.tree_weights import requested
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.rows import TrainingRows
 from topline.solvers.core.answers import A, tree_total
@@ -164,7 +161,7 @@ class DaskExecutor:
                 scheduler.recover(lost, pending_step)
                 continue
             self._weights.answered(operation, epoch)
-            scheduler.done(sums.answers)
+            scheduler.done(sums.costs)
             total: Any = tree_total(sums.parts, self.blocks)
             return total  # type: ignore[no-any-return]
 
@@ -235,10 +232,10 @@ class DaskExecutor:
         """Sums over all blocks; many workers hand on the weights, and merge the sums, among each other."""
         places = self._here().placement
         names = places.run, places.epoch
-        relays, requests = requested([*places.owned], worker_blocks.run_request, names, message)
-        calls, wanted = with_merges(requests, places.owned, self.blocks)
-        answers = self._calls.run_together([*relays, *calls], wanted)
-        return joined([call.worker for call in wanted], answers)
+        calls = by_tree([*places.owned], worker_blocks.run_request, (*names, message), Sums.joined)
+        first, *others = self._calls.run(calls).values()
+        sums: Sums = first.joined(*others)
+        return sums
 
     def _once(self, calls: Sequence[Call], pending_step: PendingStep | None) -> dict[str, Any]:
         """Run calls that are not worth repeating on other rows of A."""
@@ -257,7 +254,7 @@ class DaskExecutor:
         places: BlockPlacement = self._scheduler.placement
         self._scheduler = self._renewal = None
         try:
-            calls = [Call(owner, worker_blocks.release, (places.run,)) for owner in places.owned]
+            calls = [Call(owner, worker_blocks.release, (places.run, places.epoch)) for owner in places.owned]
             self._calls.run(calls, limit=RELEASE_SECONDS)
         except (WorkersLost, ClusterError) as error:
             logger.info("the blocks of a finished run stay until their lease is over: %s", error)

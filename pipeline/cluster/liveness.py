@@ -8,65 +8,45 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from topline.solvers.core.answers import Clock
 
-# States of a task, as a worker knows it, in which there is nothing left to do for it.
-_OVER = ("memory", "error", "released", "forgotten")
-# The keys of our calls begin with this.
-KEY_PREFIX = "topline-"
+#: Threads at work for a call, by the worker's address and the call's key.
+AT_WORK: Counter[tuple[str, str]] = Counter()
+#: The name of such a thread.
+CALL_THREAD = "topline-call"
 # Threads that work for a call besides its own: ours by their names, and the one on which fsspec waits.
 _HELPERS = (
     "topline-block", "topline-head", "topline-helper", "topline-duals", "topline-read-ahead", "topline-check",
     "fsspecIO",
 )  # fmt: skip
-# Part of the names of those on which Dask runs tasks.
-_DASK = "Dask-Default-Threads"
 # Where Linux says what each thread of this process has used.
 _TASKS = Path("/proc/self/task")
 
 
 class Liveness(NamedTuple):
-    """What a worker says of a call that it has to do.
+    """What a worker says of a call that it is at work for.
 
-    `state` is Dask's word for where it is.  The others are sums over the call's threads, or over more, of
-    which only the growth says something: seconds of processors, bytes read and written, laps of its clocks.
+    These are sums over all threads of calls, for one may wait for another, of which only the growth says
+    something: seconds of processors, bytes read and written, laps of clocks.
     """
 
-    state: str
     cpu: float
     moved: int
     laps: int
 
 
 def liveness_of(keys: Sequence[str], dask_worker: Any) -> dict[str, Liveness]:
-    """Return the liveness of those of some tasks that a worker still has something to do for."""
-    tasks = dask_worker.state.tasks
-    states = {key: str(tasks[key].state) for key in keys if key in tasks and tasks[key].state not in _OVER}
-    threads = _working_threads(dask_worker)
+    """Return the liveness of those of some calls that a worker is at work for."""
+    threads = [each for each in threading.enumerate() if each.name.startswith((CALL_THREAD, *_HELPERS))]
     spent = sum(map(_cpu_seconds, threads)) if _tells_cpu() else time.process_time()
-    moved = sum(map(_bytes_moved, threads))
-    return {key: Liveness(state, spent, moved, Clock.laps) for key, state in states.items()}
-
-
-def _working_threads(dask_worker: Any) -> list[threading.Thread]:
-    """Threads that may be at work for our calls on a worker.
-
-    A call may wait for what another of ours does, of an epoch that is over, and workers of one process wait
-    for each other where something is compiled.
-    """
-    working: Mapping[int, Any] = dask_worker.active_threads
-    ours = {thread for thread, key in [*working.items()] if str(key).startswith(KEY_PREFIX)}
-    shared = str(dask_worker.address).startswith("inproc://")
-    return [
-        each
-        for each in threading.enumerate()
-        if each.ident in ours or each.name.startswith(_HELPERS) or (shared and _DASK in each.name)
-    ]
+    found = Liveness(spent, sum(map(_bytes_moved, threads)), Clock.laps)
+    return {key: found for key in keys if (str(dask_worker.address), key) in AT_WORK}
 
 
 @lru_cache(1)

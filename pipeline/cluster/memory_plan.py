@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dask.utils import parse_bytes
 from distributed.system import MEMORY_LIMIT
 
-from topline.pipeline.cluster.tree_sums import MOST_SUMS
+from topline.pipeline.cluster.calls import ROOTS
 from topline.pipeline.errors import ConfigError
 from topline.solvers.blocks import extrapolation_bytes
 from topline.solvers.counts import how_many
@@ -191,7 +191,7 @@ def _budgets(
 
 
 def _coordinator(size: ProblemSize, workers: int) -> int:
-    sums = MOST_SUMS if _merges(workers) else workers * _sums(size, workers)
+    sums = 2 * ROOTS if workers > ROOTS else workers * _sums(size, workers)
     arrays = 8 * size.d * size.m * (COORDINATOR_ARRAYS + size.method.arrays + sums)
     # What is formed is factored in its place.
     formed = 8 * size.method.formed * sums
@@ -206,7 +206,8 @@ def _alone(size: ProblemSize, threads: int) -> tuple[int, int]:
 
 
 def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:
-    sums = _sums(size, workers) * (3 if _merges(workers) else 1)
+    # Its own, and those of the workers that it hands calls on to.
+    sums = _sums(size, workers) * (1 + (-(-workers // ROOTS) - 1).bit_length())
     arrays = 8 * size.d * size.m * (WORKER_ARRAYS + sums)
     arrays += 8 * size.method.formed * (FORMED_COPIES + sums)
     row_bytes = size.row_bytes + 4 * size.ranked
@@ -219,11 +220,6 @@ def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:
 def _sums(size: ProblemSize, workers: int) -> int:
     """Sums of blocks that a worker can hold before they meet along the tree."""
     return max(1, math.ceil(size.blocks / workers)).bit_length()
-
-
-def _merges(workers: int) -> bool:
-    """Whether workers merge their sums among each other, two and their own at a time."""
-    return workers > MOST_SUMS
 
 
 def _refuse(limit: int, least: int, workers: int) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from topline.solvers.core.answers import Answer, Node
+from topline.solvers.core.answers import Answer, Node, TreeMerger
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.rows import held_in_memory, is_sparse
 from topline.solvers.operations import RunSpec
@@ -41,14 +41,9 @@ class Placement:
     pending_step: PendingStep | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class WorkerAnswer:
-    """What a worker answers to a request: the sums of its blocks, merged as far as they reach, and its cost.
+class WorkerCost(NamedTuple):
+    """What a request took of a worker; `bytes_read` of features counts since the blocks were placed."""
 
-    `bytes_read` of features counts since the blocks were placed.
-    """
-
-    parts: list[tuple[Node, Answer]]
     seconds: float
     memory_bytes: int
     bytes_read: int
@@ -56,10 +51,25 @@ class WorkerAnswer:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums over blocks of several workers, and what each of them answered besides, by address."""
+    """Sums over blocks of some workers, merged as far as they reach, and the cost of each by its address.
 
+    Merging goes along the tree of `topline.solvers.core.answers`, whose nodes say what is added to what: no
+    bit depends on who adds.
+    """
+
+    blocks: int
     parts: list[tuple[Node, Answer]]
-    answers: dict[str, WorkerAnswer]
+    costs: dict[str, WorkerCost]
+
+    def joined(self, *others: Sums) -> Sums:
+        """Return the sums of these workers and of others together."""
+        merger: TreeMerger[Answer] = TreeMerger(self.blocks)
+        for sums in (self, *others):
+            for node, answer in sums.parts:
+                merger.add(node, answer)
+        return Sums(
+            self.blocks, merger.parts(), {k: v for sums in (self, *others) for k, v in sums.costs.items()}
+        )
 
 
 class ShippedRows:

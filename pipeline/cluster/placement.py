@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from topline.pipeline.cluster import worker_blocks
 from topline.pipeline.cluster.assignment import Assignment
-from topline.pipeline.cluster.calls import AnswerOf, Call, WorkerCalls
+from topline.pipeline.cluster.calls import Call, WorkerCalls
 from topline.pipeline.cluster.messages import Placement, ShippedRows, Span
 from topline.pipeline.rows import TrainingRows
 from topline.solvers.core.dual_points import PendingStep
@@ -106,7 +106,7 @@ class BlockPlacement:
             if lost:
                 self._restore(lost, owned, saved)
             self._ask(owned, worker_blocks.seal, lambda _: (pending_step,))
-        self._calls.run([Call(worker, worker_blocks.release, (self.run,)) for worker in old])
+        self._calls.run([Call(worker, worker_blocks.release, (self.run, self.epoch)) for worker in old])
         replaced, self._replaced = self._replaced, set()
         return Moved(moved, tuple(sorted(replaced)), self._saved_round)
 
@@ -147,9 +147,8 @@ class BlockPlacement:
         for start, stop in row_runs(span.start, span.stop, self.m):
             read = (self.run, self.epoch, span.index, start, stop, None)
             there = Call(holder, worker_blocks.read_duals, read)
-            write = (self.run, self.epoch, span.index, start, AnswerOf(there))
-            here = Call(worker, worker_blocks.write_duals, write)
-            self._calls.run_together([there, here], [here])
+            write = (self.run, self.epoch, span.index, start)
+            self._calls.run([Call(worker, worker_blocks.write_duals, write, source=there)])
         self._holders[span.index] = worker
 
     def _restore(self, lost: set[int], owned: Assignment, saved: Saved) -> None:
@@ -196,10 +195,9 @@ def _renew(
         if found is None:
             return
         try:
-            begun = [calls.begin(Call(worker, worker_blocks.renew, (found.run,))) for worker in found.owned]
+            for worker in found.owned:
+                calls.begin(Call(worker, worker_blocks.renew, (found.run,)))
         except Exception as error:  # noqa: BLE001 - the connection is gone, which the next request says
             logger.info("leases are not renewed: %s", error)
             return
         del found
-        over.wait(min(seconds, 1.0))
-        del begun

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from topline.pipeline.cluster import worker_blocks
 from topline.pipeline.cluster.assignment import Assignment, assign, better_assignment, reassign_after_loss
-from topline.pipeline.cluster.calls import WorkerCalls, WorkersLost
-from topline.pipeline.cluster.messages import Span, WorkerAnswer
+from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost
+from topline.pipeline.cluster.messages import Span, WorkerCost
 from topline.pipeline.cluster.placement import BlockPlacement, Bound, Moved
 from topline.pipeline.errors import ClusterError
 from topline.solvers.core.dual_points import PendingStep
@@ -53,15 +53,15 @@ class WorkerLog:
         """Forget how fast anyone was with other blocks."""
         self._row_seconds, self._read = {}, {}
 
-    def add(self, worker: str, rows: int, answer: WorkerAnswer) -> None:
+    def add(self, worker: str, rows: int, cost: WorkerCost) -> None:
         """Count a request that a worker has done on its rows."""
-        self._busy[worker] = self._busy.get(worker, 0.0) + answer.seconds
-        self._memory[worker] = answer.memory_bytes
-        self.bytes_read += answer.bytes_read - self._read.get(worker, 0)
-        self._read[worker] = answer.bytes_read
+        self._busy[worker] = self._busy.get(worker, 0.0) + cost.seconds
+        self._memory[worker] = cost.memory_bytes
+        self.bytes_read += cost.bytes_read - self._read.get(worker, 0)
+        self._read[worker] = cost.bytes_read
         sums = self._row_seconds.setdefault(worker, [0.0, 0.0])
         sums[0] += rows
-        sums[1] += answer.seconds
+        sums[1] += cost.seconds
 
     def shares(self, threads: Mapping[str, int]) -> dict[str, float]:
         """Return rows a second of each worker; of those not seen yet, by their threads, what is usual."""
@@ -126,11 +126,11 @@ class BlockScheduler:
                 continue
             return
 
-    def done(self, answers: Mapping[str, WorkerAnswer]) -> None:
+    def done(self, costs: Mapping[str, WorkerCost]) -> None:
         """Note that a request was run."""
         self._losses = 0
-        for worker, answer in answers.items():
-            self.log.add(worker, rows_of(self.placement.owned[worker]), answer)
+        for worker, cost in costs.items():
+            self.log.add(worker, rows_of(self.placement.owned[worker]), cost)
 
     def recover(self, lost: WorkersLost, pending_step: PendingStep | None) -> None:
         """Give the blocks of lost workers to others; then `DualsReplacedError` where dual variables are kept.
@@ -141,8 +141,11 @@ class BlockScheduler:
         while True:
             logger.warning("%s: its blocks are placed again (epoch %d)", lost, self.placement.epoch + 1)
             self._count(lost)
-            # One that is paused gets its memory back, and continues with the tasks of others.
-            self._calls.tell(lost.workers, worker_blocks.forget, self.placement.run)
+            # One that hangs in a call gets its memory back.
+            for worker in lost.workers:
+                self._calls.begin(
+                    Call(worker, worker_blocks.release, (self.placement.run, self.placement.epoch))
+                )
             found = self._calls.wait_for_workers(hoped_for, self._worker_wait)
             owned = reassign_after_loss(self._bound.spans, self.placement.owned, self.log.shares(found))
             try:

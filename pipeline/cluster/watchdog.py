@@ -1,22 +1,17 @@
-"""Which workers are there and fit for work, and which tasks do not end although their workers are there.
+"""Which workers are there and fit for work, and which calls do not end although their workers are there.
 
-The workers of such tasks are polled directly.  A task hangs where its call neither computes nor
-reads nor writes, where its worker takes up no tasks because Dask has paused it, or where a message that Dask
-should send is held back: scheduler, workers and client collect messages for a moment, until a time of the
-clock, and where that jumps back in the meantime, the moment lasts as long as the jump.
-
-Time counts only between answers: a worker that was stopped, or a machine that slept, has lost none.
+A call hangs where it neither computes nor reads nor writes, which its worker is asked about.  Time counts
+only between answers: a worker that was stopped, or a machine that slept, has lost none.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from dask.utils import format_bytes
 from distributed import Client
 from distributed.protocol.pickle import dumps
 from distributed.utils_comm import retry
@@ -25,22 +20,18 @@ from topline.pipeline.cluster.liveness import Liveness, liveness_of
 from topline.pipeline.errors import ClusterError
 
 POLL_SECONDS = 0.25
-# Between two questions to the workers of tasks that are not done.
+# Between two questions to the workers of calls that are not done.
 ASK_SECONDS = 5.0
 # A worker that was killed is back from its nanny after about 3 s.
 REPLACEMENT_SECONDS = 5.0
-IDLE_SECONDS = 20.0
 # A connection of Dask's pool that was cut shows when it is used; as many may lie there as calls ran at once.
 ASK_AGAIN = 3
-# Dask pauses a worker at a peak of its memory and lets it continue a moment later.
-PAUSED_SECONDS = 15.0
 # A call that ends no stretch of its work for so long, whatever else it does, is in an endless loop or queue.
 TASK_SECONDS = 3600.0
 # A living call uses a larger share of a processor than this, on whatever machine.
 _ALIVE = 1e-3
-# Dask's words for workers on their way out, and for tasks that run.
+# Dask's words for workers on their way out.
 _LEAVING = ("closing_gracefully", "closing", "closed", "failed", "stopping", "stopped")
-_RUNNING = ("executing", "long-running")
 
 #: Seconds that only go up.
 Clock: TypeAlias = Callable[[], float]
@@ -48,18 +39,29 @@ Clock: TypeAlias = Callable[[], float]
 
 @dataclass
 class _Watched:
-    """What was last heard of a task, and for how long that has been so, in seconds between answers."""
+    """What was last heard of a call, and for how long that has been so, in seconds between answers."""
 
     liveness: Liveness | None
     at: float
-    idle: float = 0.0
-    paused: float = 0.0
     still: float = 0.0
     lapless: float = 0.0
 
+    def note(self, liveness: Liveness | None, now: float) -> None:
+        """Add the time since the last answer to all that has not changed."""
+        before, seconds = self.liveness, min(now - self.at, 2.0 * ASK_SECONDS)
+        self.liveness, self.at = liveness, now
+        if before is None or liveness is None:
+            # On its way, or waiting for what others do for it.
+            self.still, self.lapless = 0.0, self.lapless + seconds if before is liveness else 0.0
+            return
+        # A thread that has ended since was alive.
+        worked = abs(liveness.cpu - before.cpu) > _ALIVE * seconds or before[1:] != liveness[1:]
+        self.still = 0.0 if worked else self.still + seconds
+        self.lapless = self.lapless + seconds if before.laps == liveness.laps else 0.0
+
 
 class Watchdog:
-    """Watches some tasks that are not done, until one of them has long shown no sign of life.
+    """Watches some calls that are not done, until one of them has long shown no sign of life.
 
     `stillness` is how long a call may neither compute nor read nor write, in seconds of `clock`.
     """
@@ -75,8 +77,7 @@ class Watchdog:
     def find(self, pending: Mapping[str, str], alive: Callable[[], Mapping[str, Any]]) -> dict[str, str]:
         """Return the workers of `pending` that hang, by address, each with the reason.
 
-        `pending` are the keys of tasks with their workers, `alive` gives the workers as the scheduler knows
-        them.  Raises `ClusterError` where the messages of a worker are held back.
+        `pending` are workers with the keys of their calls; `alive` gives those that the scheduler knows.
         """
         now = self._clock()
         if now - self._polled < self._every:
@@ -86,75 +87,28 @@ class Watchdog:
             answers = ask_scheduler(self._client, partial(self._ask, pending), ASK_SECONDS)
         except (OSError, TimeoutError):
             return {}
-        known = alive()
-        found = {}
-        for key, worker in pending.items():
-            if worker in answers and worker in known:
-                paused = known[worker].get("status") == "paused"
-                watched = self._noted(key, answers[worker].get(key), paused=paused, now=now)
-                if reason := self._judged(watched, worker, known[worker]):
-                    found[worker] = reason
-        self._watched = {key: watched for key, watched in self._watched.items() if key in pending}
-        return found
+        for worker in pending.keys() & answers.keys() & alive().keys():
+            liveness = answers[worker].get(pending[worker])
+            self._watched.setdefault(worker, _Watched(liveness, now)).note(liveness, now)
+        self._watched = {worker: watched for worker, watched in self._watched.items() if worker in pending}
+        return {worker: why for worker, watched in self._watched.items() if (why := self._judged(watched))}
 
-    def _noted(self, key: str, liveness: Liveness | None, *, paused: bool, now: float) -> _Watched:
-        """Add the time since the last answer to all that has not changed."""
-        watched = self._watched.setdefault(key, _Watched(liveness, now))
-        before, seconds = watched.liveness, min(now - watched.at, 2.0 * ASK_SECONDS)
-        watched.liveness, watched.at = liveness, now
-        running = liveness is not None and liveness.state in _RUNNING
-        watched.paused = watched.paused + seconds if paused and not running else 0.0
-        watched.idle = watched.idle + seconds if liveness is None and not paused else 0.0
-        if liveness is None or before is None or before.state != liveness.state:
-            watched.still = watched.lapless = 0.0
-            return watched
-        # One that waits for its turn behind the calls of others, or for an answer of theirs, may be still.
-        still = running and _is_still(before, liveness, seconds)
-        watched.still = watched.still + seconds if still else 0.0
-        watched.lapless = 0.0 if running and before.laps != liveness.laps else watched.lapless + seconds
-        return watched
-
-    def _judged(self, watched: _Watched, worker: str, info: Mapping[str, Any]) -> str | None:
-        if watched.idle > IDLE_SECONDS:
-            raise ClusterError(
-                f"the scheduler and worker {worker} are there, but messages between them have been held"
-                f" back for {watched.idle:.0f} s, as after a clock has jumped back: restart both"
-            )
-        if watched.paused > min(PAUSED_SECONDS, self._stillness):
-            return why_paused(info)
+    def _judged(self, watched: _Watched) -> str | None:
         if watched.still > self._stillness:
             return (
                 f"is there, but has not computed, read or written anything for {watched.still:.0f} s: restart"
                 " it if that continues"
             )
-        if watched.lapless > TASK_SECONDS:
-            return "did not end its task in time"
-        return None
+        return "did not end its task in time" if watched.lapless > TASK_SECONDS else None
 
     async def _ask(self, pending: Mapping[str, str], scheduler: Any) -> dict[str, Mapping[str, Liveness]]:
-        """Return the liveness of the tasks that each worker still has to do, of those who answer."""
-        message = {"op": "run", "function": dumps(liveness_of), "args": dumps((list(pending),))}
-        workers: Sequence[str] = sorted(set(pending.values()))
+        """Return the liveness of the calls that each worker is at work for, of those who answer."""
+        keys = sorted(set(pending.values()))
+        message = {"op": "run", "function": dumps(liveness_of), "args": dumps((keys,))}
         answers = await scheduler.broadcast(
-            msg=message | {"wait": True, "kwargs": dumps({})}, workers=workers, on_error="ignore"
+            msg=message | {"wait": True, "kwargs": dumps({})}, workers=sorted(pending), on_error="ignore"
         )
         return {w: answer["result"] for w, answer in answers.items() if answer["status"] == "OK"}
-
-
-def why_paused(info: Mapping[str, Any]) -> str:
-    """Return why Dask has paused a worker, by what the scheduler knows of it, and what to do."""
-    used = format_bytes(int(info.get("metrics", {}).get("memory", 0)))
-    limit = format_bytes(int(info.get("memory_limit") or 0))
-    return (
-        f"is paused, because its memory, {used} of {limit}, is over Dask's pause share: start it with a"
-        " larger --memory-limit, or with DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=False"
-    )
-
-
-def _is_still(before: Liveness, after: Liveness, seconds: float) -> bool:
-    """Whether a call has done nothing in between; a thread that has ended since was alive."""
-    worked = abs(after.cpu - before.cpu) > _ALIVE * seconds
-    return not worked and before.moved == after.moved and before.laps == after.laps
 
 
 class WorkerWatch:
@@ -216,7 +170,7 @@ class WorkerWatch:
         return {
             worker: int(info["nthreads"])
             for worker, info in sorted(self.alive().items())
-            if worker not in self._distrusted and worker not in self._unfit and not is_paused(info)
+            if worker not in self._distrusted and worker not in self._unfit
         }
 
     def wait(self, hoped_for: int, seconds: float) -> dict[str, int]:
@@ -241,8 +195,7 @@ class WorkerWatch:
     def _what_to_do(self) -> str:
         """Return what is wrong with the workers that are there, and what to do."""
         alive = self.alive()
-        reasons = {worker: why_paused(info) for worker, info in alive.items() if is_paused(info)}
-        reasons |= {worker: reason for worker, reason in self._unfit.items() if worker in alive}
+        reasons = {worker: reason for worker, reason in self._unfit.items() if worker in alive}
         there = [f"worker {worker} {reason}" for worker, reason in sorted(reasons.items())]
         return "; ".join([*there[:2], "start workers and resume the run"])
 
@@ -285,8 +238,3 @@ def ask_scheduler(
         return client.sync(ask, callback_timeout=timeout)
     except TimeoutError as error:
         raise TimeoutError("no answer in time" if timeout is None else f"none in {timeout:g} s") from error
-
-
-def is_paused(info: Mapping[str, Any]) -> bool:
-    """Whether Dask lets a worker take up no tasks, by what the scheduler knows of it."""
-    return info.get("status") == "paused"

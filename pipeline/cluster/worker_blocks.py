@@ -16,10 +16,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from distributed import get_worker
 from numpy.typing import NDArray
 
-from topline.pipeline.cluster.messages import Placement, WorkerAnswer
+from topline.pipeline.cluster.calls import this_worker
+from topline.pipeline.cluster.messages import Placement, Sums, WorkerCost
 from topline.pipeline.cluster.sent_weights import SentOperation, WeightsReceiver
 from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.solvers.core.dual_points import PendingStep
@@ -116,10 +116,12 @@ class BlockRegistry:
             if held is not None:
                 held.touched = self._clock()
 
-    def forget(self, worker: str, run: str) -> None:
-        """Forget everything of a run."""
+    def forget(self, worker: str, run: str, epoch: int) -> None:
+        """Forget everything of a run, unless an epoch after this one has begun."""
         with self._lock:
-            self._held.pop((worker, run), None)
+            held = self._held.get((worker, run))
+            if held is not None and held.placement.epoch <= epoch:
+                del self._held[worker, run]
 
     def sweep(self) -> None:
         """Drop the runs whose lease is over, and look again when the next one's may be."""
@@ -178,7 +180,7 @@ def seal(run: str, epoch: int, pending_step: PendingStep | None) -> None:
             block.finish_step(pending_step)
 
 
-def run_request(run: str, epoch: int, message: SentOperation) -> WorkerAnswer:
+def run_request(run: str, epoch: int, message: SentOperation) -> Sums:
     """Run a request on the blocks of this worker and return their sums."""
     with using(run, epoch) as held, _block_set(held) as blocks:
         began = time.perf_counter()
@@ -187,7 +189,8 @@ def run_request(run: str, epoch: int, message: SentOperation) -> WorkerAnswer:
         read = int(getattr(held.rows, "bytes_read", 0))
         # A worker within the coordinator's process has no memory of its own.
         memory = 0 if _here().startswith("inproc://") else resident_bytes()
-        return WorkerAnswer(merger.parts(), seconds, memory, read)
+        cost = WorkerCost(seconds, memory, read)
+        return Sums(held.placement.blocks, merger.parts(), {_here(): cost})
 
 
 def read_duals(
@@ -218,7 +221,7 @@ def map_duals(
 ) -> list[T]:
     """Pass the dual rows of this worker to `visit`, a share on each thread, and return the answers."""
     with using(run, epoch) as held:
-        threads = int(get_worker().state.nthreads)
+        threads = int(this_worker().state.nthreads)
         with (
             _block_set(held) as blocks,
             ThreadPoolExecutor(threads, thread_name_prefix="topline-duals") as pool,
@@ -238,14 +241,9 @@ def renew(run: str) -> None:
     registry.renew(_here(), run)
 
 
-def release(run: str) -> None:
-    """Forget everything of a run."""
-    registry.forget(_here(), run)
-
-
-def forget(run: str, dask_worker: Any) -> None:
-    """Do as `release` does, beside the tasks of a worker that takes none."""
-    registry.forget(str(dask_worker.address), run)
+def release(run: str, epoch: int) -> None:
+    """Forget everything of a run, unless an epoch after this one has begun."""
+    registry.forget(_here(), run, epoch)
 
 
 def using(run: str, epoch: int) -> AbstractContextManager[Held]:
@@ -257,7 +255,7 @@ def using(run: str, epoch: int) -> AbstractContextManager[Held]:
 def _block_set(held: Held) -> Iterator[BlockSet]:
     """Yield the worker's own blocks; its threads work on as many of them, or several of them on each."""
     blocks = [held.blocks[span.index] for span in held.placement.spans]
-    threads, total = int(get_worker().state.nthreads), held.placement.blocks
+    threads, total = int(this_worker().state.nthreads), held.placement.blocks
     at_once = max(min(threads, len(blocks)), 1)
     if at_once == 1:
         yield BlockSet(blocks, total, threads=threads)
@@ -278,4 +276,4 @@ def _cached(placement: Placement, before: Held | None) -> RowSource:
 
 
 def _here() -> str:
-    return str(get_worker().address)
+    return str(this_worker().address)

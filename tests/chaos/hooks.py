@@ -62,9 +62,9 @@ def hold() -> None:
 
 def fill() -> None:
     """Take memory up to where Dask pauses a worker by default, and keep it."""
-    from distributed import get_worker
+    from topline.pipeline.cluster.calls import this_worker
 
-    worker = get_worker()
+    worker = this_worker()
     while psutil.Process().memory_info().rss < 0.88 * worker.memory_manager.memory_limit:
         _filled.append(np.ones(1 << 20))
     while worker.status.name != "paused":

@@ -86,9 +86,6 @@ def test_clock_jumps(chaos: Chaos, rng: random.Random, days: int, whose: str) ->
 
 @pytest.mark.chaos_long
 def test_clock_of_the_scheduler_jumps_back(chaos: Chaos, rng: random.Random) -> None:
-    """Dask then holds messages back until the clock is where it was: that is found out and said."""
+    """Dask then holds its messages back until the clock is where it was: calls are no such messages."""
     cluster = chaos.cluster().start(clock=(-86400.0 * 400, rng.randrange(30, 100)))
-    ended = chaos.train(*FREE, on=cluster).wait()
-    assert "as after a clock has jumped back" in ended.sentence
-    cluster.close()
-    chaos.conclude(chaos.resume(ended))
+    chaos.conclude(chaos.train(*FREE, on=cluster).wait())

@@ -96,15 +96,11 @@ def test_worker_hangs(chaos: Chaos, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.chaos_long)])
 def test_worker_paused_by_its_memory(chaos: Chaos, rng: random.Random, workers: int) -> None:
+    """Calls go on beside the tasks that Dask holds back."""
     fault = once(chaos, ORDER, rng.randrange(10, 80), "fill")
     cluster = chaos.cluster().start(fault, workers=workers, memory_limit="700MB")
-    ended = chaos.train(*FREE, "--heartbeat-timeout", 20, "--worker-wait", 20, on=cluster).wait()
-    assert "is paused, because its memory, " in ended.err
-    assert "over Dask's pause share" in ended.err
-    if workers == 1:
-        assert "no worker for 20 s" in ended.sentence
-        ended = chaos.resume(ended)
-    chaos.conclude(ended)
+    chaos.conclude(chaos.train(*FREE, "--heartbeat-timeout", 20, "--worker-wait", 20, on=cluster).wait())
+    assert struck(chaos)
 
 
 @pytest.mark.chaos_long

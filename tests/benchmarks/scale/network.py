@@ -11,10 +11,10 @@ twice and all in float64.
 
 The model: a part of a round of `dual_ascent`, of which a sweep has up to 64, sends W to every worker and gets
 a sum of products back, d m numbers each. The copies of W for up to 8 workers pass the coordinator's link one
-after the other; more workers hand it on to each other, each to 4 (`topline.pipeline.cluster.tree_weights`).
-So do the sums of up to 16 workers (`topline.pipeline.cluster.tree_sums`); of more, pairs add up theirs first,
-level by level. Every request takes some delays (`DELAYS`, and `LEVEL_DELAYS` a level), and the slowest
-worker's time: the mean one's times 1 + spread sqrt(2 ln K), the expected largest of K normal numbers.
+after the other; of more, each of 8 hands it on to half of those below it, to half of the rest, and so on
+(`topline.pipeline.cluster.calls.by_tree`), and sums come back the same way. Every request takes some delays
+(`DELAYS` a level), and the slowest worker's time: the mean one's times 1 + spread sqrt(2 ln K), the expected
+largest of K normal numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import math
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,8 +34,7 @@ from numpy.typing import NDArray
 from tests.benchmarks.datasets import relu_features
 from tests.benchmarks.scale.slow_links import slow_cluster
 from topline.pipeline.cluster import DaskExecutor, open_cluster
-from topline.pipeline.cluster.tree_sums import MOST_SUMS
-from topline.pipeline.cluster.tree_weights import FAN, MOST_COPIES, sender_of
+from topline.pipeline.cluster.calls import ROOTS
 from topline.pipeline.options.train import ClusterConfig
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.losses import TopKHinge
@@ -44,12 +42,8 @@ from topline.solvers.operations import Ascend, Operation
 from topline.solvers.operations.base import A
 from topline.solvers.run import solve
 
-#: Ways over a link that a request takes whatever its size: of the task and the word that it is done, of what
-#: is sent and the word that it has come, of the question for the answer and the answer.
-DELAYS = 6
-#: Ways that W takes from a worker that has it to one that it hands it on to: of the word that it is there, of
-#: the task, of the question for W and of W itself.
-LEVEL_DELAYS = 4
+#: Ways over a link that a request takes whatever its size, at each level: of the call and of its answer.
+DELAYS = 2
 #: Requests of a round that measures W and sweeps once, in one part.
 REQUESTS = 2
 #: Bits a second of links that limit nothing.
@@ -94,38 +88,26 @@ class RoundCost:
         return self.down + self.up + self.delays + self.work
 
 
-def copies_in_a_row(workers: int) -> tuple[int, int]:
-    """Return how many copies of W follow each other until the last worker has it, over how many levels."""
-    if workers <= MOST_COPIES:
-        return workers, 0
-    senders = [sender_of(number) for number in range(workers)]
-    copies, copies_before, levels = Counter(senders), [0] * workers, [0] * workers
-    for number, sender in enumerate(senders):
-        before, level = (0, -1) if sender is None else (copies_before[sender], levels[sender])
-        copies_before[number], levels[number] = before + copies[sender], level + 1
-    return max(copies_before), max(levels)
-
-
 def round_cost(
     numbers: float, workers: int, messages: Messages, network: Network, work: float, *, handed_on: bool = True
 ) -> RoundCost:
     """Return what a round costs with `numbers` = d m, and `work` seconds of the mean worker.
 
-    Down pass as many copies of W as have to follow each other (`copies_in_a_row`).  Up pass min(K, 16) sums,
-    after ceil(log2(K / 16)) levels of pairs, of which each takes the time of one sum over a link and two
-    delays.  Without `handed_on` the coordinator sends all K copies itself.
+    Down pass as many copies of W as follow each other, and up as many sums: min(K, 8) over the coordinator's
+    link, and one for each of ceil(log2(K / 8)) levels.  Without `handed_on` the coordinator sends all K
+    copies itself.
     """
     down, up = numbers * messages.down, numbers * messages.up
-    copies, levels_down = copies_in_a_row(workers) if handed_on else (workers, 0)
-    levels = max(math.ceil(math.log2(workers / MOST_SUMS)), 0)
-    sums = min(workers, MOST_SUMS)
+    roots = min(workers, ROOTS)
+    levels = math.ceil(math.log2(workers / roots))
+    copies = roots + levels if handed_on else workers
     slowest = 1.0 + network.spread * math.sqrt(2.0 * math.log(workers))
     return RoundCost(
         down=copies * down / network.bytes_per_second,
-        up=(sums + levels) * up / network.bytes_per_second,
-        delays=(REQUESTS * DELAYS + LEVEL_DELAYS * levels_down + 2 * levels) * network.delay,
+        up=(roots + levels) * up / network.bytes_per_second,
+        delays=REQUESTS * DELAYS * (1 + levels) * network.delay,
         work=work * slowest,
-        nbytes=(FAN if levels_down else workers) * down + sums * up,
+        nbytes=(roots if handed_on else workers) * down + roots * up,
     )
 
 

@@ -123,30 +123,30 @@ GIGABIT = Network(bytes_per_second=125e6, delay=0.005)
 
 
 def test_the_model_counts_what_passes_the_links_by_hand() -> None:
-    # A million numbers of 4 bytes: 32 ms a copy; two down and two up, and two requests of six ways.
+    # A million numbers of 4 bytes: 32 ms a copy; two down and two up, and two requests of two ways.
     cost = round_cost(1e6, 2, Messages(4.0, 4.0), GIGABIT, work=0.1)
     assert cost.down == pytest.approx(0.064)
     assert cost.up == pytest.approx(0.064)
-    assert cost.delays == pytest.approx(0.060)
-    assert cost.seconds == pytest.approx(0.288)
+    assert cost.delays == pytest.approx(0.020)
+    assert cost.seconds == pytest.approx(0.248)
     assert cost.nbytes == 16e6
 
 
 def test_many_workers_add_up_their_sums_level_by_level() -> None:
-    few, many = (round_cost(1e6, workers, Messages(4.0, 4.0), GIGABIT, 0.0) for workers in (16, 64))
-    assert many.up == pytest.approx(few.up * 18 / 16)  # two levels of pairs, each one sum over a link
+    few, many = (round_cost(1e6, workers, Messages(4.0, 4.0), GIGABIT, 0.0) for workers in (8, 64))
+    assert many.up == pytest.approx(few.up * 11 / 8)  # three levels of pairs, each one sum over a link
     uneven = round_cost(1.0, 64, Messages(4.0, 4.0), Network(1e12, 0.0, spread=0.1), work=1.0)
     assert uneven.work == pytest.approx(1.0 + 0.1 * math.sqrt(2.0 * math.log(64)))
 
 
 def test_many_workers_hand_on_the_weights_level_by_level() -> None:
-    # 16: four copies, and three by each of four. 64: four, four, and 44 by 16, of whom some send three.
+    # Of 64 the last of eight has seven others below it, of which the first gets W, and has three below it.
     costs = {
         workers: round_cost(1e6, workers, Messages(4.0, 4.0), GIGABIT, 0.0) for workers in (8, 16, 20, 64)
     }
-    assert [round(cost.down / 0.032) for cost in costs.values()] == [8, 7, 8, 11]
-    assert costs[64].delays == pytest.approx(0.005 * (12 + 4 * 2 + 2 * 2))
-    assert costs[64].nbytes == 4e6 * (4 + 16)
+    assert [round(cost.down / 0.032) for cost in costs.values()] == [8, 9, 10, 11]
+    assert costs[64].delays == pytest.approx(0.005 * 2 * 2 * 4)
+    assert costs[64].nbytes == 4e6 * (8 + 8)
 
 
 @pytest.mark.cluster

@@ -199,7 +199,7 @@ def test_workers_with_other_packages_are_refused(monkeypatch: pytest.MonkeyPatch
         dashboard_address="127.0.0.1:0",
         worker_dashboard_address="127.0.0.1:0",
     ) as cluster:
-        monkeypatch.setattr("topline.pipeline.cluster.versions.np.__version__", "1.26.4")
+        monkeypatch.setattr("topline.pipeline.cluster.connection.np.__version__", "1.26.4")
         with (
             pytest.raises(ClusterError, match=r"has numpy 2, here it is 1"),
             open_cluster(ClusterConfig(scheduler=cluster.scheduler_address)),

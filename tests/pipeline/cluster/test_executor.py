@@ -154,7 +154,7 @@ def test_close_leaves_nothing_on_the_workers(threads: Client) -> None:
 
 
 def _held(dask_worker: Any) -> dict[str, int]:
-    """Runs outside of tasks, where `get_worker` needs help."""
+    """Runs outside of calls, where `this_worker` needs help."""
     held = worker_blocks.registry.held(dask_worker.address)
     return {run: len(kept.blocks) for run, kept in held.items()}
 
@@ -192,7 +192,7 @@ def test_an_abandoned_run_goes_when_its_lease_is_over() -> None:
         registry.sweep()
         assert not registry.held("here")
     finally:
-        registry.forget("here", "in use")
+        registry.forget("here", "in use", 1)
 
 
 class Renewing:
@@ -245,7 +245,7 @@ def test_a_call_of_an_old_epoch_is_refused(threads: Client) -> None:
 
 def test_a_call_to_a_worker_that_is_not_there_ends(threads: Client) -> None:
     with pytest.raises(WorkersLost, match="is gone"):
-        WorkerCalls(threads, heartbeat_timeout=3600).run([Call("inproc://127.0.0.1/1/99", os.getpid, ())])
+        WorkerCalls(threads, heartbeat_timeout=3600).run([Call("tcp://127.0.0.1:1", os.getpid, ())])
 
 
 def test_who_is_there_is_taken_however_short_the_wait(threads: Client) -> None:
@@ -298,7 +298,7 @@ def test_a_late_placement_does_not_undo_a_later_one(monkeypatch: pytest.MonkeyPa
             worker_blocks.place(one_block(1))
         assert worker_blocks.registry.held("here")["late"].placement.epoch == 2
     finally:
-        worker_blocks.release("late")
+        worker_blocks.release("late", 2)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, get_worker
+from distributed import Client
 from distributed.comm import CommClosedError
 
 from tests.pipeline.small_data import make_features
@@ -25,6 +25,7 @@ from topline.pipeline.cluster import (
     known_workers,
     open_cluster,
 )
+from topline.pipeline.cluster.calls import this_worker
 from topline.pipeline.cluster.liveness import Liveness, liveness_of
 from topline.pipeline.cluster.watchdog import Watchdog, WorkerWatch, ask_scheduler
 from topline.pipeline.errors import ClusterError
@@ -72,7 +73,7 @@ def test_blocks_of_a_call_that_hangs_move(
 
     def hanging(block: Block, request: Any, threads: int) -> Any:
         if not hung and request.round == 5:
-            hung.append(get_worker().address)
+            hung.append(this_worker().address)
             _over.wait()
         return genuine(block, request, threads)
 
@@ -143,9 +144,8 @@ def liveness(client: Client, worker: str, key: str) -> Liveness | None:
 
 def until_it_has_moved(client: Client, worker: str, key: str) -> None:
     """Return once a running call has used a processor, or read; a test that waits in vain is ended."""
-    before = None
-    while before is None or before.state not in ("executing", "long-running"):
-        before = liveness(client, worker, key)
+    while (before := liveness(client, worker, key)) is None:
+        time.sleep(0.01)
     while True:
         now = liveness(client, worker, key)
         assert now is not None
@@ -158,14 +158,12 @@ def test_slow_work_shows_that_it_goes_on(client: Client, tmp_path: Path, work: C
     """Also that of the worker that waits while the other one of its process compiles."""
     (tmp_path / "file").write_bytes(bytes(16))
     calls = WorkerCalls(client, heartbeat_timeout=3600.0)
-    begun = [
-        (worker, calls.begin(Call(worker, work, (str(tmp_path / "file"),)))) for worker in _workers(client)
-    ]
-    for worker, future in begun:
-        until_it_has_moved(client, worker, str(future.key))
+    begun = [calls.begin(Call(worker, work, (str(tmp_path / "file"),))) for worker in _workers(client)]
+    for each in begun:
+        until_it_has_moved(client, each.call.worker, each.key)
     _over.set()
-    for _, future in begun:
-        future.result()
+    for each in begun:
+        each.future.result()
 
 
 def test_a_worker_that_hangs_gets_no_more_work(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,16 +194,48 @@ def heartbeat(client: Client, worker: str) -> float:
     return float(known_workers(client)[worker]["last_seen"])
 
 
-def test_who_waits_for_the_tasks_of_others_is_not_running(client: Client) -> None:
-    worker = _workers(client)[0]
-    others = client.submit(hang, workers=[worker], pure=False)
-    call = WorkerCalls(client, heartbeat_timeout=3600.0).begin(Call(worker, int, ("7",)))
-    while (known := liveness(client, worker, str(call.key))) is None:
-        time.sleep(0.05)
-    assert known.state in ("waiting", "ready")
+def last(*items: Any) -> Any:
+    return items[-1]
+
+
+def test_who_waits_for_another_is_not_at_work(client: Client) -> None:
+    first, second = _workers(client)
+    calls = WorkerCalls(client, heartbeat_timeout=3600.0)
+    begun = calls.begin(Call(first, last, (7,), source=Call(second, hang, ())))
+    while liveness(client, second, begun.key) is None:
+        time.sleep(0.01)
+    assert liveness(client, first, begun.key) is None
     _over.set()
-    assert call.result() == 7
+    assert begun.future.result() is None
+
+
+def test_calls_go_on_beside_tasks_and_hand_on_what_others_find(client: Client) -> None:
+    first, second = _workers(client)
+    others = client.submit(hang, workers=[first], pure=False)
+    handed = Call(first, int, ("7",), below=(Call(second, int, ("8",)),), join=last)
+    assert WorkerCalls(client, heartbeat_timeout=3600.0).run([handed]) == {first: 8}
+    with pytest.raises(ZeroDivisionError):
+        WorkerCalls(client, heartbeat_timeout=3600.0).run(
+            [Call(first, int, ("7",), below=(Call(second, divmod, (1, 0)),))]
+        )
+    _over.set()
     others.release()
+
+
+def test_a_worker_that_cannot_be_reached_is_asked_through_the_scheduler(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, genuine = _workers(client)[0], client.rpc.connect
+
+    async def connect(address: str, *options: Any) -> Any:
+        if address == worker:
+            raise OSError("no way")
+        return await genuine(address, *options)
+
+    monkeypatch.setattr("topline.pipeline.cluster.calls._far", set())
+    monkeypatch.setattr(client.rpc, "connect", connect)
+    calls = WorkerCalls(client, heartbeat_timeout=3600.0)
+    assert [calls.run([Call(worker, int, (text,))]) for text in "12"] == [{worker: 1}, {worker: 2}]
 
 
 class Answering:
@@ -220,8 +250,8 @@ class Answering:
             raise TimeoutError
         if self.liveness is None:
             return {"a": {}}
-        state, cpu, read, laps = self.liveness
-        self.liveness = Liveness(state, cpu + self.work[0], read + self.reads, laps + self.work[1])
+        cpu, read, laps = self.liveness
+        self.liveness = Liveness(cpu + self.work[0], read + self.reads, laps + self.work[1])
         return {"a": {"key": self.liveness}}
 
 
@@ -238,14 +268,14 @@ def polls(watchdog: Watchdog, clock: list[float], seconds: float, **info: Any) -
     """Poll every six seconds for so long, or until something is found."""
     for _ in range(round(seconds / 6)):
         clock[0] += 6.0
-        if found := watchdog.find({"key": "a"}, lambda: {"a": info}):
+        if found := watchdog.find({"a": "key"}, lambda: {"a": info}):
             return found
     return {}
 
 
 def test_only_time_between_answers_counts(clock: list[float]) -> None:
     """A worker that was stopped, or a coordinator that slept, has a minute from then on."""
-    client: Any = Answering(Liveness("executing", 1.0, 1, 1))
+    client: Any = Answering(Liveness(1.0, 1, 1))
     watchdog = watchdog_of(client, clock)
     assert not polls(watchdog, clock, 42.0)
     clock[0] += 86_400.0
@@ -258,7 +288,7 @@ def test_only_time_between_answers_counts(clock: list[float]) -> None:
 
 
 def test_a_call_that_reads_or_computes_is_waited_for(clock: list[float]) -> None:
-    client: Any = Answering(Liveness("executing", 1.0, 1, 1), work=(0.1, 0))
+    client: Any = Answering(Liveness(1.0, 1, 1), work=(0.1, 0))
     watchdog = watchdog_of(client, clock)
     assert not polls(watchdog, clock, 600.0), "a sixtieth of a processor"
     client.work, client.reads = (0.0, 0), 1
@@ -268,7 +298,7 @@ def test_a_call_that_reads_or_computes_is_waited_for(clock: list[float]) -> None
 
 
 def test_an_endless_loop_is_found_after_an_hour(clock: list[float]) -> None:
-    client: Any = Answering(Liveness("executing", 1.0, 1, 1), work=(5.0, 1))
+    client: Any = Answering(Liveness(1.0, 1, 1), work=(5.0, 1))
     watchdog = watchdog_of(client, clock)
     assert not polls(watchdog, clock, 7200.0), "work ends now and then"
     client.work = (5.0, 0)
@@ -276,21 +306,10 @@ def test_an_endless_loop_is_found_after_an_hour(clock: list[float]) -> None:
     assert polls(watchdog, clock, 12.0) == {"a": "did not end its task in time"}
 
 
-@pytest.mark.parametrize("state", ["waiting", "ready"])
-def test_who_waits_for_others_has_an_hour(clock: list[float], state: str) -> None:
-    watchdog = watchdog_of(Answering(Liveness(state, 1.0, 1, 1), work=(0.0, 1)), clock)
+def test_who_waits_for_others_has_an_hour(clock: list[float]) -> None:
+    watchdog = watchdog_of(Answering(None), clock)
     assert not polls(watchdog, clock, 3600.0)
     assert polls(watchdog, clock, 12.0) == {"a": "did not end its task in time"}
-
-
-def test_a_paused_worker_is_said_to_be_paused(clock: list[float]) -> None:
-    client: Any = Answering(None)
-    info = {"status": "paused", "metrics": {"memory": 3 << 30}, "memory_limit": 4 << 30}
-    reason = polls(watchdog_of(client, clock), clock, 30.0, **info)["a"]
-    assert "is paused, because its memory, 3.00 GiB of 4.00 GiB, is over Dask's pause share" in reason
-    assert clock[0] <= 24.0
-    with pytest.raises(ClusterError, match="as after a clock has jumped"):
-        polls(watchdog_of(client, clock), clock, 60.0, status="running")
 
 
 class CutConnection:
