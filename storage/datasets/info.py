@@ -79,7 +79,8 @@ class Removal:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as a JSON object."""
-        return {**asdict(self), **encoding(REMOVAL_ENCODING)}
+        # By the digest version 0.1.0 names it as one that it cannot read.
+        return {**asdict(self), "digest": self.dataset.partition("-")[2], **encoding(REMOVAL_ENCODING)}
 
 
 @dataclass(frozen=True)

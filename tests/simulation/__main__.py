@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from tests.simulation.actors import THEMES
 from tests.simulation.history import Lived, Plan, live, shortest, told
 from tests.simulation.machine import simulated
-from tests.simulation.planted import find_all
+from tests.simulation.planted import FOUND, find_all
 
 _MOST_SHOWN = 5
 
@@ -32,6 +32,7 @@ def lived_through(seeds: Sequence[int]) -> tuple[list[Lived], Counter[str], Coun
         lived = live(Plan.of(seed))
         faults += lived.faults
         counts[f"{lived.plan.theme} on a {lived.plan.medium}"] += 1
+        counts["of two versions"] += lived.plan.mixed
         counts["calls"] += lived.steps
         counts["invariants checked"] += lived.checked
         if lived.violation is not None:
@@ -61,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds = time.process_time() - begun
         stories = [told(shortest(lived)) for lived in failed[:_MOST_SHOWN]]
     print(f"{len(seeds):,} histories, {len(seeds) / seconds * 60:,.0f} a minute of one core")
-    print(f"{counts.pop('calls'):,} calls, {counts.pop('invariants checked'):,} invariants checked")
+    two, calls, checked = (counts.pop(name) for name in ("of two versions", "calls", "invariants checked"))
+    print(f"{two:,} of them of two versions, {calls:,} calls, {checked:,} invariants checked")
     print(
         f"{faults.total():,} faults: "
         + ", ".join(f"{kind} {number:,}" for kind, number in faults.most_common())
@@ -69,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for theme in THEMES:
         shown = ", ".join(f"{of} {n:,}" for of, n in sorted(counts.items()) if of.startswith(f"{theme} "))
         print(f"  {shown}")
+    print(f"{len(FOUND)} bugs found before:")
+    print("\n".join(f"  {seed:<6} {what}" for seed, what in FOUND.items()))
     print(f"{len(failed)} violations: seeds {[lived.plan.seed for lived in failed]}")
     print("\n".join(stories), end="")
     return 1 if failed else 0

@@ -18,36 +18,20 @@ import numpy as np
 import pyarrow as pa
 
 from tests.simulation.machine import SimulatedTime
+from tests.simulation.versions import TODAY
 from tests.simulation.world import Here, Violation
 from topline.pipeline.errors import GuardError, InputError
 from topline.pipeline.ingest.editing import Edits, edited_dataset
 from topline.pipeline.ingest.forgetting import forget
-from topline.pipeline.registry import delete, mark, promote, rollback
-from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import Dataset, DatasetWriter, find_dataset, list_datasets, read_catalog
-from topline.storage.errors import (
-    AccessError,
-    ConflictError,
-    DiskFullError,
-    FormatError,
-    IncompleteError,
-    IntegrityError,
-    NotFoundError,
-)
-from topline.storage.models import (
-    ModelRecord,
-    list_models,
-    load_model,
-    read_standing,
-    save_model,
-    update_record,
-)
+from topline.storage.datasets import Dataset, read_catalog
+from topline.storage.errors import IntegrityError, NotFoundError
+from topline.storage.models import read_standing
 from topline.storage.retention import RetentionPolicy, prune
-from topline.storage.runs import create_run, latest_checkpoint, run_lock, save_checkpoint
-from topline.storage.stores import CommitLog, Store, held_lease, open_store
 
 #: Said to the user, who tries again: the store did not do what it was asked for, or somebody else did.
-REFUSED: tuple[type[Exception], ...] = (AccessError, DiskFullError, ConflictError)
+REFUSED = ("AccessError", "DiskFullError", "ConflictError")
+#: Said where what a decision is about is not there, or not as it has to be.
+UNFIT = ("NotFoundError", "FormatError", "IncompleteError")
 #: A pause that costs nobody a lease: its other calls go on.
 _AWAKE = 40.0
 
@@ -80,10 +64,12 @@ class Actor:
     url: str
     chance: random.Random
     ledger: Ledger
+    #: The version of the program that it runs.
+    topline: Any
 
     @property
-    def store(self) -> Store:
-        return open_store(self.url)
+    def store(self) -> Any:
+        return self.topline.open_store(self.url)
 
     @property
     def name(self) -> str:
@@ -97,19 +83,36 @@ class Actor:
 
 
 @contextmanager
-def _attempt(*more: type[Exception]) -> Iterator[None]:
-    """Let a command be refused."""
+def _attempt(actor: Actor, *more: str) -> Iterator[None]:
+    """Let a command be refused; what an older version cannot read it may refuse too, by name."""
+    errors, today = actor.topline.errors, actor.topline is TODAY
+    allowed = tuple(getattr(errors, name) for name in REFUSED + more)
+    allowed += (GuardError, InputError) if more else ()
+    if Here.world.mixed:
+        # The last one lets errors of its lock files through, and what it has begun today's one leaves alone.
+        allowed += (errors.MismatchError,) if today else (OSError,)
     try:
         yield
-    except REFUSED + more:
+    except allowed:
         return
+    except errors.StorageError as error:
+        if today and not (Here.world.mixed and _deleted_at_once(actor, error)):
+            raise
+        if not any(place in str(error) for place in (actor.url, "dataset ", "model ")):
+            raise
+
+
+def _deleted_at_once(actor: Actor, error: Exception) -> bool:
+    """Return whether a file of a deleted model is missing: the last version leaves readers nothing."""
+    gone = read_standing(actor.store).deleted
+    return isinstance(error, IntegrityError) and any(f"model {name}" in str(error) for name in gone)
 
 
 def append(actor: Actor) -> None:
     """Add records to a log in every way that there is, and read it."""
     for number in range(actor.chance.randint(1, 3)):
-        with _attempt():
-            log, name = CommitLog(actor.store, "race"), f"{actor.name}.{number}"
+        with _attempt(actor):
+            log, name = actor.topline.CommitLog(actor.store, "race"), f"{actor.name}.{number}"
             how = actor.chance.choice(["append", "append", "unique", "next", "revise"])
             if how == "append":
                 actor.ledger.keep(log.append({"name": name}), name)
@@ -120,11 +123,11 @@ def append(actor: Actor) -> None:
                 seq = len(log.numbers()) + 1
                 if log.append_as(seq, {"name": name}):
                     actor.ledger.keep(seq, name)
-            elif log.begun:
+            elif log.numbers():
                 made = log.revise(_after(name))
                 actor.ledger.keep(made["seq"], name)
                 actor.hold(made["after"] == made["seq"] - 1, "a revision was made on top of an older one")
-        with _attempt():
+        with _attempt(actor):
             read_log(actor)
 
 
@@ -135,7 +138,9 @@ def _after(name: str) -> Callable[[Mapping[str, Any], int], Mapping[str, Any]]:
 def read_log(actor: Actor) -> None:
     """Read all records: they follow one another, and those that were promised before are among them."""
     known = dict(actor.ledger.records)
-    found = {record["seq"]: record["name"] for record in CommitLog(actor.store, "race").records()}
+    found = {
+        record["seq"]: record["name"] for record in actor.topline.CommitLog(actor.store, "race").records()
+    }
     actor.hold(list(found) == list(range(1, len(found) + 1)), f"numbers are not in sequence: {list(found)}")
     wrong = {seq: name for seq, name in found.items() if known.get(seq, name) != name}
     actor.hold(not wrong, f"records {wrong} are not what was acknowledged")
@@ -144,8 +149,10 @@ def read_log(actor: Actor) -> None:
 def hold_lease(actor: Actor) -> None:
     """Hold a lease, and check it before each piece of work."""
     with (
-        _attempt(),
-        held_lease(actor.store, "retrain", actor.name, wait=actor.chance.choice([0.0, 90.0])) as lease,
+        _attempt(actor),
+        actor.topline.held_lease(
+            actor.store, "retrain", actor.name, wait=actor.chance.choice([0.0, 90.0])
+        ) as lease,
     ):
         _entered(actor, "retrain", lease.number)
         try:
@@ -181,13 +188,13 @@ def _left(actor: Actor, name: str) -> None:
 
 def train(actor: Actor) -> None:
     """Go on with a run from its newest checkpoint, save some more, and publish a model now and then."""
-    with _attempt():
+    with _attempt(actor):
         store = actor.store
-        with run_lock(store, "r0001") as held:
+        with actor.topline.run_lock(store, "r0001") as held:
             _entered(actor, "r0001", actor.ledger.tenures.get("r0001", 0) + 1)
             try:
                 saved = actor.ledger.saved
-                found = latest_checkpoint(store, "r0001", fingerprint={"of": "r0001"})
+                found = actor.topline.latest_checkpoint(store, "r0001", fingerprint={"of": "r0001"})
                 round_number = 0 if found is None else found.round
                 seen = round_number >= saved or Here.world.process.listed_late
                 actor.hold(seen, f"checkpoint {saved} was saved, and {round_number} is read")
@@ -196,7 +203,8 @@ def train(actor: Actor) -> None:
                 for number in range(round_number + 1, round_number + 1 + actor.chance.randint(1, 3)):
                     held.check()
                     arrays = {"W": np.full(1, number, np.float64)}
-                    save_checkpoint(store, "r0001", number, arrays, None, {"fingerprint": {"of": "r0001"}})
+                    meta = {"fingerprint": {"of": "r0001"}}
+                    actor.topline.save_checkpoint(store, "r0001", number, arrays, None, meta)
                     actor.ledger.saved = max(number, actor.ledger.saved)
             finally:
                 _left(actor, "r0001")
@@ -204,63 +212,64 @@ def train(actor: Actor) -> None:
 
 def publish(actor: Actor) -> None:
     """Publish a model, revise it, and decide on it."""
-    with _attempt(NotFoundError, FormatError, GuardError, InputError, IncompleteError):
-        url = save_model(actor.store, model_record(actor), {"W": np.ones((1, 2))})
-        update_record(url, evaluation={"topk": {"1": 0.5}, "by": actor.name})
-        actor.hold(load_model(url).record.revision >= 2, "a revision is lost")
-        promote(url, reason="a test", force=True)
+    with _attempt(actor, *UNFIT):
+        topline = actor.topline
+        url = topline.save_model(actor.store, model_record(actor), {"W": np.ones((1, 2))})
+        topline.update_record(url, evaluation={"topk": {"1": 0.5}, "by": actor.name})
+        actor.hold(topline.load_model(url).record.revision >= 2, "a revision is lost")
+        topline.promote(url, reason="a test", force=True)
     look(actor)
 
 
 def decide(actor: Actor) -> None:
     """Promote, roll back, pin, archive and delete models as they come."""
     for _ in range(actor.chance.randint(1, 2)):
-        with _attempt(NotFoundError, FormatError, GuardError, InputError, IncompleteError):
-            names = [record.id for record in list_models(actor.store)]
+        with _attempt(actor, *UNFIT):
+            names = [record.id for record in actor.topline.list_models(actor.store)]
             if not names:
                 return
             url = f"{actor.url}/models/{actor.chance.choice(names)}"
             how = actor.chance.choice(["promote", "promote", "rollback", "pin", "unpin", "archive", "delete"])
             if how == "promote":
-                standing = promote(url, reason="a test", force=True)
+                standing = actor.topline.promote(url, reason="a test", force=True)
                 actor.hold(standing.champion == url.rpartition("/")[2], "another model was promoted")
             elif how == "rollback":
-                rollback(actor.url)
+                actor.topline.rollback(actor.url)
             elif how == "delete":
-                delete(url)
+                actor.topline.delete(url)
             else:
-                mark(url, how, reason="a test")  # type: ignore[arg-type]
+                actor.topline.mark(url, how, reason="a test")
         look(actor)
 
 
 def look(actor: Actor) -> None:
     """Look at the champion as a service does that follows it: it loads as long as it is the champion."""
-    with _attempt():
-        before = read_standing(actor.store).champion
+    with _attempt(actor):
+        before = actor.topline.read_standing(actor.store).champion
         if before is None:
             return
         try:
-            model = load_model(f"{actor.url}/models/{before}")
+            model = actor.topline.load_model(f"{actor.url}/models/{before}")
             actor.hold(model.array("W").shape == (1, 2), "the champion has other weights")
-        except NotFoundError as error:
-            after = read_standing(actor.store)
+        except actor.topline.errors.NotFoundError as error:
+            after = actor.topline.read_standing(actor.store)
             actor.hold(before in after.deleted, f"{before} is the champion, and cannot be loaded: {error}")
 
 
 def write_dataset(actor: Actor) -> None:
     """Write one of a few datasets, whose units some of the others have too."""
-    with _attempt():
-        store, number = actor.store, actor.chance.randint(0, 2)
-        info = store_rows(store, f"key {number}", [number, number + 1])
+    with _attempt(actor):
+        number = actor.chance.randint(0, 2)
+        info = store_rows(actor, f"key {number}", [number, number + 1])
         actor.hold(len(info.counts) > 0, "a dataset counts no rows")
     read_rows(actor)
 
 
-def store_rows(store: Store, key: str, rows: list[int]) -> Any:
+def store_rows(actor: Actor, key: str, rows: list[int]) -> Any:
     """Store a dataset of one unit a row."""
-    plan = ChunkPlan(len(rows), 1, 1)
-    writer = DatasetWriter.begin(store, key, 1, "float32", plan, {"backbone": "test"})
-    for unit in sorted(set(range(writer.units)) - writer.done_units()):
+    plan = actor.topline.ChunkPlan(len(rows), 1, 1)
+    writer = actor.topline.begin(actor.store, key, 1, "float32", plan, {"backbone": "test"})
+    for unit in sorted(set(range(len(rows))) - writer.done_units()):
         row = rows[unit]
         part = pa.table({"sample_id": [f"image-{row}"], "sha256": [f"{row:064x}"]})
         writer.write_unit(unit, np.full((1, 1), row, np.float32), part)
@@ -269,13 +278,13 @@ def store_rows(store: Store, key: str, rows: list[int]) -> Any:
 
 def read_rows(actor: Actor) -> None:
     """Open a dataset, and read it for a while."""
-    with _attempt():
-        infos = list_datasets(actor.store)
+    with _attempt(actor):
+        infos = actor.topline.list_datasets(actor.store)
         if not infos:
             return
         try:
-            dataset = Dataset(actor.store, actor.chance.choice(infos))
-        except NotFoundError:
+            dataset = actor.topline.Dataset(actor.store, actor.chance.choice(infos))
+        except actor.topline.errors.NotFoundError:
             return
         with forgotten_meanwhile(actor, dataset):
             for number in range(dataset.info.n_rows):
@@ -289,8 +298,11 @@ def read_rows(actor: Actor) -> None:
 
 
 @contextmanager
-def forgotten_meanwhile(actor: Actor, dataset: Dataset) -> Iterator[None]:
-    """Let a read fail whose dataset is gone at once as a row of it is forgotten; locks prevent even that."""
+def forgotten_meanwhile(actor: Actor, dataset: Any) -> Iterator[None]:
+    """Let a read fail whose dataset is gone at once as a row of it is forgotten; locks prevent even that.
+
+    The last version holds no locks, and says what is missing.
+    """
     try:
         yield
     except (IntegrityError, NotFoundError) as error:
@@ -302,7 +314,7 @@ def forgotten_meanwhile(actor: Actor, dataset: Dataset) -> Iterator[None]:
 def let_go(actor: Actor) -> None:
     """Prune by a rule that keeps little."""
     Here.world.process.lists_all = True
-    with _attempt(FormatError):
+    with _attempt(actor, "FormatError"):
         prune(
             actor.store, RetentionPolicy(keep=actor.chance.choice([1, 1, 2]), days=0.0), SimulatedTime.now()
         )
@@ -310,7 +322,7 @@ def let_go(actor: Actor) -> None:
 
 def edit(actor: Actor) -> None:
     """Store the newest dataset without one of its rows."""
-    with _attempt(InputError, NotFoundError):
+    with _attempt(actor, "NotFoundError"):
         dataset = Dataset.open(actor.store)
         with forgotten_meanwhile(actor, dataset):
             edited_dataset(dataset, Edits(frozenset(dataset.sample_ids()[-1:]), {}))
@@ -321,7 +333,7 @@ def forget_row(actor: Actor) -> None:
     Here.world.process.lists_all = True
     name = f"image-{SECRET}"
     # Where nobody's reading is known, what another one removes at once is missing for this one.
-    with _attempt(InputError, NotFoundError):
+    with _attempt(actor, "NotFoundError"):
         try:
             done = forget(actor.url, [name], "a test")
         except IntegrityError:
@@ -334,31 +346,31 @@ def forget_row(actor: Actor) -> None:
 
 def retrain(actor: Actor) -> None:
     """Do what a retraining does to a store, in its order and under its lease, with a model of no data."""
-    with _attempt(NotFoundError, FormatError, GuardError, InputError, IncompleteError):
-        store = actor.store
-        with held_lease(store, "retrain", actor.name, wait=actor.chance.choice([0.0, 90.0])) as lease:
+    with _attempt(actor, *UNFIT):
+        store, topline = actor.store, actor.topline
+        with topline.held_lease(store, "retrain", actor.name, wait=actor.chance.choice([0.0, 90.0])) as lease:
             _entered(actor, "retrain", lease.number)
             try:
-                run = create_run(store, {"by": actor.name})
-                with run_lock(store, run) as held:
+                run = topline.create_run(store, {"by": actor.name})
+                with topline.run_lock(store, run) as held:
                     held.check()
-                    save_checkpoint(store, run, 1, {"W": np.ones((1, 2))}, None, {"fingerprint": {}})
-                    found = latest_checkpoint(store, run)
+                    topline.save_checkpoint(store, run, 1, {"W": np.ones((1, 2))}, None, {"fingerprint": {}})
+                    found = topline.latest_checkpoint(store, run)
                     seen = found is not None and found.round == 1
                     actor.hold(seen or Here.world.process.listed_late, "the checkpoint of this run is gone")
                 lease.check()
-                url = save_model(store, model_record(actor, run), {"W": np.ones((1, 2))})
+                url = topline.save_model(store, model_record(actor, run), {"W": np.ones((1, 2))})
                 lease.check()
-                promote(url, reason="a test", force=True)
+                topline.promote(url, reason="a test", force=True)
             finally:
                 _left(actor, "retrain")
 
 
-def model_record(actor: Actor, run: str | None = None) -> ModelRecord:
+def model_record(actor: Actor, run: str | None = None) -> Any:
     """Return the record of a model of the newest dataset."""
-    info = find_dataset(actor.store)
+    info = actor.topline.find_dataset(actor.store)
     certificate = {"certified": True, "valid": True, "relative_gap": 1e-4}
-    return ModelRecord(
+    return actor.topline.ModelRecord(
         dataset=info.id,
         dataset_digest=info.digest,
         config={"by": actor.name},
@@ -387,6 +399,12 @@ THEMES: dict[str, tuple[Act, ...]] = {
     "forget": (edit, edit, forget_row, forget_row, read_rows, let_go),
     "retrain": (retrain, retrain, decide, let_go, look),
 }
+
+#: What the last version has as well.
+SHARED = frozenset(
+    act.__name__
+    for act in (append, hold_lease, train, publish, decide, look, write_dataset, read_rows, retrain)
+)
 
 #: A row of the first dataset alone.
 SECRET = 7

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from tests.simulation.actors import (
     LAPSE,
     SECRET,
+    SHARED,
     THEMES,
     Act,
     Actor,
@@ -22,16 +23,22 @@ from tests.simulation.actors import (
 from tests.simulation.bucket import Bucket
 from tests.simulation.disk import Disk
 from tests.simulation.machine import BUCKET, DISK, Random, SimulatedTime
+from tests.simulation.versions import LAST, TODAY
 from tests.simulation.world import Here, Process, Thread, Violation, World
 from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.models import load_model, read_standing
 from topline.storage.retention import RetentionPolicy, prune
-from topline.storage.runs import create_run, latest_checkpoint
+from topline.storage.runs import latest_checkpoint
 from topline.storage.stores import CommitLog, Store, open_store
 from topline.storage.verification import verify_store
 
 MEDIA = ("disk", "disk", "disk without locks", "bucket", "bucket")
 _MOST_SWITCHES = 600
+#: In one history of so many two versions meet, on what the last one knew how to lease.
+_MIXED, _OF_BOTH = 8, frozenset({"disk", "bucket"})
+#: What the last version does not survive, so that its processes do not meet it; nor does one machine's disk.
+_POWER = frozenset({"power cut"})
+_SPARED = _POWER | {"listed late", "lost answer", "repeated", "late"}
 #: What is dear is lived less often.
 _SHARES = {"log": 4, "lease": 4, "checkpoint": 4, "decision": 3, "data": 3, "forget": 1, "retrain": 1}
 _OFTEN = [theme for theme, share in _SHARES.items() for _ in range(share)]
@@ -44,6 +51,8 @@ class Part:
     act: str
     seed: int
     faults: tuple[tuple[int, float], ...] = ()
+    #: Whether it runs the last version of the program.
+    last: bool = False
 
 
 Cast = tuple[Part, ...]
@@ -71,7 +80,15 @@ class Plan:
             for _ in range(chance.randint(1, 3))
         )
         switches = [(step, chance.random()) for step in range(1, _MOST_SWITCHES) if chance.random() < often]
-        return cls(seed, chance.choice(MEDIA), theme, acts, tuple(switches))
+        medium = chance.choice(MEDIA)
+        if seed % _MIXED == 0 and medium in _OF_BOTH:
+            acts = tuple(tuple(_of_a_version(part, random.Random(part.seed)) for part in act) for act in acts)
+        return cls(seed, medium, theme, acts, tuple(switches))
+
+    @property
+    def mixed(self) -> bool:
+        """Whether two versions of the program meet."""
+        return self.seed % _MIXED == 0 and self.medium in _OF_BOTH
 
     @property
     def size(self) -> int:
@@ -86,6 +103,10 @@ def _part(theme: str, chance: random.Random, *, calm: bool) -> Part:
     far = chance.choice([20, 60, 200])
     faults = sorted({chance.randint(1, far): chance.random() for _ in range(count)}.items())
     return Part(act.__name__, chance.getrandbits(32), tuple(faults))
+
+
+def _of_a_version(part: Part, chance: random.Random) -> Part:
+    return replace(part, last=part.act in SHARED and chance.random() < 0.5)
 
 
 _ACTS: dict[str, Act] = {act.__name__: act for cast in THEMES.values() for act in cast}
@@ -106,9 +127,10 @@ class Lived:
 def live(plan: Plan) -> Lived:
     """Live through a plan; the same plan comes to the same end."""
     world = World(plan.switches)
+    world.mixed = plan.mixed
     Here.world = world
     url = BUCKET if plan.medium == "bucket" else DISK
-    begun = _begun(plan.theme, plan.medium)
+    begun = _begun(plan.theme, plan.medium, plan.mixed)
     world.now = 0.0
     world.bucket, world.disk = copy.deepcopy(begun)
     world.disk.chance = Random.chance = random.Random(plan.seed)
@@ -121,7 +143,8 @@ def live(plan: Plan) -> Lived:
             threads = []
             for part in act:
                 process = Process(f"{part.act}-{number}", dict(part.faults), number=number)
-                actor = Actor(url, random.Random(part.seed), ledger)
+                process.spared = _SPARED if part.last else _POWER if plan.mixed else frozenset()
+                actor = Actor(url, random.Random(part.seed), ledger, LAST if part.last else TODAY)
                 world.processes.append(process)
                 threads.append(Thread(process, _bound(part.act, actor), main=True))
                 number += 1
@@ -142,22 +165,22 @@ def _bound(act: str, actor: Actor) -> Callable[[], None]:
 
 
 @functools.cache
-def _begun(theme: str, medium: str) -> tuple[Bucket, Disk]:
+def _begun(theme: str, medium: str, mixed: bool) -> tuple[Bucket, Disk]:
     """Return a bucket and a disk of which one has a store with what its actors begin with."""
     world, Random.chance = Here.world, random.Random(0)
     world.bucket, world.disk = Bucket(), Disk(locks=medium == "disk")
-    store = open_store(BUCKET if medium == "bucket" else DISK)
-    actor = Actor(store.url, random.Random(0), Ledger())
+    url, version = BUCKET if medium == "bucket" else DISK, LAST if mixed else TODAY
+    actor = Actor(url, random.Random(0), Ledger(), version)
     if theme == "checkpoint":
-        create_run(store, {})
+        actor.topline.create_run(actor.store, {})
     elif theme in ("decision", "retrain"):
-        store_rows(store, "key 0", [0, 1])
+        store_rows(actor, "key 0", [0, 1])
         for _ in range(3):
             publish(actor)
     elif theme == "data":
-        store_rows(store, "key 0", [0, 1])
+        store_rows(actor, "key 0", [0, 1])
     elif theme == "forget":
-        store_rows(store, "key 3", [SECRET, 0, 1])
+        store_rows(actor, "key 3", [SECRET, 0, 1])
     return world.bucket, world.disk
 
 

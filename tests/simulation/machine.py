@@ -17,6 +17,7 @@ import pytest
 
 from tests.simulation.bucket import Driver
 from tests.simulation.disk import FCNTL, OS, SHUTIL, Place
+from tests.simulation.versions import released
 from tests.simulation.world import Here, Thread
 from topline.pipeline.ingest import forgetting
 from topline.storage import records as stored_records
@@ -51,6 +52,10 @@ class Random:
 class SimulatedEvent(threading.Event):
     """An event that no real thread waits for."""
 
+    def wait(self, timeout: float | None = None) -> bool:
+        Here.world.pause(timeout or 0.0, self.is_set)
+        return self.is_set()
+
 
 class SimulatedThread:
     """A thread of the simulated process that starts it."""
@@ -79,11 +84,6 @@ class SimulatedTime:
     fromtimestamp = datetime.fromtimestamp
 
 
-def _waited(event: threading.Event, seconds: float) -> bool:
-    Here.world.pause(seconds, event.is_set)
-    return event.is_set()
-
-
 class SimulatedBucket(objects.ObjectStore):
     """A bucket behind the simulated driver."""
 
@@ -106,6 +106,28 @@ def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _last_modules(names: Any, threads: Any, clock: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield the modules of the last version that see the machine, and what they see instead."""
+    time = SimpleNamespace(monotonic=clock["monotonic"], time=clock["wall"], sleep=clock["sleep"])
+    for module, replaced in {
+        "local_store": {"os": OS, "shutil": SHUTIL, "Path": Place, "uuid": names},
+        "object_store": {"time": time},
+        "stores": {"Path": Place},
+        "run_lock": {"os": OS, "fcntl": FCNTL},
+        "lease": {"os": OS, "fcntl": FCNTL, "threading": threads, "time": time},
+        "commits": {"uuid": names},
+        "checkpoints": {"uuid": names},
+        "records": {"datetime": SimulatedTime},
+    }.items():
+        yield released(module), replaced
+    yield released("object_store").ObjectStore, {"__init__": _of_the_bucket}
+
+
+def _of_the_bucket(store: Any, address: Any) -> None:
+    store.url, store._address, store._failures = str(address), address, (OSError,)
+    store._opened = os.getpid(), Driver()
+
+
 @contextmanager
 def simulated() -> Iterator[None]:
     """Let the storage use the world in `Here` instead of this machine, until the block ends."""
@@ -115,7 +137,7 @@ def simulated() -> Iterator[None]:
         "monotonic": lambda: Here.world.monotonic(),
         "wall": lambda: Here.world.wall(),
         "sleep": lambda seconds: Here.world.sleep(seconds),
-        "wait": _waited,
+        "wait": SimulatedEvent.wait,
     }
     with pytest.MonkeyPatch.context() as patch:
         for module, replaced in (
@@ -130,6 +152,7 @@ def simulated() -> Iterator[None]:
             (objects, {"_CONDITIONAL": {"bucket"}, "time": SimpleNamespace(sleep=clock["sleep"])}),
             (stored_records, {"datetime": SimulatedTime}),
             (forgetting, {"datetime": SimulatedTime}),
+            *_last_modules(names, threads, clock),
             (groups, {"packed_array": _remembered(packed_array)}),
             (writer, {"packed_array": _remembered(packed_array)}),
             (

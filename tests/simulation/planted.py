@@ -54,6 +54,18 @@ class Planted:
         return None
 
 
+#: What histories found in the product, by their seeds at the time; the last two found it in the simulator.
+FOUND = {
+    2017: "a slow candidate took a tenure whose record had been dropped",
+    2520: "the last version stopped without a word at the record of a removal",
+    102189: "a model was deleted by hand while somebody read it from a bucket",
+    109814: "checkpoints were dropped for newer ones while they were read, and a run was given up",
+    142162: "staging was pruned while its writer went on with it and committed",
+    143252: "an import found its staging pruned, and had to begin again",
+    100524: "a woken process slept on, and others waited for it",
+    143292: "the same",
+}
+
 _LOG, _LEASE, _LOCAL = "storage.stores.commit_log", "storage.stores.lease", "storage.stores.local"
 _SEALED, _KEPT, _MODELS = "storage.stores.sealed", "storage.runs.checkpoints", "storage.models"
 _PRUNING, _PLAN = "storage.retention.execution", "storage.retention.plan"
@@ -213,6 +225,13 @@ PLANTED = (
         "    model_log(",
         "    with whole_or_nothing(store, _arrays_folder(name)):\n        model_log(",
         749,
+    ),
+    Planted(
+        "a removal is no record that the last version can name",
+        "storage.datasets.info:Removal.to_json",
+        '"digest": self.dataset.partition("-")[2], ',
+        "",
+        2520,
     ),
     Planted(
         "what forgetting leaves behind is not looked for",

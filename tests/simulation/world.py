@@ -43,8 +43,8 @@ class Process:
     #: Whether its listings are complete, as pruning needs them.
     lists_all: bool = False
     descriptors: dict[int, Any] = field(default_factory=dict)
-    #: What opens stores in this process; it belongs to the actor.
-    store: Any = None
+    #: Faults that it does not meet.
+    spared: frozenset[str] = frozenset()
 
 
 @dataclass(eq=False)
@@ -103,6 +103,8 @@ class World:
         self.processes: list[Process] = [self.quiet]
         self.disk: Any = None
         self.bucket: Any = None
+        #: Whether two versions of the program meet.
+        self.mixed = False
         #: Seconds that a clock may jump by.
         self.skew = 2e7
         self.running: Thread | None = None
@@ -163,8 +165,10 @@ class World:
         choices = (*kinds, *kinds, *_GENERAL)
         number = fault * len(choices)
         kind, share = choices[int(number)], number % 1.0
-        self.faults[kind] += 1
         process = self.process
+        if kind in process.spared:
+            return "spared"
+        self.faults[kind] += 1
         self.trace[-1] = (*self.trace[-1][:2], f"{self.trace[-1][2]}  <- {kind}")
         if kind == "killed":
             self.kill(process)
