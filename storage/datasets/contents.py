@@ -122,30 +122,16 @@ def unit_files(store: Store, ref: UnitRef, owner: str, subject: str = "a unit") 
 
     `IntegrityError` naming `subject` and rows if the list is missing or is not the one that is referred to.
     """
-    folder = unit_folder(ref.features)
-    known = FileSet(store, folder, (), owner)
-    try:
-        data = store.read_bytes(join(folder, FILES_LIST))
-    except NotFoundError:
-        raise known.broken(subject, "is missing", ref.rows) from None
-    if digest_bytes(data) != ref.features:
-        problem = f"is damaged: {join(folder, FILES_LIST)} is not the list that it is named by"
-        raise known.broken(subject, problem, ref.rows)
-    return replace(known, entries=[replace(entry, rows=ref.rows) for entry in load_entries(data)])
+    known = FileSet(store, unit_folder(ref.features), (), owner)
+    listed = load_entries(known.named_by(ref.features, FILES_LIST, subject, ref.rows))
+    return replace(known, entries=[replace(entry, rows=ref.rows) for entry in listed])
 
 
 def unit_table(store: Store, ref: UnitRef, owner: str) -> pa.Table:
     """Return the manifest rows of a unit; `IntegrityError` if they are missing or damaged."""
     path = manifest_path(ref.manifest)
-    known = FileSet(store, "", (), owner)
-    subject = f"{owner}: {path}"
-    try:
-        data = store.read_bytes(path)
-    except NotFoundError:
-        raise known.broken(subject, "is missing", ref.rows) from None
-    if digest_bytes(data) != ref.manifest:
-        raise known.broken(subject, "is damaged: its SHA-256 is not the recorded one", ref.rows)
-    table = load_manifest(data, path)
+    known, subject = FileSet(store, "", (), owner), f"{owner}: {path}"
+    table = load_manifest(known.named_by(ref.manifest, path, subject, ref.rows), path)
     if table.num_rows != ref.rows[1] - ref.rows[0]:
         raise known.broken(subject, f"has {table.num_rows} rows", ref.rows)
     return table

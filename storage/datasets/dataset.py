@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -26,8 +27,7 @@ from topline.storage.datasets.manifest import (
     with_labels_and_splits,
 )
 from topline.storage.datasets.writer import dense_spec
-from topline.storage.errors import FormatError, NotFoundError
-from topline.storage.fingerprint import digest_bytes
+from topline.storage.errors import FormatError, IntegrityError
 from topline.storage.schema import (
     CLASS_NAMES,
     CSR_ARRAYS,
@@ -256,18 +256,15 @@ class Dataset:
 
 def _listed_files(store: Store, info: DatasetInfo) -> FileSet:
     """Return the dataset's list of files, which must be the one that was committed."""
-    owner = f"dataset {info.id}"
-    empty = FileSet(store, info.folder, (), owner)
+    empty = FileSet(store, info.folder, (), f"dataset {info.id}")
+    subject = f"{FILES_LIST} of {empty.owner}"
     try:
-        data = store.read_bytes(join(info.folder, FILES_LIST))
-    except NotFoundError:
+        data = empty.named_by(info.digest, FILES_LIST, subject, (0, info.n_rows))
+    except IntegrityError:
         if info.id in read_catalog(store).removed:
             find_dataset(store, info.id)
-        raise empty.broken(f"{FILES_LIST} of {owner}", "is missing", (0, info.n_rows)) from None
-    if digest_bytes(data) != info.digest:
-        problem = "is damaged: its SHA-256 is not the committed one"
-        raise empty.broken(f"{FILES_LIST} of {owner}", problem, (0, info.n_rows))
-    return FileSet(store, info.folder, load_entries(data), owner)
+        raise
+    return replace(empty, entries=load_entries(data))
 
 
 def _reopen(url: str, info: DatasetInfo) -> Dataset:

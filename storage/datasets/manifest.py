@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -90,19 +90,20 @@ def with_labels_and_splits(
         "class_name": names.take(known),
         "split": words.take(pa.array(split, pa.int8())),
     }
-    for name, column in columns.items():
-        position = MANIFEST_SCHEMA.get_field_index(name)
-        table = table.set_column(position, MANIFEST_SCHEMA.field(name), column)
+    return _replaced(table, columns)
+
+
+def _replaced(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
+    """Return a manifest with other values in some columns."""
+    for name, values in columns.items():
+        table = table.set_column(MANIFEST_SCHEMA.get_field_index(name), MANIFEST_SCHEMA.field(name), values)
     return table
 
 
 def shared_columns(table: pa.Table) -> pa.Table:
     """Return `table` without what a version alone says: labels, class names and splits."""
-    for name in OF_A_VERSION:
-        field = MANIFEST_SCHEMA.field(name)
-        position = MANIFEST_SCHEMA.get_field_index(name)
-        table = table.set_column(position, field, pa.nulls(table.num_rows, field.type))
-    return table
+    kinds = {name: MANIFEST_SCHEMA.field(name).type for name in OF_A_VERSION}
+    return _replaced(table, {name: pa.nulls(table.num_rows, kind) for name, kind in kinds.items()})
 
 
 def overrides_of(shared: pa.Table, table: pa.Table) -> pa.Table | None:
@@ -127,27 +128,22 @@ def overrides_of(shared: pa.Table, table: pa.Table) -> pa.Table | None:
 
 def overridden(shared: pa.Table, overrides: pa.Table) -> pa.Table:
     """Return the units' rows with status and error of some of them replaced."""
-    rows = overrides["row"].to_pylist()
+    rows, columns = overrides["row"].to_pylist(), {}
     for name in OVERRIDDEN:
         values = shared[name].to_pylist()
         for row, value in zip(rows, overrides[name].to_pylist(), strict=True):
             values[row] = value
-        field = MANIFEST_SCHEMA.field(name)
-        shared = shared.set_column(MANIFEST_SCHEMA.get_field_index(name), field, pa.array(values, field.type))
-    return shared
+        columns[name] = pa.array(values, MANIFEST_SCHEMA.field(name).type)
+    return _replaced(shared, columns)
 
 
 def dump_manifest(table: pa.Table) -> bytes:
     """Return the Parquet file of the table."""
-    return _dumped(table.cast(MANIFEST_SCHEMA))
+    return dump_overrides(table.cast(MANIFEST_SCHEMA))
 
 
 def dump_overrides(table: pa.Table) -> bytes:
     """Return the Parquet file of the rows that `overrides_of` found."""
-    return _dumped(table)
-
-
-def _dumped(table: pa.Table) -> bytes:
     sink = io.BytesIO()
     # Statistics of hashes and paths are a third of the file, and nobody asks for them.
     pq.write_table(table.replace_schema_metadata(None), sink, compression="zstd", write_statistics=False)

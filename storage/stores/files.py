@@ -107,11 +107,22 @@ class FileSet:
 
     def read(self, path: str, *, subject: str | None = None) -> bytes:
         """Return a whole file, with its size and digest checked."""
-        data = self._checked(path, subject or f"{self.owner}: {path}", self.store.read_bytes, len)
+        subject = subject or f"{self.owner}: {path}"
+        data = self._checked(path, subject, self.store.read_bytes, len)
         entry = self.by_path[path]
-        if digest_bytes(data) != entry.sha256:
-            problem = "is damaged: its SHA-256 is not the recorded one"
-            raise self.broken(subject or f"{self.owner}: {path}", problem, entry.rows)
+        return self._digested(data, entry.sha256, subject, entry.rows)
+
+    def named_by(self, digest: str, path: str, subject: str, rows: tuple[int, int]) -> bytes:
+        """Return a file that is not among the entries, but has a digest; `IntegrityError` for another."""
+        try:
+            data = self.store.read_bytes(self.place(path))
+        except NotFoundError:
+            raise self.broken(subject, "is missing", rows) from None
+        return self._digested(data, digest, subject, rows)
+
+    def _digested(self, data: bytes, digest: str, subject: str, rows: tuple[int, int] | None) -> bytes:
+        if digest_bytes(data) != digest:
+            raise self.broken(subject, "is damaged: its SHA-256 is not the recorded one", rows)
         return data
 
     def check_size(self, path: str, *, subject: str) -> None:
