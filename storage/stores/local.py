@@ -166,11 +166,9 @@ class LocalStore(Store):
     def used_bytes(self) -> int:
         """Return the bytes of all files; one that goes meanwhile counts for nothing."""
         used = 0
-        with self._translated(""):
-            for folder, _, names in os.walk(self._root):
-                for name in names:
-                    with suppress(FileNotFoundError):
-                        used += os.lstat(os.path.join(folder, name)).st_size  # noqa: PTH118 - of many files
+        for path in self.walk():
+            with suppress(NotFoundError), self._translated(path):
+                used += os.lstat(self._root / path).st_size
         return used
 
     def _locate(self, path: str) -> Path:

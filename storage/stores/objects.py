@@ -254,18 +254,6 @@ class ObjectStore(Store):
             except FileNotFoundError:
                 return
 
-    def free_bytes(self) -> None:
-        """Nobody knows."""
-        return
-
-    def is_writable(self) -> bool:
-        """Only a write would tell."""
-        return True
-
-    def used_bytes(self) -> None:
-        """A listing is paid for by the request."""
-        return
-
     def _key(self, path: str) -> str:
         return join(self._address.root, clean_path(path))
 
