@@ -7,10 +7,10 @@ weights of all of them side by side: a wide product is several times as fast as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -207,25 +207,37 @@ FLOAT64 = np.dtype(np.float64)
 #: Columns of weights side by side beyond which a wider product is hardly faster.
 _WIDE = 1024
 
+#: What is done with the tiles of a block: a generator that yields its clock, the precision of products and
+#: the weights W (d, m), None where it takes no scores.  It is then sent each tile with its scores (b, m),
+#: which it may overwrite, empty where W is None, and at last None, upon which it returns the sums over all.
+TileSums: TypeAlias = Generator[
+    tuple[Clock, np.dtype[Any], FloatArray | None] | None, tuple[Tile, FloatArray] | None, A_co
+]
 
-class TileWork(Protocol[A_co]):
-    """Work on the tiles of a block; products are in the precision `dtype`."""
 
-    clock: Clock
-    dtype: np.dtype[Any]
+class TileWork(Generic[A_co]):
+    """Work on the tiles of a block, each with labels and weights of its own."""
 
-    @property
-    def W(self) -> FloatArray | None:  # noqa: N802 - the letter of the formulas
-        """Weights (d, m), None where it takes no scores."""
-        ...
+    def __init__(self, sums: TileSums[A_co], tiles: TileReader) -> None:
+        self.clock: Clock
+        self.dtype: np.dtype[Any]
+        self.W: FloatArray | None
+        self.clock, self.dtype, self.W = next(sums) or (Clock(), FLOAT64, None)
+        self._sums, self._tiles = sums, tiles
 
-    def take(self, tile: Tile, scores: FloatArray) -> None:
-        """Add what a tile is worth; its scores (b, m) may be overwritten, and are empty where W is None."""
-        ...
+    def take(self, tile: Tile, X: Rows, scores: FloatArray) -> None:
+        """Add what a tile is worth, with features of its precision."""
+        y, weights = self._tiles.labels_and_weights(tile.rows)
+        self._sums.send((Tile(tile.number, tile.start, tile.stop, X, y, weights), scores))
 
     def answer(self) -> A_co:
         """Return the sums over all tiles that were taken."""
-        ...
+        try:
+            self._sums.send(None)
+        except StopIteration as end:
+            answer: A_co = end.value
+            return answer
+        raise RuntimeError("the sums over tiles go on after the last of them")
 
 
 def work_through(tiles: TileReader, works: Sequence[TileWork[Answer]], crew: Crew = ALONE) -> None:
@@ -258,7 +270,6 @@ class _Product:
 
     def take(self, tile: Tile, X: Rows) -> None:
         """Take one tile, with features of the precision of these."""
-        here = Tile(tile.number, tile.start, tile.stop, X, tile.y, tile.weights)
         scores = np.empty((0, 0), dtype=self.dtype)
         if self._scratch is not None:
             scores = (
@@ -272,11 +283,11 @@ class _Product:
             if number:
                 work.clock.begin()
             if work.W is None:
-                work.take(here, scores[:, :0])
+                work.take(tile, X, scores[:, :0])
                 continue
             part = scores[:, at : at + work.W.shape[1]]
             at += work.W.shape[1]
-            work.take(here, part if self._own is None else self._own.laid_out(part))
+            work.take(tile, X, part if self._own is None else self._own.laid_out(part))
         self._works[0].clock.begin()
 
 

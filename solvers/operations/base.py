@@ -16,7 +16,7 @@ from topline.solvers.core.answers import A, Answer
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.feature_maps import MapView
 from topline.solvers.core.risks import AverageTopK
-from topline.solvers.core.tiles import TileWork, work_through
+from topline.solvers.core.tiles import TileSums, TileWork, work_through
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.crew import Crew
 
@@ -79,8 +79,12 @@ class TileOperation(Operation[A]):
     """An operation that takes the tiles one by one: many of these go through one reading of the rows."""
 
     @abstractmethod
-    def work(self, block: Block, crew: Crew) -> TileWork[A]:
+    def sums(self, block: Block, crew: Crew) -> TileSums[A]:
         """Return what is done with each tile; a crew works on it."""
+
+    def work(self, block: Block, crew: Crew) -> TileWork[A]:
+        """Return the work on the tiles of a block, which may be read for others too."""
+        return TileWork(self.sums(block, crew), block.tiles)
 
     def answer(self, block: Block, crew: Crew) -> A:
         """Return the answer of one block."""

@@ -34,7 +34,7 @@ from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.read_ahead import SharedScan
 from topline.solvers.core.rows import RowRange, RowSource, kept_in_memory
-from topline.solvers.core.tiles import Tile, TileReader, TileWork, work_through
+from topline.solvers.core.tiles import TileReader, TileSums, TileWork, work_through
 from topline.solvers.crew import ALONE, Crew, Helpers, one_blas_thread
 from topline.solvers.errors import StateLostError
 from topline.solvers.operations.base import Operation, TileOperation
@@ -85,35 +85,20 @@ class CountHits(TileOperation[Hits]):
     radius: float
     class_weights: tuple[float, ...] | None = None
 
-    def work(self, block: Block, crew: Crew) -> TileWork[Hits]:
-        """Return what is done with each tile."""
-        return _CountHits(self, block)
-
-
-class _CountHits:
-    """Hits among the rows of tile after tile that are held out."""
-
-    W: FloatArray | None = None
-
-    def __init__(self, operation: CountHits, block: Block) -> None:
-        self.clock, self.dtype = Clock(), block.dtype
-        self._operation, self._weights, self._first_row = operation, block.weights, block.start
-        self._count = HitCount(0, 0, 0, 0)
-
-    def take(self, tile: Tile, scores: FloatArray) -> None:
-        """Count those of one tile."""
-        out = np.flatnonzero(self._weights[tile.rows] == 0.0)
-        if len(out):
-            asked = self._operation
-            self._count += count_hits(
-                tile.X[out], tile.y[out], asked.W, asked.k, asked.radius, asked.class_weights,
-                out + (self._first_row + tile.start),
-            )  # fmt: skip
-        self.clock.row_work()
-
-    def answer(self) -> Hits:
-        """Return the hits in all tiles that were taken."""
-        return Hits(count=self._count, **self.clock.seconds())
+    def sums(self, block: Block, crew: Crew) -> TileSums[Hits]:
+        """Count those of tile after tile."""
+        clock, count = Clock(), HitCount(0, 0, 0, 0)
+        taken = yield clock, block.dtype, None
+        while taken is not None:
+            tile, _ = taken
+            out = np.flatnonzero(tile.weights == 0.0)
+            if len(out):
+                numbers = out + (block.start + tile.start)
+                X, y = tile.X[out], tile.y[out]
+                count += count_hits(X, y, self.W, self.k, self.radius, self.class_weights, numbers)
+            clock.row_work()
+            taken = yield None
+        return Hits(count=count, **clock.seconds())
 
 
 def _head_by_head(above: Mapping[int, Answer], below: Mapping[int, Answer]) -> dict[int, Answer]:

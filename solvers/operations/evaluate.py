@@ -17,12 +17,12 @@ from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.feature_maps import MapView
 from topline.solvers.core.risks import AverageTopK, LargestLosses
 from topline.solvers.core.rows import is_sparse
-from topline.solvers.core.tiles import FLOAT64, Scratch, Tile, TileWork
+from topline.solvers.core.tiles import FLOAT64, Scratch, TileSums
 from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation, Runner, TileOperation
-from topline.solvers.typing import Float64Array, FloatArray
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -115,9 +115,45 @@ class Evaluate(TileOperation[Evaluation]):
     total: bool = False
     stretched: bool = False
 
-    def work(self, block: Block, crew: Crew) -> TileWork[Evaluation]:
-        """Return what is done with each tile."""
-        return _Evaluate(self, block, crew)
+    def sums(self, block: Block, crew: Crew) -> TileSums[Evaluation]:
+        """Add the losses of tile after tile."""
+        problem, duals, form = block.problem, block.duals_if_kept(), block.problem.form
+        clock, dtype = Clock(), FLOAT64 if self.exact else block.dtype
+        W, smoothed, rows = np.ascontiguousarray(self.W, dtype=dtype), problem.smoothing > 0, 0
+        plain = vertices_of(problem, block.tiles.rows, smoothed=True, crew=crew)
+        sums = shifted_sums = np.zeros(ranking.N_SUMS)
+        if smoothed:
+            shifted = vertices_of(problem, block.tiles.rows, smoothed=False, crew=crew)
+            scratch, shifted_sums = Scratch(block.tiles.rows, problem.m, dtype), np.zeros(ranking.N_SUMS)
+        row_sum: Float64Array | None = None
+        row_sq = alpha_sq = conjugate_alpha = stretch = 0.0
+        taken = yield clock, dtype, W
+        while taken is not None:
+            tile, scores = taken
+            if self.stretched and stretch < np.inf:
+                slack = slack_of(tile.X, W)
+                stretch = least_stretch(form, scores, tile.y, tile.weights, slack, stretch)
+            if self.total and not is_sparse(tile.X):
+                row_sum, row_sq = tile.added_to(row_sum, row_sq)
+                clock.product()
+            if duals is not None:
+                A = duals.rows_after(tile.number, tile.start, tile.stop, self.pending_step)
+                alpha_sq += duals.squares(A, tile.rows)
+                if not form.linear_conjugate:
+                    conjugate_alpha += duals.conjugates(A, tile.rows)
+                if smoothed:
+                    raised = scratch.copy_of(scores)
+                    duals.lift(raised, A, tile.rows)
+                    shifted.find(raised, tile.y, tile.weights, shifted_sums)
+            plain.find(scores, tile.y, tile.weights, sums)
+            rows += tile.stop - tile.start
+            clock.row_work()
+            taken = yield None
+        return Evaluation(
+            rows=rows, loss=float(sums[ranking.LOSS]), shifted_loss=float(shifted_sums[ranking.LOSS]),
+            alpha_sq=alpha_sq, conjugate_alpha=conjugate_alpha, stretch=stretch, row_sum=row_sum,
+            row_sq=row_sq, active=int(sums[ranking.ACTIVE]), **clock.seconds(),
+        )  # fmt: skip
 
     def through(self, run: Runner, view: MapView) -> Evaluation:
         """Return the losses at weights V of a feature map; only W has a direction that rows share."""
@@ -134,66 +170,4 @@ class Evaluate(TileOperation[Evaluation]):
             active=found.active,
             seconds_products=found.seconds_products,
             seconds_kernels=found.seconds_kernels,
-        )
-
-
-class _Evaluate:
-    """The losses of tile after tile."""
-
-    def __init__(self, operation: Evaluate, block: Block, crew: Crew) -> None:
-        problem, rows = block.problem, block.tiles.rows
-        self.clock, self.dtype = Clock(), FLOAT64 if operation.exact else block.dtype
-        self.W = np.ascontiguousarray(operation.W, dtype=self.dtype)
-        self._problem, self._tiles, self._operation = problem, block.tiles, operation
-        self._duals = block.duals_if_kept()
-        self._smoothed = problem.smoothing > 0
-        self._plain = vertices_of(problem, rows, smoothed=True, crew=crew)
-        self._shifted = (
-            vertices_of(problem, rows, smoothed=False, crew=crew) if self._smoothed else self._plain
-        )
-        self._scratch = Scratch(rows, problem.m, self.dtype) if self._smoothed else None
-        self._sums, self._shifted_sums = np.zeros(ranking.N_SUMS), np.zeros(ranking.N_SUMS)
-        self._row_sum: Float64Array | None = None
-        self._rows = 0
-        self._alpha_sq = self._conjugate_alpha = self._row_sq = 0.0
-        self._stretch = 0.0
-
-    def take(self, tile: Tile, scores: FloatArray) -> None:
-        """Add the losses of a tile."""
-        y, weights = self._tiles.labels_and_weights(tile.rows)
-        duals, operation = self._duals, self._operation
-        if operation.stretched and self._stretch < np.inf:
-            slack = slack_of(tile.X, self.W)
-            self._stretch = least_stretch(self._problem.form, scores, y, weights, slack, self._stretch)
-        if operation.total and not is_sparse(tile.X):
-            own = Tile(tile.number, tile.start, tile.stop, tile.X, y, weights)
-            self._row_sum, self._row_sq = own.added_to(self._row_sum, self._row_sq)
-            self.clock.product()
-        if duals is not None:
-            A = duals.rows_after(tile.number, tile.start, tile.stop, operation.pending_step)
-            self._alpha_sq += duals.squares(A, tile.rows)
-            if not self._problem.form.linear_conjugate:
-                self._conjugate_alpha += duals.conjugates(A, tile.rows)
-            if self._scratch is not None:
-                raised = self._scratch.copy_of(scores)
-                duals.lift(raised, A, tile.rows)
-                self._shifted.find(raised, y, weights, self._shifted_sums)
-        self._plain.find(scores, y, weights, self._sums)
-        self._rows += tile.stop - tile.start
-        self.clock.row_work()
-
-    def answer(self) -> Evaluation:
-        """Return the sums over all tiles that were taken."""
-        loss = float(self._sums[ranking.LOSS])
-        return Evaluation(
-            rows=self._rows,
-            loss=loss,
-            shifted_loss=float(self._shifted_sums[ranking.LOSS]) if self._smoothed else loss,
-            alpha_sq=self._alpha_sq,
-            conjugate_alpha=self._conjugate_alpha,
-            stretch=self._stretch,
-            row_sum=self._row_sum,
-            row_sq=self._row_sq,
-            active=int(self._sums[ranking.ACTIVE]),
-            **self.clock.seconds(),
         )

@@ -11,11 +11,11 @@ from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.vertices import DenseVertices, accumulate_rows
 from topline.solvers.core.answers import Answer, Clock, LossAnswer
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.tiles import FLOAT64, Scratch, Tile, TileWork
+from topline.solvers.core.tiles import FLOAT64, Scratch, TileSums
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation, TileOperation
-from topline.solvers.typing import Float64Array, FloatArray
+from topline.solvers.typing import Float64Array
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,50 +50,32 @@ class Rebuild(TileOperation[DualSums]):
 
     widening: ClassVar[bool] = True
 
-    def work(self, block: Block, crew: Crew) -> TileWork[DualSums]:
-        """Return what is done with each tile."""
+    def sums(self, block: Block, crew: Crew) -> TileSums[DualSums]:
+        """Add the dual rows of tile after tile."""
+        duals = block.duals
         if self.exact:
             block.duals_after(self.pending_step).widen()
         if self.inside:
             block.duals_after(self.pending_step).put_inside()
-        return _Rebuild(self, block, crew)
-
-
-class _Rebuild:
-    """What W and D of eq. 2 and 3 are made of, tile after tile."""
-
-    W: FloatArray | None = None
-
-    def __init__(self, operation: Rebuild, block: Block, crew: Crew) -> None:
-        self.clock, self.dtype = Clock(), FLOAT64
-        self._tiles, self._duals, self._operation, self._crew = block.tiles, block.duals, operation, crew
-        self._product = np.zeros((block.problem.m, block.problem.d))
-        self._rows = 0
-        self._b = self._alpha_sq = 0.0
-
-    def take(self, tile: Tile, scores: FloatArray) -> None:
-        """Add the dual rows of a tile."""
-        duals, operation = self._duals, self._operation
-        A = duals.rows_after(tile.number, tile.start, tile.stop, operation.pending_step)
-        A = duals.feasible(A, tile.rows) if operation.feasible else A.astype(np.float64)
-        A = A if operation.share == 1.0 else operation.share * A
-        self._b += duals.conjugates(A, tile.rows)
-        self._alpha_sq += duals.squares(A, tile.rows)
-        self.clock.row_work()
-        weights = self._tiles.labels_and_weights(tile.rows)[1]
-        accumulate_rows(tile.X, A, weights, self._product, self._crew)
-        self._rows += tile.stop - tile.start
-        self.clock.product()
-
-    def answer(self) -> DualSums:
-        """Return the sums over all tiles that were taken."""
+        clock, product = Clock(), np.zeros((block.problem.m, block.problem.d))
+        rows, b, alpha_sq = 0, 0.0, 0.0
+        taken = yield clock, FLOAT64, None
+        while taken is not None:
+            tile, _ = taken
+            A = duals.rows_after(tile.number, tile.start, tile.stop, self.pending_step)
+            A = duals.feasible(A, tile.rows) if self.feasible else A.astype(np.float64)
+            A = A if self.share == 1.0 else self.share * A
+            b += duals.conjugates(A, tile.rows)
+            alpha_sq += duals.squares(A, tile.rows)
+            clock.row_work()
+            accumulate_rows(tile.X, A, tile.weights, product, crew)
+            rows += tile.stop - tile.start
+            clock.product()
+            taken = yield None
         return DualSums(
-            rows=self._rows,
-            product=np.ascontiguousarray(self._product.T),
-            conjugate=self._b,
-            alpha_sq=self._alpha_sq,
-            **self.clock.seconds(),
-        )
+            rows=rows, product=np.ascontiguousarray(product.T), conjugate=b, alpha_sq=alpha_sq,
+            **clock.seconds(),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

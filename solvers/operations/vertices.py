@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,9 +12,10 @@ from topline.solvers.blocks.tile_products import add_weighted_grams
 from topline.solvers.blocks.vertices import DenseVertices, open_sizes, openness, openness_of, vertices_of
 from topline.solvers.core.answers import Clock, VectorSums
 from topline.solvers.core.dual_points import PendingStep
+from topline.solvers.core.problem import Problem
 from topline.solvers.core.risks import AverageTopK, SelectedRows
-from topline.solvers.core.rows import Rows, as_rows
-from topline.solvers.core.tiles import FLOAT64, Scratch, Tile, TileWork
+from topline.solvers.core.rows import as_rows
+from topline.solvers.core.tiles import FLOAT64, Scratch, Tile, TileSums
 from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
@@ -64,12 +65,39 @@ class FindVertices(TileOperation[VertexSums]):
 
     widening: ClassVar[bool] = True
 
-    def work(self, block: Block, crew: Crew) -> TileWork[VertexSums]:
-        """Return what is done with each tile."""
-        duals = None if self.envelope else block.lifting_duals()
+    def sums(self, block: Block, crew: Crew) -> TileSums[VertexSums]:
+        """Find u_i at s_i + gamma alpha_i (Tajima et al., eq. 2.25 with the sign of C.24), tile by tile."""
+        problem, duals = block.problem, None if self.envelope else block.lifting_duals()
         if duals is not None and self.exact:
             block.duals_after(self.pending_step).widen()
-        return _FindVertex(self, block, crew)
+        clock, dtype = Clock(), FLOAT64 if self.exact else block.dtype
+        vertices = vertices_of(problem, block.tiles.rows, smoothed=self.envelope, crew=crew)
+        opens = _OpenClasses(problem, self.least_openness)
+        looks = self.envelope and isinstance(vertices, DenseVertices)
+        sums = np.zeros(ranking.N_SUMS)
+        product, rows, alpha_u, alpha_sq = np.zeros((problem.m, problem.d)), 0, 0.0, 0.0
+        taken = yield clock, dtype, np.ascontiguousarray(self.W, dtype=dtype)
+        while taken is not None:
+            tile, scores = taken
+            if duals is not None:
+                A = duals.rows_after(tile.number, tile.start, tile.stop, self.pending_step)
+                alpha_sq += duals.squares(A, tile.rows)
+                duals.lift(scores, A, tile.rows)
+            vertices.find(scores, tile.y, tile.weights, sums)
+            if duals is not None:
+                alpha_u += vertices.mix_later(duals, A, tile.number, tile.rows, self.round)
+            if looks:
+                opens.add(tile, scores, clock)
+            clock.row_work()
+            vertices.accumulate(tile.X, product)
+            rows += tile.stop - tile.start
+            clock.product()
+            taken = yield None
+        return VertexSums(
+            rows=rows, product=np.ascontiguousarray(product.T), alpha_u=alpha_u, alpha_sq=alpha_sq,
+            openness=opens.sizes if looks else None, openness_sq=opens.squares,
+            moments=opens.moments if looks else None, **_of_vertices(sums), **clock.seconds(),
+        )  # fmt: skip
 
     def on_largest(self, run: Runner, risk: AverageTopK, n: int) -> VertexSums:
         """Return the sums over the rows of the largest losses, each with the weight w_i = n p_i.
@@ -92,78 +120,37 @@ class FindVertices(TileOperation[VertexSums]):
         )
 
 
-class _FindVertex:
-    """The vertex u_i at s_i + gamma alpha_i (Tajima et al., eq. 2.25 with the sign of C.24), summed."""
+class _OpenClasses:
+    """How open the classes are, and the moments of the rows that are open enough (`VertexSums`)."""
 
-    def __init__(self, operation: FindVertices, block: Block, crew: Crew) -> None:
-        problem, envelope = block.problem, operation.envelope
-        self.clock, self.dtype = Clock(), FLOAT64 if operation.exact else block.dtype
-        self.W = np.ascontiguousarray(operation.W, dtype=self.dtype)
-        self._tiles, self._operation = block.tiles, operation
-        self._duals = None if envelope else block.lifting_duals()
-        self._vertices = vertices_of(problem, block.tiles.rows, smoothed=envelope, crew=crew)
-        self._product = np.zeros((problem.m, problem.d))
-        self._rows = 0
-        self._alpha_u = self._alpha_sq = 0.0
-        self._form = problem.form
-        self._dense = envelope and isinstance(self._vertices, DenseVertices)
-        self._sums = np.zeros(ranking.N_SUMS)
-        self._openness, self._openness_sq = np.zeros(problem.m), 0.0
-        self._moments: Float64Array | None = None
-        if self._dense and operation.least_openness is not None:
-            self._moments = np.zeros((problem.m, problem.d, problem.d))
+    def __init__(self, problem: Problem, least: Float64Array | None) -> None:
+        self._form, self._least = problem.form, least
+        self.sizes, self.squares = np.zeros(problem.m), 0.0
+        self.moments = None if least is None else np.zeros((problem.m, problem.d, problem.d))
 
-    def take(self, tile: Tile, scores: FloatArray) -> None:
-        """Find the vertices of a tile, and leave them with the duals to be mixed in."""
-        y, weights = self._tiles.labels_and_weights(tile.rows)
-        duals, vertices, operation = self._duals, self._vertices, self._operation
-        A = None
-        if duals is not None:
-            A = duals.rows_after(tile.number, tile.start, tile.stop, operation.pending_step)
-            self._alpha_sq += duals.squares(A, tile.rows)
-            duals.lift(scores, A, tile.rows)
-        vertices.find(scores, y, weights, self._sums)
-        if duals is not None and A is not None:
-            self._alpha_u += vertices.mix_later(duals, A, tile.number, tile.rows, operation.round)
-        if self._dense:
-            self._add_openness(tile.X, scores, weights)
-        self.clock.row_work()
-        vertices.accumulate(tile.X, self._product)
-        self._rows += tile.stop - tile.start
-        self.clock.product()
-
-    def _add_openness(self, X: Rows, U: FloatArray, weights: Float64Array) -> None:
-        """Add how open the classes are in a tile, and the moments of rows that are open enough."""
-        least, moments = self._operation.least_openness, self._moments
-        if least is None or moments is None:
-            here, square = openness(self._form, U, weights)
+    def add(self, tile: Tile, U: FloatArray, clock: Clock) -> None:
+        """Add those of a tile with vertices U."""
+        if self._least is None or self.moments is None:
+            here, square = openness(self._form, U, tile.weights)
         else:
             sizes = open_sizes(self._form, U)
-            here, square = openness_of(sizes, weights)
-            sizes[sizes <= least] = 0.0
-            self.clock.row_work()
-            add_weighted_grams(moments, X, sizes * weights[:, None])
-            self.clock.product()
-        self._openness += here
-        self._openness_sq += square
+            here, square = openness_of(sizes, tile.weights)
+            sizes[sizes <= self._least] = 0.0
+            clock.row_work()
+            add_weighted_grams(self.moments, tile.X, sizes * tile.weights[:, None])
+            clock.product()
+        self.sizes += here
+        self.squares += square
 
-    def answer(self) -> VertexSums:
-        """Return the sums over all tiles that were taken."""
-        sums = self._sums
-        return VertexSums(
-            rows=self._rows,
-            product=np.ascontiguousarray(self._product.T),
-            openness=self._openness if self._dense else None,
-            openness_sq=self._openness_sq,
-            moments=self._moments,
-            conjugate_u=float(sums[ranking.B_U]),
-            alpha_u=self._alpha_u,
-            u_sq=float(sums[ranking.U_SQ]),
-            alpha_sq=self._alpha_sq,
-            loss=float(sums[ranking.LOSS]),
-            active=int(sums[ranking.ACTIVE]),
-            **self.clock.seconds(),
-        )
+
+def _of_vertices(sums: Float64Array) -> dict[str, Any]:
+    """Return what `sums` over vertices are called in an answer."""
+    return {
+        "conjugate_u": float(sums[ranking.B_U]),
+        "u_sq": float(sums[ranking.U_SQ]),
+        "loss": float(sums[ranking.LOSS]),
+        "active": int(sums[ranking.ACTIVE]),
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,9 +185,6 @@ class FindSelectedVertices(Operation[VertexSums]):
         return VertexSums(
             rows=len(selected),
             product=np.ascontiguousarray(product.T),
-            conjugate_u=float(sums[ranking.B_U]),
-            u_sq=float(sums[ranking.U_SQ]),
-            loss=float(sums[ranking.LOSS]),
-            active=int(sums[ranking.ACTIVE]),
+            **_of_vertices(sums),
             **clock.seconds(),
         )
