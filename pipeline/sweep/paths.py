@@ -1,4 +1,4 @@
-"""One path of C on one fold in this process, taken further a round at a time: the unit of work of a sweep.
+"""Paths of C, each on one fold, taken further a round at a time, in this process or on Dask workers.
 
 A round asks for some cells of the path with a relative gap each, which `topline.pipeline.sweep.cells` takes
 them to.  What a path has reached stays in the process that took it there; a task names every round so far, so
@@ -8,19 +8,23 @@ already gives its answer again.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
+from distributed import Client
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 
+from topline.pipeline.cluster import LOSSES_IN_A_ROW, Call, WorkerCalls, WorkersLost, too_many_losses
 from topline.pipeline.errors import InterruptedRunError
 from topline.pipeline.options import TrainConfig
 from topline.pipeline.sweep.cells import Outcome, Path, Reached, advance_cell
-from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data
+from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data, forget_folds
 from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import IterationRecord, SolverState
@@ -157,3 +161,103 @@ class _FoldRows:
     def _load(self, cell: Reached, share: float) -> None:
         rows = np.asarray(cell.duals.toarray())
         self.executor.load_duals([(0, len(rows), rows * rows.dtype.type(share))])
+
+
+logger = logging.getLogger(__name__)
+
+FORGET_SECONDS = 10.0
+
+Answer = tuple[PathTask, tuple[Outcome, ...]]
+
+
+class Runner(Protocol):
+    """Takes paths through their last round."""
+
+    def run(self, tasks: Sequence[PathTask]) -> Iterator[Answer]:
+        """Yield each task with its answer as it comes."""
+        ...
+
+    def close(self, name: str) -> None:
+        """Let go of what is remembered of the paths whose names begin with `name`."""
+        ...
+
+
+class HereRunner:
+    """One path after the other in this process."""
+
+    def run(self, tasks: Sequence[PathTask]) -> Iterator[Answer]:
+        """Yield each task with its answer as it comes."""
+        for task in tasks:
+            yield task, advance_path(task)
+
+    def close(self, name: str) -> None:
+        """Let go of everything."""
+        _forget(name)
+
+
+class DaskRunner:
+    """One path at a time on every worker; a path stays with its worker, where its state is.
+
+    Where a worker is lost its paths go to others, which take them through all rounds again, and come to the
+    same numbers; what the others had been asked at the time they answer from memory.
+    """
+
+    def __init__(self, client: Client, *, heartbeat_timeout: float, worker_wait: float) -> None:
+        self._client = client
+        self._calls = WorkerCalls(client, heartbeat_timeout=heartbeat_timeout)
+        self._wait = worker_wait
+        self._homes: dict[tuple[str, int], str] = {}
+        self._hoped_for = 1
+
+    def run(self, tasks: Sequence[PathTask]) -> Iterator[Answer]:
+        """Yield each task with its answer as it comes, a wave of one task a worker after the other."""
+        waiting, losses = list(tasks), 0
+        while waiting:
+            workers = list(self._calls.wait_for_workers(self._hoped_for, self._wait))
+            self._hoped_for = len(workers)
+            wave = self._dealt(waiting, workers)
+            try:
+                answers = self._calls.run(
+                    [Call(worker, advance_path, (task,)) for worker, task in wave.items()]
+                )
+            except WorkersLost as lost:
+                if (losses := losses + 1) >= LOSSES_IN_A_ROW:
+                    raise too_many_losses(losses, lost, "sweep") from lost
+                logger.warning("%s: its paths go to others", lost)
+                self._homes = {path: home for path, home in self._homes.items() if home not in lost.workers}
+                continue
+            losses = 0
+            for worker, task in wave.items():
+                waiting.remove(task)
+                yield task, answers[worker]
+
+    def close(self, name: str) -> None:
+        """Let the workers forget the paths; who is gone has forgotten them."""
+        if self._client.status == "running":
+            # Beside the tasks, which may be what is to end; and a worker that hangs is not waited for.
+            asking = threading.Thread(
+                target=self._client.run, args=(_forget, name), kwargs={"on_error": "ignore"}, daemon=True
+            )
+            asking.start()
+            asking.join(FORGET_SECONDS)
+
+    def _dealt(self, waiting: Sequence[PathTask], workers: Sequence[str]) -> dict[str, PathTask]:
+        """Return every worker one of its own paths, else one that has no worker yet."""
+        wave: dict[str, PathTask] = {}
+        homeless = []
+        for task in waiting:
+            home = self._homes.get((task.name, task.fold))
+            if home not in workers:
+                homeless.append(task)
+            elif home not in wave:
+                wave[str(home)] = task
+        for worker in workers:
+            if worker not in wave and homeless:
+                wave[worker] = homeless.pop(0)
+                self._homes[wave[worker].name, wave[worker].fold] = worker
+        return wave
+
+
+def _forget(name: str) -> None:
+    forget_paths(name)
+    forget_folds()

@@ -1,21 +1,46 @@
-"""Everything about a sweep that is fixed before its first round."""
+"""Everything about a sweep that is fixed before its first round, and where its cells are solved.
+
+They are solved *apart*, each process with the rows of all folds, as long as these fit.  Else *together*, in
+shared passes: what each cell has is its dual variables and their change, as arrays while it is solved, packed
+while it waits.  Rows that lie in memory and arrays are worth more than cells that go together: as many go
+together as there is room for beside the rows, where it holds these and the arrays of one.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
+import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import psutil
+from dask.system import CPU_COUNT
 from numpy.typing import NDArray
 
+from topline.pipeline.cluster import (
+    MemoryPlan,
+    ProblemSize,
+    memory_limit,
+    plan_alone,
+    plan_memory,
+    room_for_rows,
+    takes_processes,
+    worker_count,
+)
+from topline.pipeline.cluster.memory_plan import WHOLE_DUALS
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation import RowMetric, row_metric
-from topline.pipeline.options import Cell, KernelChoice, SweepConfig, TrainConfig, Variant
+from topline.pipeline.options import Cell, ClusterConfig, KernelChoice, SweepConfig, TrainConfig, Variant
 from topline.pipeline.readers import require_single_labels
-from topline.pipeline.rows import TrainingRows
-from topline.pipeline.sweep.folds import FoldSource, stratified_folds, stratified_sample
+from topline.pipeline.rows import TrainingRows, Transforms
+from topline.pipeline.sweep.folds import FoldSource, held_folds, stratified_folds, stratified_sample
 from topline.pipeline.training import checked_spec, dataset_loss, resolve_options, resume_options, spec_of
+from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES
+from topline.solvers.blocks import swept_bytes
+from topline.solvers.kernels.low_rank import ARRAYS, MEMORY_BYTES
+from topline.solvers.operations import most_open
 from topline.solvers.run import ProblemSpec
 from topline.storage.datasets import Dataset
 from topline.storage.runs import create_sweep, read_sweep
@@ -207,3 +232,166 @@ def _check_rows(config: SweepConfig, rows: TrainingRows, n: int) -> None:
     few = int(((counts > 0) & (counts < config.folds)).sum())
     if few:
         logger.warning("%d classes have fewer rows than there are folds and miss in some of them", few)
+
+
+# Transforms that are fitted to rows, and so differ from fold to fold.
+FITTED = frozenset({"standardize", "pca", "nystroem", "fourier"})
+#: What each cell that is solved keeps of a row beside dual variables: weight, label, norm, counts and order.
+_CELL_ROW_BYTES = 40
+
+
+def place_cells(
+    plan: SweepPlan, cluster: ClusterConfig, *, there: bool
+) -> tuple[ClusterConfig, SharedMemory | None]:
+    """Return the workers that a sweep takes, and what cells share; None where they are solved apart.
+
+    `there` is whether the workers are there already.  Raises InputError for rows that can neither be in each
+    process nor shared.
+    """
+    ours = not there and cluster.scheduler is None and cluster.workers != 0
+    if fits_every_process(plan, cluster):
+        most = len(plan.paths) * plan.config.folds
+        fewer = {"workers": min(worker_count(cluster), most)} if ours else {}
+        return cluster.model_copy(update=fewer), None
+    return cluster, shared_memory(plan, cluster, ours=ours)
+
+
+def shared_memory(plan: SweepPlan, cluster: ClusterConfig, *, ours: bool) -> SharedMemory:
+    """Return what the cells of a sweep share; of workers that are `ours` no more are taken than needed."""
+    transforms = Transforms.fit(plan.config.transforms, lambda: iter(()), seed=plan.config.seed)
+    rows = TrainingRows(plan.dataset, "train", transforms, only=plan.sample)
+    blocks = 1 if cluster.workers == 0 else max(1, math.ceil(rows.nbytes / ASCENT_BLOCK_BYTES))
+    if ours:
+        asked, workers = worker_count(cluster), min(worker_count(cluster), blocks)
+        threads = max(cluster.threads_per_worker, asked * cluster.threads_per_worker // workers)
+        cluster = cluster.model_copy(update={"workers": workers, "threads_per_worker": threads})
+    return SharedMemory(rows, cluster, blocks, len(plan.paths) * plan.config.folds)
+
+
+def fits_every_process(plan: SweepPlan, cluster: ClusterConfig) -> bool:
+    """Return whether each process can hold the rows of all folds; False where they are to be shared.
+
+    Raises InputError where they can be neither: transforms that learn from the rows of a fold make other rows
+    of each fold.
+    """
+    info, free = plan.dataset.info, psutil.virtual_memory().available
+    workers = 1 if cluster.workers == 0 else worker_count(cluster)
+    limit = memory_limit(cluster.memory_limit)
+    if plan.config.kernel is not None:
+        _refuse_matrix(plan, free // workers if limit is None else min(free, limit) // workers)
+        return True
+    # Threads share the rows, and each has dual variables of its own.
+    apart = cluster.workers != 0 and takes_processes(plan.nbytes)
+    processes = workers if apart else 1
+    allowed = free // processes
+    if limit is not None:
+        allowed = min(allowed, room_for_rows(limit, cluster.workers, processes if apart else 0))
+    # All rows, a slice of them on its way, and those of the folds that a process keeps.
+    needed = (2 + held_folds(plan.config.folds, plan.nbytes)) * plan.nbytes
+    needed += WHOLE_DUALS * plan.n * info.m * workers // processes
+    if info.layout != "dense" or needed <= allowed:
+        return True
+    fitted = [name for name in plan.config.transforms if name.partition(":")[0] in FITTED]
+    if fitted:
+        raise InputError(
+            f"{plan.n:,} rows of dataset {info.id} need {needed / 2**30:.1f} GiB in each process and"
+            f" {max(allowed, 0) / 2**30:.1f} are free, and {fitted[0]} makes other rows of every fold: try"
+            f" the cells on a sample of at most --rows {max(plan.n * allowed // needed, 1)}, or leave that"
+            " transform out"
+        )
+    return False
+
+
+def _refuse_matrix(plan: SweepPlan, allowed: int) -> None:
+    """Refuse a kernel whose matrix, of the rows of one fold, does not fit into each process."""
+    folds = plan.config.folds
+    trained = plan.n - plan.n // folds
+    allowed = min(allowed, MEMORY_BYTES)
+    if (needed := ARRAYS * 8 * trained**2) > allowed:
+        rows = int((allowed / (ARRAYS * 8)) ** 0.5) * folds // (folds - 1)
+        raise InputError(
+            f"the kernel matrix of the {trained:,} rows of a fold and its factor take {needed / 2**30:.1f}"
+            f" GiB in each process, and {allowed / 2**30:.1f} are allowed: try the cells on a sample of at"
+            f" most --rows {rows}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SharedMemory:
+    """What `most` cells in shared passes may take, over rows in blocks.
+
+    The weights of cells that are solved at once lie side by side, as those of a problem with so many times
+    the classes.
+    """
+
+    rows: TrainingRows
+    cluster: ClusterConfig
+    blocks: int
+    most: int
+
+    def budgets(self) -> tuple[MemoryPlan, int]:
+        """Return budgets, and how many cells may be solved at once: fewer where not all fit, as arrays.
+
+        Raises ConfigError where not even one cell fits.
+        """
+        for at_once in range(self.most, 0, -1):
+            found = self._beside_rows(at_once)
+            if found is not None:
+                return found, at_once
+        at_once = self.most
+        while True:
+            try:
+                return self._over_read_rows(at_once)
+            except ConfigError:
+                if at_once == 1:
+                    raise
+                at_once = (at_once + 1) // 2
+
+    def _beside_rows(self, at_once: int) -> MemoryPlan | None:
+        """Return budgets for so many cells as arrays with the rows in memory; None where these do not fit."""
+        (n, d), m = self.rows.shape, self.rows.dataset.info.m
+        if self.cluster.cache_bytes < self.rows.nbytes:
+            return None
+        try:
+            room = self._budgets(at_once, duals=False).cache_bytes
+        except ConfigError:
+            return None
+        duals = room - self.rows.nbytes
+        threads = CPU_COUNT if self.cluster.workers == 0 else self.cluster.threads_per_worker
+        if duals <= 0 or most_open(duals // self.blocks, -(-n // self.blocks), d, m, threads) < at_once:
+            return None
+        budgets = self._budgets(at_once)
+        return replace(budgets, cache_bytes=self.rows.nbytes, dual_bytes=duals)
+
+    def _over_read_rows(self, at_once: int) -> tuple[MemoryPlan, int]:
+        """Return budgets for so many cells at once over rows that are read, and how many of them go together.
+
+        Raises ConfigError where that does not fit.
+        """
+        (n, d), m = self.rows.shape, self.rows.dataset.info.m
+        whole = WHOLE_DUALS * n * m * at_once
+        duals = self._budgets(at_once).dual_bytes or whole
+        # Where arrays fit at all, the cells that are solved together have theirs; all of them sweep together.
+        arrays = most_open(duals, n, d, m, at_once)
+        together = min(at_once, arrays) if arrays else at_once
+        swept = together * swept_bytes(n, d, m, packed=not arrays)
+        try:
+            budgets = self._budgets(at_once, swept)
+            duals = budgets.dual_bytes or whole
+        except ConfigError:
+            # One cell alone is what a training is.
+            if at_once > 1:
+                raise
+            budgets = self._budgets(at_once)
+        return replace(budgets, dual_bytes=duals), together
+
+    def _budgets(self, at_once: int, swept: int = 0, *, duals: bool = True) -> MemoryPlan:
+        """Return budgets for so many cells and for their sweeps; without `duals` all room is for rows."""
+        (n, d), m = self.rows.shape, self.rows.dataset.info.m * at_once
+        limit, held = memory_limit(self.cluster.memory_limit), _CELL_ROW_BYTES * n * at_once + swept
+        size = ProblemSize(n, d, m, self.blocks, self.rows.nbytes, keeps_duals=duals, ranked=0, held=held)
+        cache_bytes = self.cluster.cache_bytes if duals else sys.maxsize
+        if self.cluster.workers == 0:
+            return plan_alone(limit, size, 1, cache_bytes)[0]
+        processes = takes_processes(self.rows.nbytes)
+        return plan_memory(limit, size, max(self.cluster.workers or 1, 1), cache_bytes, processes=processes)

@@ -25,9 +25,8 @@ from topline.pipeline.interrupts import whole_interrupts
 from topline.pipeline.options import Cell, ClusterConfig, SweepConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.sweep.cells import Outcome
-from topline.pipeline.sweep.memory import place_cells
-from topline.pipeline.sweep.paths import PathTask, Round
-from topline.pipeline.sweep.plan import SweepPlan, plan_sweep, variant_of
+from topline.pipeline.sweep.paths import DaskRunner, HereRunner, PathTask, Round, Runner
+from topline.pipeline.sweep.plan import SweepPlan, place_cells, plan_sweep, variant_of
 from topline.pipeline.sweep.race import (
     Standing,
     best_cell,
@@ -41,7 +40,6 @@ from topline.pipeline.sweep.race import (
 )
 from topline.pipeline.sweep.result import SweepResult, concluded, write_page
 from topline.pipeline.sweep.shared import open_shared
-from topline.pipeline.sweep.workers import DaskRunner, HereRunner, Runner
 from topline.pipeline.training import train
 from topline.solvers.run import compile_jit_functions
 from topline.storage.runs import add_answer, finish_sweep, read_answers

@@ -25,10 +25,8 @@ from topline.pipeline.cluster import DaskExecutor, given_or_own_client
 from topline.pipeline.rows import CachedRows, TrainingRows, example_weights
 from topline.pipeline.sweep.cells import Outcome, Path, Reached, advance_cell
 from topline.pipeline.sweep.folds import stratified_folds
-from topline.pipeline.sweep.memory import SharedMemory
-from topline.pipeline.sweep.paths import PathTask
-from topline.pipeline.sweep.plan import SweepPlan
-from topline.pipeline.sweep.workers import Answer
+from topline.pipeline.sweep.paths import Answer, PathTask
+from topline.pipeline.sweep.plan import SharedMemory, SweepPlan
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState

@@ -8,9 +8,5 @@ machines.
 from __future__ import annotations
 
 from topline.solvers.executors.base import Executor, MappedBlocks, StoredDuals, T, TopLossBlocks
-from topline.solvers.executors.local import (
-    SerialExecutor,
-    ThreadExecutor,
-    block_bounds,
-)
+from topline.solvers.executors.local import SerialExecutor, ThreadExecutor, block_bounds
 from topline.solvers.operations import DualRows

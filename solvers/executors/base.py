@@ -16,12 +16,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.risks import AverageTopK
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import Traffic
-from topline.solvers.operations import (
-    DualRows,
-    MapView,
-    Operation,
-    OperationRunner,
-)
+from topline.solvers.operations import DualRows, MapView, Operation, OperationRunner
 from topline.solvers.typing import Float64Array, IntArray
 
 T = TypeVar("T")

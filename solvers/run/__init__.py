@@ -15,8 +15,7 @@ from topline.solvers.run.api import (
     solve,
     solve_with_features,
 )
-from topline.solvers.run.compiling import compile_jit_functions
 from topline.solvers.run.compression import CompressedKernel, compress
 from topline.solvers.run.loop import Callback, Run, iterate
 from topline.solvers.run.problem_spec import ProblemSpec
-from topline.solvers.run.task import RunOptions, Start, Task, run_task
+from topline.solvers.run.task import RunOptions, Start, Task, compile_jit_functions, run_task

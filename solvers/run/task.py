@@ -9,17 +9,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
+from scipy import sparse as scipy_sparse
 
+from topline.solvers.blocks.ascent.passes import weights_alike
 from topline.solvers.blocks.duals import inside
+from topline.solvers.blocks.stretch import can_vanish, least_stretch
 from topline.solvers.blocks.vertices import vertices_of
+from topline.solvers.core.dual_rows import pack, unpack
 from topline.solvers.core.feature_maps import FeatureMap, is_ordinary
 from topline.solvers.core.inputs import LabelledRows, checked_seed
 from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, problem_key, squared_norm
 from topline.solvers.core.risks import AverageTopK, LargestLosses
-from topline.solvers.core.rows import kept_in_memory
+from topline.solvers.core.rows import kept_in_memory, widened
 from topline.solvers.core.state import SolveResult, SolverState
-from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.core.stopping import FINEST_TOL, Status, StoppingCriteria
 from topline.solvers.crew import available_cores, one_blas_thread
 from topline.solvers.errors import InvalidProblemError, StateLostError, UnsupportedCombinationError
 from topline.solvers.executors import (
@@ -30,7 +34,9 @@ from topline.solvers.executors import (
     ThreadExecutor,
     TopLossBlocks,
 )
-from topline.solvers.kernels import Kernel
+from topline.solvers.kernels import Kernel, as_kernel, is_precomputed
+from topline.solvers.losses import LabelSets, LossForm
+from topline.solvers.losses.batches import nearest_rows
 from topline.solvers.methods import (
     Auto,
     AutoMemory,
@@ -459,3 +465,63 @@ def result_of(problem: Problem, run: Run, A: FloatArray | None, tol: float, choi
         method=choice.method,
         why=choice.why,
     )
+
+
+#: Enough passes to meet every compiled function: the second round applies the step of the first, and
+#: dual_ascent extrapolates when sweeps alone have gone on for some rounds.
+_PASSES = 60
+#: Rows of noise, which no method fits in so few passes.
+_TINY_ROWS = 40
+#: So small that sweeps alone take long, and dual_ascent extrapolates.
+_LAM = 1e-3
+
+
+def compile_jit_functions(
+    spec: ProblemSpec, d: int, m: int, *, sparse: bool = False, several: bool = False
+) -> None:
+    """Compile (or load) what features (n, d) of m classes need to be trained on so, on a tiny problem.
+
+    Of "auto" that is what it begins with: most runs never change their method.  With a kernel it is what
+    blocks do that compute it.
+
+    Numba keeps compiled functions beside the package, so that only the first call on a machine takes long:
+    tens of seconds on a slow one.  Without this call the first pass takes them.  `several` says that examples
+    have label sets.
+    """
+    _compile_packing()
+    X = np.zeros((_TINY_ROWS, max(weights_alike(d * m) // m, 3)), dtype=np.float32)
+    X[:, :3] = np.random.default_rng(0).standard_normal((_TINY_ROWS, 3))
+    sets, codes = LabelSets.from_lists([{i % m, i // 2 % m} for i in range(_TINY_ROWS)], m)
+    label_sets = sets if several else None
+    y = np.asarray(codes if several else np.arange(_TINY_ROWS) % m, dtype=np.int32)
+    risk = AverageTopK(_TINY_ROWS / 2) if isinstance(spec.risk, AverageTopK) else spec.risk
+    method = "dual_ascent" if spec.method == "auto" else spec.method
+    tiny = replace(spec, lam=_LAM, C=None, risk=risk, weights=None, method=method)
+    if tiny.kernel is not None:
+        X = np.abs(X)
+        X = X @ X.T if is_precomputed(tiny.kernel) else X
+    rows = scipy_sparse.csr_matrix(X) if sparse else X
+    with SerialExecutor() as executor:
+        options = RunOptions(StoppingCriteria(tol=FINEST_TOL, max_passes=_PASSES), executor=executor)
+        task = Task.of(tiny, LabelledRows(rows, y, None, m, label_sets), options)
+        run_task(task if tiny.kernel is None else replace(task, kernel=as_kernel(tiny.kernel)))
+    if tiny.kernel is None:
+        _compile_what_few_rounds_meet(task.problem.form, y[:1], duals=task.duals_kept)
+
+
+def _compile_packing() -> None:
+    """Compile what reads and packs rows."""
+    widened(np.zeros(1, dtype=np.float16))
+    for rows in (np.eye(_TINY_ROWS, dtype=np.float32), np.eye(_TINY_ROWS)):
+        unpack(pack(rows), 0, _TINY_ROWS, rows)
+
+
+def _compile_what_few_rounds_meet(form: LossForm, y: IntArray, *, duals: bool) -> None:
+    """Compile what the tiny problem does not come to, on a row of label y (1,)."""
+    if can_vanish(form):
+        for dtype in (np.float32, np.float64):
+            slack = np.zeros(1), np.zeros(form.m)
+            least_stretch(form, np.zeros((1, form.m), dtype=dtype), y, np.ones(1), slack, 0.0)
+    if duals:
+        # The tiny problem ends in float64, where rows need not be put inside their domains.
+        nearest_rows(form, np.zeros((1, form.m)), y)

@@ -152,6 +152,6 @@ def test_what_no_kernel_takes_is_refused_before_any_work(store: str, options, me
 def test_a_matrix_that_does_not_fit_is_refused_with_the_rows_that_do(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("topline.pipeline.sweep.memory.MEMORY_BYTES", 24 * 80**2)
+    monkeypatch.setattr("topline.pipeline.sweep.plan.MEMORY_BYTES", 24 * 80**2)
     with pytest.raises(InputError, match=r"kernel matrix of the 120 rows of a fold .* at most --rows 100"):
         sweep(build(SweepConfig, {"store": store, "k": "1", "kernel": "rbf"}), HERE)

@@ -31,10 +31,8 @@ from topline.pipeline.sweep.folds import (
     stratified_folds,
     stratified_sample,
 )
-from topline.pipeline.sweep.memory import fits_every_process
-from topline.pipeline.sweep.paths import PathTask, forget_paths
-from topline.pipeline.sweep.plan import SweepPlan, plan_sweep
-from topline.pipeline.sweep.workers import DaskRunner, HereRunner
+from topline.pipeline.sweep.paths import DaskRunner, HereRunner, PathTask, forget_paths
+from topline.pipeline.sweep.plan import SweepPlan, fits_every_process, plan_sweep
 from topline.solvers.core.problem import Problem
 from topline.solvers.errors import DualsReplacedError
 from topline.storage.errors import ConflictError, MismatchError
@@ -328,7 +326,7 @@ def test_what_the_data_cannot_bear_is_refused(store: str, monkeypatch: pytest.Mo
     with pytest.raises(InputError, match="too few for 50 folds"):
         sweep(SweepConfig(store=store, folds=50, rows=60), HERE)
     few = type("M", (), {"available": 1000})
-    monkeypatch.setattr("topline.pipeline.sweep.memory.psutil.virtual_memory", lambda: few)
+    monkeypatch.setattr("topline.pipeline.sweep.plan.psutil.virtual_memory", lambda: few)
     with pytest.raises(InputError, match=r"standardize makes other rows of every fold.* --rows \d"):
         sweep(SweepConfig(store=store, topk=1, transforms=("standardize",)), HERE)
 
@@ -347,7 +345,7 @@ def test_a_limit_holds_the_processes_as_well_as_their_rows(
     plan = plan_sweep(SweepConfig(store=store, topk=1, folds=5))
     monkeypatch.setattr(SweepPlan, "nbytes", property(lambda _: 80 << 20))
     free = type("M", (), {"available": 64 << 30})
-    monkeypatch.setattr("topline.pipeline.sweep.memory.psutil.virtual_memory", lambda: free)
+    monkeypatch.setattr("topline.pipeline.sweep.plan.psutil.virtual_memory", lambda: free)
     assert fits_every_process(plan, ClusterConfig(workers=workers, memory_limit=limit)) is fits
 
 
@@ -381,7 +379,7 @@ def test_rows_that_no_process_can_hold_are_shared_and_the_answer_is_the_same(
     options |= {"C": (0.1, 1.0), "loss": ("topk_hinge", "softmax"), "rows": 300}
     apart = sweep(SweepConfig(**options), HERE)
     few = type("M", (), {"available": 1000})
-    monkeypatch.setattr("topline.pipeline.sweep.memory.psutil.virtual_memory", lambda: few)
+    monkeypatch.setattr("topline.pipeline.sweep.plan.psutil.virtual_memory", lambda: few)
     together = sweep(SweepConfig(**options), ClusterConfig(workers=workers, cache_bytes=0))
     assert [cell.C for cell in together.cells] == [cell.C for cell in apart.cells]
     for one, other in zip(together.cells, apart.cells, strict=True):
@@ -420,7 +418,7 @@ def test_shared_passes_outlive_lost_dual_variables_and_go_on_where_they_stopped(
 ) -> None:
     stops = when == "interrupted"
     few = type("M", (), {"available": 1000})
-    monkeypatch.setattr("topline.pipeline.sweep.memory.psutil.virtual_memory", lambda: few)
+    monkeypatch.setattr("topline.pipeline.sweep.plan.psutil.virtual_memory", lambda: few)
     options = SweepConfig(store=store, **{**GRID, "C": (0.01, 0.1, 1.0), "rows": 300})
     calm = sweep(options, HERE)
     monkeypatch.setattr("topline.pipeline.sweep.shared.SerialExecutor", Disturbed)

@@ -9,7 +9,7 @@ import pytest
 
 from topline.pipeline.cluster.memory_plan import FILLED, MIB, WORKER_BYTES
 from topline.pipeline.options import ClusterConfig
-from topline.pipeline.sweep.memory import SharedMemory
+from topline.pipeline.sweep.plan import SharedMemory
 from topline.solvers.blocks import swept_bytes
 from topline.solvers.operations import most_open
 

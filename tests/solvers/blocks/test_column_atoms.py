@@ -21,12 +21,11 @@ from topline import (
     UnsupportedCombinationError,
     solve,
 )
-from topline.solvers.blocks import column_atoms
 from topline.solvers.blocks.block import Block
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.errors import StateLostError
-from topline.solvers.operations import FindDirections
+from topline.solvers.operations import FindDirections, columns
 from topline.solvers.run import loop as iteration
 
 VARIANTS = ["fw_away_columns", "fw_pairwise_columns"]
@@ -131,7 +130,7 @@ class Slow:
 @pytest.mark.parametrize("method", VARIANTS)
 @pytest.mark.sampled(3)
 def test_rounds_are_those_of_the_algorithm_written_out(loss, smoothing, kind, method, monkeypatch) -> None:
-    monkeypatch.setattr(column_atoms, "_FEWEST", 16)  # no set is full
+    monkeypatch.setattr(columns, "_FEWEST", 16)  # no set is full
     X, y = examples(n=24)
     weights = np.random.default_rng(1).uniform(0.2, 3.0, len(y))
     weights[5] = 0.0
@@ -289,8 +288,8 @@ def sets_of(sets, i, y, rho):
 @pytest.mark.sampled(4)
 def test_sets_stay_the_rows_of_A_however_small_they_are(pairwise, places, begin, monkeypatch) -> None:
     """Scores at random and steps of all kinds: vertices come, leave, and join the dense point."""
-    monkeypatch.setattr(column_atoms, "_PLACES", places)
-    monkeypatch.setattr(column_atoms, "_FEWEST", 2)
+    monkeypatch.setattr(columns, "_PLACES", places)
+    monkeypatch.setattr(columns, "_FEWEST", 2)
     X, y = examples(n=40)
     y = y.astype(np.int32)
     loss, random = TopKHinge(3), np.random.default_rng(8)
@@ -306,7 +305,7 @@ def test_sets_stay_the_rows_of_A_however_small_they_are(pairwise, places, begin,
     for round_ in range(60):
         W = 3.0 * random.standard_normal((X.shape[1], M))
         block.run(FindDirections(round_, W, pending_step, pairwise, length=10.0))
-        kept = block.recall(column_atoms.ColumnSets, pytest.fail)
+        kept = block.recall(columns.ColumnSets, pytest.fail)
         sets = kept.sets.sets
         before = sets.used.copy()
         pending_step = PendingStep(round_, float(random.choice([0.0, 0.3, 1.0, 1.0])))
@@ -344,7 +343,7 @@ def test_loaded_rows_are_taken_apart_into_vertices(loss) -> None:
     A[60] *= 5.0
     A[60, y[60]] += 1.0
     A[60, (y[60] + 1) % M] -= 1.0
-    block = column_atoms.RowSets(Problem(loss, *X.shape, M, 0.1), y, np.ones(len(y)), A).sets
+    block = columns.RowSets(Problem(loss, *X.shape, M, 0.1), y, np.ones(len(y)), A).sets
     dense = np.flatnonzero(block.base_share == 1.0)
     for i in range(len(y)):
         points, weights = sets_of(block, i, y, loss.form(M).rho)
