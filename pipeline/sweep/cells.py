@@ -35,9 +35,10 @@ from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import IterationRecord, SolverState
 from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.executors import Executor
 from topline.solvers.methods import Measurement, method_named
-from topline.solvers.operations import OperationRunner
 from topline.solvers.run import Callback, Run, iterate
+from topline.solvers.run.shared import HeadExecutor
 
 #: The hits of a cell are counted where its gap was last so many times the one that it reaches, too.
 EARLIER = 2.0
@@ -136,22 +137,11 @@ class Path:
         return [self.cells.pop(C) for C in [*self.cells] if C not in needed]
 
 
-class RowBlocks(OperationRunner, Protocol):
-    """What rows lie under: an executor, or one head of several."""
-
-    @property
-    def blocks(self) -> int:
-        """Number of blocks of the rows."""
-        ...
-
-
 class CellRows(Protocol):
     """The rows of a fold with the dual variables of one cell, to be asked through `executor`."""
 
-    @property
-    def executor(self) -> RowBlocks:
-        """What answers for the rows that are trained on."""
-        ...
+    #: What answers for the rows that are trained on.
+    executor: Any
 
     def start_from(self, before: Reached, problem: Problem) -> SolverState:
         """Take the best multiple of the dual variables of another cell for one's own."""
@@ -205,7 +195,7 @@ def advance_cell(
 
 
 def _run_to(
-    gap: float, executor: RowBlocks, problem: Problem, config: TrainConfig,
+    gap: float, executor: Executor | HeadExecutor, problem: Problem, config: TrainConfig,
     start: tuple[SolverState, Measurement | None], zero: float, callbacks: Sequence[Callback],
 ) -> tuple[Run, int]:  # fmt: skip
     """Take a cell from a state to a gap, and on until that is `FALLEN` times P(0) - D at most.

@@ -6,7 +6,7 @@ every smoothed one, gives dense rows, which are minus its gradients.  Both add e
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -30,32 +30,8 @@ _OPENNESS_ROWS = 32
 _SMALL_PRODUCT = 1 << 21
 
 
-class Vertices(Protocol):
-    """Vertices of one tile after another, in buffers that they share."""
-
-    def find(self, scores: FloatArray, y: IntArray, weights: Float64Array, sums: Float64Array, /) -> None:
-        """Find u_i for each row of scores (b, m), which may be overwritten, and add to `sums`."""
-        ...
-
-    def write(self, out: FloatArray, /) -> None:
-        """Write the vertices that were found to `out` (b, m), each row once whatever it weighs."""
-        ...
-
-    def losses(self, scores: FloatArray, y: IntArray, out: Float64Array, /) -> None:
-        """Write the loss of each row of scores (b, m), which may be overwritten, to `out` (b,)."""
-        ...
-
-    def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int, /) -> float:
-        """Leave what was found with the duals, A (b, m) in these rows, and return sum w_i <alpha_i, u_i>."""
-        ...
-
-    def accumulate(self, X: Rows, product: Float64Array, /) -> None:
-        """Add sum w_i x_i u_i^T to `product` (m, d)."""
-        ...
-
-
 class RankedVertices:
-    """Vertices of the hinges over ranks, as `topline.solvers.losses.ranking` finds them."""
+    """Vertices of one tile after another, of the hinges over ranks (`topline.solvers.losses.ranking`)."""
 
     def __init__(self, problem: Problem, rows: int, crew: Crew) -> None:
         form = problem.form
@@ -200,6 +176,10 @@ def openness_of(sizes: FloatArray, weights: Float64Array) -> tuple[Float64Array,
 def _is_full(U: FloatArray) -> bool:
     """Return whether a few rows from all over have no zero, as those of entropies do not."""
     return bool(U[:: max(len(U) // _LOOKED_AT, 1)].all())
+
+
+#: Either kind, in buffers that tiles share.
+Vertices: TypeAlias = RankedVertices | DenseVertices
 
 
 def vertices_of(problem: Problem, rows: int, *, smoothed: bool, crew: Crew = ALONE) -> Vertices:

@@ -17,7 +17,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,51 +115,12 @@ _RUN_BYTES = 1 << 26
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-class DualStore(Protocol):
-    """Rows (rows, m) of floats, all zero at first."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(rows, m)."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32 or float64."""
-        ...
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the rows take in memory now."""
-        ...
-
-    @property
-    def dense(self) -> FloatArray | None:
-        """The array itself, whose changes are changes of the store; None where there is no such array."""
-        ...
-
-    def read(self, start: int, stop: int, /) -> FloatArray:
-        """Return the rows [start, stop), C-contiguous: a view where dense, else a fresh array.
-
-        Changes of it count only once they are written back.
-        """
-        ...
-
-    def write(self, start: int, stop: int, values: FloatArray, /) -> None:
-        """Replace the rows [start, stop) by values (stop - start, m) of any float type."""
-        ...
-
-    def clear(self) -> None:
-        """Make every row zero."""
-        ...
-
-    def widen(self) -> None:
-        """Keep the rows in float64 from now on; `dense` is then another array."""
-        ...
-
-
 class DenseStore:
-    """One array in memory."""
+    """Rows (rows, m) of floats, all zero at first, as one array in memory.
+
+    `read` gives rows C-contiguous, whose changes count only once they are written back: a view here, a fresh
+    array of packed rows.  `dense` is the array itself, whose changes are changes of the store.
+    """
 
     def __init__(self, rows: int, m: int, dtype: np.dtype[Any]) -> None:
         self._values: FloatArray = np.zeros((rows, m), dtype=dtype)
@@ -267,7 +228,7 @@ class SpillFile:
 
 
 class PackedStore:
-    """Runs of rows, each packed by itself: in memory while the budget lasts, else in a temporary file.
+    """Runs of such rows, each packed by itself: in memory while the budget lasts, else in a temporary file.
 
     Parameters
     ----------
@@ -386,6 +347,10 @@ class PackedStore:
     def _place(self, run: int) -> int:
         """Return where a run begins in the file: each has room there for as much as it can ever take."""
         return self._cuts[run] * self._m * _WIDEST
+
+
+#: What A is kept in.
+DualStore: TypeAlias = DenseStore | PackedStore
 
 
 def row_runs(start: int, stop: int, m: int) -> Iterator[tuple[int, int]]:
