@@ -5,9 +5,8 @@ The k largest losses are averaged where empirical risk averages all:
     P(w) = (1/k) sum_{i <= k} l_[i](<w, x_i>; y_i) + |w|^2 / (2 C)
 
     minimise(X, y, "hinge", k, C)    the optimum, with a lower bound that shows it        (`solving`)
-    minimise_with_kernel(...)        the same over the functions of a kernel: AT_k-SVM    (`kernel_svm`)
-    certify(problem, w)              a certificate for w from anywhere                    (`solving`)
-    average_top, variational, ...    the aggregate, its variational form, the maps of C   (`aggregates`)
+    minimise_with_kernel(...)        the same over the functions of a kernel: AT_k-SVM    (`solving`)
+    average_top, C_from_svm, ...     the aggregate, and the maps of C                     (`problem`)
 
 Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", NIPS 2017.
 """
@@ -31,6 +30,5 @@ from topline.solvers.average_top.problem import (
     individual_loss,
     kth_largest,
     top_weights,
-    variational,
 )
-from topline.solvers.average_top.solving import certify, minimise, minimise_with_kernel
+from topline.solvers.average_top.solving import minimise, minimise_with_kernel

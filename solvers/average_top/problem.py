@@ -80,11 +80,6 @@ def average_top(losses: Float64Array, k: float) -> float:
     return t + float(np.maximum(losses - t, 0.0).sum()) / k
 
 
-def variational(losses: Float64Array, k: float, t: float) -> float:
-    """Return the braces of eq. 2, (1/n) sum [l_i - t]_+ + (k/n) t; the minimum over t >= 0 is (k/n) AT_k."""
-    return float(np.maximum(losses - t, 0.0).mean()) + checked_k(k, len(losses)) / len(losses) * t
-
-
 def C_to_equation_3(C: float, k: float, n: int) -> float:  # noqa: N802 - C is the name of the mathematics
     """Return the C at which eq. 3 has the minimiser that P has at this C: C n/k."""
     return C * n / checked_k(k, n)
@@ -383,18 +378,3 @@ def finished(
     collapsed = at_zero and primal > 0.0
     status = Status.SOLVED if objective.reaches(tol) else unsolved
     return AverageTopResult(objective, w, status, iterations, collapsed=collapsed, bound=bound)
-
-
-def collapse_shown_by(problem: AverageTopProblem, known: LowerBound, tol: float) -> AverageTopResult | None:
-    """Return w = 0 where a bound of the same examples and loss shows it to be the optimum; otherwise None.
-
-    The bound may come from another C, on which D(u, b) depends by |X^T u|^2 alone, or from another k: weights
-    p that are feasible for one k are so for every smaller one.
-    """
-    bound = problem.lower_bound(known.u, known.b, known.p)
-    if Objective(problem.at_zero, bound.value).relative_gap > min(tol, _ZERO):
-        return None
-    return finished(
-        problem, np.zeros(problem.d), problem.at_zero, bound.value, tol=tol, iterations=0,
-        unsolved=Status.NO_PROGRESS, bound=bound,
-    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Minimise P by the method that its size asks for, and certify weights that come from anywhere.
+"""Minimise P by the method that its size asks for.
 
 What is too wide or too sparse for the interior point takes a fully corrective bundle method.  Every w gives a
 cut: the weights p of its k largest losses and their derivatives make a lower bound of P, known by W = -C X^T
@@ -55,7 +55,6 @@ from topline.solvers.average_top.problem import (
     LowerBound,
     Pieces,
     average_top,
-    collapse_shown_by,
     finished,
     is_converged,
 )
@@ -63,7 +62,7 @@ from topline.solvers.core.objective import Objective
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.stopping import Status, StoppingCriteria
 from topline.solvers.crew import blas_threads_for
-from topline.solvers.errors import InvalidProblemError, NonFiniteError
+from topline.solvers.errors import InvalidProblemError
 from topline.solvers.kernels import KernelExpansion, KernelFeatures
 from topline.solvers.methods.atoms import Atoms
 from topline.solvers.methods.simplex_qp import maximise_on_simplex
@@ -353,11 +352,6 @@ def _bound(problem: AverageTopProblem, point: InteriorPoint, pieces: Pieces, z: 
 #: Multiplications a round, and bytes of dense features, up to which "auto" takes the interior point.
 _MULTIPLICATIONS = 2e10
 _BYTES = 1 << 30
-#: Relative gap to which the bound of the worst rows is computed, and rounds that it may take.
-_BOUND_TOL = 1e-8
-#: What a bound may exceed P by, as a share of both.
-_ROUNDING = 1e-6
-_BOUND_ROUNDS = 200
 
 #: Cuts of weight 0 that are kept for a while: they often come back.
 _IDLE = 50
@@ -450,46 +444,12 @@ def minimise(
     return solve_problem(AverageTopProblem.of(X, y, loss, k, C), method, tol, max_iterations)
 
 
-def certify(problem: AverageTopProblem, w: Float64Array, dual: float | None = None) -> Objective:
-    """Certify any w (d,): P(w) and a lower bound of the optimum.
-
-    `dual` is such a bound if one is known, like the `dual` of an exact run on the same problem.  Without one
-    it is what AT_k of the ceil(k) worst examples at w alone can be brought down to, which is exact for k = n
-    and never above the optimum, because AT_k only grows with more examples.
-
-    Raises InvalidProblemError for a w of another shape, NonFiniteError for one that overflowed, and
-    CertificateError for a `dual` above P(w), which is no bound.
-    """
-    w = np.asarray(w, dtype=np.float64)
-    if w.shape != (problem.d,):
-        raise InvalidProblemError(f"the weights have the shape {w.shape}; give {problem.d}, one per feature")
-    if not np.isfinite(w).all():
-        raise NonFiniteError("the weights hold NaN or infinity and cannot be certified; lower the step size")
-    primal, cut = problem.evaluated(w)
-    if dual is None:
-        worst = np.flatnonzero(cut.p > 0.0)
-        fewer = replace(problem, X=problem.X[worst], y=problem.y[worst])
-        dual = max(cut.value, solve_problem(fewer, "auto", _BOUND_TOL, _BOUND_ROUNDS).dual)
-    return Objective.checked(primal, dual, abs(primal) + abs(dual), _ROUNDING)
-
-
 def solve_problem(
-    problem: AverageTopProblem,
-    method: str,
-    tol: float,
-    max_iterations: int,
-    known: LowerBound | None = None,
+    problem: AverageTopProblem, method: str, tol: float, max_iterations: int
 ) -> AverageTopResult:
-    """Minimise a problem that was checked before.
-
-    `known` is a bound of the same examples and loss at another k or C: where it shows that w = 0 is the
-    optimum here as well, no round is taken.
-    """
+    """Minimise a problem that was checked before."""
     if method != "auto" and method not in METHODS:
         raise InvalidProblemError(f"there is no method {method!r}; use auto, {', '.join(METHODS)}")
-    collapsed = None if known is None else collapse_shown_by(problem, known, tol)
-    if collapsed is not None:
-        return collapsed
     name = _cheapest(problem) if method == "auto" else method
     # Overflow ends a run with the status NONFINITE, which says more than a warning.
     with np.errstate(over="ignore", invalid="ignore"):

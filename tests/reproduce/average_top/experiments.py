@@ -20,6 +20,7 @@ import numpy as np
 from tests.reproduce.average_top.stochastic import descend
 from topline.solvers.average_top.problem import AverageTopProblem, IndividualLoss, LowerBound, individual_loss
 from topline.solvers.average_top.solving import solve_problem
+from topline.solvers.core.objective import Objective
 from topline.solvers.typing import Float64Array, Int64Array
 
 #: A score of 0 is an error, as in the paper's 0-1 loss; or it stands for the larger class in training.
@@ -30,6 +31,8 @@ _TOL = 1e-6
 _ROUNDS = 200
 
 
+#: w = 0 is the optimum where a bound shows it to this share.
+_ZERO = 1e-9
 #: Makes rows of features, of which the training rows are known.
 Scale: TypeAlias = Callable[[Float64Array, Int64Array], Float64Array]
 #: Gives w and whether it is 0 for want of an optimum elsewhere.
@@ -47,7 +50,11 @@ class Optimum:
 
     def __call__(self, problem: AverageTopProblem) -> tuple[Float64Array, bool]:
         """Give the optimum."""
-        result = solve_problem(problem, "auto", _TOL, _ROUNDS, self.known)
+        if self.known is not None:
+            bound = problem.lower_bound(self.known.u, self.known.b, self.known.p).value
+            if Objective(problem.at_zero, bound).relative_gap <= _ZERO:
+                return np.zeros(problem.d), True
+        result = solve_problem(problem, "auto", _TOL, _ROUNDS)
         if result.collapsed:
             self.known = result.bound
         return result.w, result.collapsed

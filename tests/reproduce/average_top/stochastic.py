@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from tests.reproduce.average_top.certificates import certify
 from topline.solvers.average_top.problem import (
     Absolute,
     AverageTopProblem,
@@ -26,7 +27,6 @@ from topline.solvers.average_top.problem import (
     Logistic,
     Square,
 )
-from topline.solvers.average_top.solving import certify
 from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError

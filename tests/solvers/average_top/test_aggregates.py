@@ -17,7 +17,6 @@ from topline.solvers.average_top import (
     kth_largest,
     minimise,
     top_weights,
-    variational,
 )
 
 LOSSES = np.random.default_rng(3).exponential(size=20)
@@ -51,6 +50,11 @@ def test_the_top_k_loss_is_a_difference_of_two_averages(k) -> None:
 
 def test_of_equal_losses_the_first_count() -> None:
     np.testing.assert_allclose(top_weights(np.array([1.0, 2.0, 2.0, 2.0]), 2.5), [0.0, 0.4, 0.4, 0.2])
+
+
+def variational(losses, k, t):
+    """Return the braces of eq. 2, (1/n) sum [l_i - t]_+ + (k/n) t."""
+    return np.maximum(losses - t, 0.0).mean() + k / len(losses) * t
 
 
 @pytest.mark.parametrize("k", KS)
