@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from distributed import Client
@@ -168,18 +168,6 @@ logger = logging.getLogger(__name__)
 FORGET_SECONDS = 10.0
 
 Answer = tuple[PathTask, tuple[Outcome, ...]]
-
-
-class Runner(Protocol):
-    """Takes paths through their last round."""
-
-    def run(self, tasks: Sequence[PathTask]) -> Iterator[Answer]:
-        """Yield each task with its answer as it comes."""
-        ...
-
-    def close(self, name: str) -> None:
-        """Let go of what is remembered of the paths whose names begin with `name`."""
-        ...
 
 
 class HereRunner:

@@ -168,20 +168,11 @@ def concluded(plan: SweepPlan, standings: Sequence[Standing], elapsed: float) ->
 
 
 def _cell(one: Standing) -> SweepCell:
-    count = one.count
+    count, alike = one.count, ("mean", "error", "relative_gap", "passes", "seconds", "state", "why")
     return SweepCell.of(
-        one.cell,
-        mean=one.mean,
-        error=one.error,
-        low=count.low / count.rows,
-        high=count.high / count.rows,
-        relative_gap=one.relative_gap,
-        passes=one.passes,
-        seconds=one.seconds,
-        rounds=max(len(one.looks), len(one.rounds)),
-        state=one.state,
-        why=one.why,
-    )
+        one.cell, low=count.low / count.rows, high=count.high / count.rows,
+        rounds=max(len(one.looks), len(one.rounds)), **{name: getattr(one, name) for name in alike},
+    )  # fmt: skip
 
 
 TEMPLATE = "sweep.html.j2"

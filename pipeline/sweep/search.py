@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from distributed import Client
 
@@ -25,7 +25,7 @@ from topline.pipeline.interrupts import whole_interrupts
 from topline.pipeline.options import Cell, ClusterConfig, SweepConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.sweep.cells import Outcome
-from topline.pipeline.sweep.paths import DaskRunner, HereRunner, PathTask, Round, Runner
+from topline.pipeline.sweep.paths import DaskRunner, HereRunner, PathTask, Round
 from topline.pipeline.sweep.plan import SweepPlan, place_cells, plan_sweep, variant_of
 from topline.pipeline.sweep.race import (
     Standing,
@@ -39,13 +39,15 @@ from topline.pipeline.sweep.race import (
     skipped,
 )
 from topline.pipeline.sweep.result import SweepResult, concluded, write_page
-from topline.pipeline.sweep.shared import open_shared
+from topline.pipeline.sweep.shared import SharedRunner, open_shared
 from topline.pipeline.training import train
 from topline.solvers.run import compile_jit_functions
 from topline.storage.runs import add_answer, finish_sweep, read_answers
 
-# Path and fold of an answer.
-Place = tuple[int, int]
+#: Path and fold of an answer.
+Place: TypeAlias = tuple[int, int]
+#: What takes paths through their last round.
+Runner: TypeAlias = HereRunner | DaskRunner | SharedRunner
 
 
 def sweep(

@@ -12,9 +12,10 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from dask.system import CPU_COUNT
@@ -40,9 +41,10 @@ from topline.solvers.run.task import risk_at_zero, state_of_best_multiple
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, eq=False)
-class _Held:
+
+class _Held(NamedTuple):
     """Where the A of a cell is: in the blocks, under its head; `replaced` is how often A had been lost."""
 
     head: Head
@@ -101,16 +103,16 @@ class SharedRunner:
                 continue
             C, gap = task.rounds[-1][place]
             path = self._paths.setdefault((task.name, task.fold), Path())
-            head = path.cells[C].duals.head if C in path.cells else self._new_head(task, C)
+            if C in path.cells:
+                head = path.cells[C].duals.head
+            else:
+                problem = replace(task.spec, C=C).problem(len(self._labels), self._d, self._m)
+                head = Head(next(self._numbers), problem, task.fold)
             runs[head] = partial(self._solved, task, path, (C, gap, task.fold), head)
             tasks_of[head.number] = number
         found = self._passes.run_all(runs)
         seconds = (time.perf_counter() - began) / len(runs)
         return {tasks_of[head]: replace(outcome, seconds=seconds) for head, outcome in found.items()}
-
-    def _new_head(self, task: PathTask, C: float) -> Head:
-        problem = replace(task.spec, C=C).problem(len(self._labels), self._d, self._m)
-        return Head(next(self._numbers), problem, task.fold)
 
     def _solved(
         self, task: PathTask, path: Path, aim: tuple[float, float, int], head: Head, executor: HeadExecutor
@@ -136,32 +138,29 @@ class _HeadRows:
         def copy(times: float) -> None:
             self.executor.run(CopyDuals(source, times, pending))
 
+        def copied() -> SolverState:
+            copy(1.0)
+            return state_of_best_multiple(problem, self.executor, copy)
+
         try:
             if before.duals.replaced == self._passes.replaced:
                 copy(share)
                 return state
         except DualsReplacedError as error:
             logger.warning("%s: the fit at C = %g starts from what is left", error, before.C)
-        while True:
-            try:
-                copy(1.0)
-                return state_of_best_multiple(problem, self.executor, copy)
-            except DualsReplacedError as error:
-                logger.warning("%s: it is copied again", error)
+        return _while_duals_are_lost(copied, "it is copied again")
 
     def go_on(self, known: Reached, problem: Problem) -> tuple[SolverState, Measurement | None]:
         """Return the state that the head goes on from, rebuilt where its dual variables were lost."""
         if known.duals.replaced == self._passes.replaced:
             return known.state, known.measured
         state = known.state.with_point(pending_step=None)
-        while True:
-            try:
-                W, conjugate_mean, mean_sq_dual = rebuild(problem, self.executor, state.point)
-            except DualsReplacedError as error:
-                logger.warning("%s: the fit at C = %g goes on from what is left", error, known.C)
-                continue
-            found = state.with_point(W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
-            return replace(found, passes=state.passes + 1), None
+        W, conjugate_mean, mean_sq_dual = _while_duals_are_lost(
+            lambda: rebuild(problem, self.executor, state.point),
+            f"the fit at C = {known.C:g} goes on from what is left",
+        )
+        found = state.with_point(W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
+        return replace(found, passes=state.passes + 1), None
 
     def count(self, W: NDArray[np.float64], radius: float) -> HitCount:
         """Count the hits among the rows that are held out, which do not depend on dual variables."""
@@ -169,15 +168,20 @@ class _HeadRows:
         if self._replaced < 0:
             self._replaced = self._passes.replaced
         request = CountHits(W, self._task.topk, radius, self._task.class_weights)
-        while True:
-            try:
-                return self.executor.run(request).count
-            except DualsReplacedError as error:
-                logger.warning("%s: the hits are counted again", error)
+        return _while_duals_are_lost(lambda: self.executor.run(request).count, "the hits are counted again")
 
     def duals(self, state: SolverState) -> _Held:  # noqa: ARG002 - as of other rows
         """Return the head, which keeps its dual variables in the blocks."""
         return _Held(self.executor.head, self._replaced)
+
+
+def _while_duals_are_lost(ask: Callable[[], T], then: str) -> T:
+    """Ask until no dual variables are lost meanwhile."""
+    while True:
+        try:
+            return ask()
+        except DualsReplacedError as error:
+            logger.warning("%s: %s", error, then)
 
 
 @contextmanager
@@ -192,14 +196,9 @@ def open_shared(plan: SweepPlan, shared: SharedMemory, client: Client | None) ->
             rows = CachedRows(rows, memory.cache_bytes)
         else:
             executor = DaskExecutor(
-                found,
-                bounds=rows.block_bounds(shared.blocks),
-                cache_bytes=memory.cache_bytes,
-                dual_bytes=memory.dual_bytes,
-                worker_wait=cluster.worker_wait,
+                found, bounds=rows.block_bounds(shared.blocks), cache_bytes=memory.cache_bytes,
+                dual_bytes=memory.dual_bytes, worker_wait=cluster.worker_wait,
                 heartbeat_timeout=cluster.heartbeat_timeout,
-            )
-        try:
+            )  # fmt: skip
+        with closing(executor):
             yield SharedRunner(plan, executor, rows, at_once)
-        finally:
-            executor.close()
