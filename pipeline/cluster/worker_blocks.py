@@ -27,7 +27,7 @@ from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import resident_bytes
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, StoredDuals, T
-from topline.solvers.operations import BlockSet
+from topline.solvers.operations import BlockSet, RowBlock
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Held:
     """The blocks of one run on one worker; `touched` is when a call last ended, by the registry's clock."""
 
     placement: Placement
-    blocks: dict[int, Any]
+    blocks: dict[int, RowBlock]
     rows: RowSource
     # Of all epochs of the run: a request of the last one may still be at work when the next one begins.
     lock: threading.Lock
@@ -69,7 +69,7 @@ class BlockRegistry:
         with self._lock:
             return self._before(worker, placement)
 
-    def put(self, worker: str, placement: Placement, blocks: dict[int, Any], rows: RowSource) -> None:
+    def put(self, worker: str, placement: Placement, blocks: dict[int, RowBlock], rows: RowSource) -> None:
         """Hold the blocks of a placement from now on; `StateLostError` where a later epoch has started."""
         with self._lock:
             before = self._before(worker, placement)
@@ -157,7 +157,7 @@ def place(placement: Placement) -> list[int]:
     with nullcontext() if before is None else before.lock:
         rows = _cached(placement, before)
         spec = replace(placement.spec, X=rows)
-        blocks = {span.index: spec.block(span.index, span.start, span.stop) for span in placement.spans}
+        blocks = {span.index: RowBlock(spec, span.index, span.start, span.stop) for span in placement.spans}
         held = {} if before is None else before.blocks
         kept = {index: block for index, block in held.items() if index in placement.keeps}
         for index, block in kept.items():

@@ -17,7 +17,7 @@ from topline.solvers.core.traffic import MemoryGauge, ThreadActivity, Traffic, c
 from topline.solvers.crew import threads_here
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.executors.base import T
-from topline.solvers.operations import BlockSet, DualRows, Operation, RunSpec
+from topline.solvers.operations import BlockSet, DualRows, Operation, RowBlock, RunSpec
 from topline.solvers.typing import Float64Array, IntArray
 
 
@@ -80,7 +80,7 @@ class SerialExecutor:
         return len(self._blocks)
 
     @property
-    def _blocks(self) -> list[Any]:
+    def _blocks(self) -> list[RowBlock]:
         return self._set.blocks
 
     def bind(
@@ -98,7 +98,7 @@ class SerialExecutor:
         blocks = min(self._default_blocks, problem.n) if self._asked_blocks is None else self._asked_blocks
         bounds = block_bounds(problem.n, blocks, self._asked_bounds)
         spec = RunSpec(problem, X, y, weights, keep_duals, self.dual_bytes, self._kept_bytes)
-        made = [spec.block(i, start, stop) for i, (start, stop) in enumerate(pairwise(bounds))]
+        made = [RowBlock(spec, i, start, stop) for i, (start, stop) in enumerate(pairwise(bounds))]
         threads = threads_here() if self._asked_threads is None else self._asked_threads
         each = max(1, threads // min(self.workers, len(made)))
         self._set = BlockSet(made, len(made), threads=each, pool=self._pool)

@@ -128,7 +128,7 @@ class AskHeads(Operation[HeadAnswers]):
 
     def answer(self, block: Any, crew: Crew) -> HeadAnswers:
         """Return the answers of the heads of a block."""
-        answers: HeadAnswers = block.run(self, crew.threads)
+        answers: HeadAnswers = block.ask(self, crew.threads)
         return answers
 
 
@@ -220,48 +220,82 @@ def _room(dual_bytes: int) -> int:
     return dual_bytes - int(_PACKED * dual_bytes)
 
 
-#: The step of each head that waits for one, by its number.
-HeadSteps: TypeAlias = Mapping[int, PendingStep]
-#: Rows of A of every head, by its number.
-HeadRows: TypeAlias = Mapping[int, tuple[Head, FloatArray]]
+#: The step of a sole head, or of each head that waits for one, by its number.
+Steps: TypeAlias = Any
 
 
-class HeadBlocks:
-    """A contiguous run of examples, with the dual variables of every head.
+@dataclass(frozen=True, eq=False)
+class RunSpec:
+    """What blocks are made of: a problem, and some of its rows.
 
-    The parameters are those of `Block`, but that `problem` is any of theirs, `weights` (stop - start,
-    columns) has a column for each group of heads, and `dual_bytes` is for all of them
-    (`topline.solvers.blocks.duals`).
+    Attributes
+    ----------
+    problem : what is solved, or any of the problems of heads.
+    X : features, by the numbers of the rows in the problem.
+    y, weights : labels of the rows that are here, and how often each counts (rows,), or for heads (rows,
+        columns); None for once.
+    keep_duals : whether A is kept, with A = 0 at first.
+    dual_bytes, kept_bytes : memory for A, and for what operations keep, of all rows that are here; None for
+        what they take.
+    first : number of the first row that is here.
     """
 
-    def __init__(
-        self,
-        index: int,
-        start: int,
-        stop: int,
-        X: RowSource,
-        y: IntArray,
-        problem: Problem,
-        weights: Float64Array,
-        dual_bytes: int | None = None,
-    ) -> None:
-        self.index, self.start, self.stop, self.problem = index, start, stop, problem
-        self._X = SharedScan(X)
-        self._y = np.ascontiguousarray(y, dtype=np.int32)
-        self._weights = [np.ascontiguousarray(column, dtype=np.float64) for column in weights.T]
+    problem: Problem
+    X: RowSource
+    y: IntArray
+    weights: Float64Array | None = None
+    keep_duals: bool = False
+    dual_bytes: int | None = None
+    kept_bytes: int | None = None
+    first: int = 0
+
+    def part(self, start: int, stop: int, budgeted: int | None = None) -> RunSpec:
+        """Return the rows [start, stop) alone, with the budgets of so many rows, by default of these."""
+        rows, all_rows = slice(start - self.first, stop - self.first), max(len(self.y), 1)
+        share = stop - start if budgeted is None else budgeted
+        return replace(
+            self,
+            y=self.y[rows],
+            weights=None if self.weights is None else self.weights[rows],
+            dual_bytes=None if self.dual_bytes is None else self.dual_bytes * share // all_rows,
+            kept_bytes=None if self.kept_bytes is None else self.kept_bytes * share // all_rows,
+            first=start,
+        )
+
+
+class RowBlock:
+    """The rows [start, stop) of a run as its block `index`, with the dual variables of every head.
+
+    Weights of one column, or none, are those of a `sole` head: what names no head is asked of it.
+    """
+
+    def __init__(self, spec: RunSpec, index: int, start: int, stop: int) -> None:
+        self._spec, self.problem = spec.part(start, stop), spec.problem
+        self.index, self.start, self.stop = index, start, stop
+        weights = self._spec.weights
+        many = weights is not None and weights.ndim == 2
+        columns = np.ones((1, stop - start)) if weights is None else np.atleast_2d(weights.T)
+        self.sole = None if many else Head(0, spec.problem)
+        self._X = SharedScan(RowRange(spec.X, start, stop))
+        self._y = np.ascontiguousarray(self._spec.y, dtype=np.int32)
+        self._weights = [np.ascontiguousarray(column, dtype=np.float64) for column in columns]
         self._open: OpenDuals | None = None
-        if dual_bytes is not None:
-            self._open = OpenDuals(dual_bytes, stop - start, problem.d, problem.m)
-        self._tiles = TileReader(self._X, self._y, np.ones(stop - start), start, problem.m)
+        if many and self._spec.dual_bytes is not None:
+            self._open = OpenDuals(self._spec.dual_bytes, stop - start, self.problem.d, self.problem.m)
+        self._tiles = TileReader(self._X, self._y, np.ones(stop - start), start, self.problem.m)
         self._heads: dict[int, Head] = {}
         self._blocks: dict[int, Block] = {}
         self._helpers, self._norms = Helpers(), RowNorms(stop - start)
 
-    def run(self, request: AskHeads, threads: int = 1) -> HeadAnswers:
-        """Answer what all heads ask; a head that is not known starts with A = 0.
+    def run(self, operation: Operation[A], threads: int = 1) -> A:
+        """Answer an operation on so many threads (`Block.run`); heads that are not known start with A = 0."""
+        if self.sole is not None:
+            return self._of(self.sole).run(operation, threads)
+        heads: Any = self
+        return operation.answer(heads, Crew(threads, self._helpers.pool))
 
-        Raises what `Block.run` does.
-        """
+    def ask(self, request: AskHeads, threads: int) -> HeadAnswers:
+        """Answer what all heads ask."""
         for number in request.ended:
             self._forget(number)
         answers: dict[int, Answer] = {}
@@ -289,32 +323,35 @@ class HeadBlocks:
             seconds_kernels=sum(one.seconds_kernels for one in answers.values()),
         )
 
-    def finish_step(self, pending: HeadSteps | None) -> None:
+    def finish_step(self, pending: Steps) -> None:
         """Take A of every head for what it is after its step (`Block.finish_step`)."""
+        if self.sole is not None:
+            self._of(self.sole).finish_step(pending)
+            return
         for number, step in (pending or {}).items():
             if number in self._blocks:
                 self._blocks[number].finish_step(step)
 
-    def take_duals(self, other: HeadBlocks) -> None:
+    def take_duals(self, other: RowBlock) -> None:
         """Take the dual variables of a block of the same rows, which is used no more."""
         for number, block in other._blocks.items():
             self._new(other._heads[number]).take_duals(block)
         if self._open is not None and other._open is not None:
             self._open.take(other._open)
 
-    def dual_rows(
-        self, pending: HeadSteps | None = None, start: int | None = None, stop: int | None = None
-    ) -> HeadRows:
-        """Return the rows [start, stop) of A of every head, by their numbers in the problem."""
+    def dual_rows(self, pending: Steps = None, start: int | None = None, stop: int | None = None) -> Any:
+        """Return the rows [start, stop) of A, by their numbers in the problem; a mapping of every head's."""
+        if self.sole is not None:
+            return self._of(self.sole).dual_rows(pending, start, stop)
         steps = pending or {}
         return {
             number: (self._heads[number], block.dual_rows(steps.get(number), start, stop))
             for number, block in self._blocks.items()
         }
 
-    def load_duals(self, start: int, rows: HeadRows) -> None:
-        """Replace A of every head from row `start` of the problem on."""
-        for head, part in rows.values():
+    def load_duals(self, start: int, rows: Any) -> None:
+        """Replace A from row `start` of the problem on by what `dual_rows` gave."""
+        for head, part in rows.values() if self.sole is None else [(self.sole, rows)]:
             self._of(head).load_duals(start, part)
 
     def _kept(self) -> bool:
@@ -332,11 +369,11 @@ class HeadBlocks:
     def _new(self, head: Head) -> Block:
         """Return a block with A = 0 for a head."""
         self._forget(head.number)
-        budget = None if self._open is None else self._open.packed
         block = Block(
-            self.index, self.start, self.stop, self._X, self._y, head.problem, keep_duals=True,
-            weights=self._weights[head.column], dual_bytes=budget, helpers=self._helpers,
-            norms=self._norms,
+            self.index, self.start, self.stop, self._X, self._y, head.problem,
+            keep_duals=self.sole is None or self._spec.keep_duals, weights=self._weights[head.column],
+            dual_bytes=self._spec.dual_bytes if self._open is None else self._open.packed,
+            kept_bytes=self._spec.kept_bytes, helpers=self._helpers, norms=self._norms,
         )  # fmt: skip
         self._heads[head.number], self._blocks[head.number] = head, block
         return block
@@ -439,56 +476,6 @@ T = TypeVar("T")
 DualRows: TypeAlias = tuple[int, int, FloatArray]
 
 
-@dataclass(frozen=True, eq=False)
-class RunSpec:
-    """What blocks are made of: a problem, and some of its rows.
-
-    Attributes
-    ----------
-    problem : what is solved, or any of the problems of heads.
-    X : features, by the numbers of the rows in the problem.
-    y, weights : labels of the rows that are here, and how often each counts (rows,), or for heads (rows,
-        columns); None for once.
-    keep_duals : whether A is kept, with A = 0 at first.
-    dual_bytes, kept_bytes : memory for A, and for what operations keep, of all rows that are here; None for
-        what they take.
-    first : number of the first row that is here.
-    """
-
-    problem: Problem
-    X: RowSource
-    y: IntArray
-    weights: Float64Array | None = None
-    keep_duals: bool = False
-    dual_bytes: int | None = None
-    kept_bytes: int | None = None
-    first: int = 0
-
-    def part(self, start: int, stop: int, budgeted: int | None = None) -> RunSpec:
-        """Return the rows [start, stop) alone, with the budgets of so many rows, by default of these."""
-        rows, all_rows = slice(start - self.first, stop - self.first), max(len(self.y), 1)
-        share = stop - start if budgeted is None else budgeted
-        return replace(
-            self,
-            y=self.y[rows],
-            weights=None if self.weights is None else self.weights[rows],
-            dual_bytes=None if self.dual_bytes is None else self.dual_bytes * share // all_rows,
-            kept_bytes=None if self.kept_bytes is None else self.kept_bytes * share // all_rows,
-            first=start,
-        )
-
-    def block(self, index: int, start: int, stop: int) -> Any:
-        """Return block `index` of the run, the rows [start, stop)."""
-        own = self.part(start, stop)
-        rows = RowRange(self.X, start, stop)
-        if own.weights is not None and own.weights.ndim == 2:
-            return HeadBlocks(index, start, stop, rows, own.y, self.problem, own.weights, own.dual_bytes)
-        return Block(
-            index, start, stop, rows, own.y, self.problem, self.keep_duals, own.weights, own.dual_bytes,
-            own.kept_bytes,
-        )  # fmt: skip
-
-
 class BlockSet:
     """Some of the `total` blocks of a run, in their order, `at_once` of them on `threads` each.
 
@@ -497,7 +484,7 @@ class BlockSet:
 
     def __init__(
         self,
-        blocks: Sequence[Any] = (),
+        blocks: Sequence[RowBlock] = (),
         total: int = 0,
         *,
         threads: int = 1,
@@ -516,9 +503,9 @@ class BlockSet:
         one thread, so that sums do not depend on the machine and workers do not fight.
         """
 
-        def run_one(block: Any) -> A:
+        def run_one(block: RowBlock) -> A:
             began = time.perf_counter()
-            answer: A = block.run(operation, self.threads)
+            answer = block.run(operation, self.threads)
             worked(block.stop - block.start, began)
             return answer
 
@@ -552,7 +539,7 @@ class BlockSet:
         futures = [pool.submit(visit, _dual_rows(part, pending_step)) for part in parts]
         return [item for answer in _results_of(futures) for item in answer]
 
-    def _each(self, run_one: Callable[[Any], T]) -> Iterator[T]:
+    def _each(self, run_one: Callable[[RowBlock], T]) -> Iterator[T]:
         if self._pool is None:
             return map(run_one, self.blocks)
         return _results_of([self._pool.submit(run_one, block) for block in self.blocks])
@@ -577,7 +564,7 @@ def parts_of(
         raise StateLostError(f"the stored duals end at row {reached} of {stops[-1]}")
 
 
-def _dual_rows(blocks: Iterable[Any], pending_step: PendingStep | None) -> Iterator[DualRows]:
+def _dual_rows(blocks: Iterable[RowBlock], pending_step: PendingStep | None) -> Iterator[DualRows]:
     for block in blocks:
         for start, stop in row_runs(block.start, block.stop, block.problem.m):
             yield start, stop, block.dual_rows(pending_step, start, stop)

@@ -20,7 +20,8 @@ from topline.solvers.operations import (
     CountHits,
     Evaluate,
     Head,
-    HeadBlocks,
+    RowBlock,
+    RunSpec,
     most_open,
 )
 
@@ -41,7 +42,7 @@ def test_heads_share_one_pool_of_threads(monkeypatch) -> None:
     before, sums = first_helpers(), {}
     held = []
     for threads in (4, 1):
-        blocks = HeadBlocks(0, 0, N, X, y, PROBLEM, np.ones((N, 1)))
+        blocks = RowBlock(RunSpec(PROBLEM, X, y, np.ones((N, 1))), 0, 0, N)
         # Threads end with who owns them.
         held.append(blocks)
         sums[threads] = []
@@ -59,7 +60,7 @@ def swept_in_turn(dual_bytes, heads=HEADS, rounds=3):
     """Sweep one head after the other, several times; give the block of all and each head's change of W."""
     random = np.random.default_rng(1)
     X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
-    blocks = HeadBlocks(0, 0, N, X, y, PROBLEM, np.ones((N, 1)), dual_bytes=dual_bytes)
+    blocks = RowBlock(RunSpec(PROBLEM, X, y, np.ones((N, 1)), dual_bytes=dual_bytes), 0, 0, N)
     W = {head: np.zeros((D, M)) for head in range(heads)}
     for round_ in range(rounds):
         for head in range(heads):
@@ -130,7 +131,7 @@ def swept_together(dual_bytes, exact):
     """Sweep all heads in one request, some of them in float64; give the block of all and their changes."""
     random = np.random.default_rng(1)
     X, y = random.standard_normal((N, D), dtype=np.float32), (np.arange(N) % M).astype(np.int32)
-    blocks = HeadBlocks(0, 0, N, X, y, PROBLEM, np.ones((N, 1)), dual_bytes=dual_bytes)
+    blocks = RowBlock(RunSpec(PROBLEM, X, y, np.ones((N, 1)), dual_bytes=dual_bytes), 0, 0, N)
     requests = [
         Ascend(round=0, W=np.zeros((D, M)), sweeps=2, seed=head, exact=head in exact) for head in range(HEADS)
     ]
@@ -163,7 +164,7 @@ def test_what_heads_ask_at_the_same_time_they_get_as_alone() -> None:
     )
 
     def asked(calls, threads):
-        blocks = HeadBlocks(0, 0, N, X, y, PROBLEM, weights)
+        blocks = RowBlock(RunSpec(PROBLEM, X, y, weights), 0, 0, N)
         return blocks.run(AskHeads(calls), threads).parts
 
     alone = {head.number: asked(((head, one),), 1)[head.number] for head, one in calls}
