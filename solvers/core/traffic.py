@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
 import threading
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import psutil
 
 from topline.solvers.core.rows import RowRange, RowSource, is_sparse
 
-if sys.platform != "win32":
-    import resource
-
 _Number = TypeVar("_Number", int, float)
-
-_STATM = Path("/proc/self/statm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +125,8 @@ def counted(X: RowSource) -> RowSource:
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process in use now; where the system does not say, the most so far."""
-    try:
-        return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        if sys.platform == "win32":
-            return 0
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+    """Return the memory of this process in use now."""
+    return int(psutil.Process().memory_info().rss)
 
 
 class MemoryGauge:
