@@ -77,7 +77,9 @@ def ascend(
     distance to the minimum where K is positive semi-definite, which the caller vouches for.
     """
     run = _Run(K, np.ascontiguousarray(signs.T, dtype=np.float64), C, M, smoothing)
-    A = np.zeros_like(run.signs) if start is None else run.feasible(start.T)
+    A = np.zeros_like(run.signs)
+    if start is not None:
+        A = np.ascontiguousarray(run.signs * np.clip(run.signs * start.T, 0.0, 1.0))
     products = A @ K
     primal, dual = run.values(A, products)
     random = np.random.default_rng(seed)
@@ -87,10 +89,11 @@ def ascend(
         unsolved = np.flatnonzero(~(gaps <= criteria.tol))
         done = not len(unsolved) or not changed or passes >= criteria.max_passes
         if done and fresh:
+            unfinished = Status.MAX_PASSES if changed else Status.NO_PROGRESS
+            columns = [np.ascontiguousarray(rows.T) for rows in (A, products)]
             return TaskDuals(
-                _columns(A), _columns(products), primal, dual, gaps, passes,
-                _status(solved=not len(unsolved), stuck=not changed),
-            )  # fmt: skip
+                *columns, primal, dual, gaps, passes, unfinished if len(unsolved) else Status.SOLVED
+            )
         if done:
             # What many small changes were added to is computed again before it certifies anything.
             products, fresh = A @ K, True
@@ -109,10 +112,6 @@ class _Run:
     C: float
     M: Float64Array | None
     gamma: float
-
-    def feasible(self, A: Float64Array) -> Float64Array:
-        """Return duals clipped to their box, in memory of their own."""
-        return np.ascontiguousarray(self.signs * np.clip(self.signs * A, 0.0, 1.0))
 
     def visit(
         self, A: Float64Array, products: Float64Array, tasks: Int64Array, random: np.random.Generator
@@ -135,16 +134,6 @@ class _Run:
         if self.M is not None:
             primal, dual = (np.full(len(values), values.mean()) for values in (primal, dual))
         return np.array([relative_gap(p - d, p) for p, d in zip(primal, dual, strict=True)])
-
-
-def _status(*, solved: bool, stuck: bool) -> Status:
-    if solved:
-        return Status.SOLVED
-    return Status.NO_PROGRESS if stuck else Status.MAX_PASSES
-
-
-def _columns(rows: Float64Array) -> Float64Array:
-    return np.ascontiguousarray(rows.T)
 
 
 @jit

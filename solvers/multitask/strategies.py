@@ -87,6 +87,7 @@ def alternate(
         after = _with_representation(problem, halfway, shared)
         passes += tasks.passes + shared.passes
         bound = max(bound, *_bounds(problem, after, shared.products))
+        changes = np.square(after.A - point.A).mean() + np.square(after.B - point.B).mean()
         history.append(
             Alternation(
                 objective_tasks=problem.objective(halfway.Q, halfway.Z, halfway.W),
@@ -94,14 +95,18 @@ def alternate(
                 gap_tasks=float(tasks.gaps.max()),
                 gap_shared=float(shared.gaps.max()),
                 lower_bound=bound,
-                change=_change(point, after),
+                change=math.sqrt(0.5 * float(changes)),
                 passes=passes,
             )
         )
         point = after
-        status = _ended(history, criteria, max_alternations, change_tol)
-        if status is not None:
-            return point, tuple(history), status
+        last = history[-1]
+        if Objective(last.objective, last.lower_bound).reaches(criteria.tol):
+            return point, tuple(history), Status.SOLVED
+        if last.change <= change_tol:
+            return point, tuple(history), Status.NO_PROGRESS
+        if len(history) >= max_alternations:
+            return point, tuple(history), Status.MAX_PASSES
 
 
 def solve_tasks(problem: SharedProblem, point: Shared, criteria: StoppingCriteria, seed: int) -> TaskDuals:
@@ -145,22 +150,6 @@ def _bounds(problem: SharedProblem, point: Shared, products: Float64Array) -> li
     others = [point.B] if slopes is None else [point.B, slopes]
     pairs = [(point.A, products), *((duals, problem.K @ duals) for duals in others)]
     return [problem.lower_bound(duals, product) for duals, product in pairs]
-
-
-def _change(before: Shared, after: Shared) -> float:
-    changes = np.square(after.A - before.A).mean() + np.square(after.B - before.B).mean()
-    return math.sqrt(0.5 * float(changes))
-
-
-def _ended(
-    history: list[Alternation], criteria: StoppingCriteria, most: int, change_tol: float
-) -> Status | None:
-    last = history[-1]
-    if Objective(last.objective, last.lower_bound).reaches(criteria.tol):
-        return Status.SOLVED
-    if last.change <= change_tol:
-        return Status.NO_PROGRESS
-    return Status.MAX_PASSES if len(history) >= most else None
 
 
 #: What tells the seeds of successive stages apart.
@@ -217,7 +206,9 @@ def solve_single(
     smoothing : gamma of the smooth hinge; 0 for the hinge.
     """
     K, signs = _checked(K, signs, smoothing, C=C)
-    return _single(_svms(K, signs, C, smoothing, StoppingCriteria(tol, max_passes), seed), C)
+    found = _svms(K, signs, C, smoothing, StoppingCriteria(tol, max_passes), seed)
+    gap = float(found.gaps.max())
+    return MultitaskResult(C * found.A, _mean(found), gap, found.status, found.passes)
 
 
 def solve_stacked(
@@ -245,9 +236,7 @@ def solve_stacked(
     W = C_tasks * (scores.T @ second.A)
     return MultitaskResult(
         coefficients=C * (first.A @ W),
-        objective=Objective(
-            float(second.primal.mean()), float(min(second.dual.mean(), second.primal.mean()))
-        ),
+        objective=_mean(second),
         subproblem_gap=float(max(first.gaps.max(), second.gaps.max())),
         status=second.status if first.status is Status.SOLVED else first.status,
         passes=first.passes + second.passes,
@@ -315,14 +304,10 @@ def _svms(
     return ascend(K, signs, C, None, criteria, smoothing=smoothing, seed=seed)
 
 
-def _single(found: TaskDuals, C: float) -> MultitaskResult:
-    return MultitaskResult(
-        coefficients=C * found.A,
-        objective=Objective(float(found.primal.mean()), float(min(found.dual.mean(), found.primal.mean()))),
-        subproblem_gap=float(found.gaps.max()),
-        status=found.status,
-        passes=found.passes,
-    )
+def _mean(found: TaskDuals) -> Objective:
+    """Return the mean of the tasks' P and D; what D exceeds P by is rounding."""
+    primal = float(found.primal.mean())
+    return Objective(primal, min(float(found.dual.mean()), primal))
 
 
 def _checked(K: Any, signs: Any, smoothing: Any, **weights: Any) -> tuple[Float64Array, Float64Array]:
