@@ -103,10 +103,10 @@ class _Served(NamedTuple):
 
 
 class SharedScan(RowRange):
-    """The rows of a source, for readers that take them together; without any they are as they were."""
+    """Rows of a source, by default all, for readers that take them together; without any as they were."""
 
-    def __init__(self, source: RowSource) -> None:
-        super().__init__(source, 0, int(source.shape[0]))
+    def __init__(self, source: RowSource, start: int = 0, stop: int | None = None) -> None:
+        super().__init__(source, start, int(source.shape[0]) if stop is None else stop)
         self._turn = threading.Condition()
         self._readers = 0
         self._wanted: dict[int, set[Slab]] = {}

@@ -33,7 +33,7 @@ from topline.solvers.core.dual_rows import ByteBudget, row_runs
 from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.read_ahead import SharedScan
-from topline.solvers.core.rows import RowRange, RowSource, kept_in_memory
+from topline.solvers.core.rows import RowSource, kept_in_memory
 from topline.solvers.core.tiles import TileReader, TileSums, TileWork, work_through
 from topline.solvers.crew import ALONE, Crew, Helpers, one_blas_thread
 from topline.solvers.errors import StateLostError
@@ -276,7 +276,7 @@ class RowBlock:
         many = weights is not None and weights.ndim == 2
         columns = np.ones((1, stop - start)) if weights is None else np.atleast_2d(weights.T)
         self.sole = None if many else Head(0, spec.problem)
-        self._X = SharedScan(RowRange(spec.X, start, stop))
+        self._X = SharedScan(spec.X, start, stop)
         self._y = np.ascontiguousarray(self._spec.y, dtype=np.int32)
         self._weights = [np.ascontiguousarray(column, dtype=np.float64) for column in columns]
         self._open: OpenDuals | None = None
