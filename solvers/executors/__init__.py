@@ -7,6 +7,14 @@ machines.
 
 from __future__ import annotations
 
-from topline.solvers.executors.base import Executor, MappedBlocks, StoredDuals, T, TopLossBlocks
-from topline.solvers.executors.local import SerialExecutor, ThreadExecutor, block_bounds
+from topline.solvers.executors.local import (
+    Executor,
+    MappedBlocks,
+    SerialExecutor,
+    StoredDuals,
+    T,
+    ThreadExecutor,
+    TopLossBlocks,
+    block_bounds,
+)
 from topline.solvers.operations import DualRows

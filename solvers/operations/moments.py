@@ -8,7 +8,7 @@ import numpy as np
 
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.duals import is_uniform
-from topline.solvers.blocks.tile_products import weighted_gram
+from topline.solvers.blocks.second_order import weighted_gram
 from topline.solvers.core.answers import Answer, Clock
 from topline.solvers.core.feature_maps import MapView
 from topline.solvers.core.rows import Rows, is_sparse, stacked

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.tile_products import add_weighted_grams
+from topline.solvers.blocks.second_order import add_weighted_grams
 from topline.solvers.blocks.vertices import DenseVertices, open_sizes, openness, openness_of, vertices_of
 from topline.solvers.core.answers import Clock, VectorSums
 from topline.solvers.core.dual_points import PendingStep

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from topline.solvers.blocks.tile_products import add_weighted_grams
+from topline.solvers.blocks.second_order import add_weighted_grams
 
 
 @pytest.mark.parametrize(
