@@ -89,11 +89,10 @@ def ascend(
         unsolved = np.flatnonzero(~(gaps <= criteria.tol))
         done = not len(unsolved) or not changed or passes >= criteria.max_passes
         if done and fresh:
-            unfinished = Status.MAX_PASSES if changed else Status.NO_PROGRESS
-            columns = [np.ascontiguousarray(rows.T) for rows in (A, products)]
-            return TaskDuals(
-                *columns, primal, dual, gaps, passes, unfinished if len(unsolved) else Status.SOLVED
-            )
+            status = Status.MAX_PASSES if changed else Status.NO_PROGRESS
+            status = status if len(unsolved) else Status.SOLVED
+            A, products = np.ascontiguousarray(A.T), np.ascontiguousarray(products.T)
+            return TaskDuals(A, products, primal, dual, gaps, passes, status)
         if done:
             # What many small changes were added to is computed again before it certifies anything.
             products, fresh = A @ K, True
