@@ -321,7 +321,7 @@ def _take_off(row: Any, factor: float, place: int, own: int, rho: Any, sets: Any
 
 
 class RowSets:
-    """One active set for every row.
+    """One active set for every row of a block, and |x_i|^2 (rows,) as `norms`, NaN until it is known.
 
     Parameters
     ----------
@@ -329,10 +329,24 @@ class RowSets:
     y, weights : (rows,) labels, and how often each row counts.
     A : (rows, m) float64, the points to start from.  They are taken apart into vertices; where that does not
         succeed the row itself is the dense point of its set.
+    pending_step : the last one that A has been given.
     """
 
-    def __init__(self, problem: Problem, y: IntArray, weights: Float64Array, A: FloatArray) -> None:
+    lasting: ClassVar[str] = "round"
+
+    def __init__(
+        self,
+        problem: Problem,
+        y: IntArray,
+        weights: Float64Array,
+        A: FloatArray,
+        pending_step: PendingStep | None = None,
+    ) -> None:
         self._problem, self._y, self._weights = problem, y, weights
+        self.norms = np.full(len(y), np.nan)
+        #: The round whose directions were chosen last.
+        self.found = _NEVER
+        self._applied = _NEVER if pending_step is None else pending_step.round
         rows, ranks = len(y), len(problem.form.rho)
         places = int(np.clip(64 * problem.m // (4 * ranks + 12), _FEWEST, _PLACES))
         # All begin at the vertex 0, an empty list.
@@ -385,7 +399,19 @@ class RowSets:
         examples = Examples(y, weights, bends)
         choose_directions(lasting, examples, terms, pairwise, chosen, self.sets.of(rows), *duals)
 
-    def take(self, step: float) -> None:
+    def apply_step(self, pending_step: PendingStep | None) -> None:
+        """Take the step of an earlier round, once."""
+        if pending_step is None or pending_step.round == self._applied:
+            return
+        if self.found != pending_step.round:
+            raise StateLostError(
+                f"the active sets of a block do not hold the directions of round {pending_step.round}; load"
+                " the duals of a checkpoint and continue from its state"
+            )
+        self._take(pending_step.step)
+        self._applied = pending_step.round
+
+    def _take(self, step: float) -> None:
         """Take a step along the directions that were chosen last."""
         if (self.sets.used == self.sets.shares.shape[1]).any():
             self._make_room()
@@ -416,7 +442,7 @@ class RowSets:
         change, bends = np.empty_like(Z), np.full(len(Z), _FAR)
         sums = np.zeros(ranking.N_SUMS)
         self.choose(slice(None), _FAR * (Z - A), bends, (Z, change), sums, length=np.inf, pairwise=True)
-        self.take(1.0)
+        self._take(1.0)
         return change
 
     def _part(self, rows: Int64Array) -> RowSets:
@@ -433,41 +459,6 @@ class RowSets:
         for mine, theirs in zip((*self.sets, *self._chosen), (*part.sets, *part._chosen), strict=True):
             if len(theirs):
                 mine[rows] = theirs
-
-
-class ColumnSets:
-    """The active sets of the rows of one block, and |x_i|^2 (rows,), NaN until it is known.
-
-    `pending_step` is the last one that A (rows, m) has been given.
-    """
-
-    lasting: ClassVar[str] = "round"
-
-    def __init__(
-        self,
-        problem: Problem,
-        y: IntArray,
-        weights: Float64Array,
-        A: FloatArray,
-        pending_step: PendingStep | None,
-    ) -> None:
-        self.sets = RowSets(problem, y, weights, A)
-        self.norms = np.full(len(y), np.nan)
-        #: The round whose directions were chosen last.
-        self.found = _NEVER
-        self._applied = _NEVER if pending_step is None else pending_step.round
-
-    def apply_step(self, pending_step: PendingStep | None) -> None:
-        """Take the step of an earlier round, once."""
-        if pending_step is None or pending_step.round == self._applied:
-            return
-        if self.found != pending_step.round:
-            raise StateLostError(
-                f"the active sets of a block do not hold the directions of round {pending_step.round}; load"
-                " the duals of a checkpoint and continue from its state"
-            )
-        self.sets.take(pending_step.step)
-        self._applied = pending_step.round
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -505,9 +496,7 @@ class FindDirections(Operation[DirectionSums]):
         duals, problem, form = block.duals_after(self.pending_step), block.problem, block.problem.form
         duals.widen()
         A, change = duals.whole("Frank-Wolfe over the columns")
-        kept = block.recall(
-            ColumnSets, lambda: ColumnSets(problem, block.y, block.weights, A, self.pending_step)
-        )
+        kept = block.recall(RowSets, lambda: RowSets(problem, block.y, block.weights, A, self.pending_step))
         kept.apply_step(self.pending_step)
         clock, dtype = Clock(), FLOAT64 if self.exact else block.dtype
         W = np.ascontiguousarray(self.W, dtype=dtype)
@@ -551,7 +540,7 @@ class FindDirections(Operation[DirectionSums]):
     def _choose(
         self,
         block: Block,
-        kept: ColumnSets,
+        kept: RowSets,
         tile: Tile,
         scores: FloatArray,
         duals: tuple[FloatArray, FloatArray],
@@ -563,7 +552,7 @@ class FindDirections(Operation[DirectionSums]):
         scale = block.problem.scale / self.length
         # The curvature of the dual along the scores of each row alone.
         bends = np.asarray(scale * tile.weights * kept.norms[tile.rows])
-        kept.sets.choose(tile.rows, scores, bends, duals, sums, length=self.length, pairwise=self.pairwise)
+        kept.choose(tile.rows, scores, bends, duals, sums, length=self.length, pairwise=self.pairwise)
 
     def through(self, run: Runner, view: MapView) -> DirectionSums:
         """Return the sums at weights V of a feature map, whose curvature is larger by its norm."""

@@ -305,13 +305,13 @@ def test_sets_stay_the_rows_of_A_however_small_they_are(pairwise, places, begin,
     for round_ in range(60):
         W = 3.0 * random.standard_normal((X.shape[1], M))
         block.run(FindDirections(round_, W, pending_step, pairwise, length=10.0))
-        kept = block.recall(columns.ColumnSets, pytest.fail)
-        sets = kept.sets.sets
+        kept = block.recall(columns.RowSets, pytest.fail)
+        sets = kept.sets
         before = sets.used.copy()
         pending_step = PendingStep(round_, float(random.choice([0.0, 0.3, 1.0, 1.0])))
         A = block.dual_rows(pending_step)
         kept.apply_step(pending_step)
-        sets = kept.sets.sets
+        sets = kept.sets
         dropped += int((sets.used < before).sum())
         merged += int((sets.base_share > 0).sum())
         for i in range(len(y)):
