@@ -1,7 +1,7 @@
 """One cell on one fold, taken to a smaller gap: alike wherever its rows and its dual variables lie.
 
 A cell begins with the dual variables of the next smaller C, which are feasible whatever C is
-(`topline.solvers.run.warm_start`).  Later it continues from where it was left, or again from the smaller C,
+(`topline.solvers.run.task`).  Later it continues from where it was left, or again from the smaller C,
 which is more exact by now: that is the better start where the duals hardly depend on C, though their gap may
 be a little larger, because what a coarse solution lacks comes slowest.
 

@@ -25,7 +25,8 @@ from tests.benchmarks.datasets import DATA_DIR, load, relu_features
 from tests.benchmarks.sweeps.sweep_cost import fits_from_zero
 from tests.pipeline.small_data import write_dataset
 from topline.pipeline.options import ClusterConfig, SweepConfig, TrainConfig
-from topline.pipeline.sweep import memory, search
+from topline.pipeline.sweep import plan as memory
+from topline.pipeline.sweep import search
 from topline.pipeline.sweep.plan import plan_sweep, variant_of
 from topline.pipeline.training import train
 from topline.storage.stores import open_store

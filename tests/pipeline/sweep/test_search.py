@@ -21,7 +21,7 @@ from topline.pipeline.options import build
 from topline.pipeline.options.sweep import Cell, SweepConfig, Variant
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
-from topline.pipeline.sweep import SweepResult, memory, sweep
+from topline.pipeline.sweep import SweepResult, plan, sweep
 from topline.pipeline.sweep import search as sweeping
 from topline.pipeline.sweep.cells import Reached
 from topline.pipeline.sweep.folds import (
@@ -228,7 +228,7 @@ def test_cells_are_compared_by_means_over_classes(
     kept = np.flatnonzero(rng.random(len(y)) < np.array([1.0, 0.6, 0.4, 0.25, 0.15])[y])
     X, y = X[kept], y[kept]
     write_dataset(open_store(str(tmp_path)), X, y, np.zeros(len(y), dtype=np.int8))
-    monkeypatch.setattr(memory, "fits_every_process", lambda *_: not shared)
+    monkeypatch.setattr(plan, "fits_every_process", lambda *_: not shared)
     config = SweepConfig(
         store=str(tmp_path),
         C=(0.1, 1.0),
