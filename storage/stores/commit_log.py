@@ -128,12 +128,10 @@ class CommitLog:
             path = self._path(seq)
             try:
                 record = self.record(seq)
-            except NotFoundError:
-                yield Finding(kind, path, "it is missing from the commit log", RESTORE)
-                before = None
-                continue
             except StorageError as error:
-                yield Finding(kind, path, str(error), RESTORE)
+                missing = isinstance(error, NotFoundError)
+                what = "it is missing from the commit log" if missing else str(error)
+                yield Finding(kind, path, what, RESTORE)
                 before = None
                 continue
             if record.get(_PREVIOUS, before) != before and (before is not None or seq == 1):

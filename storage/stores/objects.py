@@ -11,6 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -46,6 +47,8 @@ _MEMORY_LOCK = threading.Lock()
 #: Buckets that were seen to refuse a conditional put, in this process.
 _CONDITIONAL: set[str] = set()
 _PRECONDITION_FAILED = 412
+#: What two writers at once put to see which of them a bucket lets through.
+_RACERS = (b"one", b"another")
 #: What a call to a bucket may take, its driver's own repetitions included.
 _CALL_SECONDS = 900.0
 _CONFLICT_TRIES = 8
@@ -197,23 +200,28 @@ class ObjectStore(Store):
         raise ConflictError(f"{self._address.scheme}://{key} is being written by somebody else; try again")
 
     def _check_conditions(self) -> None:
-        """See once a process and bucket that a second conditional put of a name of our own is refused.
+        """See once a process and bucket that of two conditional puts at once one is refused, and one after.
 
-        Some servers take the header and ignore it, and of two writers each would believe to be the first.
+        Some servers ignore the header, or look first and put then: of two writers each would believe to be
+        the first.  What is refused must leave the bytes that are there.
         """
         bucket = self._address.root.partition("/")[0]
         if self._address.scheme != "s3" or bucket in _CONDITIONAL:
             return
         probe = self._key(f"probe.{secrets.token_hex(6)}{PARTIAL}")
-        # A first one that is refused was put by a request of ours whose answer was lost.
         try:
-            refused = not (self._created(probe, b"") and self._created(probe, b""))
+            with ThreadPoolExecutor(2) as pool:
+                answers = zip(_RACERS, pool.map(partial(self._created, probe), _RACERS), strict=True)
+                winners = [data for data, created in answers if created]
+            later = self._created(probe, b"later")
+            # Where neither won, one of them was put by a request of ours whose answer was lost.
+            kept = bytes(self._fs.cat_file(probe)) in (winners or _RACERS)
         finally:
             self._fs.rm_file(probe)
-        if not refused:
+        if later or len(winners) > 1 or not kept:
             raise UnsupportedURLError(
-                f"s3://{bucket} ignores the header If-None-Match, so that writers overwrite each other: use a"
-                " server that honours it, as AWS S3 and MinIO do, or a store on a disk"
+                f"s3://{bucket} does not keep to the header If-None-Match, so that writers overwrite each"
+                " other: use a server that does, as AWS S3 and MinIO do, or a store on a disk"
             )
         _CONDITIONAL.add(bucket)
 

@@ -12,6 +12,7 @@ import argparse
 import gc
 import logging
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -26,10 +27,15 @@ _MOST_SHOWN = 5
 
 
 def lived_through(seeds: Sequence[int]) -> tuple[list[Lived], Counter[str], Counter[str]]:
-    """Live through the histories of seeds; return those that fail, faults by kind, and counts of the rest."""
+    """Live through the histories of seeds, until Ctrl-C; return those that fail, faults and counts."""
     failed, faults, counts = [], Counter[str](), Counter[str]()
+    stopped = []
+    signal.signal(signal.SIGINT, lambda *_: stopped.append(True))
     for seed in seeds:
+        if stopped:
+            break
         lived = live(Plan.of(seed))
+        counts["histories"] += 1
         faults += lived.faults
         counts[f"{lived.plan.theme} on a {lived.plan.medium}"] += 1
         counts["of two versions"] += lived.plan.mixed
@@ -61,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed, faults, counts = lived_through(seeds)
         seconds = time.process_time() - begun
         stories = [told(shortest(lived)) for lived in failed[:_MOST_SHOWN]]
-    print(f"{len(seeds):,} histories, {len(seeds) / seconds * 60:,.0f} a minute of one core")
+    lived = counts.pop("histories")
+    print(f"{lived:,} histories, {lived / seconds * 60:,.0f} a minute of one core")
     two, calls, checked = (counts.pop(name) for name in ("of two versions", "calls", "invariants checked"))
     print(f"{two:,} of them of two versions, {calls:,} calls, {checked:,} invariants checked")
     print(

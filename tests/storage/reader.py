@@ -19,8 +19,8 @@ def read(path: Path) -> Any:
     return json.loads(path.read_bytes())
 
 
-def training_rows(store: Path, name: str) -> tuple[Any, Any, Any]:
-    """Features, labels and own classes (n, m) of the training rows of a dataset."""
+def training_rows(store: Path, name: str) -> tuple[Any, Any, Any, Any]:
+    """Features, labels, own classes (n, m) and own weights of the training rows of a dataset."""
     commit = read(store / f"commits/datasets/{int(name[1:5]):08d}.json")
     folder, m = store / commit["folder"], commit["m"]
     arrays = zarr.open_group(folder / "arrays", mode="r")
@@ -30,7 +30,8 @@ def training_rows(store: Path, name: str) -> tuple[Any, Any, Any]:
         members = np.split(arrays["label_set_indices"][:], arrays["label_set_indptr"][1:-1])
         own = np.array([np.isin(np.arange(m), one) for one in members])
     rows = (arrays["split"][:] == 0) & (y >= 0)
-    return np.concatenate(units)[rows].astype(np.float32), y[rows], own[y[rows]].astype(bool)
+    w = arrays["weights"][:] if "weights" in arrays else np.ones(len(y))
+    return np.concatenate(units)[rows].astype(np.float32), y[rows], own[y[rows]].astype(bool), w[rows]
 
 
 def features(unit: Path, d: int) -> Any:
@@ -113,10 +114,10 @@ LOSSES: dict[str, Any] = {
 def bounds(model: Path) -> tuple[float, float]:
     """P and D of the model in a folder of a store."""
     record, arrays = read(max(model.glob("0*.json"))), zarr.open_group(model / "arrays", mode="r")
-    X, y, own = training_rows(model.parents[1], record["dataset"])
+    X, y, own, w = training_rows(model.parents[1], record["dataset"])
     X = transformed(X, [one["name"] for one in record["transforms"]], model / "arrays")
     lam, gamma, n, duals = record["lam"], record["smoothing"], len(X), model / "arrays/duals"
-    w = np.ones(n) if record["class_weights"] is None else np.array(record["class_weights"])[y]
+    w = w if record["class_weights"] is None else w * np.array(record["class_weights"])[y]
     average_top, k = record["config"]["average_top"], record["loss"].get("k", 1)
     phi, conjugate, u = (lambda rows, f=f: f(rows, own, k) for f in LOSSES[record["loss"]["name"]])
 

@@ -16,7 +16,7 @@ from topline.pipeline.certification import certify
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.training import train
 from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import DatasetWriter, LabelSetTable, empty_manifest
+from topline.storage.datasets import DatasetWriter, LabelSetTable, RowFacts, empty_manifest
 from topline.storage.models import load_model
 from topline.storage.stores import open_store
 
@@ -51,8 +51,9 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     store, plan = open_store(folder / "label sets", create=True), ChunkPlan(150, 150, 150)
     writer = DatasetWriter.begin(store, "sets", 6, "float32", plan, {})
     writer.write_unit(0, X, empty_manifest([f"row{i}" for i in range(150)]))
+    facts = RowFacts(weights=np.random.default_rng(1).uniform(0.5, 2.0, 150))
     sets = LabelSetTable.checked(np.array([0, 1, 1, 3]), np.array([2, 0, 3]), 4)
-    writer.commit(np.argmax(X[:, :3], axis=1), np.zeros(150, np.int8), list("abcd"), None, sets)
+    writer.commit(np.argmax(X[:, :3], axis=1), np.zeros(150, np.int8), list("abcd"), None, sets, facts)
     return {path.name: path for path in folder.iterdir()}
 
 

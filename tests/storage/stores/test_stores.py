@@ -14,6 +14,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -352,28 +353,38 @@ def test_an_object_store_out_of_reach_says_so_without_secrets(
     assert caught.value.__suppress_context__
 
 
-def test_a_bucket_that_ignores_conditions_is_refused_before_anything_is_written(
-    s3_store: Store, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["ignores", "looks first", "refuses and stores"])
+def test_a_bucket_whose_conditions_do_not_hold_is_refused_before_anything_is_written(
+    s3_store: Store, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    import fsspec
-
+    """It ignores conditions, looks and puts in two steps, or stores what it refuses."""
     import topline.storage.stores.objects as module
 
-    memory = fsspec.filesystem("memory")
+    there: dict[str, bytes] = {}
+    both_looked = threading.Barrier(2)
 
-    class Ignoring:
+    class Wrong:
         def pipe_file(self, key: str, data: bytes, mode: str) -> None:
-            memory.pipe_file(key, data)
+            absent = key not in there
+            if kind == "looks first" and absent:
+                both_looked.wait(timeout=60)
+            if absent or kind != "looks first":
+                there[key] = data
+            if not absent and kind != "ignores":
+                raise FileExistsError(key)
+
+        def cat_file(self, key: str) -> bytes:
+            return there[key]
 
         def rm_file(self, key: str) -> None:
-            memory.rm_file(key)
+            del there[key]
 
     monkeypatch.setattr(module, "_CONDITIONAL", set())
-    monkeypatch.setattr(ObjectStore, "_fs", Ignoring())
+    monkeypatch.setattr(ObjectStore, "_fs", Wrong())
     for _ in range(2):
-        with pytest.raises(UnsupportedURLError, match="ignores the header If-None-Match"):
+        with pytest.raises(UnsupportedURLError, match="does not keep to the header If-None-Match"):
             s3_store.put_if_absent("models/m0001/begun.json", b"data")
-    assert memory.find(s3_store.url.removeprefix("s3:/")) == []
+    assert not there
 
 
 def test_conditions_are_looked_at_once_a_bucket_and_leave_nothing(
@@ -395,7 +406,7 @@ def test_conditions_are_looked_at_once_a_bucket_and_leave_nothing(
     assert not s3_store.put_if_absent("a", b"2")
     assert s3_store.read_bytes("a") == b"1"
     assert s3_store.walk() == ["a"]
-    assert [key.rpartition("/")[2] == "a" for key in puts] == [False, False, True, True]
+    assert [key.rpartition("/")[2] == "a" for key in puts] == [False, False, False, True, True]
 
 
 def test_a_conditional_write_under_way_elsewhere_is_tried_again(
