@@ -28,7 +28,7 @@ from topline.pipeline.cli.exits import (
     sentence,
 )
 from topline.pipeline.cli.table import visible
-from topline.pipeline.interrupts import StopFlag, Terminated, terminate_as_interrupt, whole_interrupts
+from topline.pipeline.interrupts import StopFlag, Terminated, whole_interrupts
 from topline.pipeline.log import say_choices
 
 DEBUG = "TOPLINE_DEBUG"
@@ -40,13 +40,12 @@ _HINTS = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit; TOPLINE_DEBUG=1 shows the traceback of an error."""
+def run(arguments: Sequence[str] | None, terminated: StopFlag) -> NoReturn:
+    """Run the words of a command, by default the process's own, and exit; `terminated` is set by SIGTERM."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    ending, terminated = _Ending(), StopFlag()
+    ending = _Ending()
     _take_any_text()
     if arguments is None:
-        terminated = terminate_as_interrupt()
         # Before anything else that wants to be called at the end, and so after it.
         atexit.register(ending)
     _log_to_stderr()

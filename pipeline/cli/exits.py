@@ -52,7 +52,8 @@ def is_expected(error: BaseException) -> bool:
 def sentence(error: BaseException) -> str:
     """Return the error in one line."""
     if isinstance(error, KeyboardInterrupt):
-        return f"{str(error) or 'stopped by Ctrl-C'}; everything that was stored before is still readable"
+        stopped = str(error) or "stopped by Ctrl-C"
+        return f"{stopped}; what was stored is whole, and the same command goes on from there"
     if isinstance(error, MemoryError) and not isinstance(error, _ours()):
         return "out of memory: set --memory-limit to what the machine has, or lower --cache-bytes"
     if _disk_is_full(error) and not isinstance(error, _ours()):

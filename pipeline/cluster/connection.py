@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
+import inspect
 import ipaddress
 import logging
 import os
@@ -10,9 +12,11 @@ import platform
 import signal
 import socket
 import ssl
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -131,10 +135,31 @@ def announce(client: Client, store_url: str, run_id: str) -> None:
         logger.debug("the scheduler's page will not show run %s: %s", run_id, error)
 
 
+def _refuse_unguarded() -> None:
+    """Raise `ClusterError` where the processes to be started would begin by running this script again."""
+    main = sys.modules["__main__"]
+    path, frame = getattr(main, "__file__", None), inspect.currentframe()
+    while frame and not (frame.f_globals is vars(main) and frame.f_code.co_name == "<module>"):
+        frame = frame.f_back
+    try:
+        statements = ast.parse(Path(path).read_bytes()).body if frame and path else []
+    except (OSError, SyntaxError, ValueError):
+        return
+    line = frame.f_lineno if frame else 0
+    running = [part for part in statements if part.lineno <= line <= (part.end_lineno or part.lineno)]
+    if any(not (isinstance(part, ast.If) and "__name__" in ast.dump(part.test)) for part in running):
+        raise ClusterError(
+            f"{path} starts worker processes, which would run it from its first line again: put line {line}"
+            ' under if __name__ == "__main__":, or take workers=0'
+        )
+
+
 @contextmanager
 def _own_cluster(
     config: ClusterConfig, workers: int, worker_bytes: int | None, *, processes: bool
 ) -> Iterator[Client]:
+    if processes:
+        _refuse_unguarded()
     threads = config.threads_per_worker
     # Threads need no port; Dask's configuration may ask for one, and for encryption.
     closed = processes or dask.config.get("distributed.comm.require-encryption")

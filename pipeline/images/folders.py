@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -38,7 +38,7 @@ def list_folder(root: Path, wanted: Wanted) -> ImageListing:
     found = sorted(_walk(root, "", wanted.follow_links), key=lambda entry: entry[0].split("/"))
     ignored = tuple(printable(path) for path, error in found if error is None)
     entries = [(path, error) for path, error in found if error is not None]
-    splits = has_split_folders(root)
+    splits = labelled and lie_in_splits(root, (path for path, _ in entries))
     items = []
     for path, error in entries:
         item = ImageItem(printable(path), printable(path), path, error=error, follow=wanted.follow_links)
@@ -56,11 +56,23 @@ def list_folder(root: Path, wanted: Wanted) -> ImageListing:
     return ImageListing(root, "folder", tuple(items), ignored)
 
 
-def has_split_folders(root: Path) -> bool:
-    """Return whether the folders in `root` are train and maybe val or test, and nothing else."""
-    names = [entry.name for entry in _entries(root) if entry.is_dir() and not is_hidden(entry.name)]
-    meant = [SPLIT_NAMES.get(name.lower()) for name in names]
-    return "train" in meant and all(meant)
+def lie_in_splits(root: Path, paths: Iterable[str]) -> bool:
+    """Return whether files lie in folders train and maybe val or test of `root`, and in no others.
+
+    `InputError` where folders of classes within these lie beside others, which would be classes of their own.
+    """
+    parts = [PurePosixPath(path).parts for path in paths]
+    meant = {part[0]: SPLIT_NAMES.get(part[0].lower()) for part in parts if len(part) > 1}
+    splits = {name for name, split in meant.items() if split}
+    others = sorted(meant.keys() - splits)
+    if "train" not in meant.values():
+        return False
+    if others and len(splits) > 1 and splits.intersection(part[0] for part in parts if len(part) > 2):
+        raise InputError(
+            f"{printable(str(root))} has the folders {', '.join(sorted(splits))} of splits, and beside them"
+            f" {', '.join(map(printable, others[:3]))} with images: move these elsewhere, or name one folder"
+        )
+    return not others
 
 
 def _labelled(item: ImageItem, *, splits: bool, grouped: bool) -> ImageItem:

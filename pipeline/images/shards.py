@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from topline.pipeline.errors import ImageRejectedError, InputError
-from topline.pipeline.images.folders import has_split_folders
+from topline.pipeline.images.folders import lie_in_splits
 from topline.pipeline.images.items import (
     IMAGE_SUFFIXES,
     ImageItem,
@@ -41,7 +41,7 @@ def list_shards(root: Path, shards: list[Path], wanted: Wanted) -> ImageListing:
     samples without image or label are listed with the reason why they are refused.
     """
     wanted.refuse_columns(root)
-    splits = root.is_dir() and has_split_folders(root)
+    splits = lie_in_splits(root, (shard.relative_to(root).as_posix() for shard in shards))
     items: list[ImageItem] = []
     ignored: list[str] = []
     labels: dict[str, object] = {}

@@ -29,14 +29,17 @@ _ROOM, _LEAST = 110, 3
 def classes_found(listing: ImageListing) -> str:
     """Return how many classes there are, and their names with numbers of images, of many the first ones.
 
-    A word follows where all lie in one folder, which was probably meant.
+    A word follows where all lie in one folder, which was probably meant, and where one lies in another.
     """
     counts = Counter(item.label for item in listing.items if item.label is not None and not item.error)
     names = sorted_names(counts)
     found = f"{how_many(len(names), 'classes')} found: "
     found += _some([f"{name} {counts[name]:,}" for name in names])
     shared = _shared_folder(names)
-    return f"{found}; all lie in {shared}/, which --images can name for shorter names" if shared else found
+    if shared:
+        return f"{found}; all lie in {shared}/, which --images can name for shorter names"
+    nested = next((name for name in names if "/" in name), None)
+    return found if nested is None else f"{found}; folders within folders are classes, such as {nested}"
 
 
 def names_line(names: Sequence[str]) -> str:

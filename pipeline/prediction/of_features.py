@@ -21,7 +21,6 @@ from topline.pipeline.prediction.files import table_of, table_schema, write_file
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import (
     FeatureFile,
-    LibsvmFeatures,
     check_columns,
     checked_rows,
     label_lists,
@@ -173,13 +172,7 @@ def _taken(stored: StoredModel, source: FeatureFile) -> list[int] | None:
             f"model {record.id} describes images by a network or formula of its own: give --images, not"
             " --features"
         )
-    if isinstance(source, LibsvmFeatures):
-        if "first_column" not in record.features:
-            raise InputError(
-                f"{source.place} is LIBSVM text, and model {record.id} was trained on a file that does not"
-                " number its columns: save the rows as .npz with scipy.sparse.save_npz, or as .npy"
-            )
-        source.as_trained(record.features["first_column"], stored.input_width)
+    source.as_trained(f"model {record.id}", record.features.get("first_column"), stored.input_width)
     trained, given = record.features.get("columns"), source.columns()
     if trained is not None and given is not None:
         if set(trained) == set(given) and list(trained) != list(given):

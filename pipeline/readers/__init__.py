@@ -35,7 +35,6 @@ from topline.pipeline.readers.labels import (
     row_weights,
     split_words,
 )
-from topline.pipeline.readers.libsvm import LibsvmFeatures
 from topline.pipeline.readers.parquet import label_names, parquet_column
 from topline.pipeline.readers.tables import TABLE_SUFFIXES, read_table
 from topline.pipeline.readers.values import Coarse, checked_rows, names_of_rows, row_name

@@ -153,6 +153,12 @@ class FeatureFile(ABC):
         if columns is not None and others is not None:
             check_columns(self.place, columns, other.place, others)
 
+    def as_trained(self, model: str, first: int | None, d: int) -> None:  # noqa: B027 - most number nothing
+        """Count columns as training did, from `first` on, where the file numbers them; have `d` of them.
+
+        `InputError` where the file has others, or the features of `model` numbered none.
+        """
+
     def close(self) -> None:  # noqa: B027 - most files are open only while they are read
         """Close what is open."""
 

@@ -268,6 +268,12 @@ class Parts(FeatureFile):
         """Return the columns that are taken for nothing in some file."""
         return list(dict.fromkeys(name for part in self._parts for name in part.left_out()))
 
+    def as_trained(self, model: str, first: int | None, d: int) -> None:
+        """Let all parts count columns as training did."""
+        for part in self._parts:
+            part.as_trained(model, first, d)
+        self.d = self._parts[0].d
+
     def files(self) -> Sequence[Path]:
         """Return the files of all."""
         return [path for part in self._parts for path in part.files()]

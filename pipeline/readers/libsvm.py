@@ -84,12 +84,17 @@ class LibsvmFeatures(StreamedFeatures):
         self.d = other.d = max(file.d + file.first_column - base for file in (self, other))
         self.first_column = other.first_column = base
 
-    def as_trained(self, first: int, d: int) -> None:
-        """Count columns from `first`, and have `d` of them; `InputError` where the file has others."""
+    def as_trained(self, model: str, first: int | None, d: int) -> None:
+        """Count columns from `first`, and have `d` of them."""
+        if first is None:
+            raise InputError(
+                f"{self.path} is LIBSVM text, and {model} was trained on a file that does not number its"
+                " columns: save the rows as .npz with scipy.sparse.save_npz, or as .npy"
+            )
         low, high = self._columns
         if self._sizes is None and (low < first or high >= first + d):
             raise InputError(
-                f"{self.path} has the columns {low} to {high}, and the model takes {first} to"
+                f"{self.path} has the columns {low} to {high}, and {model} takes {first} to"
                 f" {first + d - 1}: give the features that it was trained on"
             )
         self.first_column, self.d = (0 if self._sizes else first), d

@@ -74,6 +74,10 @@ def _uncertainty(p: Float64Array, u: Float64Array) -> Float64Array:
     return (1.0 - SETTLES) * (1.0 - p) + SETTLES * u
 
 
+#: Classes that a message lists at most.
+_NAMED = 8
+
+
 @dataclass(frozen=True, eq=False)
 class CalibrationRows:
     """What is kept of calibration rows, for every coverage and penalty; all (n,).
@@ -137,6 +141,15 @@ class CalibrationRows:
         E = self.conformity(weighing)
         if not per_class:
             return np.full(len(classes), _quantile(E, coverage, "there are"))
+        rows = np.bincount(self.labels, minlength=len(classes)).tolist()
+        few = [f"{name} {n}" for name, n in zip(classes, rows, strict=True) if exact_rank(n, coverage) > n]
+        if len(few) > 1:
+            more = f" and {len(few) - _NAMED} more" if len(few) > _NAMED else ""
+            raise InvalidProblemError(
+                f"{len(few)} classes have too few calibration rows for a coverage of {coverage:g} in each,"
+                f" which needs {least_rows(coverage)} ({', '.join(few[:_NAMED])}{more}): lower the coverage,"
+                " or hold out more calibration rows"
+            )
         found = [
             _quantile(E[self.labels == code], coverage, f"the class {name!r} has")
             for code, name in enumerate(classes)

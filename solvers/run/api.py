@@ -80,7 +80,7 @@ def solve(
     X: Any,
     y: Any,
     loss: Loss,
-    lam: float,
+    lam: float | None = None,
     smoothing: float = 0.0,
     method: str = DEFAULT_METHOD,
     kernel: Any = None,
@@ -91,6 +91,7 @@ def solve(
     executor: Executor | None = None,
     callbacks: Sequence[Callback] = (),
     *,
+    C: float | None = None,
     risk: Risk = MEAN_RISK,
     smoothing_kind: SmoothingKind = "moreau",
     label_sets: LabelSets | None = None,
@@ -113,7 +114,7 @@ def solve(
     y : (n,) whole numbers from 0 to m - 1, 1.0 as 1; with a loss of several labels an indicator matrix
         (n, m), or the numbers (n,) of `label_sets`.
     loss : one of the losses of this package, such as ``TopKHinge(5)``.
-    lam : weight of the regulariser; C = 1/(lam n).
+    lam, C : weight of the regulariser, or the C of lam = 1/(n C); one of the two.
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
     method : "auto" (what is forecast to take the least time, dual_ascent or newton for a hinge, lbfgs or
         dual_ascent for a smooth loss, and another one once the run shows otherwise; dual_ascent with a
@@ -187,8 +188,10 @@ def solve(
     >>> seen[-1] <= 1e-3
     True
     """
+    if (lam is None) == (C is None):
+        raise InvalidProblemError(f"lam is {lam} and C is {C}; give one of them, where lam = 1/(n C)")
     spec = ProblemSpec(
-        loss, lam, None, smoothing, smoothing_kind, risk, method, kernel,
+        loss, lam, C, smoothing, smoothing_kind, risk, method, kernel,
         weights=None if sample_weight is None else "sample_weight", keep_duals=keep_duals or None,
         of_duals=of_duals,
     )  # fmt: skip

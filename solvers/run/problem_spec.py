@@ -61,9 +61,11 @@ class ProblemSpec:
 
     def __post_init__(self) -> None:
         # A class has the methods of its values, so the protocol alone would let it through.
-        if isinstance(self.loss, type) or not isinstance(self.loss, Loss):
+        given: Any = self.loss
+        if isinstance(given, type) or not isinstance(given, Loss):
+            names = "; TopKClassifier and the command line take names" if isinstance(given, str) else ""
             raise InvalidProblemError(
-                f"the loss is {self.loss!r}; give one of the losses of topline, such as TopKHinge(5)"
+                f"the loss is {given!r}; give one of the losses of topline, such as TopKHinge(5){names}"
             )
         if not isinstance(self.risk, MeanRisk | AverageTopK):
             raise InvalidProblemError(

@@ -41,6 +41,33 @@ def test_a_process_that_is_no_command_is_aborted() -> None:
     assert ran.returncode == -6
 
 
+# A command that a signal reaches while its modules are imported.
+STARTING = """
+import signal, sys
+number = int(sys.argv.pop(1))
+class Found:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            signal.raise_signal(number)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Found())
+from topline.pipeline.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_a_signal_while_topline_starts_ends_in_a_sentence(number: int, name: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", STARTING, str(int(number)), "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (128 + number, "")
+    assert ran.stderr == f"error: stopped by {name}; nothing had begun\n"
+
+
 # A command that a signal reaches in the function of training that is named, or in a call that it compiled.
 STOPPED = """
 import signal, sys

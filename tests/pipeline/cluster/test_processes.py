@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,3 +61,25 @@ def test_every_loss(processes: Client, loss: Any, method: str) -> None:
         processes, loss, method=method if form.convex else "lbfgs",
         smoothing=0.5 if method == "lbfgs" and not form.smooth else 0.0,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_script_without_a_guard_is_refused_in_a_sentence(tmp_path: Path, guarded: bool) -> None:
+    """Its worker processes would run it again, and start workers of their own."""
+    script = tmp_path / "job.py"
+    lines = [
+        "from topline.pipeline.cluster import open_cluster",
+        "from topline.pipeline.options import ClusterConfig",
+        "with open_cluster(ClusterConfig(workers=1)) as client:",
+        "    print(client.submit(abs, -3).result())",
+    ]
+    if guarded:
+        lines[2:] = ["if __name__ == '__main__':", *(f"    {line}" for line in lines[2:])]
+    script.write_text("\n".join(lines), encoding="utf-8")
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    if guarded:
+        assert (ran.returncode, ran.stdout) == (0, "3\n"), ran.stderr
+    else:
+        assert ran.stderr.splitlines()[-1].endswith(
+            'put line 3 under if __name__ == "__main__":, or take workers=0'
+        )

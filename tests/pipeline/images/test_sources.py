@@ -58,6 +58,21 @@ def test_folders_inside_folders_are_classes_by_their_path(tmp_path: Path) -> Non
     assert classes(listing) == ("Balinese/character01", "Balinese/character02", "Latin/character01")
 
 
+def test_splits_beside_other_folders_of_images_are_refused_by_name(tmp_path: Path) -> None:
+    for path in ("train/Kitchen/1.png", "test/Kitchen/2.png", "extra/Bath/3.png"):
+        touch(tmp_path / path)
+    with pytest.raises(InputError, match=r"folders test, train of splits, and beside them extra with images"):
+        list_images(str(tmp_path))
+    assert len(list_images(str(tmp_path), Wanted(labelled=False)).items) == 3
+    # A folder without images, and a store, are in nobody's way.
+    (tmp_path / "extra" / "Bath" / "3.png").rename(tmp_path / "extra" / "notes.txt")
+    assert {item.label for item in list_images(str(tmp_path)).items} == {"Kitchen"}
+    # Of vehicles, one class is called train.
+    for path in ("toys/train/1.png", "toys/bus/2.png"):
+        touch(tmp_path / path)
+    assert classes(list_images(str(tmp_path / "toys"))) == ("bus", "train")
+
+
 def test_train_val_and_test_above_the_classes_are_splits(tmp_path: Path) -> None:
     for name in ("Train/cat/1.png", "val/cat/2.png", "test/dog/3.png"):
         touch(tmp_path / name)
@@ -67,11 +82,6 @@ def test_train_val_and_test_above_the_classes_are_splits(tmp_path: Path) -> None
         "val/cat/2.png": ("cat", "val"),
         "test/dog/3.png": ("dog", "test"),
     }
-    # With any other folder beside them, "train" is a class: a toy train among cars.
-    touch(tmp_path / "car" / "4.png")
-    items = list_images(str(tmp_path)).items
-    assert {item.split for item in items} == {None}
-    assert "Train/cat" in {item.label for item in items}
 
 
 def test_hidden_files_and_files_that_are_no_images_are_left_out_and_written_down(tmp_path: Path) -> None:

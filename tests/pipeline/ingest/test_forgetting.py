@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipeline.fresh_photos import photographs
 from topline.pipeline.certification import certify
-from topline.pipeline.cli.entry import main
+from topline.pipeline.cli import main
 from topline.pipeline.errors import InputError
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.ingest import Edits, edited_dataset, extract

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.pictures import write_classes
-from topline.pipeline.cli.entry import main
+from topline.pipeline.cli import main
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.images import ImageItem
 from topline.pipeline.jobs import retrain, run

@@ -171,9 +171,16 @@ def test_columns_of_libsvm_text_count_as_in_training(tmp_path: Path, first: int)
     ]
     ours, theirs = ([row["scores"] for row in result.first] for result in found)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    # Two files in a folder, each with fewer columns than the model takes.
+    lines = (tmp_path / "some.svm").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "parts").mkdir()
+    for name, some in (("1.svm", lines[:2]), ("2.svm", lines[2:])):
+        (tmp_path / "parts" / name).write_text("".join(some), encoding="utf-8")
+    parts = predict_features(model, PredictConfig(features=str(tmp_path / "parts" / "*.svm")))
+    np.testing.assert_allclose([row["scores"] for row in parts.first], ours, rtol=1e-5, atol=1e-6)
     (tmp_path / "new.svm").write_text("0 1:1 9:2\n", encoding="utf-8")
     with pytest.raises(
-        InputError, match=rf"has the columns 1 to 9, and the model takes {first} to {first + D - 1}"
+        InputError, match=rf"has the columns 1 to 9, and model m0001 takes {first} to {first + D - 1}"
     ):
         predict_features(model, PredictConfig(features=str(tmp_path / "new.svm")))
 

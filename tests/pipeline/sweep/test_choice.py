@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from topline.pipeline.calibration import calibration_of, in_words
-from topline.pipeline.cli.entry import main
+from topline.pipeline.cli import main
 from topline.pipeline.cluster.memory_plan import ALONE_BYTES
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation import Evaluation

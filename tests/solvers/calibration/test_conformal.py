@@ -135,7 +135,9 @@ def test_a_coverage_that_so_few_rows_cannot_give_is_refused() -> None:
     rows = CalibrationRows.of(scores, None, y, np.full(18, 0.5))
     with pytest.raises(InvalidProblemError, match=r"there are 18 .* of 0\.9473 at most, and 0\.95 needs 19"):
         rows.thresholds(0.95, None, NAMES, per_class=False)
-    with pytest.raises(InvalidProblemError, match=r"the class '\w+' has \d calibration rows, .*0\.9 needs 9"):
+    few = [f"{name} {(y == code).sum()}" for code, name in enumerate(NAMES) if (y == code).sum() < 9]
+    said = rf"{len(few)} classes have too few .* of 0\.9 in each, which needs 9 \({', '.join(few)}\)"
+    with pytest.raises(InvalidProblemError, match=said):
         rows.thresholds(0.9, None, NAMES, per_class=True)
     with pytest.raises(InvalidProblemError, match=r"'cat' has 0 .* give a coverage of none"):
         CalibrationRows.of(scores, p, y % 2, np.full(18, 0.5)).thresholds(0.5, 0.1, NAMES, per_class=True)

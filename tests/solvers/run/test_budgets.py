@@ -94,3 +94,14 @@ def test_a_tolerance_that_float64_does_not_resolve_is_refused() -> None:
     X, y = examples(n=30)
     with pytest.raises(InvalidProblemError, match=r"tol is 1e-15, .*at least 1e-14"):
         solve(X, y, Softmax(), 0.1, tol=1e-15)
+
+
+def test_C_stands_for_lam_and_one_of_them_is_given() -> None:
+    X, y = np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 3
+    by_C, by_lam = (solve(X, y, TopKHinge(1), **given) for given in ({"C": 2.0}, {"lam": 1.0 / 120.0}))
+    assert by_C.primal == by_lam.primal
+    for given in ({}, {"C": 1.0, "lam": 0.1}):
+        with pytest.raises(InvalidProblemError, match="give one of them"):
+            solve(X, y, TopKHinge(1), **given)
+    with pytest.raises(InvalidProblemError, match="TopKClassifier and the command line take names"):
+        solve(X, y, "topk_hinge", C=1.0)
