@@ -197,6 +197,13 @@ PLANTED = (
         37,
     ),
     Planted(
+        "pruning takes what was committed after its plan",
+        f"{_PRUNING}:_Pruning._alone",
+        "and not self._committed_meanwhile(item)",
+        "",
+        325,
+    ),
+    Planted(
         "a model goes without a decision",
         f"{_PRUNING}:_Pruning._model",
         "self._decided_to_delete(item)",

@@ -20,7 +20,6 @@ from tests.storage.samples import (
     CLASSES,
     assignments,
     begin,
-    bucket_when_slow,
     dense,
     write_dataset,
     write_units,
@@ -36,7 +35,7 @@ from topline.storage.models import (
     record_decision,
     save_model,
 )
-from topline.storage.retention import RetentionPolicy, execution, plan_pruning, prune, remove_now
+from topline.storage.retention import RetentionPolicy, plan_pruning, prune
 from topline.storage.runs import create_run, finish_run, list_runs, read_run, run_lock
 from topline.storage.stores import Store, held_lease, open_store
 from topline.storage.stores.sealed import sealed, unsealed
@@ -202,30 +201,6 @@ def test_a_run_that_trains_stays(local_store: Store) -> None:
     assert "r0003" in kinds(local_store)[1]
 
 
-def write_slowly(url: str, ready: Any, go: Any) -> None:
-    """Write the units of a version whose first unit is there already, and commit only once told to."""
-    X = dense(60, 4)
-    X[40] = 99
-    writer = begin(open_store(url), X, PLAN, key="slow")
-    write_units(writer, X)
-    ready.set()
-    assert go.wait(PATIENCE)
-    writer.commit(*assignments(60), CLASSES)
-
-
-def test_who_writes_is_not_hurt(local_store: Store) -> None:
-    """Every version but the slow writer's goes, while it refers to a unit of them and has not committed."""
-    infos = [version(local_store, number) for number in range(3)]
-    with process(write_slowly, local_store) as (ready, _):
-        assert ready.wait(PATIENCE)
-        remove_now(local_store, infos, "a test", "a test", datetime.now(UTC))
-        assert list_datasets(local_store) == []
-        assert len(local_store.list("units")) == 2
-    (info,) = list_datasets(local_store)
-    assert Dataset(local_store, info).rows(0, 60)[40].tolist() == [99] * 4
-    assert verify_store(local_store) == []
-
-
 def write_at_once(url: str, ready: Any, go: Any) -> None:
     ready.set()
     assert go.wait(PATIENCE)
@@ -244,46 +219,6 @@ def test_a_writer_waits_for_a_pruning_that_has_begun(local_store: Store) -> None
         local_store.delete_tree("units")
         assert len(list_datasets(local_store)) == 1
     assert Dataset.open(local_store).rows(0, 60)[40].tolist() == [7] * 4
-
-
-def test_a_version_that_is_committed_after_the_plan_stays(
-    local_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the plan it was begun and never committed; its writer has let go of it when its turn comes."""
-    version(local_store, 0)
-    writer = begin(local_store, dense(60, 4, seed=1), PLAN, key="late")
-    write_units(writer, dense(60, 4, seed=1))
-
-    def planned(*given: Any) -> Any:
-        nonlocal writer
-        plan = plan_pruning(*given)
-        assert plan.of("staging")
-        writer.commit(*assignments(60), CLASSES)
-        del writer
-        return plan
-
-    monkeypatch.setattr(execution, "plan_pruning", planned)
-    done = prune(local_store, NEWEST, later())
-    assert [item.kind for item in done.in_use] == ["staging"]
-    assert verify_store(local_store) == []
-    assert Dataset.open(local_store).rows(0, 60).shape == (60, 4)
-
-
-def prune_often(url: str, ready: Any, go: Any) -> None:
-    store = open_store(url)
-    ready.set()
-    while not go.is_set():
-        prune(store, NEWEST, later())
-
-
-def test_writers_and_a_pruning_race(local_store: Store) -> None:
-    with process(prune_often, local_store) as (ready, _):
-        assert ready.wait(PATIENCE)
-        for number in range(6):
-            version(local_store, number)
-    prune(local_store, NEWEST, later())
-    (info,) = list_datasets(local_store)
-    assert (info.seq >= 6, verify_store(local_store)) == (True, [])
 
 
 def die_while_pruning(url: str) -> None:
@@ -315,16 +250,6 @@ def test_a_pruning_that_was_killed_is_finished_by_the_next(local_store: Store) -
     prune(local_store, NEWEST, later())
     assert verify_store(local_store) == []
     assert kinds(local_store)[2] == [1, 2, 5]
-
-
-@bucket_when_slow
-def test_leases_keep_their_numbers(any_store: Store) -> None:
-    for _ in range(3):
-        with held_lease(any_store, "retrain", "a test"):
-            pass
-    left = any_store.list("leases/retrain")
-    assert [name for name in left if name.endswith(".json")] == [f"0000000{n}.json" for n in (1, 2, 3)]
-    assert {name[:8] for name in left if not name.endswith(".json")} == {"00000003"}
 
 
 def test_staging_that_nobody_finished_goes_when_it_is_old(local_store: Store) -> None:

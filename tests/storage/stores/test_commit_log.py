@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
 from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import Dataset, DatasetInfo, check_dataset, list_datasets
+from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.datasets.contents import write_mark
 from topline.storage.errors import ConflictError, IntegrityError, NotFoundError
 from topline.storage.stores import CommitLog, Store, open_store
@@ -240,40 +239,6 @@ def test_racing_processes_lose_nothing(local_store: Store, method: str) -> None:
     _check_race(local_store, acknowledged)
 
 
-@pytest.mark.parametrize("kind", ["memory", "s3"])
-def test_racing_threads_lose_nothing(request: pytest.FixtureRequest, kind: str) -> None:
-    store: Store = request.getfixturevalue(f"{kind}_store")
-
-    def append_few(writer: int) -> list[int]:
-        log = CommitLog(store, "race")
-        return [log.append({"writer": writer, "n": n}) for n in range(3)]
-
-    with ThreadPoolExecutor(WRITERS) as pool:
-        _check_race(store, list(pool.map(append_few, range(WRITERS))))
-
-
-def _write_dataset(url: str, key: str) -> DatasetInfo:
-    return write_dataset(open_store(url), dense(60, 4), key=key)
-
-
-def test_racing_datasets_are_all_there(local_store: Store) -> None:
-    keys = [f"key-{n}" for n in range(6)]
-    with multiprocessing.get_context("fork").Pool(3) as pool:
-        infos = pool.starmap(_write_dataset, [(local_store.url, key) for key in keys])
-    assert {info.seq for info in infos} == {1, 2, 3, 4, 5, 6}
-    assert {info.key for info in list_datasets(local_store)} == set(keys)
-    for info in infos:
-        assert check_dataset(Dataset.open(local_store, info.id), deep=True) == []
-
-
-def test_racing_writers_of_one_key_get_one_dataset(local_store: Store) -> None:
-    with multiprocessing.get_context("fork").Pool(3) as pool:
-        infos = pool.starmap(_write_dataset, [(local_store.url, "same")] * 6)
-    assert len(set(map(repr, infos))) == 1
-    assert list_datasets(local_store) == [infos[0]]
-    assert check_dataset(Dataset.open(local_store), deep=True) == []
-
-
 def test_a_slower_writer_of_other_numbers_leaves_whole_units(memory_store: Store) -> None:
     X, other = dense(60, 4), dense(60, 4, seed=1)
     slow, fast = (begin(memory_store, X, ChunkPlan(60, 8, 32)) for _ in range(2))
@@ -295,19 +260,6 @@ def test_a_unit_marked_during_a_commit_leaves_no_mark(memory_store: Store) -> No
     assert check_dataset(found, deep=False) != []
     assert slow.commit(*assignments(60), CLASSES) == info
     assert check_dataset(found, deep=True) == []
-
-
-def test_racing_revisions_build_on_each_other(local_store: Store) -> None:
-    log = CommitLog(local_store, "counter")
-    log.append({"total": 0})
-
-    def add(_: int) -> None:
-        log.revise(lambda latest, _: {**latest, "total": latest["total"] + 1})
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(add, range(40)))
-    assert log.latest()["total"] == 40
-    assert log.latest()["seq"] == 41
 
 
 @pytest.mark.parametrize("how", ["append", "revise"])

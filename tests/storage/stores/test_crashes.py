@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.small_disk import small_disk
-from tests.storage.samples import CLASSES, assignments, begin, dense, write_dataset, write_units
+from tests.storage.samples import dense, write_dataset
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, check_dataset, list_datasets
 from topline.storage.errors import DiskFullError
@@ -23,18 +20,7 @@ from topline.storage.stores.local import PARTIAL
 from topline.storage.verification import verify_store
 
 ROOT = Path(__file__).resolve().parents[3]
-PLAN = ChunkPlan(n_rows=64 * 60, chunk_rows=32, shard_rows=64)
-D = 500
 
-_WRITER = """
-import sys
-from topline.storage.stores import open_store
-from tests.storage.samples import begin, dense, write_units
-from tests.storage.stores.test_crashes import D, PLAN
-X = dense(PLAN.n_rows, D)
-writer = begin(open_store(sys.argv[1]), X, PLAN)
-write_units(writer, X)
-"""
 
 _ONE_SENTENCE = """
 import sys
@@ -60,37 +46,6 @@ def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=600,
     )
-
-
-def kill_while_writing(store: Store, folder: str, after_units: int, pause: float) -> None:
-    """Start a writer and kill it once `after_units` units are done, or are being done."""
-    writer = subprocess.Popen([sys.executable, "-c", _WRITER, store.url], cwd=ROOT)
-    deadline = time.monotonic() + 60
-    while len(store.list(f"{folder}/marks")) < after_units and time.monotonic() < deadline:
-        time.sleep(0.001)
-    time.sleep(pause)
-    os.kill(writer.pid, signal.SIGKILL)
-    writer.wait()
-
-
-@pytest.mark.slow
-def test_a_writer_killed_in_mid_write(local_store: Store) -> None:
-    X = dense(PLAN.n_rows, D)
-    rng = np.random.default_rng(3)
-    for after_units in (1, 3, 8, 20):
-        staging = begin(local_store, X, PLAN)
-        kill_while_writing(local_store, staging.folder, after_units, float(rng.uniform(0, 0.01)))
-        assert list_datasets(local_store) == []
-        assert len(staging.done_units()) >= after_units - 1
-    resumed = begin(local_store, X, PLAN)
-    write_units(resumed, X, sorted(set(range(PLAN.units)) - resumed.done_units()))
-    resumed.commit(*assignments(PLAN.n_rows), CLASSES)
-    np.testing.assert_array_equal(Dataset.open(local_store).rows(0, PLAN.n_rows), X)
-    assert all(finding.kind == "partial" for finding in verify_store(local_store))
-    for path in local_store.walk():
-        if path.endswith(PARTIAL):
-            local_store.delete(path)
-    assert verify_store(local_store) == []
 
 
 @pytest.fixture

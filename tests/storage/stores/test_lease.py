@@ -6,15 +6,12 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.storage.clocks import FakeClock
-from tests.storage.samples import bucket_when_slow
 from topline.storage.errors import AccessError
-from topline.storage.stores import LeaseHeldError, LeaseLostError, LeaseTerms, Store, held_lease, holder
+from topline.storage.stores import LeaseHeldError, LeaseTerms, Store, held_lease, holder
 
 ROOT = Path(__file__).resolve().parents[3]
 PATIENT = LeaseTerms(beat=0.1, expiry=600.0)
@@ -79,45 +76,6 @@ def test_a_killed_holder_frees_a_local_store_at_once(local_store: Store) -> None
         assert holder(local_store, "retrain") is None, "pages do not show it at work for ever"
         with held_lease(local_store, "retrain", "me") as lease:
             assert lease.number == 2
-
-
-@bucket_when_slow
-def test_who_is_not_heard_of_loses_it_and_is_told(any_store: Store) -> None:
-    clock = FakeClock()
-    silent = LeaseTerms(beat=3600.0, expiry=60.0, clock=clock.clock)
-    with held_lease(any_store, "retrain", "one that hangs", terms=silent) as lease:
-        lease.check()
-        usual = LeaseTerms(clock=clock.clock)
-        with pytest.raises(LeaseHeldError), held_lease(any_store, "retrain", "me", wait=59.0, terms=usual):
-            pass
-        with held_lease(any_store, "retrain", "me", wait=60.0, terms=usual) as mine:
-            mine.check()
-            with pytest.raises(LeaseLostError, match="was taken over by me"):
-                lease.check()
-
-
-@bucket_when_slow
-def test_who_lives_keeps_it_for_many_times_its_expiry(any_store: Store) -> None:
-    clock = FakeClock()
-    terms = LeaseTerms(clock=clock.clock)
-    with held_lease(any_store, "retrain", "one that lives", terms=terms) as lease:
-        with pytest.raises(LeaseHeldError), held_lease(any_store, "retrain", "me", wait=150.0, terms=terms):
-            pass
-        assert clock.now >= 150.0
-        lease.check()
-
-
-@bucket_when_slow
-@pytest.mark.parametrize("jump", [-86400.0, 86400.0])
-def test_a_clock_that_jumped_takes_no_lease_away(any_store: Store, jump: float) -> None:
-    """A beat that looks a day old, or a day early, is watched, and found to go on."""
-    clock = FakeClock()
-    with held_lease(any_store, "retrain", "one that lives", terms=LeaseTerms(clock=clock.clock)) as lease:
-        jumped = replace(clock.clock, wall=lambda: clock.clock.wall() + jump)
-        theirs = held_lease(any_store, "retrain", "me", terms=LeaseTerms(clock=jumped))
-        with pytest.raises(LeaseHeldError), theirs:
-            pass
-        lease.check()
 
 
 def test_a_place_that_cannot_be_written_is_said(local_store: Store) -> None:
