@@ -193,8 +193,8 @@ def test_few_wide_rows_are_forecast_to_be_newtons() -> None:
         found = forecast(X, y, Softmax(), 1.0)
         return math.prod(found["newton"]) / math.prod(found["lbfgs"])
 
-    assert ratio(X, y) < 0.8
-    assert ratio(np.tile(X, (20, 1)), np.tile(y, 20)) > 0.9
+    assert ratio(np.tile(X, (2, 1)), np.tile(y, 2)) < 0.8
+    assert ratio(np.tile(X, (50, 1)), np.tile(y, 50)) > 0.9
     assert math.isinf(forecast(texts()[0], texts()[1], Softmax(), 0.1)["newton"].passes)
 
 
