@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 #: several workers take a share each, and L-BFGS minds no blocks.
 _MOST_DUALS, _MOST_FEATURES = 1 << 24, 1 << 27
 #: Samples of rows and rows of each, of which one in so many shows how far rows lie along the same directions.
-_SAMPLES, _SAMPLE_ROWS, _THINNED = 8, 128, 4
+_SAMPLES, _SAMPLE_ROWS, _THINNED = 8, 128, 8
 #: A row that is longer than the mean counts for this share of its length.
 _LONG = 1 / 8
 #: Passes of dual ascent: for a smooth loss and for a hinge, by C |x|^2 and its root.
