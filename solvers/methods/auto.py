@@ -153,7 +153,7 @@ def priors(
         cost = max(_NEWTON * d, _NEWTON_LEAST)
         if blocks > 1 or factors_hessian(problem):
             cost = min(cost, _NEWTON_MOST) + _FACTORS * (d * m) ** 2 / n * factors_hessian(problem)
-        size = math.inf if blocks > 1 else _sampled(problem, rows, weights)[0]
+        size = math.inf if blocks > 1 or problem.joint else _sampled(problem, rows, weights)[0]
         return {
             "dual_ascent": Prior(_ASCENT + _ASCENT_HINGE * math.sqrt(size)),
             "newton": Prior(_NEWTON_PASSES, cost / _NEWTON_PASSES),

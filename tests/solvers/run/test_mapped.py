@@ -176,3 +176,16 @@ def test_what_does_not_go_together_is_refused() -> None:
     result = solve_with_features(X, Y, MaxHinge(), LAM, known, tol=0.1)
     with pytest.raises(InvalidProblemError, match=r"shape \(.*, 2\)"):
         result.decision_function(X, ClassEmbeddings(np.ones((3, 2))))
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_class_vectors_that_are_alike_and_a_large_C_are_for_newton(blocks) -> None:
+    """Steps of single rows get short there: dual ascent alone is at a gap of 1 after 1,000 passes."""
+    X, y = load_digits(return_X_y=True)
+    X, y, vectors = X[:600] / 16.0, y[:600], np.abs(np.random.default_rng(0).normal(size=(10, 6)))
+    with SerialExecutor(blocks=blocks) as executor:
+        result = solve_with_features(
+            X, y, MaxHinge(), 0.1 / len(y), ClassEmbeddings(vectors), tol=1e-3, max_passes=400,
+            executor=executor,
+        )  # fmt: skip
+    assert (result.status, result.method) == (Status.SOLVED, "dual_ascent, newton")
