@@ -53,11 +53,8 @@ MANY_PARAMETERS: Final = {
     "pipeline/cluster": 3_013,
     "pipeline/dashboard": 2_377,
     "solvers/blocks": 1,
-    "solvers/estimators": 1,
-    "solvers/losses": 12,
     "solvers/multitask": 2,
     "solvers/operations": 1,
-    "solvers/projections": 7,
     "solvers/run": 3,
 }
 

@@ -19,11 +19,11 @@ def test_the_ways_are_counted_from_end_to_end() -> None:
     ways = json.loads(ran.stdout)
     row, C = ways["row"], ways["--C"]
     assert row["stack"][-1] == "solve"
-    assert row["stack"][0].startswith("_column")
+    assert row["stack"][0].startswith("wtopk")
     assert C["stack"][0] == "iterate"
     assert C["stack"][-1] == "main"
     # What nobody can do without, by hand; the loss is asked for its form long before the first update.
-    assert {"topline.solvers.run.api.solve", "topline.solvers.losses.topk.TopKHinge.form"} <= set(
+    assert {"topline.solvers.run.api.solve", "topline.solvers.losses.base.LossWithoutParameters.form"} <= set(
         row["functions"]
     )
     assert {"TopKHinge", "Problem", "SolverState"} <= set(row["records"])

@@ -32,28 +32,3 @@ from topline.solvers.calibration.rules import (
     members,
     tuned_weighings,
 )
-
-__all__ = [
-    "CONFIDENCE",
-    "Calibration",
-    "CalibrationRows",
-    "Interval",
-    "ProbabilityMap",
-    "ReliabilityBin",
-    "SetRule",
-    "SetsBy",
-    "Weighing",
-    "Weighings",
-    "calibration_error",
-    "class_mean_interval",
-    "conformity",
-    "fit_labels",
-    "fit_probabilities",
-    "least_rows",
-    "members",
-    "prediction_sets",
-    "reliability",
-    "share_interval",
-    "smallest_weighings",
-    "tuned_weighings",
-]

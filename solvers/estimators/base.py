@@ -39,7 +39,7 @@ from topline.solvers.kernels import (
     make_kernel,
 )
 from topline.solvers.kernels.low_rank import plain
-from topline.solvers.losses import LabelSets, Loss, make_loss
+from topline.solvers.losses import LabelSets, Loss, checked_k, make_loss
 from topline.solvers.names import LOSS_RULES, LossRule
 from topline.solvers.run import Callback, solve
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
@@ -156,6 +156,19 @@ def combined_weights(
     return weights
 
 
+def chosen_kernel(kernel: Any, **parameters: Any) -> Kernel | None:
+    """Return the kernel that a name and parameters mean, None for none; a value takes no parameters."""
+    if isinstance(kernel, str):
+        return make_kernel(kernel, **parameters)
+    for name, value in parameters.items():
+        if value is not None:
+            whole = "there is no kernel" if kernel is None else f"the kernel {kernel!r} is complete"
+            raise InvalidProblemError(
+                f"{whole}, and {name} is {value!r}; leave it out or name a kernel that takes it"
+            )
+    return None if kernel is None else as_kernel(kernel)
+
+
 #: How scikit-learn is to check rows: features stay in the precision and the layout in which they come.
 ROWS: Final[dict[str, Any]] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
 #: What a fit with a kernel sets and a fit without one lacks.
@@ -201,16 +214,7 @@ class FittedModel:
 
     def _chosen_kernel(self) -> Kernel | None:
         """Return the kernel that the parameters mean, None for the features themselves."""
-        given = {"gamma": self.gamma, "degree": self.degree, "coef0": self.coef0}
-        extra = [name for name, value in given.items() if value is not None]
-        if isinstance(self.kernel, str):
-            return make_kernel(self.kernel, **given)  # type: ignore[arg-type]
-        if extra:
-            whole = "there is no kernel" if self.kernel is None else f"the kernel {self.kernel!r} is complete"
-            raise InvalidProblemError(
-                f"{whole}, and {extra[0]} is {given[extra[0]]!r}; leave it out or name a kernel that takes it"
-            )
-        return None if self.kernel is None else as_kernel(self.kernel)
+        return chosen_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0)
 
     def _with_intercept(self, X: Any) -> tuple[Any, Kernel | None]:
         """Return rows and kernel to train with, one of them with a constant where a bias is fitted."""
@@ -273,9 +277,10 @@ class FittedModel:
 
 # scikit-learn has no types.
 class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
-    """A classifier that predicts the class with the highest score."""
+    """A classifier that predicts the class with the highest score, or the k highest."""
 
     classes_: np.ndarray[Any, Any]
+    k_: int
 
     def decision_function(self, X: Any) -> Float64Array:
         """Return the scores of X (rows, m), or with two classes (rows,): positive for the second class."""
@@ -288,6 +293,19 @@ class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
         best = self._scores(X).argmax(axis=1)
         labels: np.ndarray[Any, Any] = self.classes_[best]
         return labels
+
+    def predict_top_k(self, X: Any, k: int | None = None) -> np.ndarray[Any, Any]:
+        """Return the k labels with the highest scores, shape (rows, k), best first; k is `k_` by default."""
+        scores = self._scores(X)
+        k = self.k_ if k is None else self._checked_k(k, len(self.classes_))
+        labels: np.ndarray[Any, Any] = self.classes_[np.argsort(-scores, axis=1, kind="stable")[:, :k]]
+        return labels
+
+    def _checked_k(self, k: Any, m: int) -> int:
+        checked = checked_k(k, type(self).__name__)
+        if checked > m:
+            raise InvalidProblemError(f"k is {checked} but there are {m} classes; use k <= {m}")
+        return checked
 
     def _scores(self, X: Any) -> Float64Array:
         """Return scores (rows, m); of two classes, only their difference means anything."""
@@ -349,7 +367,9 @@ def one_of_two(values: Float64Array) -> Float64Array:
 class Training(FittedModel):
     """Training and its attributes, for an estimator with the parameters named here."""
 
+    k: int | None
     C: float
+    smoothing: Any
     method: str
     tol: float
     max_passes: int

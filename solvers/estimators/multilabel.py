@@ -291,13 +291,6 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
             return self.classes_[scores.argmax(axis=1)]
         return in_form(self._chosen(scores), self._form, self.classes_)
 
-    def predict_top_k(self, X: Any, k: int | None = None) -> np.ndarray[Any, Any]:
-        """Return the k labels with the highest scores, shape (rows, k), best first; k is `k_` by default."""
-        scores = self._scores(X)
-        k = self.k_ if k is None else self._checked_k(k, len(self.classes_))
-        labels: np.ndarray[Any, Any] = self.classes_[np.argsort(-scores, axis=1, kind="stable")[:, :k]]
-        return labels
-
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows whose labels are predicted exactly (subset accuracy).
 
@@ -402,9 +395,3 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         if self.k is not None:
             return self._checked_k(self.k, m)
         return int(np.clip(np.rint(targets.sets.sizes[targets.codes].mean()), 1, m))
-
-    def _checked_k(self, k: Any, m: int) -> int:
-        checked = checked_k(k, type(self).__name__)
-        if checked > m:
-            raise InvalidProblemError(f"k is {checked} but there are {m} classes; use k <= {m}")
-        return checked

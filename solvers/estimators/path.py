@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from typing import Any, Self
 
@@ -16,14 +16,11 @@ from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from topline.solvers.core.inputs import positive_number
-from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import combined_weights, seed_of, with_constant
-from topline.solvers.estimators.topk import TopKClassifier, fitted_path
-from topline.solvers.kernels import Kernel
+from topline.solvers.estimators.topk import TopKClassifier, TopKModel, fitted_path
 from topline.solvers.losses import Loss
 from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD, default_k
-from topline.solvers.run import Callback
 from topline.solvers.run.search import Found, Goal, Part, Search, Trial
 from topline.solvers.typing import Float64Array, IntArray
 
@@ -126,7 +123,8 @@ TOP_K = "top_k"
 MACRO, AUTO = "macro", "auto"
 
 
-class TopKClassifierCV(TopKClassifier):
+@dataclass(eq=False, repr=False)
+class TopKClassifierCV(TopKModel):
     """`TopKClassifier` with the C that is best in cross-validation, or with the loss that is.
 
     With ``loss="auto"`` softmax, the hinge, the smooth hinge and, for "top_k", the top-k hinge are compared
@@ -179,55 +177,15 @@ class TopKClassifierCV(TopKClassifier):
     (3, 2)
     """
 
-    #: Folds have warm starts of their own, and the last fit starts afresh.
-    warm_start = False
-
-    def __init__(
-        self,
-        Cs: Any = 6,
-        loss: str | Loss = DEFAULT_LOSS,
-        k: int | None = None,
-        smoothing: float = 0.0,
-        method: str = DEFAULT_METHOD,
-        tol: float = 1e-3,
-        *,
-        cv: Any = 5,
-        scoring: Any = None,
-        smoothing_kind: SmoothingKind = "moreau",
-        max_passes: int = 1000,
-        fit_intercept: bool = True,
-        weights: Any = None,
-        margins: Any = None,
-        class_weight: Any = None,
-        kernel: str | Kernel | None = None,
-        gamma: float | str | None = None,
-        degree: int | None = None,
-        coef0: float | None = None,
-        random_state: Any = 0,
-        verbose: bool = False,
-        callbacks: Sequence[Callback] = (),
-    ) -> None:
-        self.Cs = Cs
-        self.loss = loss
-        self.k = k
-        self.smoothing = smoothing
-        self.method = method
-        self.tol = tol
-        self.cv = cv
-        self.scoring = scoring
-        self.smoothing_kind = smoothing_kind
-        self.max_passes = max_passes
-        self.fit_intercept = fit_intercept
-        self.weights = weights
-        self.margins = margins
-        self.class_weight = class_weight
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callbacks = callbacks
+    Cs: Any = 6
+    loss: str | Loss = DEFAULT_LOSS
+    k: int | None = None
+    smoothing: float = 0.0
+    method: str = DEFAULT_METHOD
+    tol: float = 1e-3
+    _: KW_ONLY
+    cv: Any = 5
+    scoring: Any = None
 
     @property
     def C(self) -> float:  # type: ignore[override]  # noqa: N802 - scikit-learn's word

@@ -222,8 +222,142 @@ ROUNDING = 1e-9
 
 
 # scikit-learn has no types.
+@dataclass(kw_only=True, eq=False, repr=False)
+class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  # type: ignore[misc]
+    """What classifiers that are trained for top-k accuracy share, by `TopKClassifier`'s names."""
+
+    smoothing_kind: SmoothingKind = "moreau"
+    max_passes: int = 1000
+    fit_intercept: bool = True
+    weights: Any = None
+    margins: Any = None
+    class_weight: Any = None
+    random_state: Any = 0
+    verbose: bool = False
+    callbacks: Sequence[Callback] = ()
+    # A parameter of those alone that train one model.
+    warm_start = False
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on X (n, d), dense or sparse, float32 or float64, and y (n,), labels of two or more classes.
+
+        `sample_weight` (n,) says how often each example counts, None once.
+
+        Raises
+        ------
+        InvalidProblemError (a ValueError) : a parameter or the data cannot make a problem.
+        UnsupportedCombinationError (a ValueError) : warm_start with a method that keeps no dual variables.
+        NonFiniteError : the numbers overflowed.
+        """
+        fit = self._problem_of(X, y, sample_weight)
+        result = self._solve(fit.X, fit.labels, fit.weights, fit.loss)
+        self._keep_fit(fit, result)
+        self._warn_if_useless(fit)
+        self._warm = None
+        if self.warm_start and result.A is not None:
+            self._warm = WarmStart(result.problem.loss, fit.labels, fit.weights, result.A)
+        return self
+
+    def top_k_score(self, X: Any, y: Any, k: int | None = None) -> float:
+        """Return the share of rows whose label is among the k highest scores; k is `k_` by default.
+
+        Ties count against the model, as in `topline evaluate`: equal scores are right only for k = m.  A
+        label that was not there in training is a miss.
+        """
+        scores = self._scores(X)
+        y = column_or_1d(y)
+        check_consistent_length(scores, y)
+        place = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
+        own = scores[np.arange(len(y)), place]
+        rank = np.count_nonzero(scores >= own[:, None], axis=1)
+        return float(
+            np.mean(
+                (rank <= (self.k_ if k is None else self._checked_k(k, len(self.classes_))))
+                & (self.classes_[place] == y)
+            )
+        )
+
+    def _problem_of(self, X: Any, y: Any, sample_weight: Any) -> Examples:
+        """Return what there is to train on, the data and parameters checked."""
+        X, classes, labels = self._examples(X, y)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        weights = combined_weights(sample_weight, self.class_weight, classes, labels)
+        m = len(classes)
+        k = default_k(m) if self.k is None else checked_k(self.k, type(self).__name__)
+        if k > m:
+            raise InvalidProblemError(f"k is {k} and there are {m} classes in y; use a k of {m} or less")
+        loss = chosen_loss(self._loss_and_smoothing[0], k, self.weights, self.margins)
+        counted = getattr(loss, "k", None)
+        note = k_note(getattr(loss, "name", ""), counted, m)
+        if note is not None:
+            warnings.warn(note, UserWarning, stacklevel=3)
+        if self.k is None:
+            k = counted or min(DEFAULT_K, m)
+        return Examples(X, classes, labels, weights, loss, k)
+
+    def _keep_fit(self, fit: Examples, result: SolveResult) -> None:
+        """Set the fitted attributes."""
+        self._keep_result(result)
+        self.__dict__.pop("calibration_", None)
+        self.classes_, self.k_, self.loss_ = fit.classes, fit.k, fit.loss
+
+    def _solve(self, X: Any, labels: IntArray, weights: Float64Array | None, loss: Loss) -> SolveResult:
+        smoothing = self._loss_and_smoothing[1]
+        if not self.warm_start:
+            return self._train(X, labels, weights, loss, smoothing, self.smoothing_kind)
+        if not method_named(self.method).keeps_duals:
+            raise UnsupportedCombinationError(
+                f"the method {self.method} has no warm_start; use auto or leave warm_start out"
+            )
+        warm: WarmStart | None = getattr(self, "_warm", None)
+        options = {} if warm is None else warm.options(loss, labels, weights)
+        options["keep_duals"] = True
+        return self._train(X, labels, weights, loss, smoothing, self.smoothing_kind, options=options)
+
+    @property
+    def _loss_and_smoothing(self) -> tuple[Any, float]:
+        """What is trained with."""
+        return self.loss, self.smoothing
+
+    def _warn_if_useless(self, fit: Examples) -> None:
+        """Say so where the model is no better than the largest classes, on rows that it was trained on.
+
+        Examples count as in training, and a loss of k guesses by these.  A run that stopped early says so,
+        and what weights of single classes ask for may well be one class.
+        """
+        self._warn_if_collapsed(stacklevel=4)
+        k, m = getattr(fit.loss, "k", 1), len(fit.classes)
+        given = isinstance(self.class_weight, Mapping)
+        if self.collapsed_ or self.status_ is not Status.SOLVED or k >= m or given:
+            return
+        looked_at = np.unique(np.linspace(0, len(fit.labels) - 1, LOOKED_AT).astype(np.int64))
+        labels, scores = fit.labels[looked_at], self._raw_scores(fit.X[looked_at])
+        weights = np.ones(len(labels)) if fit.weights is None else fit.weights[looked_at]
+        if not weights.any():
+            return
+        scores = np.column_stack([-scores, scores]) if scores.shape[1] == 1 else scores
+        own = scores[np.arange(len(labels)), labels]
+        right = np.count_nonzero(scores >= own[:, None], axis=1) <= k
+        largest = np.sort(np.bincount(labels, weights=weights, minlength=m))[-k:].sum() / weights.sum()
+        accuracy = float(weights @ right / weights.sum())
+        note = None if is_sparse(fit.X) or self.kernel is not None else scale_note(fit.X[looked_at])
+        sizes = "" if note is None else f"{note}; "
+        remedy = "scale the columns (StandardScaler), raise C, or take another loss or other features"
+        if accuracy <= largest + ROUNDING:
+            guesses = "" if k == 1 else f" in {k} guesses"
+            warnings.warn(
+                f"the model is right of {accuracy:.1%} of its own training rows{guesses}, no better than"
+                f" always answering the largest: {largest:.1%}; {sizes}{remedy}",
+                UserWarning,
+                stacklevel=3,
+            )
+        elif sizes:
+            warnings.warn(f"{sizes}{remedy}", UserWarning, stacklevel=3)
+
+
 @dataclass(eq=False, repr=False)
-class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  # type: ignore[misc]
+class TopKClassifier(TopKModel):
     """Classifier trained for top-k accuracy, with a duality gap that says how far training got.
 
     It minimises, with W = (coef_, intercept_) and lam = 1/(n C),
@@ -331,143 +465,7 @@ class TopKClassifier(CalibratedScores, Training, ScoringClassifier, BaseEstimato
     method: str = DEFAULT_METHOD
     tol: float = 1e-3
     _: KW_ONLY
-    smoothing_kind: SmoothingKind = "moreau"
-    max_passes: int = 1000
-    fit_intercept: bool = True
-    weights: Any = None
-    margins: Any = None
     warm_start: bool = False
-    class_weight: Any = None
-    random_state: Any = 0
-    verbose: bool = False
-    callbacks: Sequence[Callback] = ()
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X (n, d), dense or sparse, float32 or float64, and y (n,), labels of two or more classes.
-
-        `sample_weight` (n,) says how often each example counts, None once.
-
-        Raises
-        ------
-        InvalidProblemError (a ValueError) : a parameter or the data cannot make a problem.
-        UnsupportedCombinationError (a ValueError) : warm_start with a method that keeps no dual variables.
-        NonFiniteError : the numbers overflowed.
-        """
-        fit = self._problem_of(X, y, sample_weight)
-        result = self._solve(fit.X, fit.labels, fit.weights, fit.loss)
-        self._keep_fit(fit, result)
-        self._warn_if_useless(fit)
-        self._warm = None
-        if self.warm_start and result.A is not None:
-            self._warm = WarmStart(result.problem.loss, fit.labels, fit.weights, result.A)
-        return self
-
-    def predict_top_k(self, X: Any, k: int | None = None) -> np.ndarray[Any, Any]:
-        """Return the k labels with the highest scores, shape (rows, k), best first; k is `k_` by default."""
-        scores = self._scores(X)
-        first = np.argsort(-scores, axis=1, kind="stable")[:, : self._guesses(k)]
-        labels: np.ndarray[Any, Any] = self.classes_[first]
-        return labels
-
-    def top_k_score(self, X: Any, y: Any, k: int | None = None) -> float:
-        """Return the share of rows whose label is among the k highest scores; k is `k_` by default.
-
-        Ties count against the model, as in `topline evaluate`: equal scores are right only for k = m.  A
-        label that was not there in training is a miss.
-        """
-        scores = self._scores(X)
-        y = column_or_1d(y)
-        check_consistent_length(scores, y)
-        place = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
-        own = scores[np.arange(len(y)), place]
-        rank = np.count_nonzero(scores >= own[:, None], axis=1)
-        return float(np.mean((rank <= self._guesses(k)) & (self.classes_[place] == y)))
-
-    def _problem_of(self, X: Any, y: Any, sample_weight: Any) -> Examples:
-        """Return what there is to train on, the data and parameters checked."""
-        X, classes, labels = self._examples(X, y)
-        if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        weights = combined_weights(sample_weight, self.class_weight, classes, labels)
-        m = len(classes)
-        k = default_k(m) if self.k is None else checked_k(self.k, type(self).__name__)
-        if k > m:
-            raise InvalidProblemError(f"k is {k} and there are {m} classes in y; use a k of {m} or less")
-        loss = chosen_loss(self._loss_and_smoothing[0], k, self.weights, self.margins)
-        counted = getattr(loss, "k", None)
-        note = k_note(getattr(loss, "name", ""), counted, m)
-        if note is not None:
-            warnings.warn(note, UserWarning, stacklevel=3)
-        if self.k is None:
-            k = counted or min(DEFAULT_K, m)
-        return Examples(X, classes, labels, weights, loss, k)
-
-    def _keep_fit(self, fit: Examples, result: SolveResult) -> None:
-        """Set the fitted attributes."""
-        self._keep_result(result)
-        self.__dict__.pop("calibration_", None)
-        self.classes_, self.k_, self.loss_ = fit.classes, fit.k, fit.loss
-
-    def _solve(self, X: Any, labels: IntArray, weights: Float64Array | None, loss: Loss) -> SolveResult:
-        smoothing = self._loss_and_smoothing[1]
-        if not self.warm_start:
-            return self._train(X, labels, weights, loss, smoothing, self.smoothing_kind)
-        if not method_named(self.method).keeps_duals:
-            raise UnsupportedCombinationError(
-                f"the method {self.method} has no warm_start; use auto or leave warm_start out"
-            )
-        warm: WarmStart | None = getattr(self, "_warm", None)
-        options = {} if warm is None else warm.options(loss, labels, weights)
-        options["keep_duals"] = True
-        return self._train(X, labels, weights, loss, smoothing, self.smoothing_kind, options=options)
-
-    @property
-    def _loss_and_smoothing(self) -> tuple[Any, float]:
-        """What is trained with."""
-        return self.loss, self.smoothing
-
-    def _warn_if_useless(self, fit: Examples) -> None:
-        """Say so where the model is no better than the largest classes, on rows that it was trained on.
-
-        Examples count as in training, and a loss of k guesses by these.  A run that stopped early says so,
-        and what weights of single classes ask for may well be one class.
-        """
-        self._warn_if_collapsed(stacklevel=4)
-        k, m = getattr(fit.loss, "k", 1), len(fit.classes)
-        given = isinstance(self.class_weight, Mapping)
-        if self.collapsed_ or self.status_ is not Status.SOLVED or k >= m or given:
-            return
-        looked_at = np.unique(np.linspace(0, len(fit.labels) - 1, LOOKED_AT).astype(np.int64))
-        labels, scores = fit.labels[looked_at], self._raw_scores(fit.X[looked_at])
-        weights = np.ones(len(labels)) if fit.weights is None else fit.weights[looked_at]
-        if not weights.any():
-            return
-        scores = np.column_stack([-scores, scores]) if scores.shape[1] == 1 else scores
-        own = scores[np.arange(len(labels)), labels]
-        right = np.count_nonzero(scores >= own[:, None], axis=1) <= k
-        largest = np.sort(np.bincount(labels, weights=weights, minlength=m))[-k:].sum() / weights.sum()
-        accuracy = float(weights @ right / weights.sum())
-        note = None if is_sparse(fit.X) or self.kernel is not None else scale_note(fit.X[looked_at])
-        sizes = "" if note is None else f"{note}; "
-        remedy = "scale the columns (StandardScaler), raise C, or take another loss or other features"
-        if accuracy <= largest + ROUNDING:
-            guesses = "" if k == 1 else f" in {k} guesses"
-            warnings.warn(
-                f"the model is right of {accuracy:.1%} of its own training rows{guesses}, no better than"
-                f" always answering the largest: {largest:.1%}; {sizes}{remedy}",
-                UserWarning,
-                stacklevel=3,
-            )
-        elif sizes:
-            warnings.warn(f"{sizes}{remedy}", UserWarning, stacklevel=3)
-
-    def _guesses(self, k: int | None) -> int:
-        guesses = self.k_ if k is None else checked_k(k, type(self).__name__)
-        if guesses > len(self.classes_):
-            raise InvalidProblemError(
-                f"k is {guesses} but there are {len(self.classes_)} classes; use k <= {len(self.classes_)}"
-            )
-        return int(guesses)
 
 
 def fitted_path(

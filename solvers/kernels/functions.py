@@ -75,26 +75,13 @@ def _median_distance(X: Any, power: int) -> float:
     return float(np.median(distances)) if len(distances) else 0.0
 
 
-def _variance(X: Any) -> float:
-    """Variance of all entries, those that are not stored included."""
-    if isinstance(X, np.ndarray):
-        return float(np.var(X, dtype=np.float64))
-    if not is_sparse(X):
-        return _variance_by_tiles(X)
-    values = np.asarray(without_repeats(X).data, dtype=np.float64)
-    size = float(X.shape[0]) * X.shape[1]
-    mean = float(values.sum()) / size
-    unstored = (size - len(values)) * mean**2
-    return float((np.sum((values - mean) ** 2) + unstored) / size)
-
-
-def _variance_by_tiles(X: RowSource) -> float:
-    """Return the variance of all entries of rows that are read a few at a time."""
+def _variance(X: RowSource) -> float:
+    """Return the variance of all entries, those that are not stored included, a few rows at a time."""
     size = mean = squares = 0.0
     n, d = int(X.shape[0]), int(X.shape[1])
     for start in range(0, n, _TILE_ROWS):
         rows = X[start : start + _TILE_ROWS]
-        values = rows.data if is_sparse(rows) else np.asarray(rows)
+        values = without_repeats(rows).data if is_sparse(rows) else np.asarray(rows)
         new = float(rows.shape[0]) * d
         here = float(values.sum(dtype=np.float64)) / new
         about = float(np.square(values.astype(np.float64) - here).sum()) + (new - values.size) * here**2
@@ -124,40 +111,36 @@ _VANISHES = 50.0
 _AT_ONCE = 1 << 22
 
 
-def squared_distances(X: Any, Y: Any, gamma: float, *, same: bool) -> Any:
+def squared_distances(X: Any, Y: Any, gamma: float) -> FloatArray:
     """Return |x - y|^2 of the rows of X and Y, dense or CSR, in their precision.
 
     Where exp(-gamma |x - y|^2) would not have nine digits from products, it is from differences: the rows of
-    a tile are then equal to themselves, and to rows of another tile, whatever gamma.  `same` says that X is
-    Y.
+    a tile are then equal to themselves, and to rows of another tile, whatever gamma.  Where products in
+    float32 would not have five, it is found in float64.
     """
+    given, same = (X, Y), X is Y
     if not is_sparse(X) and not is_sparse(Y):
         # Distances do not change with the origin, and about the mean less of them is rounded away.
         centre = Y.mean(axis=0) if len(Y) else 0.0
         X = X - centre
         Y = X if same else Y - centre
-    products: Any = X @ Y.T
-    squares: FloatArray = np.ascontiguousarray(products.toarray() if is_sparse(products) else products)
-    squares *= -2.0
     left = squared_norms(X)
     right = left if same else squared_norms(Y)
+    off = gamma * _off_by(left, right, X.dtype)
+    single = X.dtype == np.float32
+    if single and off > _COARSE:
+        wide = _float64(given[0])
+        return squared_distances(wide, wide if same else _float64(given[1]), gamma)
+    squares = _products(X, Y)
+    squares *= -2.0
     squares += left[:, None].astype(squares.dtype)
     squares += right.astype(squares.dtype)
     np.maximum(squares, 0.0, out=squares)
     if same:
         np.fill_diagonal(squares, 0.0)
-    if gamma * _off_by(left, right, squares.dtype) > _FINE:
+    if off > _FINE and not single:
         _by_differences(X, Y, gamma, left, right, squares)
     return squares
-
-
-def is_exact_enough(X: Any, Y: Any, gamma: float) -> bool:
-    """Whether products of rows in float32 give five digits of exp(-gamma |x - y|^2) about their mean."""
-    if is_sparse(X) or is_sparse(Y):
-        return gamma * _off_by(squared_norms(X), squared_norms(Y), np.dtype(np.float32)) <= _COARSE
-    centre = Y.mean(axis=0) if len(Y) else 0.0
-    left, right = squared_norms(X - centre), squared_norms(Y - centre)
-    return gamma * _off_by(left, right, np.dtype(np.float32)) <= _COARSE
 
 
 def _off_by(left: Float64Array, right: Float64Array, dtype: Any) -> float:
@@ -225,6 +208,19 @@ class NamedKernel:
         return {"name": self.name, **asdict(self)}
 
 
+class _TiledKernel(NamedKernel):
+    """What kernels have in common that have tiles in the precision of their rows."""
+
+    def matrix(self, X: Any, Y: Any) -> Float64Array:
+        """Return k(x, y) in float64, whatever the precision of the rows."""
+        wide = _float64(X)
+        return np.asarray(self.tile(wide, wide if Y is X else _float64(Y)), dtype=np.float64)
+
+    def tile(self, X: Any, Y: Any) -> FloatArray:
+        """Return k(x, y) in the precision of the rows, or where that is too coarse in float64."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class _KernelOfDistances(NamedKernel):
     """What kernels of distances sum_j |x_j - y_j|^power have in common: gamma may wait for the data."""
@@ -241,7 +237,7 @@ class _KernelOfDistances(NamedKernel):
 
 
 @dataclass(frozen=True)
-class LinearKernel(NamedKernel):
+class LinearKernel(_TiledKernel):
     """k(x, y) = <x, y>.
 
     Examples
@@ -255,17 +251,13 @@ class LinearKernel(NamedKernel):
 
     name: ClassVar[str] = "linear"
 
-    def matrix(self, X: Any, Y: Any) -> Float64Array:
-        """Return the inner products."""
-        return np.asarray(_products(_float64(X), _float64(Y)), dtype=np.float64)
-
     def tile(self, X: Any, Y: Any) -> FloatArray:
-        """Return the same of float32 rows, in float32."""
+        """Return the inner products."""
         return _products(X, Y)
 
 
 @dataclass(frozen=True)
-class RBFKernel(_KernelOfDistances):
+class RBFKernel(_KernelOfDistances, _TiledKernel):
     """k(x, y) = exp(-gamma |x - y|^2).
 
     `gamma` is a positive number, "scale" = 1 / (d var X) (None is the same), "auto" = 1 / d or "median" = 1
@@ -282,25 +274,16 @@ class RBFKernel(_KernelOfDistances):
 
     name: ClassVar[str] = "rbf"
 
-    def matrix(self, X: Any, Y: Any) -> Float64Array:
-        """Return exp(-gamma |x - y|^2); equal rows give exactly 1."""
-        gamma = number_of(self.gamma, self.name)
-        squares = squared_distances(_float64(X), _float64(X if Y is X else Y), gamma, same=X is Y)
-        squares *= -gamma
-        return _exp(squares)
-
     def tile(self, X: Any, Y: Any) -> FloatArray:
-        """Return the same of float32 rows, in float32 where that is exact enough."""
+        """Return exp(-gamma |x - y|^2); in float64 equal rows give exactly 1."""
         gamma = number_of(self.gamma, self.name)
-        if not is_exact_enough(X, Y, gamma):
-            return self.matrix(X, Y)
-        squares = squared_distances(X, Y, 0.0, same=X is Y)
-        squares *= np.float32(-gamma)
-        return np.asarray(np.exp(squares, out=squares))
+        values = squared_distances(X, Y, gamma)
+        values *= values.dtype.type(-gamma)
+        return np.asarray(np.exp(values, out=values))
 
 
 @dataclass(frozen=True)
-class PolynomialKernel(NamedKernel):
+class PolynomialKernel(_TiledKernel):
     """k(x, y) = (gamma <x, y> + coef0)^degree, with coef0 >= 0, for else it is no inner product.
 
     Raises InvalidProblemError where degree < 1, coef0 < 0 or gamma is no positive number, "scale" or "auto".
@@ -337,15 +320,9 @@ class PolynomialKernel(NamedKernel):
         """Take gamma from the training rows."""
         return replace(self, gamma=gamma_of(self.gamma, X))
 
-    def matrix(self, X: Any, Y: Any) -> Float64Array:
-        """Return (gamma <x, y> + coef0)^degree."""
-        return np.asarray(self._of_products(_products(_float64(X), _float64(Y))), dtype=np.float64)
-
     def tile(self, X: Any, Y: Any) -> FloatArray:
-        """Return the same of float32 rows, in float32."""
-        return self._of_products(_products(X, Y))
-
-    def _of_products(self, values: FloatArray) -> FloatArray:
+        """Return (gamma <x, y> + coef0)^degree."""
+        values = _products(X, Y)
         values *= values.dtype.type(number_of(self.gamma, self.name))
         values += values.dtype.type(self.coef0)
         np.power(values, self.degree, out=values)
@@ -380,18 +357,10 @@ class ChiSquaredKernel(NamedKernel):
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
         """Return exp(-gamma chi2(x, y)); negative or sparse features are refused."""
-        # The compiled sums are scikit-learn's, whose import would double the time of ours.
-        from sklearn.metrics.pairwise import additive_chi2_kernel
-
-        _refuse_sparse(X, Y, self.name)
-        _refuse_negative(X, Y, self.name)
-        if min(X.shape[0], Y.shape[0]) == 0:
-            return np.zeros((X.shape[0], Y.shape[0]))
         # It gives -chi2.
-        X, Y = (np.require(_float64(rows), requirements="W") for rows in (X, Y))
-        values = np.asarray(additive_chi2_kernel(X, Y), dtype=np.float64)
+        values = _pairwise("additive_chi2_kernel", X, Y, self.name, positive=True)
         values *= number_of(self.gamma, self.name)
-        return _exp(values)
+        return np.asarray(np.exp(values, out=values))
 
 
 @dataclass(frozen=True)
@@ -425,11 +394,6 @@ def _products(X: Any, Y: Any) -> FloatArray:
     return np.ascontiguousarray(values.toarray() if is_sparse(values) else values)
 
 
-def _exp(values: Float64Array) -> Float64Array:
-    np.exp(values, out=values)
-    return values
-
-
 @dataclass(frozen=True)
 class LaplacianKernel(_KernelOfDistances):
     """k(x, y) = exp(-gamma sum_j |x_j - y_j|); `gamma` as for RBFKernel.
@@ -448,7 +412,7 @@ class LaplacianKernel(_KernelOfDistances):
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
         """Return exp(-gamma |x - y|_1)."""
-        values = _distances(X, Y, self.name)
+        values = _pairwise("manhattan_distances", X, Y, self.name)
         values *= -number_of(self.gamma, self.name)
         return np.asarray(np.exp(values, out=values))
 
@@ -469,35 +433,27 @@ class IntersectionKernel(NamedKernel):
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
         """Return (|x|_1 + |y|_1 - |x - y|_1) / 2; negative or sparse features are refused."""
-        values = _distances(X, Y, self.name)
-        _refuse_negative(X, Y, self.name)
+        values = _pairwise("manhattan_distances", X, Y, self.name, positive=True)
         totals = [np.asarray(rows, dtype=np.float64).sum(axis=1) for rows in (X, Y)]
         return np.asarray(0.5 * (totals[0][:, None] + totals[1] - values))
 
 
-def _distances(X: Any, Y: Any, name: str) -> Float64Array:
-    """Return sum_j |x_j - y_j| of dense rows in float64."""
-    # The compiled sums are scikit-learn's, whose import would double the time of ours.
-    from sklearn.metrics.pairwise import manhattan_distances
+def _pairwise(sums: str, X: Any, Y: Any, name: str, *, positive: bool = False) -> Float64Array:
+    """Return scikit-learn's sums over the features of dense rows, in float64."""
+    # They are compiled; the import would double the time of ours.
+    from sklearn.metrics import pairwise
 
-    _refuse_sparse(X, Y, name)
-    if min(X.shape[0], Y.shape[0]) == 0:
-        return np.zeros((X.shape[0], Y.shape[0]))
-    X, Y = (np.asarray(rows, dtype=np.float64) for rows in (X, Y))
-    return np.asarray(manhattan_distances(X, Y), dtype=np.float64)
-
-
-def _refuse_sparse(X: Any, Y: Any, name: str) -> None:
     if is_sparse(X) or is_sparse(Y):
         raise UnsupportedCombinationError(
             f"the kernel {name} takes no sparse features; give X.toarray() or use another kernel"
         )
-
-
-def _refuse_negative(X: Any, Y: Any, name: str) -> None:
     least = min(float(np.min(rows, initial=0.0)) for rows in (X, Y))
-    if least < 0.0:
+    if positive and least < 0.0:
         raise InvalidProblemError(
             f"Negative values in data, such as {least:g}, are not for the kernel {name};"
             " leave out what centres the features, or use another kernel"
         )
+    if min(X.shape[0], Y.shape[0]) == 0:
+        return np.zeros((X.shape[0], Y.shape[0]))
+    X, Y = (np.require(_float64(rows), requirements="W") for rows in (X, Y))
+    return np.asarray(getattr(pairwise, sums)(X, Y), dtype=np.float64)

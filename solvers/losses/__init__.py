@@ -19,51 +19,18 @@ from topline.solvers.losses.base import (
 )
 from topline.solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
 from topline.solvers.losses.form import Family, LossForm
-from topline.solvers.losses.hinge import MaxHinge
+from topline.solvers.losses.hinges import (
+    MaxHinge,
+    StructuredHinge,
+    TopKHinge,
+    TopKOthersHinge,
+    UsunierHinge,
+    WeightedTopKHinge,
+    WeightedUsunierHinge,
+)
 from topline.solvers.losses.label_sets import LabelSets
 from topline.solvers.losses.margins import ldam_margins, logit_adjusted_margins, tree_margins
 from topline.solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
 from topline.solvers.losses.one_vs_all import OneVsAll
 from topline.solvers.losses.rank_weights import exponential, flat, linear
 from topline.solvers.losses.registry import LOSSES, RANK_WEIGHTS, loss_from_dict, make_loss
-from topline.solvers.losses.structured import StructuredHinge
-from topline.solvers.losses.topk import TopKHinge
-from topline.solvers.losses.topk_others import TopKOthersHinge
-from topline.solvers.losses.usunier import UsunierHinge
-from topline.solvers.losses.weighted import WeightedTopKHinge, WeightedUsunierHinge
-
-__all__ = [
-    "LOSSES",
-    "RANK_WEIGHTS",
-    "Family",
-    "LabelSets",
-    "Loss",
-    "LossForm",
-    "LossOfK",
-    "LossOfWeights",
-    "LossWithoutParameters",
-    "MaxHinge",
-    "MultilabelHinge",
-    "MultilabelSoftmax",
-    "OneVsAll",
-    "Softmax",
-    "StructuredHinge",
-    "TopKEntropy",
-    "TopKHinge",
-    "TopKOthersHinge",
-    "TruncatedTopKEntropy",
-    "UsunierHinge",
-    "WeightedTopKHinge",
-    "WeightedUsunierHinge",
-    "checked_k",
-    "checked_weights",
-    "exponential",
-    "flat",
-    "ldam_margins",
-    "linear",
-    "logit_adjusted_margins",
-    "loss_from_dict",
-    "make_loss",
-    "rank_form",
-    "tree_margins",
-]

@@ -11,13 +11,14 @@ Machine", 2020; M. Lapin, "Image Classification with Limited Training Data and C
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses.form import Family, LossForm
+from topline.solvers.losses.rank_weights import flat
 from topline.solvers.typing import Float64Array
 
 
@@ -48,36 +49,45 @@ class Loss(Protocol):
 
 @dataclass(frozen=True)
 class LossWithoutParameters:
-    """A loss that its name describes."""
+    """A loss that its name and family describe; its one rank may mean nothing.
+
+    `of_others` says that the other classes alone have ranks.
+    """
 
     name: ClassVar[str]
+    family: ClassVar[Family]
+    of_others: ClassVar[bool] = False
+
+    def form(self, m: int) -> LossForm:
+        """Return the loss for m classes, at least as many as ranks, more where they are of the others."""
+        return rank_form(m, self.family, self._rank_weights(), self.name, of_others=self.of_others)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {"name": self.name}
+        return {"name": self.name, **asdict(self)}
+
+    def _rank_weights(self) -> Float64Array:
+        return np.ones(1)
 
 
 @dataclass(frozen=True)
-class LossOfK:
+class LossOfK(LossWithoutParameters):
     """A loss that counts k guesses; InvalidProblemError where k is not a whole number of at least 1."""
 
     k: int
-    name: ClassVar[str]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", checked_k(self.k, self.name))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"name": self.name, "k": self.k}
+    def _rank_weights(self) -> Float64Array:
+        return flat(self.k)
 
 
 @dataclass(frozen=True)
-class LossOfWeights:
+class LossOfWeights(LossWithoutParameters):
     """A loss with rank weights rho, a tuple: non-negative, non-increasing, or else InvalidProblemError."""
 
     rho: Sequence[float] | Float64Array
-    name: ClassVar[str]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rho", checked_weights(self.rho))
@@ -85,6 +95,9 @@ class LossOfWeights:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {"name": self.name, "rho": list(self.rho)}
+
+    def _rank_weights(self) -> Float64Array:
+        return np.array(self.rho)
 
 
 def rank_form(m: int, family: Family, rho: Float64Array, name: str, *, of_others: bool = False) -> LossForm:

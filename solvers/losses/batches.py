@@ -8,7 +8,7 @@ from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.losses.form import LossForm
-from topline.solvers.projections.ordering import column_workspace
+from topline.solvers.projections.columns import ColumnProblem, column_workspace
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 _FAR = 2.0**40
@@ -20,18 +20,25 @@ def update_rows(
     column: JitFunction,
     q: Float64Array,
     y: IntArray,
-    c: Float64Array,
-    c_own: Float64Array,
+    curvatures: tuple[Float64Array, Float64Array],
     rho: Float64Array,
     margins: Float64Array,
     alpha: Float64Array,
 ) -> None:
-    """Write the solutions of the column problems at the scores q (b, m) to alpha (b, m)."""
+    """Write the solutions of the column problems at the scores q (b, m) to alpha (b, m).
+
+    `curvatures` are c and c_own of the rows, each (b,).
+    """
     owners = column_workspace(q.shape[1]), q, rho, margins, alpha
-    work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
+    work, index_work = borrowed(owners[0])
     q, rho, margins, alpha = borrowed(q), borrowed(rho), borrowed(margins), borrowed(alpha)
+    c, c_own = curvatures
     for i in range(q.shape[0]):
-        column(q[i], y[i], c[i], c_own[i], rho, margins, alpha[i], work, index_work, False)
+        column(
+            ColumnProblem(
+                q[i], np.int64(y[i]), c[i], c_own[i], rho, margins, alpha[i], work, index_work, False
+            )
+        )
     keep(owners)
 
 
@@ -71,7 +78,7 @@ def column_updates(
     # As in the loops over stored rows, whose labels are int32: one kind of function serves both.
     rows = labels.astype(np.int32)
     column = form.column_where(alike=c_own is None)
-    update_rows(column, scores, rows, curvature, own, form.rho, form.table, alpha)
+    update_rows(column, scores, rows, (curvature, own), form.rho, form.table, alpha)
     return alpha
 
 

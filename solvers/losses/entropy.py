@@ -15,13 +15,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.losses.base import LossOfK, LossWithoutParameters, rank_form
+from topline.solvers.losses.base import LossOfK, LossWithoutParameters
 from topline.solvers.losses.batches import nearest_by_column
 from topline.solvers.losses.form import Curvature, Family, LossForm
-from topline.solvers.losses.functions import column_function, conjugate_function, gradient_function
-from topline.solvers.losses.rank_weights import flat
+from topline.solvers.losses.functions import LossRows, conjugate_function, gradient_function, rows_between
+from topline.solvers.losses.hinges import OTHERS_SUM_THEN_HINGE
 from topline.solvers.losses.rows import add_to_sums, is_finite
-from topline.solvers.losses.topk_others import OTHERS_SUM_THEN_HINGE
 from topline.solvers.projections.entropic import entropic_column
 from topline.solvers.projections.exponentials import exp_of_row, log_of_row, minus_log_of_rest
 from topline.solvers.projections.ordering import largest_values
@@ -36,14 +35,6 @@ _AT_ONCE = 512
 #: The share that the other classes have at most where the loss is found from what the own one lacks.
 _NEARLY_ALL = 0.5
 _ZERO = np.float64(0.0)
-
-
-@column_function
-def _column(
-    q: Any, y: Any, c: Any, _c: Any, rho: Any, _m: Any, out: Any, work: Any, _i: Any, single: Any
-) -> Any:
-    entropic_column(q, y, c, len(rho), out, work, single)
-    return 0.0, q.shape[0] - 1, False
 
 
 @conjugate_function
@@ -112,41 +103,23 @@ def _open_sizes(form: LossForm, U: FloatArray) -> FloatArray:
     return np.asarray(np.maximum(with_mass + left * (1.0 - left / together), 0.0), dtype=U.dtype)
 
 
-def softmax_rows(
-    scores: FloatArray,
-    y: IntArray,
-    _table: Float64Array,
-    weights: Float64Array,
-    U: FloatArray,
-    losses: Float64Array,
-    sums: Float64Array,
-) -> None:
-    """Write u = -grad Phi of the softmax loss to U (b, m), which may be `scores`, and add to the sums.
-
-    Phi and -Phi*(-u) = Phi + <u, s> are those of scores that are numbers; of others Phi is NaN and u is 0.
-    """
-    rows = _narrow_rows if scores.shape[1] <= _NARROW else _wide_rows
-    rows(scores, y, weights, U, losses, sums)
+def softmax_rows(rows: LossRows) -> None:
+    """Find Phi and -Phi*(-u) = Phi + <u, s> of the softmax loss, and u."""
+    (_narrow_rows if rows.scores.shape[1] <= _NARROW else _wide_rows)(rows)
 
 
 @jit
-def _narrow_rows(
-    scores: FloatArray,
-    y: IntArray,
-    weights: Float64Array,
-    U: FloatArray,
-    losses: Float64Array,
-    sums: Float64Array,
-) -> None:
-    n, m = scores.shape
-    x, e = np.empty((m, _TOGETHER), scores.dtype), np.empty((m, _TOGETHER), scores.dtype)
-    work, own = np.empty((4, _TOGETHER), scores.dtype), np.empty((4, _TOGETHER))
+def _narrow_rows(rows: LossRows) -> None:
+    n, m = rows.scores.shape
+    dtype = rows.scores.dtype
+    x, e = np.empty((m, _TOGETHER), dtype), np.empty((m, _TOGETHER), dtype)
+    work, own = np.empty((4, _TOGETHER), dtype), np.empty((4, _TOGETHER))
     for start in range(0, n, _TOGETHER):
-        rows = slice(start, min(start + _TOGETHER, n))
-        _lay_side_by_side(scores[rows], x)
+        part = rows_between(rows, start, min(start + _TOGETHER, n))
+        _lay_side_by_side(part.scores, x)
         _exponentials(x, e, work)
-        _narrow_shares(x, e, y[rows], work, own)
-        _write_back(x, e, y[rows], weights[rows], work, own, U[rows], losses[rows], sums)
+        _narrow_shares(x, e, part.y, work, own)
+        _write_back(x, e, work, own, part)
 
 
 @jit
@@ -207,18 +180,9 @@ def _narrow_shares(x: FloatArray, e: FloatArray, y: IntArray, work: FloatArray, 
 
 
 @jit
-def _write_back(
-    x: FloatArray,
-    e: FloatArray,
-    y: IntArray,
-    weights: Float64Array,
-    work: FloatArray,
-    own: Float64Array,
-    U: FloatArray,
-    losses: Float64Array,
-    sums: Float64Array,
-) -> None:
+def _write_back(x: FloatArray, e: FloatArray, work: FloatArray, own: Float64Array, rows: LossRows) -> None:
     """Write u and the losses, and add to the sums."""
+    y, U = rows.y, rows.U
     mass, entropy, square = work[1], work[2], work[3]
     for i in range(len(y)):
         loss = np.float64(own[2, i] if mass[i] < _NEARLY_ALL else own[1, i] - x[y[i], i])
@@ -230,30 +194,21 @@ def _write_back(
         if not is_finite(conjugate):
             U[i, :] = 0.0
             loss, conjugate, total = np.float64(np.nan), _ZERO, _ZERO
-        if len(losses):
-            losses[i] = loss
-        add_to_sums(weights[i], loss, conjugate, total, sums)
+        add_to_sums(rows, i, loss, conjugate, total)
 
 
 @jit
-def _wide_rows(
-    scores: FloatArray,
-    y: IntArray,
-    weights: Float64Array,
-    U: FloatArray,
-    losses: Float64Array,
-    sums: Float64Array,
-) -> None:
-    n, m = scores.shape
+def _wide_rows(rows: LossRows) -> None:
+    n, m = rows.scores.shape
     together = max(1, _AT_ONCE // m)
-    shape = together, m
-    x, powers, e = np.empty(shape, U.dtype), np.empty(shape, U.dtype), np.empty(shape, U.dtype)
+    shape, dtype = (together, m), rows.U.dtype
+    x, powers, e = np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape, dtype)
     for start in range(0, n, together):
-        rows = slice(start, min(start + together, n))
-        size = (rows.stop - rows.start) * m
-        _below_highest(scores[rows], x)
+        part = rows_between(rows, start, min(start + together, n))
+        size = part.scores.shape[0] * m
+        _below_highest(part.scores, x)
         exp_of_row(x.ravel()[:size], e.ravel()[:size], powers.ravel()[:size])
-        _wide_shares(x, e, y[rows], weights[rows], U[rows], losses[rows], sums)
+        _wide_shares(x, e, part)
 
 
 @jit
@@ -267,16 +222,9 @@ def _below_highest(scores: FloatArray, x: FloatArray) -> None:
 
 
 @jit(fastmath={"reassoc", "contract", "nsz"})
-def _wide_shares(
-    x: FloatArray,
-    e: FloatArray,
-    y: IntArray,
-    weights: Float64Array,
-    U: FloatArray,
-    losses: Float64Array,
-    sums: Float64Array,
-) -> None:
+def _wide_shares(x: FloatArray, e: FloatArray, rows: LossRows) -> None:
     """Write u from x, the scores less the highest, and e = exp(x), which is overwritten; add to the sums."""
+    y, U = rows.y, rows.U
     m, zero = x.shape[1], x.dtype.type(0.0)
     for i in range(U.shape[0]):
         total = zero
@@ -306,9 +254,7 @@ def _wide_shares(
         if not is_finite(np.float64(numbers)):
             U[i, :] = zero
             loss, conjugate, squares = np.float64(np.nan), _ZERO, _ZERO
-        if len(losses):
-            losses[i] = loss
-        add_to_sums(weights[i], loss, conjugate, squares, sums)
+        add_to_sums(rows, i, loss, conjugate, squares)
 
 
 @gradient_function
@@ -353,11 +299,11 @@ def _gradient(s: Any, own: Any, rho: Any, _: Any, u: Any, work: Any) -> Any:
 
 
 SOFTMAX = Family(
-    "softmax", _column, _conjugate, smooth=True, gradient_rows=softmax_rows,
+    "softmax", entropic_column, _conjugate, smooth=True, gradient_rows=softmax_rows,
     curvature=Curvature(_curvature_times, _curvature_pairs), nearest=_nearest,
 )  # fmt: skip
 _TOPK_ENTROPY = Family(
-    "topk_entropy", _column, _conjugate, smooth=True, open_sizes=_open_sizes, nearest=_nearest,
+    "topk_entropy", entropic_column, _conjugate, smooth=True, open_sizes=_open_sizes, nearest=_nearest,
     of_one_rank=SOFTMAX,
 )  # fmt: skip
 _TRUNCATED = Family(
@@ -376,10 +322,7 @@ class Softmax(LossWithoutParameters):
     """
 
     name: ClassVar[str] = "softmax"
-
-    def form(self, m: int) -> LossForm:
-        """Return the loss for m classes."""
-        return rank_form(m, SOFTMAX, flat(1), self.name)
+    family: ClassVar[Family] = SOFTMAX
 
 
 class TopKEntropy(LossOfK):
@@ -395,10 +338,8 @@ class TopKEntropy(LossOfK):
     """
 
     name: ClassVar[str] = "topk_entropy"
-
-    def form(self, m: int) -> LossForm:
-        """Return the loss for m > k classes."""
-        return rank_form(m, _TOPK_ENTROPY, flat(self.k), self.name, of_others=True)
+    family: ClassVar[Family] = _TOPK_ENTROPY
+    of_others: ClassVar[bool] = True
 
 
 class TruncatedTopKEntropy(LossOfK):
@@ -415,7 +356,5 @@ class TruncatedTopKEntropy(LossOfK):
     """
 
     name: ClassVar[str] = "truncated_topk_entropy"
-
-    def form(self, m: int) -> LossForm:
-        """Return the loss for m > k classes."""
-        return rank_form(m, _TRUNCATED, flat(self.k), self.name, of_others=True)
+    family: ClassVar[Family] = _TRUNCATED
+    of_others: ClassVar[bool] = True

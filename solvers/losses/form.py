@@ -64,8 +64,7 @@ class Family:
     linear : whether that is linear on the domain, as for every hinge.
     smooth : whether the loss has a gradient everywhere as it is.
     gradient : the loss itself where a closed form is faster than the column update with c = 0.
-    gradient_rows : the same as a loop over rows, (scores, y, table, weights, U, losses, sums), in its place;
-        it adds what `topline.solvers.losses.rows.gradient_rows` does.
+    gradient_rows : the same as a loop over `functions.LossRows`, in its place.
     by_class : whether the loss is a sum over the classes of functions of one score each.
     curvature : its second derivative, where that has a closed form.
     open_sizes : (form, U) to the diagonal o_ij of that for the rows of U (b, m), where it is not about

@@ -1,4 +1,4 @@
-"""The compiled functions that a loss is made of, each with the signature that every loss shares.
+"""The compiled functions that a loss is made of beside its column update (`projections.columns`).
 
 All write and read rows of m float64.  `rho` are the rank weights (L,); `margins` is what `LossForm.table`
 gives: margins (m, m), the table of label sets, or (0, 0) for single labels with the margins 1 - e_y.
@@ -7,51 +7,56 @@ gives: margins (m, m), the table of label sets, or (0, 0) for single labels with
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import types
 
+from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction
-from topline.solvers.projections.violations import linear_in_margins
+from topline.solvers.projections.columns import linear_in_margins
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+
+class LossRows(NamedTuple):
+    """Rows of a problem at some scores, and where their losses and gradients go.
+
+    Attributes
+    ----------
+    scores, y, weights : (b, m), (b,) and (b,).
+    rho, margins : of the form, `margins` its table.
+    U : (b, m) receives u_i = -grad Phi, 0 for scores that are no numbers; it may be `scores`.
+    losses : (b,) receives the loss of each row, NaN for scores that are no numbers; empty where nobody asks.
+    sums : what `topline.solvers.losses.rows.gradient_rows` adds to.
+    """
+
+    scores: FloatArray
+    y: IntArray
+    weights: Float64Array
+    rho: Float64Array
+    margins: Float64Array
+    U: FloatArray
+    losses: Float64Array
+    sums: Float64Array
+
+
+@jit
+def rows_between(rows: LossRows, start: int, stop: int) -> LossRows:
+    """Return some of the rows, to the same sums."""
+    some = slice(start, stop)
+    return LossRows(
+        rows.scores[some], rows.y[some], rows.weights[some], rows.rho, rows.margins, rows.U[some],
+        rows.losses[some], rows.sums,
+    )  # fmt: skip
+
 
 _ROW = types.Array(types.float64, 1, "C")
 _ROWS = types.Array(types.float64, 2, "C")
-_PLACES = types.Array(types.int64, 2, "C")
 _TABLE = types.Array(types.float64, 2, "C", readonly=True)
 _number, _whole = types.float64, types.int64
 
-_COLUMN = types.Tuple((_number, _whole, types.boolean))(  # type: ignore[no-untyped-call]
-    _ROW, _whole, _number, _number, _ROW, _TABLE, _ROW, _ROWS, _PLACES, types.boolean
-)
 _CONJUGATE = _number(_ROW, _whole, _TABLE)
 _TWO = types.UniTuple(_number, 2)  # type: ignore[no-untyped-call]
 _GRADIENT = _TWO(_ROW, _whole, _ROW, _TABLE, _ROW, _ROWS)
-
-
-def column_function(function: Callable[..., tuple[float, int, bool]]) -> JitFunction:
-    """Declare a function (q, y, c, c_own, rho, margins, out, work, index_work, single): the column update.
-
-    It writes the alpha that maximises -Phi*(-alpha) - <q, alpha> - (c/2) |alpha|^2, with c_own in the place
-    of c for alpha_y, to `out`.  With the other columns fixed, q = W^T x_i - (K_ii / (lambda n)) alpha_i and
-    c = K_ii / (lambda n) + gamma, it is the dual in alpha_i; with q = s and c = gamma it is minus the
-    gradient of the envelope at the scores s, and with c = 0 that of the loss itself (Tajima et al., eq.
-    2.21).
-
-    Parameters of the function
-    --------------------------
-    q : scores of the example without its own contribution.
-    y : own class, or the number of a label set.
-    c, c_own : curvatures, 0 <= c_own <= c; 0 gives a maximising vertex of a hinge.
-    out : receives alpha; it is no part of the buffers.
-    work, index_work : from `column_workspace(m)`; `work[5]` is free, the projections use the other rows.
-    single : whether alpha is to be kept in float32, so that the digits of that are enough.
-
-    Returns of the function
-    -----------------------
-    (the scale or level that was found, number of classes other than y with mass, whether alpha is a vertex of
-    the domain).  A column that stays at one vertex is a candidate for shrinking.
-    """
-    return JitFunction(function, _COLUMN)
 
 
 def conjugate_function(function: Callable[..., float]) -> JitFunction:

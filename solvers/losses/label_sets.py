@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.typing import Float64Array, Int64Array, IntArray
@@ -67,10 +68,9 @@ class LabelSets:
         The numbers are (n,) int64; sets are numbered in ascending order of their labels, whatever the order
         of the rows.
         """
-        rows, columns, (n, m) = _ones(Y)
-        ends = np.searchsorted(rows, np.arange(n + 1))
-        labels = columns.tolist()
-        return cls._numbered([tuple(labels[a:b]) for a, b in pairwise(ends.tolist())], m)
+        matrix = _indicator(Y)
+        ends, labels = matrix.indptr.tolist(), matrix.indices.tolist()
+        return cls._numbered([tuple(labels[a:b]) for a, b in pairwise(ends)], matrix.shape[1])
 
     @classmethod
     def from_lists(cls, lists: Iterable[Iterable[int]], m: int) -> tuple[LabelSets, Int64Array]:
@@ -115,13 +115,9 @@ class LabelSets:
 
     def indicator(self, codes: IntArray) -> NDArray[np.bool_]:
         """Return the sets numbered `codes` (n,) as rows (n, m): True where the label is in the set."""
-        numbers = np.asarray(codes, dtype=np.int64)
-        sizes = self.sizes[numbers]
-        rows = np.zeros((len(numbers), self.m), dtype=np.bool_)
-        within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        places = np.repeat(self.indptr[numbers], sizes) + within
-        rows[np.repeat(np.arange(len(numbers)), sizes), self.indices[places]] = True
-        return rows
+        ones = np.ones(len(self.indices), dtype=np.bool_)
+        sets = sparse.csr_array((ones, self.indices, self.indptr), shape=(len(self), self.m))
+        return np.asarray(sets[np.asarray(codes, dtype=np.int64)].toarray())
 
     @cached_property
     def table(self) -> Float64Array:
@@ -191,21 +187,18 @@ def _check_table(indptr: Int64Array, indices: Int64Array, m: int) -> None:
             raise InvalidProblemError(f"label sets {first} and {s} are the same; name each set once")
 
 
-def _ones(Y: Any) -> tuple[Int64Array, Int64Array, tuple[int, int]]:
-    """Return rows and columns of the ones of an indicator matrix, in row order, and its shape."""
-    matrix: Any = Y.tocsr(copy=True) if hasattr(Y, "tocsr") else np.asarray(Y)
+def _indicator(Y: Any) -> Any:
+    """Return an indicator matrix as CSR, the columns of a row ascending."""
+    matrix: Any = Y if sparse.issparse(Y) else np.asarray(Y)
     if matrix.ndim != 2 or matrix.shape[1] < 1:
         raise InvalidProblemError(
             f"the label indicator has the shape {matrix.shape}; give one row per example and one column per "
             "label"
         )
-    values = matrix
-    if hasattr(Y, "tocsr"):
+    if matrix.dtype.kind in "buif":
+        matrix = sparse.csr_array(matrix, copy=True)
         matrix.sum_duplicates()
-        values = matrix.data
-    if values.dtype.kind not in "buif" or not np.isin(values, (0, 1)).all():
+        matrix.eliminate_zeros()
+    if matrix.dtype.kind not in "buif" or not (matrix.data == 1).all():
         raise InvalidProblemError("the label indicator holds other values than 0 and 1; give 1 for a label")
-    rows, columns = matrix.nonzero()
-    order = np.lexsort((columns, rows))
-    n, m = matrix.shape
-    return rows[order].astype(np.int64), columns[order].astype(np.int64), (int(n), int(m))
+    return matrix

@@ -7,51 +7,73 @@ labels of Y: it exists for all labels, where it makes scores equal, and not for 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import math
+from typing import ClassVar
 
 import numpy as np
 
-from topline.solvers.losses.base import LossWithoutParameters, rank_form
+from topline.solvers.losses.base import LossWithoutParameters
 from topline.solvers.losses.form import Family, Labels, LossForm
-from topline.solvers.losses.functions import column_function, conjugate_function, gradient_function
-from topline.solvers.projections.multilabel import (
-    multilabel_entropy,
-    multilabel_entropy_column,
-    multilabel_hinge_column,
-    multilabel_softmax_row,
-)
-from topline.solvers.projections.own_classes import minus_others
+from topline.solvers.losses.functions import conjugate_function, gradient_function
+from topline.solvers.projections.columns import minus_others, own_class, own_count
+from topline.solvers.projections.exponentials import exp_of_row
+from topline.solvers.projections.multilabel import multilabel_entropy_column, multilabel_hinge_column
 from topline.solvers.typing import Float64Array, IntArray
 
 
-@column_function
-def _hinge_column(
-    q: Any, y: Any, c: Any, _c: Any, _r: Any, sets: Any, out: Any, work: Any, index_work: Any, _: Any
-) -> Any:
-    return multilabel_hinge_column(q, y, c, sets, out, work, index_work)
-
-
 @conjugate_function
-def _hinge_conjugate(alpha: Any, y: Any, sets: Any) -> Any:
+def _hinge_conjugate(alpha: Float64Array, y: int, sets: Float64Array) -> float:
     """Return minus the sum over the labels outside Y."""
     return minus_others(alpha, sets, y, 0.0)
 
 
-@column_function
-def _softmax_column(
-    q: Any, y: Any, c: Any, _c: Any, _r: Any, sets: Any, out: Any, work: Any, _i: Any, _g: Any
-) -> Any:
-    return multilabel_entropy_column(q, y, c, sets, out, work)
-
-
 @conjugate_function
-def _softmax_conjugate(alpha: Any, y: Any, sets: Any) -> Any:
-    return multilabel_entropy(alpha, y, sets)
+def _softmax_conjugate(alpha: Float64Array, y: int, sets: Float64Array) -> float:
+    """Return -<p, log p> of p = 1_Y / |Y| - alpha."""
+    size = own_count(sets, y)
+    value = 0.0
+    place, own = 1, own_class(sets, y, 1)
+    for j in range(alpha.shape[0] if size > 0 else 0):
+        p = -alpha[j]
+        if j == own:
+            place += 1
+            own = own_class(sets, y, place)
+            p += 1.0 / size
+        if p > 0.0:
+            value -= p * math.log(p)
+    return value
 
 
 @gradient_function
-def _softmax_gradient(s: Any, y: Any, _: Any, sets: Any, u: Any, work: Any) -> Any:
-    return multilabel_softmax_row(s, y, sets, u, work)
+def _softmax_gradient(
+    s: Float64Array, y: int, _rho: Float64Array, sets: Float64Array, u: Float64Array, work: Float64Array
+) -> tuple[float, float]:
+    m = s.shape[0]
+    size = own_count(sets, y)
+    if size == 0:
+        u[:] = 0.0
+        return 0.0, 0.0
+    x, powers = work[0][:m], work[1][:m]
+    highest = s[0]
+    for j in range(m):
+        highest = max(highest, s[j])
+    for j in range(m):
+        x[j] = s[j] - highest
+    exp_of_row(x, u, powers)
+    total = u.sum()
+    level = math.log(total)
+    mean = entropy = 0.0
+    place, own = 1, own_class(sets, y, 1)
+    for j in range(m):
+        p = u[j] / total
+        entropy += p * (level - x[j])
+        u[j] = -p
+        if j == own:
+            place += 1
+            own = own_class(sets, y, place)
+            u[j] += 1.0 / size
+            mean += x[j] / size
+    return level - mean, entropy
 
 
 def _probabilities(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
@@ -68,10 +90,12 @@ def _probabilities(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array
     return np.where(there, shares - p / np.where(there, total, 1.0), 0.0)
 
 
-_HINGE = Family("multilabel_hinge", _hinge_column, _hinge_conjugate, linear=True, labels=Labels.SETS)
+_HINGE = Family(
+    "multilabel_hinge", multilabel_hinge_column, _hinge_conjugate, linear=True, labels=Labels.SETS
+)
 _SOFTMAX = Family(
-    "multilabel_softmax", _softmax_column, _softmax_conjugate, smooth=True, gradient=_softmax_gradient,
-    labels=Labels.SETS, empty_sets=False, nearest=_probabilities,
+    "multilabel_softmax", multilabel_entropy_column, _softmax_conjugate, smooth=True,
+    gradient=_softmax_gradient, labels=Labels.SETS, empty_sets=False, nearest=_probabilities,
 )  # fmt: skip
 
 
@@ -90,10 +114,7 @@ class MultilabelHinge(LossWithoutParameters):
     """
 
     name: ClassVar[str] = "multilabel_hinge"
-
-    def form(self, m: int) -> LossForm:
-        """Return the loss for m classes; it works on label sets only."""
-        return rank_form(m, _HINGE, np.ones(1), self.name)
+    family: ClassVar[Family] = _HINGE
 
 
 class MultilabelSoftmax(LossWithoutParameters):
@@ -109,7 +130,4 @@ class MultilabelSoftmax(LossWithoutParameters):
     """
 
     name: ClassVar[str] = "multilabel_softmax"
-
-    def form(self, m: int) -> LossForm:
-        """Return the loss for m classes; it works on label sets only, none of them empty."""
-        return rank_form(m, _SOFTMAX, np.ones(1), self.name)
+    family: ClassVar[Family] = _SOFTMAX

@@ -18,30 +18,20 @@ from topline.solvers.errors import InvalidProblemError
 from topline.solvers.jit_cache import jit
 from topline.solvers.losses.base import rank_form
 from topline.solvers.losses.form import Family, Labels, LossForm
-from topline.solvers.losses.functions import column_function, conjugate_function
+from topline.solvers.losses.functions import LossRows, conjugate_function, rows_between
 from topline.solvers.losses.rows import add_to_sums, is_finite
-from topline.solvers.projections.binary import binary_entropy, binary_hinge_column, binary_logistic_column
+from topline.solvers.projections.binary import (
+    binary_entropy,
+    binary_hinge_column,
+    binary_logistic_column,
+)
+from topline.solvers.projections.columns import minus_others, own_class
 from topline.solvers.projections.exponentials import exp_of_row, log_of_one_and
-from topline.solvers.projections.own_classes import minus_others, own_class
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Numbers of as many rows as have their exponentials taken together.
 _AT_ONCE = 512
 _ZERO = np.float64(0.0)
-
-
-@column_function
-def _hinge_column(
-    q: Any, y: Any, c: Any, c_own: Any, _r: Any, sets: Any, out: Any, _w: Any, _i: Any, _g: Any
-) -> Any:
-    return binary_hinge_column(q, y, c, c_own, sets, out)
-
-
-@column_function
-def _logistic_column(
-    q: Any, y: Any, c: Any, c_own: Any, _r: Any, sets: Any, out: Any, _w: Any, _i: Any, _g: Any
-) -> Any:
-    return binary_logistic_column(q, y, c, c_own, sets, out)
 
 
 @conjugate_function
@@ -65,31 +55,19 @@ def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
 
 
 @jit
-def logistic_rows(
-    scores: FloatArray,
-    y: IntArray,
-    table: Float64Array,
-    weights: Float64Array,
-    U: FloatArray,
-    losses: Float64Array,
-    sums: Float64Array,
-) -> None:
-    """Write u = -grad Phi of the one-vs-all logistic loss to U (b, m), and add to the sums.
-
-    U may be `scores`.  `table` is that of the label sets, or empty.  Of scores that are no numbers Phi is NaN
-    and u is 0.  Where there are more sums, the next m are those of the losses of the classes.
-    """
-    n, m = scores.shape
-    shape = max(1, _AT_ONCE // m), m
-    t, sizes = np.empty(shape, U.dtype), np.empty(shape, U.dtype)
-    e, powers = np.empty(shape, U.dtype), np.empty(shape, U.dtype)
+def logistic_rows(rows: LossRows) -> None:
+    """Find Phi, -Phi*(-u) and u of the one-vs-all logistic loss."""
+    n, m = rows.scores.shape
+    shape, dtype = (max(1, _AT_ONCE // m), m), rows.U.dtype
+    t, sizes = np.empty(shape, dtype), np.empty(shape, dtype)
+    e, powers = np.empty(shape, dtype), np.empty(shape, dtype)
     for start in range(0, n, len(t)):
-        rows = slice(start, min(start + len(t), n))
-        size = (rows.stop - rows.start) * m
-        _towards_loss(scores[rows], y[rows], table, t)
+        some = rows_between(rows, start, min(start + len(t), n))
+        size = some.scores.shape[0] * m
+        _towards_loss(some.scores, some.y, rows.margins, t)
         parts = t.ravel()[:size], e.ravel()[:size], sizes.ravel()[:size], powers.ravel()[:size]
         _shares(*parts)
-        _write_back(e, sizes, powers, y[rows], table, weights[rows], U[rows], losses[rows], sums)
+        _write_back(e, sizes, powers, some)
 
 
 @jit
@@ -134,18 +112,9 @@ def _shares(t: FloatArray, a: FloatArray, loss: FloatArray, entropy: FloatArray)
 
 
 @jit(fastmath={"reassoc", "contract", "nsz"})
-def _write_back(
-    a: FloatArray,
-    loss: FloatArray,
-    entropy: FloatArray,
-    y: IntArray,
-    table: Float64Array,
-    weights: Float64Array,
-    U: FloatArray,
-    losses: Float64Array,
-    sums: Float64Array,
-) -> None:
+def _write_back(a: FloatArray, loss: FloatArray, entropy: FloatArray, rows: LossRows) -> None:
     """Write u = z a, and add to the sums."""
+    U = rows.U
     zero = a.dtype.type(0.0)
     for i in range(U.shape[0]):
         all_loss = zero
@@ -160,18 +129,16 @@ def _write_back(
         if not is_finite(row_entropy):
             U[i, :] = zero
             row_loss, row_entropy, square = np.float64(np.nan), _ZERO, _ZERO
-        if len(losses):
-            losses[i] = row_loss
-        add_to_sums(weights[i], row_loss, row_entropy, square, sums)
-    _turn_own(U, y, table)
+        add_to_sums(rows, i, row_loss, row_entropy, square)
+    _turn_own(U, rows.y, rows.margins)
 
 
 _HINGE = Family(
-    "one_vs_all_hinge", _hinge_column, _hinge_conjugate, linear=True, labels=Labels.ANY, balanced=False,
-    own_margin=-1.0, binary_hinges=True, nearest=_nearest,
+    "one_vs_all_hinge", binary_hinge_column, _hinge_conjugate, linear=True, labels=Labels.ANY,
+    balanced=False, own_margin=-1.0, binary_hinges=True, nearest=_nearest,
 )  # fmt: skip
 _LOGISTIC = Family(
-    "one_vs_all_logistic", _logistic_column, _logistic_conjugate, smooth=True, labels=Labels.ANY,
+    "one_vs_all_logistic", binary_logistic_column, _logistic_conjugate, smooth=True, labels=Labels.ANY,
     balanced=False, gradient_rows=logistic_rows, by_class=True, nearest=_nearest,
 )  # fmt: skip
 _FAMILIES = MappingProxyType({"hinge": _HINGE, "logistic": _LOGISTIC})

@@ -10,15 +10,18 @@ from typing import Any
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses.base import Loss
 from topline.solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
-from topline.solvers.losses.hinge import MaxHinge
+from topline.solvers.losses.hinges import (
+    MaxHinge,
+    StructuredHinge,
+    TopKHinge,
+    TopKOthersHinge,
+    UsunierHinge,
+    WeightedTopKHinge,
+    WeightedUsunierHinge,
+)
 from topline.solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
 from topline.solvers.losses.one_vs_all import OneVsAll
 from topline.solvers.losses.rank_weights import exponential, flat, linear
-from topline.solvers.losses.structured import StructuredHinge
-from topline.solvers.losses.topk import TopKHinge
-from topline.solvers.losses.topk_others import TopKOthersHinge
-from topline.solvers.losses.usunier import UsunierHinge
-from topline.solvers.losses.weighted import WeightedTopKHinge, WeightedUsunierHinge
 from topline.solvers.names import LOSS_RULES
 from topline.solvers.typing import Float64Array
 

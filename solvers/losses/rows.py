@@ -8,15 +8,16 @@ u = -grad Phi_gamma(s) is the column problem's solution at q = s, c = gamma
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.losses.form import Labels, LossForm
+from topline.solvers.losses.functions import LossRows
 from topline.solvers.losses.ranking import ACTIVE, B_U, LOSS, U_SQ
-from topline.solvers.projections.ordering import column_workspace, room
+from topline.solvers.projections.columns import ColumnProblem, column_workspace
+from topline.solvers.projections.ordering import room
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: What stands for losses that nobody asks for.
@@ -39,34 +40,20 @@ def gradient_rows(
     With gamma = 0 u_i is minus a subgradient.  `gammas` are gamma, and gamma again or 0 where only the others
     are smoothed.  `losses` (b,), if given, receives the loss of each row.
     """
-    gradient = form.family.gradient
-    if form.family.gradient_rows is not None and gammas[0] == 0.0:
-        form.family.gradient_rows(scores, y, form.table, weights, U, losses, sums)
+    family, rows = form.family, LossRows(scores, y, weights, form.rho, form.table, U, losses, sums)
+    if gammas[0] == 0.0 and family.gradient_rows is not None:
+        family.gradient_rows(rows)
         return
-    rows = _Rows(scores, y, weights, form.rho, form.table, U, losses, sums)
-    if gradient is not None and gammas[0] == 0.0:
-        _closed_rows(gradient, rows)
+    if gammas[0] == 0.0 and family.gradient is not None:
+        _closed_rows(family.gradient, rows)
         return
-    single = form.family.labels is Labels.ONE
+    single = family.labels is Labels.ONE
     column = form.column_where(alike=gammas[0] == gammas[1])
-    _envelope_rows(column, form.conjugate, rows, single, form.family.balanced, *gammas)
-
-
-class _Rows(NamedTuple):
-    """Rows whose gradients are sought, `rho` and `table` of the form, and where what is found goes."""
-
-    scores: FloatArray
-    y: IntArray
-    weights: Float64Array
-    rho: Float64Array
-    margins: Float64Array
-    U: FloatArray
-    losses: Float64Array
-    sums: Float64Array
+    _envelope_rows(column, form.conjugate, rows, single, family.balanced, *gammas)
 
 
 @jit
-def _closed_rows(gradient: JitFunction, rows: _Rows) -> None:
+def _closed_rows(gradient: JitFunction, rows: LossRows) -> None:
     """Do it by the closed form of a loss."""
     m = rows.scores.shape[1]
     owners = column_workspace(m)[0], room(m), room(m), rows.rho, rows.margins
@@ -84,7 +71,7 @@ def _closed_rows(gradient: JitFunction, rows: _Rows) -> None:
 def _envelope_rows(
     column: JitFunction,
     conjugate: JitFunction,
-    rows: _Rows,
+    rows: LossRows,
     single: bool,
     balanced: bool,
     gamma: float,
@@ -100,7 +87,12 @@ def _envelope_rows(
         loss, value = np.nan, 0.0
         if _copy_row(scores, i, row, u):
             own = rows.y[i]
-            column(row, own, gamma, gamma_own, rho, margins, u, work, index_work, scores.itemsize == 4)
+            column(
+                ColumnProblem(
+                    row, np.int64(own), gamma, gamma_own, rho, margins, u, work, index_work,
+                    scores.itemsize == 4,
+                )
+            )  # fmt: skip
             value = conjugate(u, own, margins)
             if single:
                 loss, value = _loss_of_class(row, own, gamma, gamma_own, u, value)
@@ -124,15 +116,13 @@ def _copy_row(scores: FloatArray, i: int, row: Float64Array, u: Float64Array) ->
 
 
 @jit
-def _write_row(i: int, u: Float64Array, loss: float, conjugate: float, rows: _Rows) -> None:
+def _write_row(i: int, u: Float64Array, loss: float, conjugate: float, rows: LossRows) -> None:
     """Write u to row i of U and its loss, and add to the sums."""
     square = 0.0
     for j in range(len(u)):
         rows.U[i, j] = u[j]
         square += u[j] * u[j]
-    if len(rows.losses):
-        rows.losses[i] = loss
-    add_to_sums(rows.weights[i], loss, conjugate, square, rows.sums)
+    add_to_sums(rows, i, loss, conjugate, square)
 
 
 @jit
@@ -203,8 +193,11 @@ def change_of_conjugate(
 
 
 @jit
-def add_to_sums(weight: float, loss: float, conjugate: float, square: float, sums: Float64Array) -> None:
-    """Add the loss, -Phi*(-u) and |u|^2 of a row to the sums, each times its weight."""
+def add_to_sums(rows: LossRows, i: int, loss: float, conjugate: float, square: float) -> None:
+    """Write the loss of row i where it is asked for, and add it, -Phi*(-u) and |u|^2, times its weight."""
+    weight, sums = rows.weights[i], rows.sums
+    if len(rows.losses):
+        rows.losses[i] = loss
     sums[LOSS] += weight * loss
     sums[B_U] += weight * conjugate
     sums[U_SQ] += weight * square

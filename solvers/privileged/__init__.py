@@ -17,16 +17,3 @@ from topline.solvers.privileged.weight_learning import (
     solve_lower,
 )
 from topline.solvers.privileged.weighted_svm import WeightedSVMResult, solve_weighted_svm
-
-__all__ = [
-    "LearnedWeights",
-    "MarginLoss",
-    "SVMPlusResult",
-    "TwiceSmoothHinge",
-    "WeightedSVMResult",
-    "hypergradient",
-    "learn_weights",
-    "solve_lower",
-    "solve_svm_plus",
-    "solve_weighted_svm",
-]

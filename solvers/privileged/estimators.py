@@ -15,8 +15,8 @@ from sklearn.utils.validation import _check_sample_weight, check_array
 
 from topline.solvers.core.inputs import positive_integer, positive_number
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.estimators.base import ROWS, ScoringClassifier, combined_weights
-from topline.solvers.kernels import Gamma, Kernel, KernelExpansion, KernelFeatures, as_kernel, make_kernel
+from topline.solvers.estimators.base import ROWS, ScoringClassifier, chosen_kernel, combined_weights
+from topline.solvers.kernels import Gamma, Kernel, KernelExpansion, KernelFeatures
 from topline.solvers.privileged.svm_plus import solve_svm_plus
 from topline.solvers.privileged.weight_learning import TwiceSmoothHinge, learn_weights
 from topline.solvers.privileged.weighted_svm import DualSVMResult, solve_weighted_svm
@@ -215,7 +215,9 @@ class SVMPlusClassifier(BinaryKernelClassifier):
                 f"X_privileged has {privileged.shape[0]} rows and X {len(y)}; give one row for each example"
             )
         features = KernelFeatures.of(self._chosen_kernel(), X)
-        correcting = KernelFeatures.of(self._chosen_privileged_kernel(), privileged)
+        correcting = KernelFeatures.of(
+            chosen_kernel(self.privileged_kernel, gamma=self.privileged_gamma), privileged
+        )
         limits: dict[str, Any] = {"tol": self.tol, "max_rounds": positive_integer("max_iter", self.max_iter)}
         result = solve_svm_plus(features.K, correcting.K, y, self.C, self.privileged_penalty, **limits)
         self._keep_classifier(features, result.alpha * y, result.bias)
@@ -225,15 +227,6 @@ class SVMPlusClassifier(BinaryKernelClassifier):
         self.privileged_intercept_ = result.privileged_bias
         self._keep_result(result, self.tol)
         return self
-
-    def _chosen_privileged_kernel(self) -> Kernel:
-        if isinstance(self.privileged_kernel, str):
-            return make_kernel(self.privileged_kernel, gamma=self.privileged_gamma)
-        if self.privileged_gamma is not None:
-            raise InvalidProblemError(
-                f"the privileged kernel {self.privileged_kernel!r} is complete; leave privileged_gamma out"
-            )
-        return as_kernel(self.privileged_kernel)
 
 
 @dataclass(eq=False, repr=False)

@@ -6,6 +6,4 @@ their caller.  They know no loss: `topline.solvers.losses` is built on them.
 
 from __future__ import annotations
 
-from topline.solvers.projections.ordering import column_workspace
-
-__all__ = ["column_workspace"]
+from topline.solvers.projections.columns import ColumnProblem, column_function, column_workspace

@@ -15,28 +15,23 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.projections.own_classes import own_class
-from topline.solvers.typing import Float64Array, FloatArray
+from topline.solvers.projections.columns import ColumnProblem, column_function, own_class
 
 _EPS = float(np.finfo(np.float64).eps)
 _MAX_STEPS = 100
 
 
-@jit
-def binary_hinge_column(
-    q: FloatArray, y: int, c: float, c_own: float, sets: Float64Array, out: Float64Array
-) -> tuple[float, int, bool]:
-    """Write the optimal dual row to `out`; c_own is the curvature of the own class, c that of the others.
-
-    `sets` is the table of label sets, or empty where y is a class.
-    """
+@column_function
+def binary_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve that of the hinge."""
+    q, y, sets = problem.q, problem.y, problem.margins
     support = 0
     vertex = True
     place, own = 1, own_class(sets, y, 1)
     for j in range(q.shape[0]):
-        z, curvature = -1.0, c
+        z, curvature = -1.0, problem.c
         if j == own:
-            z, curvature = 1.0, c_own
+            z, curvature = 1.0, problem.c_own
             place += 1
             own = own_class(sets, y, place)
         slack = 1.0 - z * q[j]
@@ -45,23 +40,22 @@ def binary_hinge_column(
             a = 1.0 if slack >= curvature else slack / curvature
         vertex = vertex and (a in (0.0, 1.0))
         support += z < 0.0 and a > 0.0
-        out[j] = z * a
+        problem.out[j] = z * a
     return -1.0, support, vertex
 
 
-@jit
-def binary_logistic_column(
-    q: FloatArray, y: int, c: float, c_own: float, sets: Float64Array, out: Float64Array
-) -> tuple[float, int, bool]:
-    """Write the optimal dual row to `out`; with c = 0 it is minus the gradient of the loss."""
+@column_function
+def binary_logistic_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve that of the logistic loss."""
+    q, y, sets, out = problem.q, problem.y, problem.margins, problem.out
     place, own = 1, own_class(sets, y, 1)
     for j in range(q.shape[0]):
         if j == own:
-            out[j] = logistic_weight(-q[j], c_own)
+            out[j] = logistic_weight(-q[j], problem.c_own)
             place += 1
             own = own_class(sets, y, place)
         else:
-            out[j] = -logistic_weight(q[j], c)
+            out[j] = -logistic_weight(q[j], problem.c)
     return -1.0, q.shape[0] - 1, False
 
 

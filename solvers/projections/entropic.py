@@ -26,9 +26,10 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.projections.columns import ColumnProblem, column_function
 from topline.solvers.projections.exponentials import LOWEST, LOWEST_32, exp_of_row, number_for
 from topline.solvers.projections.ordering import largest_values
-from topline.solvers.typing import Float64Array, FloatArray
+from topline.solvers.typing import FloatArray
 
 # Below this three terms of W(x) = x - x^2 + 3/2 x^3 - .. at x = e^z are exact in double precision.
 _SERIES_BELOW = -13.0
@@ -48,39 +49,22 @@ _RIGHT = 1e-3
 _NEAR = 0.5
 
 
-@jit
-def entropic_column(
-    q: Float64Array, y: int, c: float, k: int, out: Float64Array, work: Float64Array, single: bool
-) -> float:
-    """Write the optimal dual row alpha of one example to `out`.
-
-    Parameters
-    ----------
-    q : (m,) scores without the example's own contribution.
-    y : own class.
-    c : curvature K_ii / (lambda n) + gamma >= 0; 0 gives -gradient of the loss at q.
-    k : 1 for softmax; at most m - 1.
-    out : (m,) receives alpha_j = -x_j and alpha_y = s.
-    work : the float buffer of `column_workspace`; `q` may not lie in it.
-    single : whether the digits of float32 are enough.
-
-    Returns
-    -------
-    p = 1 - s to full relative precision.
-    """
-    if single and c <= _MOST_SINGLE:
-        total, p = _row(q, y, c, k, out, work.view(np.float32))
+@column_function
+def entropic_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve it, k = len(rho), k = 1 for softmax; gives p = 1 - s first, to full relative precision."""
+    others, work = problem.q.shape[0] - 1, problem.work
+    if problem.single and problem.c <= _MOST_SINGLE:
+        total, p = _row(problem, work.view(np.float32))
         if abs(total - 1.0) <= _RIGHT:
-            return p / total
-    total, p = _row(q, y, c, k, out, work)
-    return p / total
+            return p / total, others, False
+    total, p = _row(problem, work)
+    return p / total, others, False
 
 
 @jit
-def _row(
-    q: Float64Array, y: int, c: float, k: int, out: Float64Array, work: FloatArray
-) -> tuple[float, float]:
+def _row(problem: ColumnProblem, work: FloatArray) -> tuple[float, float]:
     """Do it in the precision of `work`; return s + p before the row was divided by it, and p."""
+    q, y, c, out = problem.q, problem.y, problem.c, problem.out
     m = q.shape[0]
     u, x = work[5][:m], work[0][:m]
     # They count from the largest: scores of 1e9 cost no digits.
@@ -90,7 +74,7 @@ def _row(
     for j in range(m):
         u[j] = (q[j] - q[y]) - highest
     u[y] = c - highest
-    cap, p = entropic_level(u, y, c, k, work)
+    cap, p = entropic_level(u, y, c, len(problem.rho), work)
     x[y] = 0.0
     total = p
     for j in range(m):
@@ -284,13 +268,8 @@ def entropic_start(u: FloatArray, t: float, log_c: float, logs: FloatArray) -> N
     number = u.dtype.type
     s0, s1, s2, s3, s4 = number(_S0), number(_S1), number(_S2), number(_S3), number(_S4)
     s5, s6, s7, s8 = number(_S5), number(_S6), number(_S7), number(_S8)
-    level, log, least, middle, scale = (
-        number(t),
-        number(log_c),
-        number(_FROM),
-        number(_MIDDLE),
-        number(_SCALE),
-    )
+    level, log, least = number(t), number(log_c), number(_FROM)
+    middle, scale = number(_MIDDLE), number(_SCALE)
     for j in range(len(u)):
         v = u[j] - level
         z = ((v + log) - middle) * scale

@@ -10,6 +10,8 @@ where neighbours differ by less than c: the mass inside a block is exact to roun
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from topline.solvers.jit_cache import jit
@@ -19,111 +21,104 @@ from topline.solvers.typing import Float64Array, Int64Array
 MAX_EVALUATIONS = 100
 
 
-@jit
-def pool_blocks(
-    b: Float64Array,
-    n: int,
-    rho: Float64Array,
-    ct: float,
-    start: Int64Array,
-    deviation: Float64Array,
-    mass: Float64Array,
-) -> int:
-    """Pool b[:n] - ct rho into blocks of non-increasing value.
+class Blocks(NamedTuple):
+    """Sorted values (n,), and their blocks: where block k starts, its deviation and its mass.
 
     Block k covers start[k] <= i < start[k + 1], with deviation[k] = sum_i (b_i - b_start[k]) and
     mass[k] = sum_i rho_i.  Elements behind the last block are alone, carry no weight and keep their b.
-    Returns the number of blocks; start[blocks] is where the last one ends.
     """
+
+    values: Float64Array
+    start: Int64Array
+    deviation: Float64Array
+    mass: Float64Array
+
+
+@jit
+def pool_blocks(blocks: Blocks, n: int, rho: Float64Array, ct: float) -> int:
+    """Pool values[:n] - ct rho into blocks of non-increasing value; return their number, `count`.
+
+    start[count] is where the last one ends.
+    """
+    b, start, deviation, mass = blocks
     ranks = rho.shape[0]
-    blocks = 0
+    count = 0
     end = 0
     for i in range(n):
         d = 0.0
         r = rho[i] if i < ranks else 0.0
         first = i
-        while blocks > 0:
-            p = start[blocks - 1]
+        while count > 0:
+            p = start[count - 1]
             n_p = first - p
             n_i = i + 1 - first
-            rise = (d - ct * r) / n_i - (deviation[blocks - 1] - ct * mass[blocks - 1]) / n_p
+            rise = (d - ct * r) / n_i - (deviation[count - 1] - ct * mass[count - 1]) / n_p
             if rise <= b[p] - b[first]:
                 break
-            d += deviation[blocks - 1] + n_i * (b[first] - b[p])
-            r += mass[blocks - 1]
+            d += deviation[count - 1] + n_i * (b[first] - b[p])
+            r += mass[count - 1]
             first = p
-            blocks -= 1
+            count -= 1
         if i >= ranks and first == i:
             # The weights are over and this element stands below the block before it: so does every later one.
             break
-        start[blocks] = first
-        deviation[blocks] = d
-        mass[blocks] = r
-        blocks += 1
+        start[count] = first
+        deviation[count] = d
+        mass[count] = r
+        count += 1
         end = i + 1
-    start[blocks] = end
-    return blocks
+    start[count] = end
+    return count
 
 
 @jit
-def block_value(
-    b: Float64Array, k: int, ct: float, start: Int64Array, deviation: Float64Array, mass: Float64Array
-) -> float:
+def block_value(blocks: Blocks, k: int, ct: float) -> float:
     """Return the value v = mean(b - ct rho) of block k."""
+    b, start, deviation, mass = blocks
     value: float = b[start[k]] + (deviation[k] - ct * mass[k]) / (start[k + 1] - start[k])
     return value
 
 
 @jit
-def block_base(
-    k: int, t: float, c: float, start: Int64Array, deviation: Float64Array, mass: Float64Array
-) -> float:
+def block_base(blocks: Blocks, k: int, t: float, c: float) -> float:
     """Return beta of the first element of block k: beta_i = base + (b_i - b_start) / c for the others.
 
     A block of one gives t rho without a division, so c = 0 (a vertex) needs no case of its own.
     """
-    length = start[k + 1] - start[k]
-    base: float = t * mass[k]
+    length = blocks.start[k + 1] - blocks.start[k]
+    base: float = t * blocks.mass[k]
     if length > 1:
-        base = (base - deviation[k] / c) / length
+        base = (base - blocks.deviation[k] / c) / length
     return base
 
 
 @jit
 def write_blocks(
-    values: Float64Array,
-    index: Int64Array,
-    skip: int,
-    low: int,
-    high: int,
-    blocks: int,
-    c: float,
-    t: float,
-    start: Int64Array,
-    deviation: Float64Array,
-    mass: Float64Array,
-    sign: float,
+    blocks: Blocks, between: tuple[int, int, int], index: Int64Array, c: float, t: float, skip: int,
     out: Float64Array,
-) -> tuple[float, int, bool]:
-    """Write sign x of the blocks that start within [low, high) to `out`, leaving out the coordinate `skip`.
+) -> tuple[float, int, bool]:  # fmt: skip
+    """Write -x of the first blocks, `between` = (count, low, high), that start within [low, high) to `out`.
 
-    Returns the sum of x, how many are positive, and whether each of these blocks is alone.
+    The coordinate `skip` is left out.  Returns the sum of x, how many are positive, and whether each of these
+    blocks is alone.
     """
+    values, start = blocks.values, blocks.start
+    count, low, high = between
     s = 0.0
     support = 0
     apart = True
-    for k in range(blocks):
+    for k in range(count):
         first = start[k]
         if first < low or first >= high:
             continue
-        base = block_base(k, t, c, start, deviation, mass)
+        base = block_base(blocks, k, t, c)
         apart = apart and start[k + 1] - first == 1
         for i in range(first, start[k + 1]):
             x = base
             if i > first:
                 x += (values[i] - values[first]) / c
             if x > 0.0 and index[i] != skip:
-                out[index[i]] = sign * x
+                out[index[i]] = -x
                 s += x
                 support += 1
     return s, support, apart

@@ -14,43 +14,22 @@ whole, alpha = 0 is the only point of the domain.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.projections.columns import ColumnProblem, column_function, own_class, own_count
 from topline.solvers.projections.entropic import entropic_level
-from topline.solvers.projections.exponentials import exp_of_row
-from topline.solvers.projections.ordering import select_largest
-from topline.solvers.projections.own_classes import own_class, own_count
-from topline.solvers.typing import Float64Array, FloatArray, Int64Array
+from topline.solvers.projections.simplex import above
+from topline.solvers.typing import Float64Array, FloatArray
+
+#: The largest values, which are 0, exceed it.
+_BELOW_0 = -1e-300
 
 
-@jit
-def multilabel_hinge_column(
-    q: FloatArray,
-    y: int,
-    c: float,
-    sets: Float64Array,
-    out: Float64Array,
-    work: Float64Array,
-    index_work: Int64Array,
-) -> tuple[float, int, bool]:
-    """Write the optimal dual row alpha of one example to `out`.
-
-    Parameters
-    ----------
-    q : (m,) scores without the example's own contribution.
-    y : number of its label set.
-    c : curvature, >= 0; 0 gives a maximising vertex.
-    sets : the table of label sets, `LabelSets.table`.
-    out : (m,) receives alpha.
-    work, index_work : from `column_workspace(m)`; `q` may not lie in them.
-
-    Returns
-    -------
-    (sum x, number of classes outside Y with mass, whether alpha is a vertex of the domain).
-    """
+@column_function
+def multilabel_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve that of the hinge; gives sum x first."""
+    q, y, c, sets, out = problem.q, problem.y, problem.c, problem.margins, problem.out
     low, high, next_low, next_high, worst, best = _extremes(q, y, sets)
     out[:] = 0.0
     top = (high - low) + 1.0
@@ -63,8 +42,8 @@ def multilabel_hinge_column(
         return mass, 1, mass == 1.0
     # No x and no z exceeds the common sum, which is at most 1 and at most top / c.
     reach = min(c, top)
-    b, d, x, z = work[0], work[1], work[2], work[3]
-    owners, others = index_work[2], index_work[3]
+    b, d, x, z = problem.work[0], problem.work[1], problem.work[2], problem.work[3]
+    owners, others = problem.index_work[2], problem.index_work[3]
     n_x = n_z = 0
     place, own = 1, own_class(sets, y, 1)
     for j in range(q.shape[0]):
@@ -77,9 +56,7 @@ def multilabel_hinge_column(
         elif q[j] - high > -reach:
             d[n_z], others[n_z] = (q[j] - high) / c, j
             n_z += 1
-    bipartite_simplex(
-        b[:n_x], d[:n_z], 0.0, 0.0, top / c, 1.0, x[:n_x], z[:n_z], work[4], index_work[0], index_work[1]
-    )
+    bipartite_simplex(b[:n_x], d[:n_z], top / c, 1.0, x[:n_x], z[:n_z])
     mass = 0.0
     for i in range(n_x):
         out[owners[i]] = x[i]
@@ -117,22 +94,17 @@ def _extremes(q: FloatArray, y: int, sets: Float64Array) -> tuple[float, float, 
     return low, high, next_low, next_high, worst, best
 
 
-@jit
-def multilabel_entropy_column(
-    q: FloatArray, y: int, c: float, sets: Float64Array, out: Float64Array, work: Float64Array
-) -> tuple[float, int, bool]:
-    """Write the optimal dual row alpha of one example to `out`; c = 0 gives -gradient of the loss at q.
-
-    The arguments are those of `multilabel_hinge_column`.  Returns (0, the number of classes outside
-    Y, False: no row of the domain's relative interior is a vertex).
-    """
+@column_function
+def multilabel_entropy_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve that of the softmax."""
+    q, y, c, sets, out = problem.q, problem.y, problem.c, problem.margins, problem.out
     m = q.shape[0]
     size = own_count(sets, y)
     if size == 0:
         out[:] = 0.0
         return 0.0, 0, True
     share = 1.0 / size
-    b, weights = work[5][:m], work[0][:m]
+    b, weights = problem.work[5][:m], problem.work[0][:m]
     # Scores of 1e9 cost no digits: what is added to them is added to their differences.
     start = q[0]
     for j in range(m):
@@ -148,7 +120,7 @@ def multilabel_entropy_column(
         highest = max(highest, b[j])
     for j in range(m):
         b[j] -= highest
-    entropic_level(b, 0, c, 1, work)
+    entropic_level(b, 0, c, 1, problem.work)
     total = weights.sum()
     place, own = 1, own_class(sets, y, 1)
     for j in range(m):
@@ -161,244 +133,82 @@ def multilabel_entropy_column(
 
 
 @jit
-def multilabel_entropy(alpha: Float64Array, y: int, sets: Float64Array) -> float:
-    """Return -<p, log p> of p = 1_Y / |Y| - alpha, which is -Phi*(-alpha) of the softmax loss."""
-    size = own_count(sets, y)
-    value = 0.0
-    place, own = 1, own_class(sets, y, 1)
-    for j in range(alpha.shape[0] if size > 0 else 0):
-        p = -alpha[j]
-        if j == own:
-            place += 1
-            own = own_class(sets, y, place)
-            p += 1.0 / size
-        if p > 0.0:
-            value -= p * math.log(p)
-    return value
-
-
-@jit
-def multilabel_softmax_row(
-    s: Float64Array, y: int, sets: Float64Array, u: Float64Array, work: Float64Array
-) -> tuple[float, float]:
-    """Write u = -grad Phi of the softmax loss at s (m,), and give Phi and -Phi*(-u)."""
-    m = s.shape[0]
-    size = own_count(sets, y)
-    if size == 0:
-        u[:] = 0.0
-        return 0.0, 0.0
-    x, powers = work[0][:m], work[1][:m]
-    highest = s[0]
-    for j in range(m):
-        highest = max(highest, s[j])
-    for j in range(m):
-        x[j] = s[j] - highest
-    exp_of_row(x, u, powers)
-    total = u.sum()
-    level = math.log(total)
-    mean = entropy = 0.0
-    place, own = 1, own_class(sets, y, 1)
-    for j in range(m):
-        p = u[j] / total
-        entropy += p * (level - x[j])
-        u[j] = -p
-        if j == own:
-            place += 1
-            own = own_class(sets, y, place)
-            u[j] += 1.0 / size
-            mean += x[j] / size
-    return level - mean, entropy
-
-
-@jit
 def bipartite_simplex(
-    b: Float64Array,
-    d: Float64Array,
-    b_max: float,
-    d_max: float,
-    top: float,
-    radius: float,
-    x: Float64Array,
-    z: Float64Array,
-    scratch: Float64Array,
-    index_x: Int64Array,
-    index_z: Int64Array,
+    b: Float64Array, d: Float64Array, top: float, radius: float, x: Float64Array, z: Float64Array
 ) -> bool:
     """Project on {x, z >= 0, sum x = sum z <= r}; return whether the cap r on the sum is active.
 
     min (1/2)|x - b|^2 + (1/2)|z - d|^2 (Lapin's thesis, eq. 6.24, prop. 6.19), written to x (like b) and z
-    (like d).  Without the cap x = max(0, b - t), z = max(0, d + t), and t equalises the sums.  Over the
-    variables that are not fixed at zero t = (sum b - sum d) / (number of both); if the x below zero lack less
-    than the z below zero, the root lies to the left, so those z stay at zero, and else those x (erratum h9).
-    If the common sum exceeds r, x and z are two separate projections on {sum = r}.
+    (like d).  Without the cap x = max(0, b - t), z = max(0, d + t), and t equalises the sums.  If the common
+    sum exceeds r, x and z are two separate projections on {sum = r}.
 
-    b_max and d_max are the largest entries, and `top` is their sum.  Only the sum counts, not how it is
-    shared: b and d may each be less a number of their own.  index_x and index_z are buffers of the lengths of
-    b and d, scratch one of the longer length.
+    b and d count from their largest entries, whose sum is `top`: sums of 1e9 cost no digits.
     """
     if top <= 0.0:
         x[:] = 0.0
         z[:] = 0.0
         return False
-    shift_x, shift_z = _common_sum(b, d, b_max, d_max, top, index_x, index_z)
+    shift_x, shift_z = _common_sum(b, d, top)
     for j in range(b.shape[0]):
-        x[j] = max(0.0, (b[j] - b_max) + shift_x)
+        x[j] = max(0.0, b[j] + shift_x)
     for j in range(d.shape[0]):
-        z[j] = max(0.0, (d[j] - d_max) + shift_z)
+        z[j] = max(0.0, d[j] + shift_z)
     if x.sum() <= radius and z.sum() <= radius:
         return False
-    equality_knapsack(b, radius, 0.0, radius, x, scratch, index_x)
-    equality_knapsack(d, radius, 0.0, radius, z, scratch, index_z)
+    project_on_simplex(b, radius, x)
+    project_on_simplex(d, radius, z)
     return True
 
 
 @jit
-def _common_sum(
-    b: Float64Array,
-    d: Float64Array,
-    b_max: float,
-    d_max: float,
-    top: float,
-    index_x: Int64Array,
-    index_z: Int64Array,
-) -> tuple[float, float]:
-    """Return b_max - t and d_max + t at the t that equalises the sums.
+def _common_sum(b: Float64Array, d: Float64Array, top: float) -> tuple[float, float]:
+    """Return x and z of the largest values, at the t that equalises the sums.
 
-    x and z of the largest values are these two numbers; counted from there, sums of 1e9 cost no digits.
+    Over the variables that are not fixed at zero t = (sum b - sum d) / (number of both); if the x below zero
+    lack less than the z below zero, the root lies to the left, so those z stay at zero, and else those x
+    (erratum h9).
     """
-    n_x = b.shape[0]
-    n_z = d.shape[0]
-    for j in range(n_x):
-        index_x[j] = j
-    for j in range(n_z):
-        index_z[j] = j
+    low_x = low_z = -np.inf
+    shift_x = shift_z = 0.0
+    before = 0
     while True:
-        summed = 0.0
-        for i in range(n_x):
-            summed += b[index_x[i]] - b_max
-        for i in range(n_z):
-            summed -= d[index_z[i]] - d_max
-        shift_x = (n_z * top - summed) / (n_x + n_z)
-        shift_z = (n_x * top + summed) / (n_x + n_z)
-        lack_x = _lack(b, b_max, shift_x, index_x, n_x)
-        lack_z = _lack(d, d_max, shift_z, index_z, n_z)
-        before = n_x + n_z
-        if lack_x < lack_z:
-            n_z = _keep(d, d_max, shift_z, index_z, n_z)
-        elif lack_x > lack_z:
-            n_x = _keep(b, b_max, shift_x, index_x, n_x)
+        sum_x, n_x = above(b, low_x)
+        sum_z, n_z = above(d, low_z)
         if n_x + n_z == before:
             return shift_x, shift_z
+        before = n_x + n_z
+        shift_x = (n_z * top - (sum_x - sum_z)) / before
+        shift_z = (n_x * top + (sum_x - sum_z)) / before
+        lack_x, lack_z = _lack(b, low_x, shift_x), _lack(d, low_z, shift_z)
+        if lack_x < lack_z:
+            low_z = min(-shift_z, _BELOW_0)
+        elif lack_x > lack_z:
+            low_x = min(-shift_x, _BELOW_0)
 
 
 @jit
-def _lack(values: Float64Array, origin: float, shift: float, index: Int64Array, n: int) -> float:
-    """Return by how much the values below zero lie below it in all."""
+def _lack(values: Float64Array, low: float, shift: float) -> float:
+    """Return by how much the shifted values above `low` lie below zero in all."""
     lack = 0.0
-    for i in range(n):
-        lack += max(0.0, (origin - values[index[i]]) - shift)
+    for j in range(len(values)):
+        if values[j] > low:
+            lack += max(0.0, -values[j] - shift)
     return lack
 
 
 @jit
-def _keep(values: Float64Array, origin: float, shift: float, index: Int64Array, n: int) -> int:
-    """Keep the values that are not below zero; the largest is always one of them."""
-    kept = 0
-    for i in range(n):
-        v = values[index[i]]
-        if v == origin or (v - origin) + shift >= 0.0:
-            index[kept] = index[i]
-            kept += 1
-    return kept
+def project_on_simplex(a: Float64Array, radius: float, x: Float64Array) -> None:
+    """Write the projection of a (n,), whose largest is 0, on {x >= 0, sum x = radius} to x.
 
-
-@jit
-def equality_knapsack(
-    a: Float64Array,
-    total: float,
-    lower: float,
-    upper: float,
-    out: Float64Array,
-    scratch: Float64Array,
-    index: Int64Array,
-) -> None:
-    """Write the projection of a (m,) on {sum x = total, lower <= x_j <= upper} to `out`, by variable fixing.
-
-    It has x_j = clip(a_j - T, lower, upper).  Over the variables I that are not fixed at a bound T solves
-    sum_I (a_j - T) + (fixed sum) = total.  A T puts some variables below `lower` by `lack` in all and some
-    above `upper` by `excess`; if lack > excess the final T is larger, so those below stay there for good, and
-    else those above (K. C. Kiwiel, Variable fixing algorithms for the continuous quadratic knapsack problem,
-    2008).  Each round fixes at least one variable: O(m) as a rule, O(m^2) at worst.
-
-    Before the rounds every variable is fixed that no admissible T leaves free.  What remains lies within a
-    few upper - lower of each other, so values of 1e9 beside bounds of 1e-9 do no harm.
-
-    The set must not be empty.  `out` may not be `a`; scratch and index hold m entries.
+    Michelot's method, from the level that the largest alone would have: what lies below has no mass.
     """
-    m = a.shape[0]
-    width = upper - lower
-    # p variables at u and the others at l sum to at least the total, p - 1 to less: T lies in a_[p] - [l, u].
-    p = 1
-    if width > 0.0:
-        p = min(max(math.ceil((total - m * lower) / width), 1), m)
-    # Loops: what NumPy does at once is compiled with its messages about shapes, some seconds' worth.
-    for j in range(m):
-        scratch[j] = a[j]
-    select_largest(scratch, m, p)
-    pivot = scratch[0]
-    for j in range(1, p):
-        pivot = min(pivot, scratch[j])
-    n = 0
-    rest = total
-    for j in range(m):
-        if a[j] - pivot >= width and a[j] != pivot:
-            out[j] = upper
-            rest -= upper
-        elif a[j] - pivot <= -width and a[j] != pivot:
-            out[j] = lower
-            rest -= lower
-        else:
-            index[n] = j
-            n += 1
-    _fix(a, rest, lower, upper, out, index, n)
-
-
-@jit
-def _fix(
-    a: Float64Array,
-    rest: float,
-    lower: float,
-    upper: float,
-    out: Float64Array,
-    index: Int64Array,
-    n: int,
-) -> None:
-    """Solve for the n variables in `index`, which sum to `rest`."""
-    while n > 0:
-        # Deviations from one of the values keep the digits of x where |a| is far larger than u - l.
-        origin = a[index[0]]
-        summed = 0.0
-        for i in range(n):
-            summed += a[index[i]] - origin
-        offset = (summed - rest) / n
-        lack = 0.0
-        excess = 0.0
-        for i in range(n):
-            x = (a[index[i]] - origin) - offset
-            out[index[i]] = min(max(x, lower), upper)
-            lack += max(lower - x, 0.0)
-            excess += max(x - upper, 0.0)
-        if lack == excess:
-            break
-        bound = lower if lack > excess else upper
-        kept = 0
-        for i in range(n):
-            j = index[i]
-            if out[j] == bound:
-                rest -= bound
-            else:
-                index[kept] = j
-                kept += 1
-        if kept == n:
+    level = -radius
+    total, n = above(a, level)
+    while True:
+        level = max(level, (total - radius) / n)
+        total, kept = above(a, level)
+        if kept == n or kept == 0:
             break
         n = kept
+    for j in range(len(a)):
+        x[j] = max(0.0, a[j] - level)

@@ -9,11 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.projections.columns import ColumnProblem
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
-
-# Rows of the two buffers.  Each function documents which rows it uses by unpacking them at its start.
-FLOAT_ROWS = 7
-INDEX_ROWS = 4
 
 # Up to this many largest values are kept in a sorted list during one pass; beyond it a heap is faster.
 _LIST_LIMIT = 16
@@ -132,39 +129,6 @@ def _replace_smallest(heap: FloatArray, size: int, value: float) -> None:
 
 
 @jit
-def select_largest(values: Float64Array, n: int, count: int) -> None:
-    """Move the `count` largest of values[:n] to the front (Hoare's selection, middle of three as pivot)."""
-    low = 0
-    high = n - 1
-    target = count - 1
-    while low < high:
-        a = values[low]
-        c = values[high]
-        pivot = values[(low + high) // 2]
-        if (a < pivot) == (a > c):
-            pivot = a
-        elif (c < pivot) == (c > a):
-            pivot = c
-        i = low
-        j = high
-        while i <= j:
-            while values[i] > pivot:
-                i += 1
-            while values[j] < pivot:
-                j -= 1
-            if i <= j:
-                values[i], values[j] = values[j], values[i]
-                i += 1
-                j -= 1
-        if target <= j:
-            high = j
-        elif target >= i:
-            low = i
-        else:
-            return
-
-
-@jit
 def mass_threshold(
     b: Float64Array, m: int, y: int, c: float, rho: Float64Array, spare: Float64Array
 ) -> float:
@@ -208,24 +172,19 @@ def few_largest(b: Float64Array, m: int, y: int, theta: float, ranks: int, spare
 
 
 @jit
-def sorted_candidates(
-    b: Float64Array,
-    m: int,
-    y: int,
-    theta: float,
-    values: Float64Array,
-    index: Int64Array,
-    spare: Float64Array,
-    spare_index: Int64Array,
-) -> int:
-    """Sort the classes j != y with b_j >= theta by decreasing b; return their number."""
+def sorted_candidates(b: Float64Array, y: int, theta: float, problem: ColumnProblem) -> int:
+    """Sort the classes j != y with b_j >= theta by decreasing b; return their number.
+
+    Values and classes are in the first rows of the buffers; the fourth and the third are for work.
+    """
+    values, index = problem.work[0], problem.index_work[0]
     n = 0
-    for j in range(m):
+    for j in range(b.shape[0]):
         if b[j] >= theta and j != y:
             values[n] = b[j]
             index[n] = j
             n += 1
-    sort_decreasing(values, index, n, spare, spare_index)
+    sort_decreasing(values, index, n, problem.work[3], problem.index_work[2])
     return n
 
 
@@ -239,17 +198,6 @@ def largest_other(b: Float64Array, m: int, y: int) -> tuple[float, int]:
             top = b[j]
             best = j
     return top, best
-
-
-@jit
-def column_workspace(m: int) -> tuple[Float64Array, Int64Array]:
-    """Return the two buffers that every column update for m classes needs.
-
-    Returns
-    -------
-    (FLOAT_ROWS, m + 1) float64 and (INDEX_ROWS, m + 1) int64, uninitialised; one pair serves one thread.
-    """
-    return np.empty((FLOAT_ROWS, m + 1)), np.empty((INDEX_ROWS, m + 1), dtype=np.int64)
 
 
 @jit

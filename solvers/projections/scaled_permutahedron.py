@@ -15,52 +15,35 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.projections.columns import ColumnProblem, column_function, violations
 from topline.solvers.projections.isotonic import (
     MAX_EVALUATIONS,
+    Blocks,
     block_value,
     next_scale,
     pool_blocks,
     write_blocks,
 )
 from topline.solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
-from topline.solvers.typing import Float64Array, Int64Array
+from topline.solvers.typing import Float64Array
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
 @jit
 def scaled_permutahedron(
-    b: Float64Array,
-    skip: int,
-    c: float,
-    c_sum: float,
-    rho: Float64Array,
-    t_max: float,
-    out: Float64Array,
-    work: Float64Array,
-    index_work: Int64Array,
+    problem: ColumnProblem, b: Float64Array, c_sum: float, t_max: float
 ) -> tuple[float, int, bool]:
-    """Write x to `out`.
+    """Write -x to `out`, and S for the own class, which is no part of the projection, if there is one.
 
-    Parameters
-    ----------
-    b : (m,).
-    skip : coordinate that is no part of the problem (its x is 0), or -1.
-    c, c_sum : curvature of |x|^2 and of S^2, >= 0; c = c_sum = 0 needs a finite t_max.
-    rho : (L,) positive, non-increasing, L at most the number of coordinates.
-    t_max : largest scale, > 0.
-    out : (m,).
-    work, index_work : from `column_workspace`; `b` may not lie in them.
+    `b` (m,) may lie in the row of `violations`; `c_sum` is the curvature of S^2, `t_max` > 0 the largest
+    scale, finite where all curvature is 0.  There are at least as many other classes as ranks.
 
-    Returns
-    -------
-    (t, number of coordinates with mass, whether x is a vertex: 0 or a permutation of t_max rho).
+    Returns (t, number of coordinates with mass, whether x is a vertex: 0 or a permutation of t_max rho).
     """
-    values = work[0]
-    deviation = work[1]
-    mass = work[2]
-    index = index_work[0]
-    start = index_work[1]
+    skip, c, rho, out, work = problem.y, problem.c, problem.rho, problem.out, problem.work
+    index = problem.index_work[0]
+    blocks = Blocks(work[0], problem.index_work[1], work[1], work[2])
     m = b.shape[0]
     out[:] = 0.0
     top, _ = largest_other(b, m, skip)
@@ -72,51 +55,34 @@ def scaled_permutahedron(
     if top < (c / m + c_sum) * total * t_max:
         limit = min(t_max, top / ((c / m + c_sum) * total) * (1.0 + 4.0 * _EPS))
     theta = mass_threshold(b, m, skip, c * limit, rho, work[3])
-    n = sorted_candidates(b, m, skip, theta, values, index, work[3], index_work[2])
+    n = sorted_candidates(b, skip, theta, problem)
     ranks = min(rho.shape[0], n)
-    if rho[:ranks] @ values[:ranks] <= 0.0:
+    if rho[:ranks] @ work[0, :ranks] <= 0.0:
         return 0.0, 0, True
     t = limit
     low = 0.0
     high = np.inf
-    blocks = 0
+    count = 0
     for _ in range(MAX_EVALUATIONS):
-        blocks = pool_blocks(values, n, rho, c * t, start, deviation, mass)
+        count = pool_blocks(blocks, n, rho, c * t)
         h = -c_sum * total * total * t
         slope = -c_sum * total * total
         scale = -h
-        for k in range(blocks):
-            v = block_value(values, k, c * t, start, deviation, mass)
-            h += mass[k] * v
-            scale += mass[k] * (abs(v) + c * t * mass[k])
-            slope -= c * mass[k] * mass[k] / (start[k + 1] - start[k])
+        for k in range(count):
+            v, mass = block_value(blocks, k, c * t), blocks.mass[k]
+            h += mass * v
+            scale += mass * (abs(v) + c * t * mass)
+            slope -= c * mass * mass / (blocks.start[k + 1] - blocks.start[k])
         t, low, high, moved = next_scale(t, h, slope, 8.0 * _EPS * scale, low, high, limit)
         if not moved:
             break
-    _, support, apart = write_blocks(values, index, -1, 0, n, blocks, c, t, start, deviation, mass, 1.0, out)
+    s, support, apart = write_blocks(blocks, (count, 0, n), index, c, t, -1, out)
+    if skip >= 0:
+        out[skip] = s
     return t, support, apart and t == t_max
 
 
-@jit
-def wtopk_others_column(
-    b: Float64Array,
-    y: int,
-    c: float,
-    c_own: float,
-    rho: Float64Array,
-    out: Float64Array,
-    work: Float64Array,
-    index_work: Int64Array,
-) -> tuple[float, int, bool]:
-    """Write the optimal dual row of the weighted top-k hinge over the other classes only; L <= m - 1.
-
-    Parameters and result are those of `wtopk_column`, with c_own the curvature of S^2.
-    """
-    t, support, vertex = scaled_permutahedron(b, y, c, c_own, rho, 1.0, out, work, index_work)
-    s = 0.0
-    for j in range(b.shape[0]):
-        if out[j] > 0.0:
-            s += out[j]
-            out[j] = -out[j]
-    out[y] = s
-    return t, support, vertex
+@column_function
+def wtopk_others_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve that of the weighted top-k hinge over the other classes only; L <= m - 1."""
+    return scaled_permutahedron(problem, violations(problem), problem.c_own, 1.0)

@@ -16,41 +16,17 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.projections.violations import violations
+from topline.solvers.projections.columns import ColumnProblem, column_function, violations
 from topline.solvers.typing import Float64Array
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@jit
-def simplex_column(
-    q: Float64Array,
-    y: int,
-    c: float,
-    c_own: float,
-    radius: float,
-    margins: Float64Array,
-    out: Float64Array,
-    b: Float64Array,
-) -> tuple[float, int, bool]:
-    """Write the optimal dual row alpha of one example to `out`.
-
-    Parameters
-    ----------
-    q : (m,) scores; b_j = delta_j + q_j - q_y.
-    y : own class.
-    c : curvature of |x|^2, >= 0; 0 gives a maximising vertex.
-    c_own : curvature of S^2.
-    radius : r > 0, the largest S.
-    margins : (m, m), or empty for 1 - e_y.
-    out : (m,) receives alpha_j = -x_j and alpha_y = sum x.
-    b : (m,) room.
-
-    Returns
-    -------
-    (S, number of classes other than y with mass, whether alpha is a vertex of the domain).
-    """
-    violations(q, y, margins, b)
+@column_function
+def simplex_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Project with the radius r = rho_1; gives S = sum x first."""
+    c, c_own, radius, out = problem.c, problem.c_own, problem.rho[0], problem.out
+    y, b = problem.y, violations(problem)
     b[y] = -np.inf
     top = _largest(b)
     if not top > 0.0:
@@ -61,7 +37,7 @@ def simplex_column(
         b[j] -= top
     # T is at least what it would be if the first class were alone, on either branch.
     alone = c_own / (c + c_own) * top * (1.0 - 4.0 * _EPS) if c_own > 0.0 else 0.0
-    total, n = _above(b, max(top - c * radius, alone) - top)
+    total, n = above(b, max(top - c * radius, alone) - top)
     if n <= 1:
         s = radius if (c + c_own) * radius <= top else top / (c + c_own)
         out[:] = 0.0
@@ -76,7 +52,7 @@ def simplex_column(
         capped = (total - c * radius) / n
         full = capped >= biased
         gap = max(gap, capped if full else biased)
-        total, kept = _above(b, gap)
+        total, kept = above(b, gap)
         if kept == n or kept == 0:
             break
         n = kept
@@ -110,7 +86,7 @@ def _first_zero(b: Float64Array) -> int:
 
 
 @jit(fastmath={"reassoc"})
-def _above(b: Float64Array, level: float) -> tuple[float, int]:
+def above(b: Float64Array, level: float) -> tuple[float, int]:
     """Return the sum of the b_j above a level, and how many they are."""
     total = 0.0
     n = 0

@@ -23,13 +23,13 @@ follows from H(t) = sum_j rho_j (v_[j] - T).
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.projections.columns import ColumnProblem, column_function, violations
 from topline.solvers.projections.isotonic import (
     MAX_EVALUATIONS,
+    Blocks,
     block_value,
     next_scale,
     pool_blocks,
@@ -46,36 +46,26 @@ from topline.solvers.typing import Float64Array, Int64Array
 _EPS = float(np.finfo(np.float64).eps)
 
 
+@column_function
+def wtopk_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve it for any c_own; gives t first.  Both ways are compiled."""
+    if problem.c_own == problem.c:
+        return _one_curvature(problem)
+    return _two_curvatures(problem)
+
+
+@column_function
+def wtopk_alike_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve it for c_own = c, the Moreau envelope."""
+    return _one_curvature(problem)
+
+
 @jit
-def wtopk_column(
-    b: Float64Array,
-    y: int,
-    c: float,
-    rho: Float64Array,
-    out: Float64Array,
-    work: Float64Array,
-    index_work: Int64Array,
-) -> tuple[float, int, bool]:
-    """Write the optimal dual row alpha of one example to `out`.
-
-    Parameters
-    ----------
-    b : (m,) delta_j + q_j - q_y; b[y] is ignored.
-    y : own class.
-    c : curvature K_ii / (lambda n) + gamma >= 0; 0 gives a maximising vertex.
-    rho : (L,) positive, non-increasing, L <= m.
-    out : (m,) receives alpha_j = -x_j and alpha_y = sum x.
-    work, index_work : from `column_workspace`; `b` may not lie in them.
-
-    Returns
-    -------
-    (t, number of classes other than y with mass, whether alpha is a vertex of the domain).
-    """
-    values = work[0]
-    deviation = work[1]
-    mass = work[2]
-    index = index_work[0]
-    start = index_work[1]
+def _one_curvature(problem: ColumnProblem) -> tuple[float, int, bool]:
+    y, c, rho, out, work = problem.y, problem.c, problem.rho, problem.out, problem.work
+    values, index = work[0], problem.index_work[0]
+    blocks = Blocks(values, problem.index_work[1], work[1], work[2])
+    b = violations(problem)
     m = b.shape[0]
     out[:] = 0.0
     top, _ = largest_other(b, m, y)
@@ -85,7 +75,7 @@ def wtopk_column(
     limit = _largest_scale(top, c, total - rho[0])
     theta = mass_threshold(b, m, y, c * limit, rho, work[3])
     reached = few_largest(b, m, y, theta, rho.shape[0], work[3])
-    n = sorted_candidates(b, m, y, reached, values, index, work[3], index_work[2])
+    n = sorted_candidates(b, y, reached, problem)
     if loss_of_sorted(values, n, rho) <= 0.0:
         return 0.0, 0, True
     at = n
@@ -93,24 +83,22 @@ def wtopk_column(
     t = limit
     low = 0.0
     high = np.inf
-    blocks = 0
+    count = 0
     for _ in range(MAX_EVALUATIONS):
         at = _place_own_class(values, index, n + 1, at, c * t * total)
-        blocks = pool_blocks(values, n + 1, rho, c * t, start, deviation, mass)
-        if start[blocks] >= n and reached > theta:
+        count = pool_blocks(blocks, n + 1, rho, c * t)
+        if blocks.start[count] >= n and reached > theta:
             # The last block may go on.
             reached = theta
-            n = sorted_candidates(b, m, y, theta, values, index, work[3], index_work[2])
+            n = sorted_candidates(b, y, theta, problem)
             index[n] = y
             at = _place_own_class(values, index, n + 1, n, c * t * total)
-            blocks = pool_blocks(values, n + 1, rho, c * t, start, deviation, mass)
-        h, slope, scale = _derivative(values, blocks, at, c, t, total, start, deviation, mass)
+            count = pool_blocks(blocks, n + 1, rho, c * t)
+        h, slope, scale = _derivative(blocks, count, at, c, t, total)
         t, low, high, moved = next_scale(t, h, slope, 8.0 * _EPS * scale, low, high, 1.0)
         if not moved:
             break
-    out[y], support, vertex = write_blocks(
-        values, index, y, 0, n + 1, blocks, c, t, start, deviation, mass, -1.0, out
-    )
+    out[y], support, vertex = write_blocks(blocks, (count, 0, n + 1), index, c, t, y, out)
     return t, support, vertex and t == 1.0
 
 
@@ -156,22 +144,15 @@ def _place_own_class(values: Float64Array, index: Int64Array, n: int, at: int, v
 
 @jit
 def _derivative(
-    b: Float64Array,
-    blocks: int,
-    at: int,
-    c: float,
-    t: float,
-    total: float,
-    start: Int64Array,
-    deviation: Float64Array,
-    mass: Float64Array,
+    blocks: Blocks, count: int, at: int, c: float, t: float, total: float
 ) -> tuple[float, float, float]:
     """Return H(t), its slope on the current piece, and the size of the terms that make H up."""
+    start, mass = blocks.start, blocks.mass
     own = -1
-    v_own = b[at]
-    if at < start[blocks]:
+    v_own = blocks.values[at]
+    if at < start[count]:
         low = 0
-        high = blocks - 1
+        high = count - 1
         while low < high:
             middle = (low + high + 1) // 2
             if start[middle] <= at:
@@ -179,66 +160,47 @@ def _derivative(
             else:
                 high = middle - 1
         own = low
-        v_own = block_value(b, own, c * t, start, deviation, mass)
+        v_own = block_value(blocks, own, c * t)
     h = 0.0
     curvature = total * total if own < 0 else (total - mass[own]) ** 2 / (start[own + 1] - start[own])
     scale = c * t * total * total
-    for k in range(blocks):
+    for k in range(count):
         if k == own:
             continue
-        v = block_value(b, k, c * t, start, deviation, mass)
+        v = block_value(blocks, k, c * t)
         h += mass[k] * (v - v_own)
         scale += mass[k] * (abs(v) + abs(v_own))
         curvature += mass[k] * mass[k] / (start[k + 1] - start[k])
     return h, -c * curvature, scale
 
 
-# Deviations, masses and starts of the blocks, as `pool_blocks` writes them.
-Blocks: TypeAlias = tuple[Float64Array, Float64Array, Int64Array]
-
-
 @jit
-def wtopk_two_curvatures_column(
-    b: Float64Array,
-    y: int,
-    c: float,
-    c_own: float,
-    rho: Float64Array,
-    out: Float64Array,
-    work: Float64Array,
-    index_work: Int64Array,
-) -> tuple[float, int, bool]:
-    """Write the optimal dual row alpha of one example to `out`.
-
-    Parameters and result are those of `wtopk_column`; c > 0 is the curvature of |x|^2 and c_own >= 0 that of
-    S^2.
-    """
-    values = work[0]
-    index = index_work[0]
+def _two_curvatures(problem: ColumnProblem) -> tuple[float, int, bool]:
+    y, c, rho, out, work = problem.y, problem.c, problem.rho, problem.out, problem.work
+    values, index = work[0], problem.index_work[0]
+    b = violations(problem)
     m = b.shape[0]
     out[:] = 0.0
     top, _ = largest_other(b, m, y)
     if not top > 0.0:
         return 0.0, 0, True
     theta = mass_threshold(b, m, y, c, rho, work[3])
-    n = sorted_candidates(b, m, y, theta, values, index, work[3], index_work[2])
+    n = sorted_candidates(b, y, theta, problem)
     if loss_of_sorted(values, n, rho) <= 0.0:
         return 0.0, 0, True
-    plus = (work[1], work[2], index_work[1])
-    minus = (work[3], work[4], index_work[2])
-    ratio = c_own / c
+    plus = Blocks(values, problem.index_work[1], work[1], work[2])
+    minus = Blocks(values, problem.index_work[2], work[3], work[4])
+    ratio = problem.c_own / c
     t = 1.0
     low = 0.0
     high = np.inf
     level = 0.0
-    n_plus = n_minus = above = upto = 0
+    counts = 0, 0
+    above = upto = 0
     for _ in range(MAX_EVALUATIONS):
-        n_plus = pool_blocks(values, n, rho, c * t, plus[2], plus[0], plus[1])
-        n_minus = pool_blocks(values, n, rho[1:], c * t, minus[2], minus[0], minus[1])
-        level, above, upto = _own_level(values, n, c * t, ratio, rho, n_plus, plus, n_minus, minus)
-        h, slope, scale = _derivative_at_level(
-            values, c, t, ratio, level, above, upto, n_plus, plus, n_minus, minus
-        )
+        counts = pool_blocks(plus, n, rho, c * t), pool_blocks(minus, n, rho[1:], c * t)
+        level, above, upto = _own_level((plus, minus), counts, n, c * t, ratio, rho)
+        h, slope, scale = _derivative_at_level((plus, minus), counts, c, t, ratio, (level, above, upto))
         t, low, high, moved = next_scale(t, h, slope, 16.0 * _EPS * scale, low, high, 1.0)
         if not moved:
             break
@@ -249,12 +211,10 @@ def wtopk_two_curvatures_column(
         out[index[i]] = -x
         s += x
         support += x > 0.0
-    for part, low_end, high_end, blocks in ((plus, 0, above, n_plus), (minus, upto, n, n_minus)):
-        total, count, alone = write_blocks(
-            values, index, -1, low_end, high_end, blocks, c, t, part[2], part[0], part[1], -1.0, out
-        )
+    for part, between in ((plus, (counts[0], 0, above)), (minus, (counts[1], upto, n))):
+        total, number, alone = write_blocks(part, between, index, c, t, -1, out)
         s += total
-        support += count
+        support += number
         apart = apart and alone
     out[y] = s
     return t, support, apart
@@ -262,21 +222,14 @@ def wtopk_two_curvatures_column(
 
 @jit
 def _own_level(
-    b: Float64Array,
-    n: int,
-    ct: float,
-    ratio: float,
-    rho: Float64Array,
-    n_plus: int,
-    plus: Blocks,
-    n_minus: int,
-    minus: Blocks,
+    parts: tuple[Blocks, Blocks], counts: tuple[int, int], n: int, ct: float, ratio: float, rho: Float64Array
 ) -> tuple[float, int, int]:
     """Solve T = c_y S(T): return T, the number of classes above it and the end of those at its level.
 
     T falls from its largest possible value c_y t R.  On the way whole blocks of w- join the level and whole
     blocks of w+ leave it upwards, each once.
     """
+    (plus, minus), (n_plus, n_minus), b = parts, counts, parts[0].values
     above = 0
     upto = 0
     k_plus = 0
@@ -284,80 +237,75 @@ def _own_level(
     fixed = rho[1:].sum()
     middle = 0.0
     ceiling = ratio * ct * rho.sum()
-    while above < n and _value(b, k_plus, n_plus, above, ct, plus) >= ceiling:
-        above, k_plus, gained = _next_block(k_plus, n_plus, above, plus)
+    while above < n and _value(plus, k_plus, n_plus, above, ct) >= ceiling:
+        above, k_plus, gained = _next_block(plus, k_plus, n_plus, above)
         fixed += gained
-    while upto < above or (upto < n and _value(b, k_minus, n_minus, upto, ct, minus) >= ceiling):
-        upto, k_minus, lost = _next_block(k_minus, n_minus, upto, minus)
+    while upto < above or (upto < n and _value(minus, k_minus, n_minus, upto, ct) >= ceiling):
+        upto, k_minus, lost = _next_block(minus, k_minus, n_minus, upto)
         fixed -= lost
     for i in range(above, upto):
         middle += b[i]
     while True:
         level = max(0.0, ratio * (ct * fixed + middle) / (1.0 + ratio * (upto - above)))
-        joins = _value(b, k_minus, n_minus, upto, ct, minus) if upto < n else -np.inf
+        joins = _value(minus, k_minus, n_minus, upto, ct) if upto < n else -np.inf
         leaves = -np.inf
         end = above
         if above < upto:
-            leaves = _value(b, k_plus, n_plus, above, ct, plus)
-            end, _, _ = _next_block(k_plus, n_plus, above, plus)
+            leaves = _value(plus, k_plus, n_plus, above, ct)
+            end, _, _ = _next_block(plus, k_plus, n_plus, above)
         if not level < max(joins, leaves):
             return level, above, upto
         if joins >= leaves or end > upto:
             first = upto
-            upto, k_minus, lost = _next_block(k_minus, n_minus, upto, minus)
+            upto, k_minus, lost = _next_block(minus, k_minus, n_minus, upto)
             fixed -= lost
             for i in range(first, upto):
                 middle += b[i]
         else:
             for i in range(above, end):
                 middle -= b[i]
-            above, k_plus, gained = _next_block(k_plus, n_plus, above, plus)
+            above, k_plus, gained = _next_block(plus, k_plus, n_plus, above)
             fixed += gained
 
 
 @jit
-def _value(b: Float64Array, k: int, blocks: int, i: int, ct: float, part: Blocks) -> float:
+def _value(blocks: Blocks, k: int, count: int, i: int, ct: float) -> float:
     """Return the value of block k, or b_i where the blocks are over."""
-    value: float = b[i]
-    if k < blocks:
-        value = block_value(b, k, ct, part[2], part[0], part[1])
+    value: float = blocks.values[i]
+    if k < count:
+        value = block_value(blocks, k, ct)
     return value
 
 
 @jit
-def _next_block(k: int, blocks: int, i: int, part: Blocks) -> tuple[int, int, float]:
+def _next_block(blocks: Blocks, k: int, count: int, i: int) -> tuple[int, int, float]:
     """Return where block k ends, k + 1 and its mass; those behind the last block are single, without mass."""
-    if k < blocks:
-        return part[2][k + 1], k + 1, part[1][k]
+    if k < count:
+        return blocks.start[k + 1], k + 1, blocks.mass[k]
     return i + 1, k, 0.0
 
 
 @jit
 def _derivative_at_level(
-    b: Float64Array,
-    c: float,
-    t: float,
-    ratio: float,
-    level: float,
-    above: int,
-    upto: int,
-    n_plus: int,
-    plus: Blocks,
-    n_minus: int,
-    minus: Blocks,
-) -> tuple[float, float, float]:
-    """Return H(t), its slope on the current piece, and the size of the terms that make H up."""
+    parts: tuple[Blocks, Blocks], counts: tuple[int, int], c: float, t: float, ratio: float,
+    own: tuple[float, int, int],
+) -> tuple[float, float, float]:  # fmt: skip
+    """Return H(t), its slope on the current piece, and the size of the terms; `own` is from `_own_level`."""
+    level, above, upto = own
     h = 0.0
     curvature = 0.0
     scale = 0.0
     fixed = 0.0
-    for part, blocks, low, high in ((plus, n_plus, 0, above), (minus, n_minus, upto, b.shape[0])):
-        start = part[2]
-        for k in range(blocks):
+    for blocks, count, low, high in (
+        (parts[0], counts[0], 0, above),
+        (parts[1], counts[1], upto, len(parts[0].values)),
+    ):
+        start = blocks.start
+        for k in range(count):
             if start[k] < low or start[k] >= high:
                 continue
-            r = part[1][k]
-            v = block_value(b, k, c * t, start, part[0], part[1])
+            r = blocks.mass[k]
+            v = block_value(blocks, k, c * t)
             h += r * (v - level)
             scale += r * (abs(v) + level + c * t * r)
             curvature += r * r / (start[k + 1] - start[k])

@@ -13,44 +13,21 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.projections.isotonic import block_base, block_value, pool_blocks
+from topline.solvers.projections.columns import ColumnProblem, column_function, violations
+from topline.solvers.projections.isotonic import Blocks, block_base, block_value, pool_blocks
 from topline.solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
-from topline.solvers.typing import Float64Array, Int64Array
+from topline.solvers.typing import Float64Array
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
-@jit
-def wusunier_column(
-    b: Float64Array,
-    y: int,
-    c: float,
-    c_own: float,
-    rho: Float64Array,
-    out: Float64Array,
-    work: Float64Array,
-    index_work: Int64Array,
-) -> tuple[float, int, bool]:
-    """Write the optimal dual row alpha of one example to `out`.
-
-    Parameters
-    ----------
-    b : (m,) delta_j + q_j - q_y; b[y] is ignored.
-    y : own class.
-    c : curvature of |x|^2, >= 0.
-    c_own : curvature of S^2; c for the Moreau envelope, K_ii / (lambda n) for a smoothing of the others only.
-    rho : (L,) positive, non-increasing.
-    out : (m,) receives alpha_j = -x_j and alpha_y = sum x.
-    work, index_work : from `column_workspace`; `b` may not lie in them.
-
-    Returns
-    -------
-    (S, number of classes other than y with mass, whether alpha is a vertex of the domain).
-    """
-    values = work[0]
-    bound = work[3]
-    level = work[4]
-    index = index_work[0]
+@column_function
+def wusunier_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve it, with c_own = c for the Moreau envelope; gives S = sum x first."""
+    y, c, c_own, rho = problem.y, problem.c, problem.c_own, problem.rho
+    out, work, index = problem.out, problem.work, problem.index_work[0]
+    values, bound, level = work[0], work[3], work[4]
+    b = violations(problem)
     m = b.shape[0]
     out[:] = 0.0
     top, _ = largest_other(b, m, y)
@@ -59,8 +36,9 @@ def wusunier_column(
     # S is at least what the first class alone would take, and classes below T = c_y S take no part.
     theta = c_own * min(rho[0], top / (c + c_own)) * (1.0 - 4.0 * _EPS) if c_own > 0.0 else 0.0
     theta = max(theta, mass_threshold(b, m, y, c, rho, work[3]))
-    n = sorted_candidates(b, m, y, theta, values, index, work[3], index_work[2])
-    pooled = _bounds(values, n, c, rho, work[1], work[2], index_work[1], bound, level, n)
+    n = sorted_candidates(b, y, theta, problem)
+    blocks = Blocks(values, problem.index_work[1], work[1], work[2])
+    pooled = _bounds(blocks, n, c, rho, bound, level)
     ratio = c_own / c if c > 0.0 else 1.0
     threshold, saturated, active = _threshold(values, bound, level, pooled, c_own, ratio)
     s = 0.0
@@ -81,25 +59,15 @@ def wusunier_column(
 
 @jit
 def _bounds(
-    values: Float64Array,
-    n: int,
-    c: float,
-    rho: Float64Array,
-    deviation: Float64Array,
-    mass: Float64Array,
-    start: Int64Array,
-    bound: Float64Array,
-    level: Float64Array,
-    limit: int,
+    blocks: Blocks, n: int, c: float, rho: Float64Array, bound: Float64Array, level: Float64Array
 ) -> int:
     """Write u = (b - v) / c and v for each pooled class; return the number of classes that can carry mass."""
-    blocks = pool_blocks(values, n, rho, c, start, deviation, mass)
+    values, start = blocks.values, blocks.start
     count = 0
-    for k in range(blocks):
+    for k in range(pool_blocks(blocks, n, rho, c)):
         first = start[k]
-        base = block_base(k, 1.0, c, start, deviation, mass)
-        v = block_value(values, k, c, start, deviation, mass)
-        for i in range(first, min(start[k + 1], limit)):
+        base, v = block_base(blocks, k, 1.0, c), block_value(blocks, k, c)
+        for i in range(first, start[k + 1]):
             bound[i] = max(0.0, base + (values[i] - values[first]) / c) if i > first else base
             level[i] = v
             count += 1

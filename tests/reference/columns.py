@@ -10,6 +10,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from topline.solvers.losses.form import Ranks
+from topline.solvers.projections import ColumnProblem, column_workspace
 
 
 def isotonic(z):
@@ -167,3 +168,18 @@ def optimality_gap(form, b, alpha, y, c, c_own=None, own_in_sort=True):
     gradient = b - c * x - (c if c_own is None else c_own) * x.sum()
     gradient[y] = 0.0
     return support_value(form, gradient, y, own_in_sort) - gradient @ x
+
+
+def problem_of(form, q, y, c, c_own=None, *, single=False):
+    """Return one column problem with room of its own; c_own is c where it is not given."""
+    return ColumnProblem(
+        np.ascontiguousarray(q, dtype=np.float64), int(y), float(c), float(c if c_own is None else c_own),
+        form.rho, form.table, np.empty(form.m), *column_workspace(form.m), single,
+    )  # fmt: skip
+
+
+def solved_column(form, q, y, c, c_own=None, *, column=None, single=False):
+    """Return the row that a column update finds, by default that of the form, and what it says of it."""
+    problem = problem_of(form, q, y, c, c_own, single=single)
+    told = (column or form.column)(problem)
+    return problem.out, told

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.losses import flat
-from topline.solvers.projections.multilabel import bipartite_simplex, equality_knapsack
-from topline.solvers.projections.ordering import column_workspace
+from topline.solvers.losses.form import NO_MARGINS
+from topline.solvers.projections import ColumnProblem, column_workspace
+from topline.solvers.projections.multilabel import bipartite_simplex, project_on_simplex
 from topline.solvers.projections.scaled_permutahedron import scaled_permutahedron
 from topline.solvers.typing import Float64Array
 
@@ -34,25 +35,11 @@ def project_topk_simplex_alpha(b: ArrayLike, k: int, radius: float = 1.0, bias: 
     return _scaled(b, k, bias, _positive(radius, "radius"))
 
 
-def project_knapsack(a: ArrayLike, total: float, lower: float, upper: float) -> Float64Array:
-    """Project on {sum x = total, lower <= x_j <= upper}, the continuous quadratic knapsack.
-
-    a is (d,).  Gives x (d,); raises InvalidProblemError where the set is empty, NonFiniteError for NaN or
-    infinity.
-    """
+def project_simplex(a: ArrayLike, total: float) -> Float64Array:
+    """Project a (d,) on {x >= 0, sum x = total}, the knapsack without an upper bound that counts."""
     values = _vector(a, "a")
-    if not np.isfinite([total, lower, upper]).all():
-        raise NonFiniteError("total, lower or upper is not a finite number")
-    d = len(values)
-    # One rounding of the product must not make an empty set of total = d * upper.
-    slack = 4.0 * np.finfo(np.float64).eps * abs(total)
-    if lower > upper or not d * lower - slack <= total <= d * upper + slack:
-        raise InvalidProblemError(
-            f"no {d} numbers between {lower:g} and {upper:g} sum to {total:g}; widen the bounds"
-        )
     out = np.empty_like(values)
-    index = np.empty(d, dtype=np.int64)
-    equality_knapsack(values, float(total), float(lower), float(upper), out, np.empty(d), index)
+    project_on_simplex(values - values.max(), _positive(total, "total"), out)
     return out
 
 
@@ -65,12 +52,8 @@ def project_bipartite_simplex(
     """
     left, right = _vector(b, "b"), _vector(d, "d")
     x, z = np.empty_like(left), np.empty_like(right)
-    index_x, index_z = np.empty(len(left), dtype=np.int64), np.empty(len(right), dtype=np.int64)
-    scratch = np.empty(max(len(left), len(right)))
     tops = left.max(), right.max()
-    bipartite_simplex(
-        left, right, *tops, sum(tops), _positive(radius, "radius"), x, z, scratch, index_x, index_z
-    )
+    bipartite_simplex(left - tops[0], right - tops[1], sum(tops), _positive(radius, "radius"), x, z)
     return x, z
 
 
@@ -79,10 +62,10 @@ def _scaled(b: ArrayLike, k: int, bias: float, t_max: float) -> Float64Array:
     values = _vector(b, "b")
     if not 1 <= k <= len(values):
         raise InvalidProblemError(f"k is {k}; with {len(values)} coordinates it must lie in 1..{len(values)}")
-    out = np.empty_like(values)
-    work, index_work = column_workspace(len(values))
-    scaled_permutahedron(values, -1, 1.0, _bias(bias), flat(k), t_max, out, work, index_work)
-    return out
+    room = column_workspace(len(values))
+    problem = ColumnProblem(values, -1, 1.0, 1.0, flat(k), NO_MARGINS, np.empty_like(values), *room, False)
+    scaled_permutahedron(problem, values, _bias(bias), t_max)
+    return -problem.out
 
 
 def _vector(b: ArrayLike, name: str) -> Float64Array:

@@ -27,8 +27,7 @@ from topline.solvers.losses import (
     UsunierHinge,
     WeightedUsunierHinge,
 )
-from topline.solvers.losses.topk import SUM_THEN_HINGE
-from topline.solvers.losses.usunier import HINGE_THEN_SUM
+from topline.solvers.losses.hinges import HINGE_THEN_SUM, SUM_THEN_HINGE
 
 
 def rank_weights(loss, m):

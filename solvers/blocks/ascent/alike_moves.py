@@ -16,6 +16,7 @@ from topline.solvers.blocks.ascent.row_tiles import carry, scores
 from topline.solvers.blocks.ascent.sweeps import Scratch, SweptPart, scratch_for, store_row
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
+from topline.solvers.projections.columns import ColumnProblem
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Penalties of the method of multipliers, in scores a dual variable: both are about 1.
@@ -156,7 +157,7 @@ def _visit(group: _Group, p: int, column: JitFunction, scratch: Scratch) -> floa
     own = group.weights[p] * group.K[p, p]
     for j in range(len(q)):
         q[j] = group.S[p, j] - own * group.alpha[p, j]
-    column(q, group.y[p], own, own, group.rho, group.margins, alpha, scratch.work, scratch.index_work, False)
+    column(_problem(group, p, own, q, alpha, scratch))
     square = 0.0
     for j in range(len(q)):
         change = alpha[j] - group.alpha[p, j]
@@ -164,6 +165,24 @@ def _visit(group: _Group, p: int, column: JitFunction, scratch: Scratch) -> floa
         group.alpha[p, j] = alpha[j]
         _carry_change(group, p, j, change)
     return float(0.5 * own * group.weights[p] * square)
+
+
+@jit
+def _problem(
+    group: _Group, p: int, c: float, q: Float64Array, alpha: Float64Array, scratch: Scratch
+) -> ColumnProblem:
+    return ColumnProblem(
+        q,
+        np.int64(group.y[p]),
+        c,
+        c,
+        group.rho,
+        group.margins,
+        alpha,
+        scratch.work,
+        scratch.index_work,
+        False,
+    )
 
 
 @jit
@@ -220,10 +239,7 @@ def _alternate(
                 value = alpha[p, j] + _RELAXED * free[p, j] + (1.0 - _RELAXED) * (best[p, j] - alpha[p, j])
                 apart[p, j] += value
                 q[j] = -apart[p, j] - offsets[p, j]
-            column(
-                q, group.y[p], 1.0, 1.0, group.rho, group.margins, best[p], scratch.work, scratch.index_work,
-                False,
-            )  # fmt: skip
+            column(_problem(group, p, 1.0, q, best[p], scratch))
             for j in range(m):
                 apart[p, j] -= best[p, j]
 

@@ -17,7 +17,8 @@ from topline.solvers.blocks.ascent.sweeps import ClassLists
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.losses import LossForm
-from topline.solvers.projections.ordering import column_workspace, room
+from topline.solvers.projections.columns import ColumnProblem, column_workspace
+from topline.solvers.projections.ordering import room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Classes without mass that are taken along, those of the highest scores; with ranks at least one more.
@@ -170,7 +171,7 @@ def _project(
         q, alpha = all_q[:few], all_alpha[:few]
         for e in range(few):
             q[e] = -Z[t, lists.classes[first + e]] - (own_margin if e == 0 else 1.0)
-        column(q, 0, 1.0, 1.0, rho, margins, alpha, work, index_work, False)
+        column(ColumnProblem(q, 0, 1.0, 1.0, rho, margins, alpha, work, index_work, False))
         for e in range(few):
             Z[t, lists.classes[first + e]] = alpha[e]
     keep(owned)

@@ -46,7 +46,7 @@ def project_rows(Z: Float64Array, y: IntArray, form: LossForm) -> None:
     for low in range(0, len(Z), _PROJECTED_ROWS):
         part = slice(low, low + _PROJECTED_ROWS)
         scores = -Z[part] - form.margin_rows(y[part])
-        update_rows(column, scores, y[part], ones[part], ones[part], form.rho, form.table, Z[part])
+        update_rows(column, scores, y[part], (ones[part], ones[part]), form.rho, form.table, Z[part])
 
 
 @jit

@@ -25,7 +25,8 @@ from topline.solvers.blocks.ascent.row_tiles import (
 )
 from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import JitFunction, borrowed, fetch, keep
-from topline.solvers.projections.ordering import column_workspace, room
+from topline.solvers.projections.columns import ColumnProblem, column_workspace
+from topline.solvers.projections.ordering import room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows between one that is visited and the one that is fetched.
@@ -150,8 +151,10 @@ def update_row(
         for j in range(len(q)):
             q[j] -= own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
     _, _, vertex = column(
-        q, label, own + part.gamma, own + part.gamma_own, part.rho, part.margins, alpha, scratch.work,
-        scratch.index_work, A.itemsize == 4,
+        ColumnProblem(
+            q, np.int64(label), own + part.gamma, own + part.gamma_own, part.rho, part.margins, alpha,
+            scratch.work, scratch.index_work, A.itemsize == 4,
+        )
     )  # fmt: skip
     n_changed, square = store_row(part, i, first, alpha, scratch)
     still = vertex and n_changed == 0

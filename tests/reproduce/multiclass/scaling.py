@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.reference.euclidean import project_bipartite_simplex, project_knapsack, project_topk_simplex_alpha
+from tests.reference.euclidean import project_bipartite_simplex, project_simplex, project_topk_simplex_alpha
 from tests.reproduce.printed import printed
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, over_splits
 from topline.pipeline.pages import Series, line_chart
@@ -89,7 +89,7 @@ def bipartite(setting: Setting) -> Reproduction:
         "sorting": lambda v: bipartite_by_sorting(*_halves(v), RADIUS, "stable"),
         "variable fixing": lambda v: project_bipartite_simplex(*_halves(v), RADIUS),
         QUICKSORT: lambda v: bipartite_by_sorting(*_halves(v), RADIUS),
-        CAPPED: lambda v: [project_knapsack(half, RADIUS, 0.0, RADIUS) for half in _halves(v)],
+        CAPPED: lambda v: [project_simplex(half, RADIUS) for half in _halves(v)],
     }
     found = measured(setting, rows, dimensions)
     figures = [
@@ -140,7 +140,7 @@ def simplices(setting: Setting) -> Reproduction:
     """Time the projections on the knapsack and the top-k simplex."""
     dimensions = [10**power for power in setting.of(range(1, 7), range(1, 6), range(1, 3))]
     rows: dict[str, Callable[[Floats], Any]] = {
-        "Knapsack": lambda v: project_knapsack(v, 1.0, 0.0, 1.0),
+        "Knapsack": lambda v: project_simplex(v, 1.0),
         **{
             f"top-{k} simplex": partial(project_topk_simplex_alpha, k=k, radius=1.0)
             for k in (1, 5, 10)

@@ -11,7 +11,7 @@ from scipy import sparse
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import LabelSets
 from topline.solvers.losses.form import NO_MARGINS
-from topline.solvers.projections.own_classes import own_class, own_count
+from topline.solvers.projections.columns import own_class, own_count
 
 
 def indicator(rng, n=40, m=5):

@@ -42,7 +42,7 @@ from topline.solvers.losses import (
     loss_from_dict,
     make_loss,
 )
-from topline.solvers.projections.ordering import FLOAT_ROWS, INDEX_ROWS
+from topline.solvers.projections.columns import FLOAT_ROWS, INDEX_ROWS, ColumnProblem
 
 EXTREMES = [
     TopKHinge(1),
@@ -260,6 +260,6 @@ def test_no_bit_of_a_column_update_depends_on_where_its_arrays_lie(loss) -> None
         q, alpha = buffer[size : size + m], buffer[size + m + apart : size + 2 * m + apart]
         for scores, y, c in cases:
             q[:] = scores
-            form.column(q, y, c, c, form.rho, form.table, alpha, work, index_work, False)
+            form.column(ColumnProblem(q, y, c, c, form.rho, form.table, alpha, work, index_work, False))
             found.append(alpha.copy())
     np.testing.assert_array_equal(near, far)

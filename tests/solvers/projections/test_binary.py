@@ -9,18 +9,12 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.special import entr, expit
 
-from tests.reference.columns import bisect
-from topline.solvers.losses import LabelSets
-from topline.solvers.losses.form import NO_MARGINS
-from topline.solvers.projections.binary import (
-    binary_entropy,
-    binary_hinge_column,
-    binary_logistic_column,
-    logistic_weight,
-)
+from tests.reference.columns import bisect, solved_column
+from topline.solvers.losses import LabelSets, OneVsAll
+from topline.solvers.projections.binary import binary_entropy, logistic_weight
 
-#: One own class, and six sets of several, one of them empty.
-SINGLE = NO_MARGINS
+HINGE, LOGISTIC = OneVsAll("hinge"), OneVsAll("logistic")
+#: Six sets of several own classes, one of them empty.
 SETS, _ = LabelSets.from_lists([[], [5], [0, 1], [1, 3, 4], [0, 2, 5], range(6)], 6)
 SCALES = 10.0 ** np.array([-9, -5, -1, 0, 0, 1, 2, 5, 9])
 
@@ -38,19 +32,18 @@ def best_of(value):
     return max((value(a), a) for a in places)
 
 
-@pytest.mark.parametrize("column", [binary_hinge_column, binary_logistic_column])
+@pytest.mark.parametrize("loss", [HINGE, LOGISTIC], ids=lambda loss: loss.name)
 @pytest.mark.parametrize(("m", "several"), [(2, False), (6, False), (6, True)])
-def test_every_coordinate_is_the_best_of_its_interval(column, m, several) -> None:
+def test_every_coordinate_is_the_best_of_its_interval(loss, m, several) -> None:
     random = np.random.default_rng(m)
-    linear = column is binary_hinge_column
+    linear, form = loss is HINGE, loss.form(m).with_label_sets(SETS if several else None, loss.name)
     for trial in range(60):
         q = random.standard_normal(m) * random.choice([0.1, 1.0, 10.0])
         if trial % 3 == 0:
             q = np.round(q)
         y, c = int(random.integers(m)), float(random.choice([0.0, 1e-3, 0.7, 5.0]))
         c_own = c * float(random.choice([0.0, 0.5, 1.0]))
-        alpha = np.empty(m)
-        column(q, y, c, c_own, SETS.table if several else SINGLE, alpha)
+        alpha, _ = solved_column(form, q, y, c, c_own)
         own = SETS.labels(y) if several else [y]
         for j in range(m):
             z, curvature = (1.0, c_own) if j in own else (-1.0, c)
@@ -75,8 +68,7 @@ def test_the_hinge_at_every_scale() -> None:
         if random.random() < 0.3:
             q[:2] = 1.0, -1.0
         y, c = int(random.integers(4)), float(random.choice([0.0, *SCALES]))
-        alpha = np.empty(4)
-        _, support, vertex = binary_hinge_column(q, y, c, c, SINGLE, alpha)
+        alpha, (_, support, vertex) = solved_column(HINGE.form(4), q, y, c)
         for j in range(4):
             slack = 1.0 - q[j] if j == y else 1.0 + q[j]
             expected = float(slack > 0) if c == 0 else min(max(slack / c, 0.0), 1.0)
@@ -112,9 +104,8 @@ def test_the_logistic_weight_keeps_small_digits() -> None:
 
 def test_values_that_are_not_finite_do_not_hang() -> None:
     for value in (np.nan, np.inf, -np.inf):
-        alpha = np.empty(3)
-        for column in (binary_hinge_column, binary_logistic_column):
-            column(np.array([0.0, value, 1.0]), 0, 1.0, 1.0, SINGLE, alpha)
+        for loss in (HINGE, LOGISTIC):
+            alpha, _ = solved_column(loss.form(3), [0.0, value, 1.0], 0, 1.0)
             assert alpha[0] >= 0
 
 
@@ -146,11 +137,14 @@ def test_newton_does_not_go_to_and_fro(u, c) -> None:
 
 def test_how_many_others_have_weight_and_whether_the_row_is_a_vertex() -> None:
     """A hinge's row is a vertex where no weight is a fraction; the logistic loss has no such row."""
-    alpha = np.empty(4)
-    q = np.array([-3.0, -3.0, 0.5, 3.0])
-    assert binary_hinge_column(q, 0, 0.25, 0.25, SINGLE, alpha) == (-1.0, 2, True)
-    np.testing.assert_array_equal(alpha, [1.0, 0.0, -1.0, -1.0])
-    assert binary_hinge_column(q, 0, 2.0, 2.0, SINGLE, alpha) == (-1.0, 2, False)
-    np.testing.assert_array_equal(alpha, [1.0, 0.0, -0.75, -1.0])
-    assert binary_logistic_column(q, 0, 0.25, 0.25, SINGLE, alpha) == (-1.0, 3, False)
+    q = [-3.0, -3.0, 0.5, 3.0]
+    for loss, c, expected, told in (
+        (HINGE, 0.25, [1.0, 0.0, -1.0, -1.0], (-1.0, 2, True)),
+        (HINGE, 2.0, [1.0, 0.0, -0.75, -1.0], (-1.0, 2, False)),
+    ):
+        alpha, found = solved_column(loss.form(4), q, 0, c)
+        assert found == told
+        np.testing.assert_array_equal(alpha, expected)
+    alpha, found = solved_column(LOGISTIC.form(4), q, 0, 0.25)
+    assert found == (-1.0, 3, False)
     assert np.count_nonzero(alpha) == 4

@@ -6,18 +6,21 @@ import numpy as np
 import pytest
 from scipy.optimize import isotonic_regression
 
-from topline.solvers.projections.isotonic import block_value, next_scale, pool_blocks
-from topline.solvers.projections.ordering import largest_values, select_largest, sort_decreasing
-from topline.solvers.projections.violations import violations
+from tests.reference.columns import problem_of
+from topline import MaxHinge, StructuredHinge
+from topline.solvers.projections.columns import violations
+from topline.solvers.projections.isotonic import Blocks, block_value, next_scale, pool_blocks
+from topline.solvers.projections.ordering import largest_values, sort_decreasing
 from topline.solvers.projections.weighted_topk import _derivative, _place_own_class
 
 
 @pytest.mark.parametrize("table", [False, True])
 def test_violations_are_the_margins_and_the_differences_of_scores(table) -> None:
     random = np.random.default_rng(5)
-    q, y, out = random.standard_normal(6), 2, np.full(6, np.nan)
+    q, y = random.standard_normal(6), 2
     given = random.random((6, 6)) * (1 - np.eye(6)) if table else 1 - np.eye(6)
-    violations(q, y, given if table else np.empty((0, 0)), out)
+    form = (StructuredHinge(given) if table else MaxHinge()).form(6)
+    out = violations(problem_of(form, q, y, 1.0))
     assert out[y] == 0.0
     np.testing.assert_array_equal(out, q - q[y] + given[y])
 
@@ -52,18 +55,6 @@ def test_the_largest_values_in_their_order(n) -> None:
                 np.testing.assert_array_equal(out[:count], rest[:count])
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 10, 101])
-def test_the_selection_moves_the_largest_to_the_front(n) -> None:
-    for values in inputs(np.random.default_rng(n), n):
-        for count in range(1, n + 1):
-            moved = np.append(values, 99.0)
-            select_largest(moved, n, count)
-            assert moved[n] == 99.0
-            ranked = np.sort(values)[::-1]
-            np.testing.assert_array_equal(np.sort(moved[:count])[::-1], ranked[:count])
-            np.testing.assert_array_equal(np.sort(moved[count:n])[::-1], ranked[count:])
-
-
 @pytest.mark.parametrize("ranks", [1, 3, 12])
 @pytest.mark.parametrize("ct", [0.0, 0.4, 6.0])
 def test_blocks_are_those_of_the_isotonic_regression(ranks, ct) -> None:
@@ -73,15 +64,15 @@ def test_blocks_are_those_of_the_isotonic_regression(ranks, ct) -> None:
         b = np.sort(random.standard_normal(12))[::-1].copy()
         b = np.round(b) if trial % 4 == 0 else b
         rho = np.sort(random.random(ranks))[::-1].copy()
-        start, deviation, mass = np.empty(13, dtype=np.int64), np.empty(13), np.empty(13)
-        blocks = pool_blocks(b, 12, rho, ct, start, deviation, mass)
-        assert blocks > 0
+        blocks = Blocks(b, np.empty(13, dtype=np.int64), np.empty(13), np.empty(13))
+        start, count = blocks.start, pool_blocks(blocks, 12, rho, ct)
+        assert count > 0
         assert start[0] == 0
-        assert start[blocks] >= ranks
+        assert start[count] >= ranks
         found = b.copy()
-        for k in range(blocks):
-            found[start[k] : start[k + 1]] = block_value(b, k, ct, start, deviation, mass)
-            assert mass[k] == pytest.approx(rho[start[k] : start[k + 1]].sum(), abs=1e-13)
+        for k in range(count):
+            found[start[k] : start[k + 1]] = block_value(blocks, k, ct)
+            assert blocks.mass[k] == pytest.approx(rho[start[k] : start[k + 1]].sum(), abs=1e-13)
         weights = np.append(rho, np.zeros(12 - ranks))
         expected = isotonic_regression(b - ct * weights, increasing=False).x
         np.testing.assert_allclose(found, expected, atol=1e-13)
@@ -137,13 +128,13 @@ def test_the_slope_of_a_scale_is_that_of_its_definition() -> None:
             return values, place, weights @ v - total * v[place]
 
         values, place, expected = at_scale(t)
-        start, deviation, mass = np.empty(n + 2, dtype=np.int64), np.empty(n + 2), np.empty(n + 2)
-        blocks = pool_blocks(values, n + 1, rho, c * t, start, deviation, mass)
-        h, slope, scale = _derivative(values, blocks, place, c, t, total, start, deviation, mass)
+        blocks = Blocks(values, np.empty(n + 2, dtype=np.int64), np.empty(n + 2), np.empty(n + 2))
+        count = pool_blocks(blocks, n + 1, rho, c * t)
+        h, slope, scale = _derivative(blocks, count, place, c, t, total)
         assert h == pytest.approx(expected, abs=1e-12 * (1.0 + scale))
         # The slope is that of one piece: a step that leaves it gives another.
         before, after = (at_scale(t + step)[2] for step in (-1e-7, 1e-7))
         if abs(after + before - 2.0 * expected) <= 1e-12 * (1.0 + scale):
             assert slope == pytest.approx((after - before) / 2e-7, rel=1e-4, abs=1e-5 * (1.0 + scale))
-        behind += place == start[blocks]
+        behind += place == blocks.start[count]
     assert behind > 10

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests.reference.columns import infeasibility, optimality_gap, support_value, twin
+from tests.reference.columns import infeasibility, optimality_gap, solved_column, support_value, twin
 from tests.reference.envelopes import envelope_losses
 from tests.reference.qp import column_qp, column_value
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
@@ -21,10 +21,7 @@ from topline.solvers.losses import (
     linear,
 )
 from topline.solvers.losses.batches import column_updates
-from topline.solvers.losses.hinge import MAX
-from topline.solvers.losses.topk import SUM_THEN_HINGE
-from topline.solvers.losses.usunier import HINGE_THEN_SUM
-from topline.solvers.projections import column_workspace
+from topline.solvers.losses.hinges import HINGE_THEN_SUM, MAX, SUM_THEN_HINGE
 
 LOSSES = {
     "max": lambda m, rng: MaxHinge(),
@@ -180,11 +177,8 @@ def test_reports_vertex_and_support():
     seen = set()
     for _ in range(400):
         form = random_form(rng, 12)
-        column, margins = form.column, form.table
-        work, index_work = column_workspace(12)
-        q, y, c = rng.standard_normal(12), np.int32(rng.integers(12)), 10.0 ** rng.uniform(-2, 1)
-        alpha = np.empty(12)
-        _, support, vertex = column(q, y, c, c, form.rho, margins, alpha, work, index_work, False)
+        q, y, c = rng.standard_normal(12), int(rng.integers(12)), 10.0 ** rng.uniform(-2, 1)
+        alpha, (_, support, vertex) = solved_column(form, q, y, c)
         mass = -np.delete(alpha, y)
         assert support == np.count_nonzero(mass)
         # A vertex carries the rank weights themselves; the own class may stand for one of them.
@@ -198,11 +192,7 @@ def test_reports_vertex_and_support():
 @pytest.mark.parametrize("name", ["max", "top-2", "usunier-2", "top-k linear", "usunier linear"])
 def test_a_margin_that_is_just_kept_gives_the_vertex_zero(name):
     form = LOSSES[name](4, np.random.default_rng(0)).form(4)
-    work, index_work = column_workspace(4)
-    alpha = np.full(4, np.nan)
-    _, support, vertex = form.column(
-        np.array([1.0, 0.0, -1.0, 0.0]), 0, 0.5, 0.5, form.rho, form.table, alpha, work, index_work, False
-    )
+    alpha, (_, support, vertex) = solved_column(form, [1.0, 0.0, -1.0, 0.0], 0, 0.5)
     assert (support, vertex, alpha.tolist()) == (0, True, [0.0] * 4)
 
 
@@ -261,21 +251,8 @@ def test_updates_come_back_from_values_that_are_not_finite(value):
     """An update inside a loop sees them before anybody checks; it must neither hang nor leave its buffers."""
     for name, make in LOSSES.items():
         form = make(30, np.random.default_rng(0)).form(30)
-        work, index_work = column_workspace(30)
         for spots in ([3], [0], list(range(30))):
             q = np.linspace(-1, 1, 30)
             q[spots] = value
-            out = np.empty(30)
-            result = form.column(
-                q,
-                np.int32(0),
-                1.0,
-                1.0,
-                form.rho,
-                form.table,
-                out,
-                work,
-                index_work,
-                False,
-            )
+            _, result = solved_column(form, q, 0, 1.0)
             assert 0 <= result[1] <= 30, name

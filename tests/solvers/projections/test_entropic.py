@@ -5,11 +5,12 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import logsumexp, wrightomega
 
+from tests.reference.columns import solved_column
 from tests.reference.envelopes import entropy_losses, entropy_updates
 from tests.reference.qp import minimise_qp
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
-from topline.solvers.projections import column_workspace
-from topline.solvers.projections.entropic import entropic_column, entropic_weight, lambert_exp
+from topline.solvers.losses import Softmax, TopKEntropy
+from topline.solvers.projections.entropic import entropic_weight, lambert_exp
 
 
 def update(q, y, c, k):
@@ -85,9 +86,8 @@ def test_optimal_and_feasible_at_every_scale():
         b = rng.standard_normal(m) * rng.choice([1e-9, 0.1, 1.0, 10.0, 1e3, 1e9])
         if rng.random() < 0.3:
             b = np.round(b)
-        alpha = np.empty(m)
         b[y] = 0.0
-        p = entropic_column(b, y, c, k, alpha, column_workspace(m)[0], False)
+        alpha, (p, _, _) = solved_column(TopKEntropy(k).form(m), b, y, c)
         x, s = -np.delete(alpha, y), alpha[y]
         assert x.min() >= 0
         assert max(s - 1, x.max() - s / k, abs(s + p - 1)) <= 1e-14
@@ -102,12 +102,12 @@ def test_optimal_and_feasible_at_every_scale():
 
 def test_steps_that_would_go_to_and_fro_end():
     """Where the classes take over from p, Newton's steps from one side lead to the other."""
-    c, alpha, work = 150.0, np.empty(10), column_workspace(10)[0]
+    c = 150.0
     for seed in range(20):
         b = np.random.default_rng(seed).standard_normal(10)
         b += 0.21 * c - b[1:].max()
         b[0] = 0.0
-        p = entropic_column(b, 0, c, 1, alpha, work, False)
+        alpha, (p, _, _) = solved_column(Softmax().form(10), b, 0, c)
         x = -alpha[1:]
         np.testing.assert_allclose(c * x + c * alpha[0] + np.log(x) - np.log(p), b[1:], atol=1e-11)
 
@@ -117,11 +117,10 @@ def test_steps_that_would_go_to_and_fro_end():
 def test_float32_gives_its_own_digits(k, spread):
     """Also where curvature or scores are beyond them, as those of float64 are then."""
     rng = np.random.default_rng(2)
-    work, m = column_workspace(40)[0], 40
+    m = 40
     for c in (0.0, 1e-3, 1.0, 30.0, 200.0, 1e6):
-        b, exact, rounded = spread * rng.standard_normal(m), np.empty(m), np.empty(m)
-        entropic_column(b, 5, c, k, exact, work, False)
-        entropic_column(b, 5, c, k, rounded, work, True)
+        b = spread * rng.standard_normal(m)
+        exact, rounded = (solved_column(TopKEntropy(k).form(m), b, 5, c, single=s)[0] for s in (False, True))
         np.testing.assert_allclose(
             rounded, exact, rtol=1e-6 * (10.0 + min(c, 256.0) + min(spread, 100.0)), atol=1e-30
         )
@@ -133,10 +132,10 @@ def test_float32_gives_its_own_digits(k, spread):
 def test_the_kernel_comes_back_from_values_that_are_not_finite(value):
     for k in (1, 3, 11):
         for spots in ([3], list(range(12))):
-            b, out = np.linspace(-1, 1, 12), np.empty(12)
+            b = np.linspace(-1, 1, 12)
             b[spots] = value
             for single in (False, True):
-                entropic_column(b, 0, 1.0, k, out, column_workspace(12)[0], single)
+                out, _ = solved_column(TopKEntropy(k).form(12), b, 0, 1.0, single=single)
             assert not out[1:].max() > 0  # mass has one sign or is NaN
 
 

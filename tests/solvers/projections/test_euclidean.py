@@ -6,7 +6,7 @@ import pytest
 from tests.reference.columns import bisect
 from tests.reference.euclidean import (
     project_bipartite_simplex,
-    project_knapsack,
+    project_simplex,
     project_topk_cone,
     project_topk_simplex_alpha,
 )
@@ -93,48 +93,33 @@ def test_the_interior_of_the_probability_simplex_stays():
     np.testing.assert_allclose(project_topk_simplex_alpha([0.2, 0.3, 0.1], 1), [0.2, 0.3, 0.1], rtol=1e-15)
 
 
-def knapsack_twin(a, total, lower, upper):
-    span = upper - lower
-    t = bisect(
-        lambda s: np.clip(a - s, lower, upper).sum() - total, a.min() - upper - span, a.max() - lower + span
-    )
-    return np.clip(a - t, lower, upper)
+def simplex_twin(a, radius):
+    t = bisect(lambda s: np.maximum(a - s, 0.0).sum() - radius, a.max() - radius, a.max())
+    return np.maximum(a - t, 0.0)
 
 
-def test_knapsack_agrees_with_qp_and_twin():
+def test_the_simplex_agrees_with_qp_and_twin():
     rng = np.random.default_rng(6)
     for d in (1, 2, 6, 11):
-        for _ in range(10):
-            a, lower = vector(rng, d), rng.standard_normal()
-            upper = lower + rng.random()
-            total = d * (lower + rng.random() * (upper - lower))
-            x = project_knapsack(a, total, lower, upper)
-            np.testing.assert_allclose(x, knapsack_twin(a, total, lower, upper), atol=1e-12)
-            box = np.vstack([np.eye(d), -np.eye(d)])
-            bounds = np.concatenate([np.full(d, upper), np.full(d, -lower)])
-            expected = minimise_qp(np.eye(d), -a, box, bounds, np.ones((1, d)), [total])
+        for radius in (1e-6, 0.3, 1.0, 20.0):
+            a = vector(rng, d)
+            x = project_simplex(a, radius)
+            np.testing.assert_allclose(x, simplex_twin(a, radius), atol=1e-12)
+            expected = minimise_qp(np.eye(d), -a, -np.eye(d), np.zeros(d), np.ones((1, d)), [radius])
             np.testing.assert_allclose(x, expected, atol=2e-5)
 
 
-def test_knapsack_at_every_scale():
+def test_the_simplex_at_every_scale():
+    """Feasible, and no vertex is better."""
     rng = np.random.default_rng(7)
     for _ in range(2000):
-        d, scale = int(rng.integers(1, 30)), rng.choice(SCALES)
+        d, radius = int(rng.integers(1, 30)), rng.choice(SCALES)
         a = vector(rng, d, rng.choice(SCALES))
-        lower = rng.standard_normal() * scale
-        upper = lower + rng.random() * scale
-        total = d * (lower + (upper - lower) * rng.choice([0.0, 1.0, rng.random()]))
-        x = project_knapsack(a, total, lower, upper)
-        size = d * max(abs(lower), abs(upper))
-        assert abs(x.sum() - total) <= 1e-14 * size
-        assert x.min() >= lower
-        assert x.max() <= upper
-        # The best vertex: fill from the largest gradient down.
+        x = project_simplex(a, radius)
+        assert abs(x.sum() - radius) <= 1e-14 * d * radius
+        assert x.min() >= 0.0
         g = a - x
-        u = np.full(d, lower)
-        for j in np.argsort(-g):
-            u[j] += min(upper - lower, max(0.0, total - u.sum()))
-        assert g @ u - g @ x <= 1e-13 * size * (np.abs(a).max() + size)
+        assert radius * g.max() - g @ x <= 1e-13 * d * radius * (np.abs(a).max() + radius)
 
 
 def bipartite_twin(b, d, radius):
@@ -145,7 +130,7 @@ def bipartite_twin(b, d, radius):
     x, z = np.maximum(0, b - t), np.maximum(0, d + t)
     if x.sum() <= radius:
         return x, z
-    return knapsack_twin(b, radius, 0.0, radius), knapsack_twin(d, radius, 0.0, radius)
+    return simplex_twin(b, radius), simplex_twin(d, radius)
 
 
 def test_bipartite_agrees_with_qp_and_twin():
@@ -190,9 +175,6 @@ def test_bipartite_at_every_scale():
         (lambda: project_topk_cone([np.nan], 1), NonFiniteError, "b holds"),
         (lambda: project_topk_simplex_alpha([[1.0]], 1), InvalidProblemError, "give a vector"),
         (lambda: project_topk_simplex_alpha([1.0], 1, radius=0.0), InvalidProblemError, "radius is 0"),
-        (lambda: project_knapsack([1.0, 2.0], 3.0, 0.0, 1.0), InvalidProblemError, "sum to 3"),
-        (lambda: project_knapsack([1.0, 2.0], 1.0, 2.0, 1.0), InvalidProblemError, "widen the bounds"),
-        (lambda: project_knapsack([1.0], np.inf, 0.0, 1.0), NonFiniteError, "total, lower or upper"),
         (lambda: project_bipartite_simplex([1.0], [np.inf]), NonFiniteError, "d holds"),
     ],
 )

@@ -10,12 +10,13 @@ from scipy.special import entr, logsumexp, softmax
 
 from tests.reference import losses as reference
 from tests.reference import multilabel
+from tests.reference.columns import solved_column
 from tests.reference.envelopes import entropy_losses, entropy_updates, envelope_losses
 from tests.reference.qp import minimise_qp
 from topline import LabelSets, MaxHinge, MultilabelHinge, MultilabelSoftmax, OneVsAll
 from topline.solvers.losses.batches import column_updates, nearest_rows
-from topline.solvers.projections import column_workspace
-from topline.solvers.projections.multilabel import multilabel_entropy, multilabel_softmax_row
+from topline.solvers.losses.ranking import B_U, LOSS, N_SUMS
+from topline.solvers.losses.rows import gradient_rows
 
 M = 6
 #: Every set of up to M labels, the empty one first.
@@ -77,13 +78,9 @@ def test_the_row_is_that_of_a_general_solver(name) -> None:
 def test_the_hinge_says_how_many_classes_outside_have_mass() -> None:
     random = np.random.default_rng(8)
     q, y, c = draw(random, SETTLED, 200)
-    work, index_work = column_workspace(M)
     supports = set()
     for i in range(len(q)):
-        alpha = np.empty(M)
-        mass, support, _ = HINGE.column(
-            q[i], y[i], c[i], c[i], HINGE.rho, HINGE.table, alpha, work, index_work, False
-        )
+        alpha, (mass, support, _) = solved_column(HINGE, q[i], y[i], c[i])
         outside = np.delete(alpha, EVERY_SET.labels(y[i]))
         assert support == np.count_nonzero(outside)
         assert mass == pytest.approx(-outside.sum(), abs=1e-12)
@@ -233,12 +230,14 @@ def test_small_rows_of_the_hinge_keep_their_digits() -> None:
 
 def test_the_softmax_row_its_loss_and_its_entropy() -> None:
     """The shares of a set less the probabilities, at scores of several sizes; nothing for the empty set."""
-    random, work = np.random.default_rng(11), np.empty((8, M + 1))
+    random = np.random.default_rng(11)
     for code in range(len(EVERY_SET)):
         labels = EVERY_SET.labels(code)
         for size in (0.1, 1.0, 20.0):
-            s, u = size * random.standard_normal(M), np.empty(M)
-            value, entropy = multilabel_softmax_row(s, code, EVERY_SET.table, u, work)
+            s = size * random.standard_normal(M)
+            u, sums = np.empty((1, M)), np.zeros(N_SUMS)
+            gradient_rows(SOFTMAX, s[None], np.array([code], np.int32), np.ones(1), (0.0, 0.0), u, sums)
+            u, value, entropy = u[0], sums[LOSS], sums[B_U]
             if not len(labels):
                 assert (value, entropy, u.tolist()) == (0.0, 0.0, [0.0] * M)
                 continue
@@ -247,4 +246,4 @@ def test_the_softmax_row_its_loss_and_its_entropy() -> None:
             np.testing.assert_allclose(u, shares - p, atol=1e-14)
             assert value == pytest.approx(logsumexp(s) - s[labels].mean(), abs=1e-13 * (1.0 + size))
             assert entropy == pytest.approx(entr(p).sum(), abs=1e-13)
-            assert entropy == pytest.approx(multilabel_entropy(u, code, EVERY_SET.table), abs=1e-12)
+            assert entropy == pytest.approx(SOFTMAX.conjugate(u, code, SOFTMAX.table), abs=1e-12)

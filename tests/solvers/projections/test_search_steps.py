@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from topline.solvers.losses import exponential
+from topline.solvers.losses.form import NO_MARGINS
 from topline.solvers.projections import (
+    ColumnProblem,
     binary,
     column_workspace,
     entropic,
@@ -22,13 +24,13 @@ from topline.solvers.projections import (
     weighted_topk,
     weighted_usunier,
 )
-from topline.solvers.projections.ordering import select_largest
 
 M, DRAWS = 60, 80
 
 
 def plain(function: Any) -> Any:
     """Return a compiled function as Python, which looks up in its module what it calls."""
+    function = getattr(function, "_compiled", function)
     return getattr(function, "py_func", function)
 
 
@@ -65,35 +67,43 @@ def each(solve: Callable[..., Any], count: Count) -> np.ndarray:
     return np.array(taken)
 
 
+def _problem(b, c, c_own, rho):
+    """Return the problem whose violations are b."""
+    q = np.append(0.0, b[1:] - 1.0)
+    return ColumnProblem(q, 0, c, c_own, rho, NO_MARGINS, np.empty(M), *column_workspace(M), False)
+
+
+def _rho(random):
+    return np.array(exponential(int(random.integers(1, 9))))
+
+
 def _wtopk(b, c, random):
-    rho = np.array(exponential(int(random.integers(1, 9))))
-    return plain(weighted_topk.wtopk_column)(b, 0, c, rho, np.empty(M), *column_workspace(M))
+    return plain(weighted_topk._one_curvature)(_problem(b, c, c, _rho(random)))
 
 
 def _scaled(b, c, random):
-    rho = np.array(exponential(int(random.integers(1, 9))))
-    arguments = (b, 0, c, c, rho, 1.0, np.empty(M), *column_workspace(M))
-    return plain(scaled_permutahedron.scaled_permutahedron)(*arguments)
+    problem = _problem(b, c, c, _rho(random))
+    return plain(scaled_permutahedron.scaled_permutahedron)(problem, b, c, 1.0)
 
 
 def _two(b, c, random):
-    rho = np.array(exponential(int(random.integers(1, 9))))
-    arguments = (b, 0, c, 0.3 * c, rho, np.empty(M), *column_workspace(M))
-    return plain(weighted_topk.wtopk_two_curvatures_column)(*arguments)
+    return plain(weighted_topk._two_curvatures)(_problem(b, c, 0.3 * c, _rho(random)))
 
 
 def _usunier(b, c, random):
-    rho = np.array(exponential(int(random.integers(1, 9))))
-    return plain(weighted_usunier.wusunier_column)(b, 0, c, 0.5 * c, rho, np.empty(M), *column_workspace(M))
+    return plain(weighted_usunier.wusunier_column)(_problem(b, c, 0.5 * c, _rho(random)))
 
 
-def _entropic(b, c, random):
-    k = int(random.integers(1, 9))
-    return plain(entropic.entropic_column)(b, 0, c, k, np.empty(M), column_workspace(M)[0], False)
+def _entropic(b, c, random, *, k=None, single=False):
+    work = column_workspace(M)[0]
+    work = work.view(np.float32) if single else work
+    u = work[5][:M]
+    u[:] = np.append(c, b[1:]) - max(c, b[1:].max())
+    return plain(entropic.entropic_level)(u, 0, c, k or int(random.integers(1, 9)), work)
 
 
 def _entropic_single(b, c, random):
-    return plain(entropic.entropic_column)(b, 0, c, 1, np.empty(M), column_workspace(M)[0], True)
+    return _entropic(b, c, random, k=1, single=True)
 
 
 def _logistic(b, c, random):
@@ -135,25 +145,3 @@ def test_few_classes_are_sorted(module, solve, most, monkeypatch) -> None:
     count = Count(monkeypatch, module, "sorted_candidates")
     each(solve, count)
     assert np.mean(count.given) <= most
-
-
-class Read(list[float]):
-    """Values that count how often one of them is read."""
-
-    reads = 0
-
-    def __getitem__(self, place: Any) -> Any:
-        self.reads += 1
-        return super().__getitem__(place)
-
-
-def test_selection_reads_sorted_values_a_few_times_each() -> None:
-    """The middle of three as pivot: in order, in reverse, and in a random order."""
-    n = 255
-    rising = np.arange(n, dtype=float)
-    for order in (rising, rising[::-1], np.random.default_rng(1).permutation(rising)):
-        for count in (1, n // 3, n // 2, n):
-            values = Read(order.tolist())
-            plain(select_largest)(values, n, count)
-            assert sorted(values[:count]) == rising[n - count :].tolist()
-            assert values.reads <= 4 * n

@@ -11,6 +11,7 @@ from tests.reference.columns import (
     infeasibility,
     optimality_gap,
     others_twin,
+    solved_column,
     support_value,
     two_curvatures_twin,
     wusunier_twin,
@@ -34,9 +35,7 @@ from topline.solvers.losses import (
 )
 from topline.solvers.losses.batches import column_updates, nearest_rows
 from topline.solvers.losses.form import Ranks
-from topline.solvers.losses.topk import SUM_THEN_HINGE
-from topline.solvers.losses.topk_others import OTHERS_SUM_THEN_HINGE
-from topline.solvers.projections import column_workspace
+from topline.solvers.losses.hinges import OTHERS_SUM_THEN_HINGE, SUM_THEN_HINGE
 
 # (loss for m classes, whether the own class is in the sort)
 CASES = {
@@ -156,10 +155,7 @@ def test_reports_vertex_and_support(own_in_sort):
         rho = np.sort(rng.random(int(rng.integers(2, 12))))[::-1].copy()
         form = LossForm(m=12, family=SUM_THEN_HINGE, rho=rho)
         q, y, c = rng.standard_normal(12), np.int32(rng.integers(12)), 10.0 ** rng.uniform(-2, 1)
-        column = sorted_by(form, own_in_sort).column
-        work, index_work = column_workspace(12)
-        alpha = np.empty(12)
-        _, support, vertex = column(q, y, c, 0.5 * c, form.rho, form.table, alpha, work, index_work, False)
+        alpha, (_, support, vertex) = solved_column(sorted_by(form, own_in_sort), q, y, c, 0.5 * c)
         mass = -np.delete(alpha, y)
         assert support == np.count_nonzero(mass)
         assert vertex == (set(mass[mass > 0]) <= set(rho))
@@ -172,12 +168,10 @@ def test_reports_vertex_and_support(own_in_sort):
 def test_kernels_come_back_from_values_that_are_not_finite(name, value):
     make, own_in_sort = CASES[name]
     form = make(30).form(30)
-    column = sorted_by(form, own_in_sort).column
-    work, index_work = column_workspace(30)
     for spots in ([3], [0], list(range(30))):
-        q, out = np.linspace(-1, 1, 30), np.empty(30)
+        q = np.linspace(-1, 1, 30)
         q[spots] = value
-        result = column(q, 0, 1.0, 0.5, form.rho, form.table, out, work, index_work, False)
+        _, result = solved_column(sorted_by(form, own_in_sort), q, 0, 1.0, 0.5)
         assert 0 <= result[1] <= 30
 
 

@@ -1,0 +1,205 @@
+"""Hinges of single labels: the largest margin violations a_[1] >= a_[2] >= ..., summed and cut at 0.
+
+One rank or k, their weights, what is cut at 0, whether the own class takes a rank, and the margins tell them
+apart; all have the conjugate that is linear in the margins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.losses.base import LossOfK, LossOfWeights, LossWithoutParameters, checked_k, rank_form
+from topline.solvers.losses.form import Family, LossForm, Ranks
+from topline.solvers.losses.functions import hinge_conjugate
+from topline.solvers.losses.rank_weights import flat
+from topline.solvers.projections.scaled_permutahedron import wtopk_others_column
+from topline.solvers.projections.simplex import simplex_column
+from topline.solvers.projections.weighted_topk import wtopk_alike_column, wtopk_column
+from topline.solvers.projections.weighted_usunier import wusunier_column
+from topline.solvers.typing import Float64Array
+
+#: Any hinge over one rank.
+MAX = Family("max_hinge", simplex_column, hinge_conjugate, linear=True, ranks=Ranks())
+SUM_THEN_HINGE = Family(
+    "sum_then_hinge", wtopk_column, hinge_conjugate, column_alike=wtopk_alike_column, linear=True,
+    ranks=Ranks(), of_one_rank=MAX,
+)  # fmt: skip
+HINGE_THEN_SUM = Family(
+    "hinge_then_sum", wusunier_column, hinge_conjugate, linear=True, ranks=Ranks(hinge_first=True),
+    of_one_rank=MAX,
+)  # fmt: skip
+OTHERS_SUM_THEN_HINGE = Family(
+    "others_sum_then_hinge", wtopk_others_column, hinge_conjugate, linear=True,
+    ranks=Ranks(own_in_sort=False), of_one_rank=MAX,
+)  # fmt: skip
+
+
+class MaxHinge(LossWithoutParameters):
+    """Crammer and Singer's hinge max_j ([j != y] + s_j - s_y) (Tajima et al., eq. 2.2).
+
+    Examples
+    --------
+    >>> from topline import MaxHinge
+    >>> MaxHinge().form(m=3).rho
+    array([1.])
+    """
+
+    name: ClassVar[str] = "max_hinge"
+    family: ClassVar[Family] = MAX
+
+
+class TopKHinge(LossOfK):
+    """Mean of the k largest a_j, then the hinge (top-k hinge alpha; Tajima et al., eq. 2.5).
+
+    The own class takes part in the sort, so k <= m; its dual domain is
+    {x >= 0, sum x <= 1, x_j <= 1/k, x_j <= sum x / (k-1)} for x = -alpha over the other classes.
+
+    Examples
+    --------
+    >>> from topline import TopKHinge
+    >>> TopKHinge(k=2).form(m=5).rho
+    array([0.5, 0.5])
+    """
+
+    name: ClassVar[str] = "topk_hinge"
+    family: ClassVar[Family] = SUM_THEN_HINGE
+
+
+class TopKOthersHinge(LossOfK):
+    """Mean of the k largest a_j of the other classes, then the hinge (Lapin's thesis, eq. 5.3), k < m.
+
+    The own class is left out of the sort; its dual domain is the top-k simplex
+    {x >= 0, sum x <= 1, x_j <= sum x / k}, smaller than that of TopKHinge (erratum e: the two losses are
+    often taken for one).
+
+    Examples
+    --------
+    >>> from topline import TopKOthersHinge
+    >>> TopKOthersHinge(k=5).form(m=5)
+    Traceback (most recent call last):
+        ...
+    topline.solvers.errors.InvalidProblemError: k of topk_others_hinge is 5 but each of 5 classes has 4 ...
+    """
+
+    name: ClassVar[str] = "topk_others_hinge"
+    family: ClassVar[Family] = OTHERS_SUM_THEN_HINGE
+    of_others: ClassVar[bool] = True
+
+
+class UsunierHinge(LossOfK):
+    """Mean over the k largest a_j of their hinges (top-k hinge beta; Tajima et al., eq. 2.6), k <= m.
+
+    Examples
+    --------
+    >>> from topline import UsunierHinge
+    >>> UsunierHinge(k=3).to_dict()
+    {'name': 'usunier_hinge', 'k': 3}
+    """
+
+    name: ClassVar[str] = "usunier_hinge"
+    family: ClassVar[Family] = HINGE_THEN_SUM
+
+
+class WeightedTopKHinge(LossOfWeights):
+    """max(0, sum_j rho_j a_[j]) (Hirohashi and Kato, eq. 12; Tajima et al., eq. 2.7).
+
+    `rho` is non-negative and non-increasing with at most m entries; it is kept as a tuple.
+
+    Examples
+    --------
+    >>> from topline import WeightedTopKHinge, linear
+    >>> WeightedTopKHinge(linear(3)).rho
+    (0.5, 0.3333333333333333, 0.16666666666666666)
+    """
+
+    name: ClassVar[str] = "weighted_topk_hinge"
+    family: ClassVar[Family] = SUM_THEN_HINGE
+
+
+class WeightedUsunierHinge(LossOfWeights):
+    """sum_j rho_j max(0, a_[j]) (Tajima et al., eq. 2.8).
+
+    `rho` is non-negative and non-increasing with at most m entries; it is kept as a tuple.
+
+    Examples
+    --------
+    >>> from topline import WeightedUsunierHinge
+    >>> WeightedUsunierHinge([0.7, 0.3]).form(m=4).rho
+    array([0.7, 0.3])
+    """
+
+    name: ClassVar[str] = "weighted_usunier_hinge"
+    family: ClassVar[Family] = HINGE_THEN_SUM
+
+
+@dataclass(frozen=True, eq=False)
+class StructuredHinge:
+    """The hinge with class-dependent margins, max_j (delta_yj + s_j - s_y) (Tajima et al., eq. 2.4).
+
+    `margins` is (m, m), row = true class, finite, non-negative, with a zero diagonal.  With k > 1 it is the
+    top-k hinge of these margins: the mean of the k largest terms, cut at 0 (eq. 2.5).
+
+    Examples
+    --------
+    >>> from topline import StructuredHinge
+    >>> StructuredHinge([[0, 1, 2], [1, 0, 1], [2, 1, 0]]).form(m=3).margins[0]
+    array([0., 1., 2.])
+    """
+
+    margins: Float64Array
+    k: int = 1
+    name: ClassVar[str] = "structured_hinge"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "margins", _checked_margins(self.margins))
+        object.__setattr__(self, "k", checked_k(self.k, self.name))
+
+    def form(self, m: int) -> LossForm:
+        """Return the loss for m classes, which must be the number of rows of `margins`."""
+        if self.margins.shape[0] != m:
+            given = self.margins.shape[0]
+            raise InvalidProblemError(f"margins are for {given} classes but there are {m}; give {m} rows")
+        base = rank_form(m, SUM_THEN_HINGE, flat(self.k), self.name)
+        return LossForm(m=m, family=base.family, rho=base.rho, margins=self.margins)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        of_k = {"k": self.k} if self.k > 1 else {}
+        return {"name": self.name, "margins": self.margins.tolist(), **of_k}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StructuredHinge):
+            return False
+        return self.k == other.k and np.array_equal(self.margins, other.margins)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.k, self.margins.shape, self.margins.tobytes()))
+
+
+def _checked_margins(margins: Any) -> Float64Array:
+    try:
+        matrix = np.array(margins, dtype=np.float64, order="C")
+    except (TypeError, ValueError):
+        raise InvalidProblemError(
+            "margins are not a matrix of numbers; give one row of margins per class"
+        ) from None
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InvalidProblemError(
+            f"margins have the shape {matrix.shape}; give a square matrix, one row per class"
+        )
+    if not np.isfinite(matrix).all():
+        raise InvalidProblemError("margins hold NaN or infinity; give finite margins")
+    if matrix.min(initial=0.0) < 0:
+        raise InvalidProblemError(f"margins hold {matrix.min():g}; a margin must not be negative")
+    bad = np.flatnonzero(np.diag(matrix))
+    if bad.size:
+        row = int(bad[0])
+        raise InvalidProblemError(
+            f"the margin of class {row} towards itself is {matrix[row, row]:g}; the diagonal must be zero"
+        )
+    matrix.setflags(write=False)
+    return matrix
