@@ -389,7 +389,9 @@ def _corrected(problem: AverageTopProblem, tol: float, max_iterations: int) -> A
         atoms, _ = atoms.with_atom(lam, cut.w[:, None], cut.b)
         weights = maximise_on_simplex(atoms.gram, atoms.conjugate_means, atoms.weights)
         atoms = atoms.weighted(weights, idle=_IDLE)
-        w, dual = _minimum(problem, atoms, dual)
+        W, b = atoms.point()
+        w = W[:, 0]
+        dual = max(dual, b - float(w @ w) / (2.0 * problem.C))
         stalled = 0 if (primal, dual) != before else stalled + 1
         done = is_converged(problem, best_w, primal, dual, tol)
         if done or stalled > _PATIENCE or iteration == max_iterations:
@@ -397,13 +399,6 @@ def _corrected(problem: AverageTopProblem, tol: float, max_iterations: int) -> A
         iteration += 1
     unsolved = Status.MAX_PASSES if iteration == max_iterations else Status.NO_PROGRESS
     return finished(problem, best_w, primal, dual, tol=tol, iterations=iteration, unsolved=unsolved)
-
-
-def _minimum(problem: AverageTopProblem, atoms: Atoms, dual: float) -> tuple[Float64Array, float]:
-    """Return where the combination of the cuts has its minimum, and the largest minimum so far."""
-    W, b = atoms.point()
-    w = W[:, 0]
-    return w, max(dual, b - float(w @ w) / (2.0 * problem.C))
 
 
 METHODS: Mapping[str, Callable[[AverageTopProblem, float, int], AverageTopResult]] = MappingProxyType(
@@ -450,16 +445,13 @@ def solve_problem(
     """Minimise a problem that was checked before."""
     if method != "auto" and method not in METHODS:
         raise InvalidProblemError(f"there is no method {method!r}; use auto, {', '.join(METHODS)}")
-    name = _cheapest(problem) if method == "auto" else method
+    if method == "auto":
+        n, d = problem.n, problem.d
+        fits = n * d * min(n, d) <= _MULTIPLICATIONS and 8 * n * d <= _BYTES
+        method = "interior_point" if fits else "bundle"
     # Overflow ends a run with the status NONFINITE, which says more than a warning.
     with np.errstate(over="ignore", invalid="ignore"):
-        return METHODS[name](problem, tol, max_iterations)
-
-
-def _cheapest(problem: AverageTopProblem) -> str:
-    n, d = problem.n, problem.d
-    fits = n * d * min(n, d) <= _MULTIPLICATIONS and 8 * n * d <= _BYTES
-    return "interior_point" if fits else "bundle"
+        return METHODS[method](problem, tol, max_iterations)
 
 
 #: Relative gap to go for: a few rounds beyond what is asked tell the support from the rest.
@@ -507,9 +499,14 @@ def minimise_with_kernel(
     if result.bound is None:
         raise InvalidProblemError("the kernel values are too large for this C; scale the features or lower C")
     with blas_threads_for(problem.n**2):
-        dual = _dual(features.K, result.bound, problem.C)
-        candidates = _candidates(result, features, problem)
-        values = [_primal(features.K, candidate, problem) for candidate in candidates]
+        u, K = result.bound.u, features.K
+        dual = result.bound.b - 0.5 * problem.C * max(float(u @ (K @ u)), 0.0)
+        candidates, values = _candidates(result, features, problem), []
+        for coefficients in candidates:
+            scores = K @ coefficients
+            norm = max(float(coefficients @ scores), 0.0)
+            loss_mean = average_top(problem.pieces(scores).losses(), problem.k)
+            values.append(loss_mean + norm / (2.0 * problem.C))
     enough = min(values) + 0.25 * tol * abs(dual)
     primal, coefficients = next(
         (value, candidate) for value, candidate in zip(values, candidates, strict=True) if value <= enough
@@ -540,13 +537,3 @@ def _candidates(
     pivots = np.zeros(problem.n)
     pivots[features.pivots] = features.coefficients(result.w[:, None])[:, 0]
     return [*sparse, whole, pivots]
-
-
-def _primal(K: Float64Array, coefficients: Float64Array, problem: AverageTopProblem) -> float:
-    scores = K @ coefficients
-    norm = max(float(coefficients @ scores), 0.0)
-    return average_top(problem.pieces(scores).losses(), problem.k) + norm / (2.0 * problem.C)
-
-
-def _dual(K: Float64Array, bound: LowerBound, C: float) -> float:
-    return bound.b - 0.5 * C * max(float(bound.u @ (K @ bound.u)), 0.0)

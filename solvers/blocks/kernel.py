@@ -397,7 +397,9 @@ class KernelScores:
         moves: bool = False,
     ) -> None:
         """Add K(own rows, rows of the change) times the change to scores, and it to A where it `moves`."""
-        places = self._places(kernel, change)
+        # In float64 no columns are kept, nor where the rows hold K themselves.
+        keeps = self.dtype == np.float32 and not holds_values(kernel)
+        places = self._columns.places(change.numbers) if keeps else None
         for tile in block.tiles.read(self.dtype):
             add_products(kernel, tile.X, change, block.problem.scale, scores[tile.rows], places, tile.start)
             clock.product()
@@ -406,12 +408,6 @@ class KernelScores:
                 clock.row_work()
         if places is not None:
             self._columns.keep(change.numbers, places)
-
-    def _places(self, kernel: PairValues, change: Change) -> KnownColumns | None:
-        """Return where columns of K are kept; None in float64, and where the rows hold K themselves."""
-        if self.dtype != np.float32 or holds_values(kernel):
-            return None
-        return self._columns.places(change.numbers)
 
 
 def own_places(block: Block, numbers: Int64Array, tile: Tile) -> tuple[Int64Array, slice]:

@@ -133,7 +133,8 @@ def accumulate_rows(
 
     Where U has zeros that is by the others, in float64 where the product is small.
     """
-    full = _is_full(U)
+    # A few rows from all over have no zero, as those of entropies do not.
+    full = bool(U[:: max(len(U) // _LOOKED_AT, 1)].all())
     if not is_sparse(X) and not full and U.size * X.shape[1] <= _SMALL_PRODUCT:
         product += (U * weights[:, None]).T @ X.astype(np.float64)
         return
@@ -171,11 +172,6 @@ def open_sizes(form: LossForm, U: FloatArray) -> FloatArray:
 def openness_of(sizes: FloatArray, weights: Float64Array) -> tuple[Float64Array, float]:
     """Return the weighted sum of sizes (b, m) over the rows, and that of the squares of what a row adds."""
     return np.asarray(weights @ sizes), float(weights @ sizes.sum(axis=1, dtype=np.float64) ** 2)
-
-
-def _is_full(U: FloatArray) -> bool:
-    """Return whether a few rows from all over have no zero, as those of entropies do not."""
-    return bool(U[:: max(len(U) // _LOOKED_AT, 1)].all())
 
 
 #: Either kind, in buffers that tiles share.

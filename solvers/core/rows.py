@@ -15,7 +15,7 @@ from scipy import sparse
 
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.jit_cache import jit
-from topline.solvers.typing import Float64Array, FloatArray, Int64Array
+from topline.solvers.typing import Float64Array, Int64Array
 
 _MAGNITUDE = np.uint32(0x7FFF)
 _SIGN = np.uint32(0x8000)
@@ -284,14 +284,11 @@ def nonfinite_rows(values: Rows) -> np.ndarray[Any, Any]:
         bad = np.flatnonzero(~np.isfinite(values.data))
         return np.unique(np.searchsorted(np.asarray(values.indptr), bad, side="right") - 1)
     # One sum is far cheaper than a mask; only if it is not finite are single values looked at.
-    if np.isfinite(_total(values)):
+    with np.errstate(all="ignore"):
+        total = float(values.sum(dtype=np.float64))
+    if np.isfinite(total):
         return np.empty(0, dtype=np.int64)
     return np.flatnonzero(~np.isfinite(values).all(axis=1))
-
-
-def _total(values: FloatArray) -> float:
-    with np.errstate(all="ignore"):
-        return float(values.sum(dtype=np.float64))
 
 
 def cut_rows(n_rows: int, first_row: int, rows: int) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -332,12 +332,9 @@ def block_bounds(n: int, blocks: int = 1, bounds: Sequence[int] | None = None) -
     if bounds is not None:
         cuts = tuple(int(row) for row in bounds)
         if len(cuts) < 2 or cuts[0] != 0 or cuts[-1] != n or np.any(np.diff(cuts) < 1):
-            raise InvalidProblemError(f"block bounds must rise from 0 to {n}; they are {_shown(cuts)}")
+            shown = f"{list(cuts[:6])}{' ...' if len(cuts) > 6 else ''}"
+            raise InvalidProblemError(f"block bounds must rise from 0 to {n}; they are {shown}")
         return cuts
     if not 1 <= blocks <= n:
         raise InvalidProblemError(f"{n} rows cannot be cut into {blocks} blocks; give 1 to {n}")
     return tuple(n * i // blocks for i in range(blocks + 1))
-
-
-def _shown(cuts: Sequence[Any]) -> str:
-    return f"{list(cuts[:6])}{' ...' if len(cuts) > 6 else ''}"

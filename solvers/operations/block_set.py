@@ -101,16 +101,13 @@ class CountHits(TileOperation[Hits]):
         return Hits(count=count, **clock.seconds())
 
 
-def _head_by_head(above: Mapping[int, Answer], below: Mapping[int, Answer]) -> dict[int, Answer]:
-    """Return the sums of both, which have answered the same heads."""
-    return {head: answer.merge(below[head]) for head, answer in above.items()}
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HeadAnswers(Answer):
     """The answer to each head, by its number."""
 
-    parts: Mapping[int, Answer] = merged_by(_head_by_head)
+    parts: Mapping[int, Answer] = merged_by(
+        lambda above, below: {head: answer.merge(below[head]) for head, answer in above.items()}
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,6 @@ the kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,7 +94,12 @@ def compress(
     found, size = None, 1
     while found is None:
         size = max(size + 1, int(_GROWS * size))
-        _refuse_memory(2 * 8 * size * (problem.n + len(expansion.support)), size, most_loss)
+        if (needed := 2 * 8 * size * (problem.n + len(expansion.support))) > MEMORY_BYTES:
+            raise InvalidProblemError(
+                f"a loss of {most_loss:g} takes more than {int(size / _GROWS):,} rows, and {size:,} of them"
+                f" {needed / 2**30:.1f} GiB of memory where {MEMORY_BYTES / 2**30:.1f} are"
+                " allowed: allow a larger loss"
+            )
         size = rows.grow(size)
         whole = rows.exhausted
         projected = rows.expansion(size, rows.components[:size])
@@ -121,15 +125,6 @@ def compress(
     return found
 
 
-def _refuse_memory(needed: int, size: int, most_loss: float) -> None:
-    if needed > MEMORY_BYTES:
-        raise InvalidProblemError(
-            f"a loss of {most_loss:g} takes more than {int(size / _GROWS):,} rows, and {size:,} of them"
-            f" {needed / 2**30:.1f} GiB of memory where {MEMORY_BYTES / 2**30:.1f} are"
-            " allowed: allow a larger loss"
-        )
-
-
 class _Span:
     """Picked rows, and an orthonormal basis of their span in the space of the kernel.
 
@@ -147,7 +142,8 @@ class _Span:
     def of(cls, expansion: KernelExpansion) -> _Span:
         """Return the empty span of a model's rows."""
         rows, kernel = expansion.rows, expansion.kernel
-        squares = np.array([kernel.matrix(row, row)[0, 0] for row in _one_by_one(rows)])
+        one_by_one = (rows[place : place + 1] for place in range(rows.shape[0]))
+        squares = np.array([kernel.matrix(row, row)[0, 0] for row in one_by_one])
         return cls(expansion, expansion.scores(rows), squares)
 
     @property
@@ -196,11 +192,6 @@ class _Span:
         return np.ascontiguousarray(
             solve_triangular(self._factor[chosen, :size], values.T, lower=True, overwrite_b=True).T
         )
-
-
-def _one_by_one(rows: Any) -> Iterator[Any]:
-    for place in range(rows.shape[0]):
-        yield rows[place : place + 1]
 
 
 def _primal(

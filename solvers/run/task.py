@@ -351,7 +351,13 @@ def _rounds(task: Task, executor: Executor) -> Run:
         # Another method has left W(A), which belongs to the duals that are given.
         W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state.point)
         state = state.with_point(W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
-    state = _with_zero(task, replace(state, problem_key=task.key))
+    state = replace(state, problem_key=task.key)
+    at_zero = partial(risk_at_zero, task.problem, examples.labels, examples.weights)
+    if not task.of_duals:
+        # W = 0 is no answer where W is to be W(A), whatever it is worth.
+        state = replace(state, primal_at_zero=at_zero())
+    if state.loss_at_zero is None and state.W.any():
+        state = replace(state, loss_at_zero=at_zero(smoothed=False))
     blocks: OperationRunner = executor
     at_will = kept_in_memory(examples.rows, 0, problem.n)
     if state.left_behind and problem.form.convex and isinstance(method, Lbfgs | Newton) and at_will:
@@ -419,49 +425,24 @@ def final_duals(
     return A
 
 
-def _with_zero(task: Task, state: SolverState) -> SolverState:
-    """Tell a state what W = 0 is worth, unless W is to be W(A) whatever it is worth."""
-    at_zero = partial(risk_at_zero, task.problem, task.examples.labels, task.examples.weights)
-    if not task.of_duals:
-        state = replace(state, primal_at_zero=at_zero())
-    if state.loss_at_zero is not None or not state.W.any():
-        return state
-    return replace(state, loss_at_zero=at_zero(smoothed=False))
-
-
-def _collapsed(problem: Problem, run: Run, tol: float) -> bool:
-    """Return whether W = 0 is as good as what was found and within the tolerance of the optimum.
-
-    That is of a risk that can make it the optimum.  Weights that a large lam keeps near 0 are better than 0.
-    """
-    at_zero = run.state.primal_at_zero
-    if problem.mean_risk or at_zero is None or run.final.primal < (1.0 - _NO_BETTER) * at_zero:
-        return False
-    return Objective(at_zero, run.final.dual).relative_gap <= tol
-
-
 def result_of(problem: Problem, run: Run, A: FloatArray | None, tol: float, choice: Choice) -> SolveResult:
     """Return what a run came to; A is as it was certified."""
-    final = run.final
     if choice.method == "auto":
         choice = change_of_method(run.state)
+    at_zero, collapsed = run.state.primal_at_zero, False
+    # Only a risk of the largest losses makes 0 the optimum; weights that a large lam keeps near 0 are better.
+    if not problem.mean_risk and at_zero is not None and run.final.primal >= (1.0 - _NO_BETTER) * at_zero:
+        collapsed = Objective(at_zero, run.final.dual).relative_gap <= tol
     return SolveResult(
-        W=final.W,
+        **vars(run.final),
         A=A,
-        conjugate_mean=final.conjugate_mean,
-        objective=final.objective,
-        smoothed_gap=final.smoothed_gap,
         status=run.status,
         passes=run.state.passes,
         seconds=run.state.seconds,
         history=run.history,
         problem=problem,
         state=run.state,
-        W_dual=final.W_dual,
-        mean_sq_dual=final.mean_sq_dual,
-        found_at=final.found_at,
-        dual_share=final.dual_share,
-        collapsed=_collapsed(problem, run, tol),
+        collapsed=collapsed,
         method=choice.method,
         why=choice.why,
     )
@@ -488,7 +469,10 @@ def compile_jit_functions(
     tens of seconds on a slow one.  Without this call the first pass takes them.  `several` says that examples
     have label sets.
     """
-    _compile_packing()
+    # What reads and packs rows.
+    widened(np.zeros(1, dtype=np.float16))
+    for part in (np.eye(_TINY_ROWS, dtype=np.float32), np.eye(_TINY_ROWS)):
+        unpack(pack(part), 0, _TINY_ROWS, part)
     X = np.zeros((_TINY_ROWS, max(weights_alike(d * m) // m, 3)), dtype=np.float32)
     X[:, :3] = np.random.default_rng(0).standard_normal((_TINY_ROWS, 3))
     sets, codes = LabelSets.from_lists([{i % m, i // 2 % m} for i in range(_TINY_ROWS)], m)
@@ -507,13 +491,6 @@ def compile_jit_functions(
         run_task(task if tiny.kernel is None else replace(task, kernel=as_kernel(tiny.kernel)))
     if tiny.kernel is None:
         _compile_what_few_rounds_meet(task.problem.form, y[:1], duals=task.duals_kept)
-
-
-def _compile_packing() -> None:
-    """Compile what reads and packs rows."""
-    widened(np.zeros(1, dtype=np.float16))
-    for rows in (np.eye(_TINY_ROWS, dtype=np.float32), np.eye(_TINY_ROWS)):
-        unpack(pack(rows), 0, _TINY_ROWS, rows)
 
 
 def _compile_what_few_rounds_meet(form: LossForm, y: IntArray, *, duals: bool) -> None:
