@@ -21,7 +21,6 @@ from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import Best, IterationRecord, SolverState, ThinnedHistory
 from topline.solvers.core.stopping import FINEST_TOL, Status, StoppingCriteria
-from topline.solvers.core.traffic import Traffic
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.methods import Advance, FinalValues, Measurement, Method
 from topline.solvers.methods.base import no_step
@@ -132,12 +131,12 @@ class _Loop:
 
     def take_round(self) -> Run | None:
         """Take one round; return the run where it was the last."""
-        timer = RoundTimer(self.executor, self.pace)
-        measured = self._measured(timer)
+        self.pace.begin_round()
+        measured = self._measured()
         solved = self._looks_solved(measured)
-        advance = self._advanced(measured, timer, solved=solved)
+        advance = self._advanced(measured, solved=solved)
         claim = self._certified_claim(measured, advance) if advance.claims else None
-        record = timer.record(self.problem, measured, self._bounds(measured, claim), advance)
+        record = self.pace.record(self.problem, measured, self._bounds(measured, claim), advance)
         self.history.add(record)
         proven = claim is not None and self._meets_criteria(claim)
         status = Status.SOLVED if proven else self._ending(record, advance, solved=solved)
@@ -153,18 +152,18 @@ class _Loop:
             self.known = replace(measured, before=self.state, passes=0)
         return self._ended(status, self._ending(record, replace(advance, spent=False), solved=False))
 
-    def _measured(self, timer: RoundTimer) -> Measurement:
+    def _measured(self) -> Measurement:
         """Measure the state, and take what is measured among the best so far."""
         began = self.pace.seconds()
-        found = self.known or self.method.measure(self.problem, timer.run, self.state)
+        found = self.known or self.method.measure(self.problem, self.pace.run, self.state)
         self.known = None
         state, best = found.before, self.state.best
         if math.isfinite(found.primal) and not self.of_duals:
             best = best.with_primal(found.primal, state.W if found.W is None else found.W)
         if math.isfinite(found.dual):
             best = best.with_dual(found.dual, found.dual_point)
-        timer.passes = state.passes + found.passes
-        left = self.pace.left(timer.passes).passes
+        self.pace.passes = state.passes + found.passes
+        left = self.pace.left(self.pace.passes).passes
         before = replace(state, best=best)
         seconds = self.pace.seconds()
         return replace(
@@ -195,11 +194,11 @@ class _Loop:
         good = objective.reaches(self.target.tol)
         return good and not self.refuted and objective.primal < self.start_primal
 
-    def _advanced(self, measured: Measurement, timer: RoundTimer, *, solved: bool) -> Advance:
+    def _advanced(self, measured: Measurement, *, solved: bool) -> Advance:
         """Let the method advance, but from an answer, or where it has no budget for it."""
-        if solved or (self.method.advances_by_passes and self.pace.left(timer.passes).exhausted):
+        if solved or (self.method.advances_by_passes and self.pace.left(self.pace.passes).exhausted):
             return no_step(measured)
-        return self.method.advance(self.problem, timer.run, measured)
+        return self.method.advance(self.problem, self.pace.run, measured)
 
     def _certified_claim(self, measured: Measurement, advance: Advance) -> FinalValues | None:
         """Return what the next point is worth in float64; None where that is no number."""
@@ -346,7 +345,10 @@ class Budget(NamedTuple):
 
 
 class Pace:
-    """What a run has taken so far, and may still take: seconds by a clock, passes, and what moved."""
+    """Runs the operations of a run within its budget, and counts what each round takes.
+
+    `passes` is where the run stands within the round.
+    """
 
     def __init__(
         self,
@@ -357,6 +359,12 @@ class Pace:
     ) -> None:
         self._executor, self._criteria, self._clock = executor, criteria, clock
         self._began, self._earlier, self._read = clock(), seconds, executor.traffic()
+        self.begin_round()
+
+    def begin_round(self) -> None:
+        """Count from 0."""
+        self.passes = 0
+        self._products = self._per_row = self._waiting = 0.0
 
     def seconds(self) -> float:
         """Return the seconds of solving so far, over all resumptions."""
@@ -368,28 +376,10 @@ class Pace:
         seconds = None if limit is None else limit - (self._clock() - self._began)
         return Budget(self._criteria.max_passes - passes, seconds)
 
-    def moved(self) -> Traffic:
-        """Return what the executor has counted since the last reading."""
-        now = self._executor.traffic()
-        moved, self._read = now.since(self._read), now
-        return moved
-
-
-class RoundTimer:
-    """Runs the operations of one round within the budget, and counts the time that they take.
-
-    `passes` is where the run stands.
-    """
-
-    def __init__(self, executor: OperationRunner, pace: Pace) -> None:
-        self._executor, self._pace = executor, pace
-        self.passes = 0
-        self._products = self._per_row = self._waiting = 0.0
-
     def run(self, operation: Operation[A]) -> A:
         """Run an operation; what is not products or per-row work of a busy worker is waiting."""
         began = time.perf_counter()
-        left = self._pace.left(self.passes)
+        left = self.left(self.passes)
         stats = self._executor.run(operation.within(left.passes, left.seconds))
         busy = (stats.seconds_products + stats.seconds_kernels) / self._executor.workers
         self._products += stats.seconds_products
@@ -401,11 +391,12 @@ class RoundTimer:
         self, problem: Problem, measured: Measurement, objective: Objective, advance: Advance
     ) -> IterationRecord:
         """Return the record of the round, which has these bounds P and D."""
-        moved = self._pace.moved()
+        now = self._executor.traffic()
+        moved, self._read = now.since(self._read), now
         return IterationRecord(
             round=measured.before.round,
             passes=measured.before.passes + measured.passes + advance.passes,
-            seconds=self._pace.seconds(),
+            seconds=self.seconds(),
             objective=objective,
             step=advance.step,
             active=advance.active / problem.n,
