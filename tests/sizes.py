@@ -54,7 +54,6 @@ MANY_PARAMETERS: Final = {
     "pipeline/dashboard": 1,
     "solvers/blocks": 1,
     "solvers/multitask": 2,
-    "solvers/operations": 1,
     "solvers/run": 3,
 }
 
@@ -121,4 +120,4 @@ ONE_IMPORTER: Final = {
 }
 
 #: Modules of the solvers with a single importer; it falls as they are merged.
-SOLVERS_WITH_ONE_IMPORTER: Final = 20
+SOLVERS_WITH_ONE_IMPORTER: Final = 17
