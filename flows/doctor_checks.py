@@ -11,21 +11,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 from topline.flows import environment
-from topline.flows.local_server import free_port
+from topline.flows.environment import FlowServerError
+from topline.flows.local_server import LOG, START_SECONDS, LocalServer, end_session, local_server
 from topline.pipeline.doctor import DEADLINE, Check, CheckFailedError
 
 FIX = 'python -m pip install "prefect>=3.8.8,<3.9" "fastapi<0.151" "sqlalchemy[asyncio]<2.1"'
 
-START_SECONDS = FIRE_SECONDS = DEADLINE / 2
+FIRE_SECONDS = DEADLINE / 2
 INTERVAL_SECONDS = 5
 
 
@@ -61,28 +61,28 @@ def server_application() -> str:
 def schedule_fires() -> str:
     """Start a private server on the loopback interface, serve a flow every few seconds, and see it run."""
     with tempfile.TemporaryDirectory(prefix="topline-doctor-") as home, ExitStack() as stack:
-        port = free_port()
-        environ = private_environment(os.environ, Path(home), port)
-        server = [
-            sys.executable,
-            "-m",
-            "prefect",
-            "server",
-            "start",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ]
+        environ = private_environment(os.environ, Path(home))
         begun = time.monotonic()
-        log = Path(home, "server.log")
-        process = stack.enter_context(_running(server, environ, log))
-        _wait_until_healthy(environ["PREFECT_API_URL"], process, log)
+        try:
+            server = stack.enter_context(local_server(environ))
+        except FlowServerError as error:
+            said = _last_error(Path(home, LOG))
+            raise CheckFailedError(f"Prefect's server ended, or did not answer: {said}", FIX) from error
         started = time.monotonic() - begun
-        served = [sys.executable, "-m", "topline.flows.heartbeat", str(INTERVAL_SECONDS)]
-        stack.enter_context(_running(served, environ, Path(home, "serve.log")))
+        reached = {"PREFECT_API_URL": server.url, "PREFECT_API_AUTH_STRING": server.password}
+        log = Path(home, "serve.log")
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "topline.flows.heartbeat", str(INTERVAL_SECONDS)],
+                env={**environ, **reached},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        stack.callback(end_session, process.pid)
         begun = time.monotonic()
-        runs = _wait_until_completed(environ["PREFECT_API_URL"], log, Path(home, "serve.log"))
+        runs = _wait_until_completed(server, Path(home, LOG), log)
         fired = time.monotonic() - begun
     return (
         f"a server started in {started:.0f} s, planned {runs} runs of a deployment that is due every "
@@ -90,65 +90,23 @@ def schedule_fires() -> str:
     )
 
 
-def private_environment(environ: Mapping[str, str], home: Path, port: int) -> dict[str, str]:
+def private_environment(environ: Mapping[str, str], home: Path) -> dict[str, str]:
     """Return the environment of a server and its clients that share nothing with the user's Prefect."""
     private = {name: value for name, value in environ.items() if not name.startswith("PREFECT_")}
     environment.prepare(private)
     private.update(
-        PREFECT_HOME=str(home),
-        PREFECT_API_URL=f"http://127.0.0.1:{port}/api",
-        PREFECT_RUNNER_POLL_FREQUENCY="2",
-        PREFECT_SERVER_UI_ENABLED="false",
+        PREFECT_HOME=str(home), PREFECT_RUNNER_POLL_FREQUENCY="2", PREFECT_SERVER_UI_ENABLED="false"
     )
     return private
 
 
-@contextmanager
-def _running(command: list[str], environ: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `command` in the background, its output in `log`, and end it with all that it started."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=dict(environ), stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        )
-        try:
-            yield process
-        finally:
-            parent = psutil.Process(process.pid) if process.poll() is None else None
-            family = [parent, *parent.children(recursive=True)] if parent is not None else []
-            for member in family:
-                _ask_to_end(member)
-            for survivor in psutil.wait_procs(family, timeout=10.0)[1]:
-                survivor.kill()
-            process.wait()
-
-
-def _ask_to_end(member: psutil.Process) -> None:
-    try:
-        member.terminate()
-    except psutil.NoSuchProcess:
-        return  # it ended by itself
-
-
-def _wait_until_healthy(api_url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Return when the server answers; or raise `CheckFailedError` with its last log line."""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            if httpx.get(f"{api_url}/health", timeout=5.0).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            time.sleep(0.5)
-    raise CheckFailedError(
-        f"Prefect's server ended, or did not answer within {START_SECONDS:g} s: {_last_error(log)}", FIX
-    )
-
-
-def _wait_until_completed(api_url: str, server_log: Path, serve_log: Path) -> int:
+def _wait_until_completed(server: LocalServer, server_log: Path, serve_log: Path) -> int:
     """Return the number of planned runs once a scheduled one has completed."""
     runs: list[dict[str, Any]] = []
     deadline = time.monotonic() + FIRE_SECONDS
     while time.monotonic() < deadline:
-        answer = httpx.post(f"{api_url}/flow_runs/filter", json={}, timeout=30.0)
+        user, _, word = server.password.partition(":")
+        answer = httpx.post(f"{server.url}/flow_runs/filter", json={}, auth=(user, word), timeout=30.0)
         runs = [run for run in answer.raise_for_status().json() if run["auto_scheduled"]]
         if any(run["state_type"] == "COMPLETED" for run in runs):
             return len(runs)

@@ -39,7 +39,9 @@ START_SECONDS = 180.0
 END_SECONDS = 15.0
 # A server that ended is noticed within so many seconds; one that does not start is tried again more rarely.
 LOOK_SECONDS, LONGEST_PAUSE = 2.0, 300.0
-_ADDRESS, _LOG = "topline-server.url", "topline-server.log"
+#: Where a server of our own writes its log, in Prefect's home.
+LOG = "topline-server.log"
+_ADDRESS = "topline-server.url"
 _LOCK, _NUMBER, _USERS = "topline-server.lock", "topline-server.pid", "topline-server.users"
 
 
@@ -168,14 +170,14 @@ def _answering(
     port: int, environ: Mapping[str, str], home: Path, lock: int
 ) -> tuple[str, subprocess.Popen[bytes]]:
     """Start a server, and return its address and its process once it answers."""
-    url, log = f"http://127.0.0.1:{port}/api", home / _LOG
+    url, log = f"http://127.0.0.1:{port}/api", home / LOG
     process = _started(port, {**environ, "PREFECT_API_URL": url}, log, lock)
     try:
         (home / _NUMBER).write_text(str(process.pid), encoding="utf-8")
         (home / _ADDRESS).write_text(url, encoding="utf-8")
         _wait_until_it_answers(url, environ["PREFECT_SERVER_API_AUTH_STRING"], process, log)
     except BaseException:
-        _end(process.pid)
+        end_session(process.pid)
         process.poll()
         raise
     return url, process
@@ -263,13 +265,13 @@ def _end_left(home: Path) -> None:
     lock = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not _is_locked_now(lock):
-            _end(int((home / _NUMBER).read_text(encoding="utf-8")))
+            end_session(int((home / _NUMBER).read_text(encoding="utf-8")))
     finally:
         os.close(lock)
 
 
-def _end(leader: int) -> None:
-    """End a server and what it started: its session is its own."""
+def end_session(leader: int) -> None:
+    """End a process that leads a session of its own, and what it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(leader, number)

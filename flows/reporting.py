@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from prefect.logging.handlers import APILogHandler
 
-from topline.flows.artifacts import Entry, LatestValues, dashboard_entry, posted_artifacts
+from topline.flows.artifacts import Entry, Publish, dashboard_entry, posted_artifacts
 from topline.pipeline.log import kept_lines
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.telemetry import time_text
@@ -66,8 +66,8 @@ class FlowProgress:
     `tol`, for the gap falls by factors and the number of rounds is not known beforehand.
     """
 
-    def __init__(self, values: LatestValues, tol: float | None = None, also: Progress | None = None) -> None:
-        self._values = values
+    def __init__(self, publish: Publish, tol: float | None = None, also: Progress | None = None) -> None:
+        self._put = publish
         self._tol = tol
         self._also = also
         self._stage, self._total, self._done = "", 0, 0
@@ -136,10 +136,10 @@ class FlowProgress:
         if self._total:
             described = f"{self._stage}: {describe_share(self._stage)}{self._left}"
             share = Entry("progress", described, 100.0 * self._share)
-            self._values.publish(artifact_key(f"{self._stage} progress"), share)
+            self._put(artifact_key(f"{self._stage} progress"), share)
         if self._gaps:
             rows = [{name: row.get(name) for name in GAP_COLUMNS} for row in self._gaps]
-            self._values.publish("gaps", Entry("table", "The last rounds and their duality gaps", rows))
+            self._put("gaps", Entry("table", "The last rounds and their duality gaps", rows))
 
 
 def artifact_key(name: str) -> str:
@@ -158,7 +158,7 @@ def describe_share(stage: str) -> str:
 class Watch:
     """What a flow hands to its task, and where it shows the outcome."""
 
-    values: LatestValues
+    publish: Publish
     progress: FlowProgress
     caller: Caller = field(default_factory=Caller)
 
@@ -167,11 +167,9 @@ class Watch:
         self.caller.finished, self.caller.result = True, result
         self.progress.end()
         begin(self.caller.progress, "report to Prefect's server")
-        self.values.publish("summary", Entry("markdown", "Outcome of the run", summary))
+        self.publish("summary", Entry("markdown", "Outcome of the run", summary))
         if report is not None:
-            self.values.publish(
-                "report", Entry("markdown", "The report", f"[{report}]({report_link(report)})")
-            )
+            self.publish("report", Entry("markdown", "The report", f"[{report}]({report_link(report)})"))
         return result
 
 
@@ -191,7 +189,7 @@ def watched(tol: float | None = None, store: str | None = None) -> Iterator[Watc
         if store is not None:
             values.publish("dashboard", dashboard_entry(store))
         try:
-            yield Watch(values, FlowProgress(values, tol, caller.progress), caller)
+            yield Watch(values.publish, FlowProgress(values.publish, tol, caller.progress), caller)
         except Exception as error:
             caller.error = error
             raise

@@ -19,6 +19,7 @@ from PIL import Image
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import Artifact, FlowRun
+from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, temporary_settings
 
 from tests.flows.conftest import IN_PROCESS
@@ -152,8 +153,7 @@ def test_the_progress_artifact_moves_while_the_flow_runs(monkeypatch: pytest.Mon
     def moving() -> None:
         with reporting.watched(tol=1e-2) as watch:
             watch.progress.begin("train", 100, "passes")
-            run_id = artifacts.current_flow_run_id()
-            assert run_id is not None
+            run_id = UUID(flow_run.get_id())
             for number, gap in enumerate([1.0, 0.1, 0.01]):
                 watch.progress.note({"round": number, "relative_gap": gap})
                 seen.append(wait_for_progress(run_id, 50.0 * number))

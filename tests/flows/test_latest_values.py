@@ -1,41 +1,35 @@
-"""The values never makes the job wait, and its last state arrives whenever there is somebody to take it."""
+"""The job never waits for its artifacts, and their last state arrives whenever somebody takes it."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import ClassVar
+from collections.abc import Mapping
 
 import pytest
 
-from topline.flows.artifacts import Entry, Forwarder, LatestValues
+from topline.flows.artifacts import Entry, LatestValues
 
 
-class Recorder:
-    """A receiver that notes what it gets; fails while `down`, and waits at `gate` in each delivery."""
-
-    recoverable: ClassVar[tuple[type[Exception], ...]] = (ConnectionError,)
+class Server:
+    """Notes what is posted; fails while `down`, and waits at `gate` each time."""
 
     def __init__(self) -> None:
-        self.got: list[tuple[str, float]] = []
+        self.got: list[float] = []
         self.down = False
         self.attempts = 0
         self.gate = threading.Event()
         self.gate.set()
-        self.closed = False
 
-    def deliver(self, key: str, entry: Entry) -> None:
+    def __call__(self, new: Mapping[str, Entry]) -> None:
         self.attempts += 1
         self.gate.wait()
         if self.down:
             raise ConnectionError("the server is down")
-        self.got.append((key, entry.data))
-
-    def close(self) -> None:
-        self.closed = True
+        self.got += [entry.data for entry in new.values()]
 
 
-def percent(value: float) -> Entry:
+def share(value: float) -> Entry:
     return Entry("progress", "share done", value)
 
 
@@ -46,79 +40,58 @@ def wait_for(condition: object, seconds: float = 120.0) -> None:
         time.sleep(0.005)
 
 
-def test_only_entries_with_newer_are_given_and_each_key_holds_its_latest() -> None:
-    values = LatestValues()
-    values.publish("a", percent(1))
-    values.publish("b", percent(2))
-    seen = {key: version for key, (version, _) in values.newer_than({}).items()}
-    assert values.newer_than(seen) == {}
-    for value in range(1000):
-        values.publish("a", percent(value))
-    newer = values.newer_than(seen)
-    assert list(newer) == ["a"]
-    assert newer["a"][1].data == 999
-
-
-def test_a_moving_entry_is_delivered_more_than_once_and_in_order() -> None:
-    values, receiver = LatestValues(), Recorder()
-    forwarder = Forwarder(values, receiver, interval=0.01)
-    forwarder.start()
+def test_each_state_that_is_seen_is_posted_once_and_in_order() -> None:
+    server = Server()
+    values = LatestValues(server, interval=0.01)
     for value in (10, 20, 30):
-        values.publish("share", percent(value))
-        wait_for(lambda value=value: receiver.got and receiver.got[-1] == ("share", value))
-    assert forwarder.close(120.0)
-    assert [value for _, value in receiver.got] == [10, 20, 30]
-    assert receiver.closed
+        values.publish("share", share(value))
+        wait_for(lambda value=value: server.got and server.got[-1] == value)
+    assert values.close(120.0)
+    assert server.got == [10, 20, 30]
 
 
-def test_publishing_does_not_wait_for_a_receiver_that_hangs_and_closing_gives_up_at_the_deadline(
+def test_publishing_does_not_wait_for_a_server_that_hangs_and_closing_gives_up_at_the_deadline(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    values, receiver = LatestValues(), Recorder()
-    receiver.gate.clear()
-    forwarder = Forwarder(values, receiver, interval=0.01)
-    forwarder.start()
-    values.publish("share", percent(0))
-    wait_for(lambda: receiver.attempts == 1)
-    # A single wait for the receiver would take for ever: its gate opens at the end of this test.
+    server = Server()
+    server.gate.clear()
+    values = LatestValues(server, interval=0.01)
+    values.publish("share", share(0))
+    wait_for(lambda: server.attempts == 1)
+    # A single wait for the server would take for ever: its gate opens at the end of this test.
     for value in range(10_000):
-        values.publish("share", percent(value))
-    assert receiver.attempts == 1
+        values.publish("share", share(value))
+    assert server.attempts == 1
     begun = time.monotonic()
-    assert not forwarder.close(0.3)
+    assert not values.close(0.3)
     assert time.monotonic() - begun > 0.25
     assert "did not reach" in caplog.text
-    receiver.gate.set()
+    server.gate.set()
 
 
 def test_a_server_that_was_down_gets_the_last_state_when_it_is_back() -> None:
-    values, receiver = LatestValues(), Recorder()
-    receiver.down = True
-    forwarder = Forwarder(values, receiver, interval=0.01, longest_pause=0.05)
-    forwarder.start()
-    values.publish("share", percent(10))
-    wait_for(lambda: receiver.attempts >= 3)
-    values.publish("share", percent(100))
-    receiver.down = False
-    assert forwarder.close(120.0)
-    assert receiver.got == [("share", 100)]
+    server = Server()
+    server.down = True
+    values = LatestValues(server, interval=0.01)
+    values.publish("share", share(10))
+    wait_for(lambda: server.attempts >= 3)
+    values.publish("share", share(100))
+    server.down = False
+    assert values.close(120.0)
+    assert server.got == [100]
 
 
-def test_closing_tries_a_failing_receiver_again_until_the_deadline() -> None:
+def test_closing_tries_a_server_that_fails_again_until_the_deadline() -> None:
     """Each try takes ten seconds of a clock that nothing else moves, so that thirty of them fit."""
-    now = [0.0]
+    now, server = [0.0], Server()
+    server.down = True
 
-    class Failing(Recorder):
-        def deliver(self, key: str, entry: Entry) -> None:
-            now[0] += 10.0
-            super().deliver(key, entry)
+    def failing(new: Mapping[str, Entry]) -> None:
+        now[0] += 10.0
+        server(new)
 
-    values, receiver = LatestValues(), Failing()
-    receiver.down = True
-    forwarder = Forwarder(values, receiver, interval=0.01, clock=lambda: now[0])
-    forwarder.start()
-    values.publish("share", percent(10))
-    assert not forwarder.close(300.0)
-    assert receiver.attempts >= 30
-    assert receiver.got == []
-    assert receiver.closed
+    values = LatestValues(failing, interval=0.01, clock=lambda: now[0])
+    values.publish("share", share(10))
+    assert not values.close(300.0)
+    assert server.attempts >= 30
+    assert server.got == []

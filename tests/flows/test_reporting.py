@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from topline.flows import reporting
-from topline.flows.artifacts import DASHBOARD_URL, Entry, LatestValues, artifact_data, dashboard_entry
+from topline.flows.artifacts import DASHBOARD_URL, Entry, artifact_data, dashboard_entry
 from topline.flows.reporting import FlowProgress, artifact_key, report_link
 from topline.pipeline.telemetry import TimeLeft
 
@@ -36,8 +36,18 @@ def _pin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporting, "PUBLISH_SECONDS", 0.0)
 
 
-def published(values: LatestValues, key: str) -> Any:
-    return values.newer_than({})[key][1].data
+class Latest(dict[str, Entry]):
+    """What was published last under each key, and how often something was."""
+
+    count = 0
+
+    def publish(self, key: str, entry: Entry) -> None:
+        self.count += 1
+        self[key] = entry
+
+
+def published(values: Latest, key: str) -> Any:
+    return values[key].data
 
 
 def record(number: int, gap: float) -> dict[str, Any]:
@@ -52,8 +62,8 @@ def record(number: int, gap: float) -> dict[str, Any]:
 
 
 def test_a_stage_moves_by_its_units() -> None:
-    values = LatestValues()
-    progress = FlowProgress(values)
+    values = Latest()
+    progress = FlowProgress(values.publish)
     progress.begin("extract", 200, "images")
     assert published(values, "extract-progress") == 0.0
     progress.advance(50)
@@ -62,8 +72,8 @@ def test_a_stage_moves_by_its_units() -> None:
 
 
 def test_training_moves_by_factors_of_the_gap_and_never_back() -> None:
-    values = LatestValues()
-    progress = FlowProgress(values, tol=1e-3)
+    values = Latest()
+    progress = FlowProgress(values.publish, tol=1e-3)
     progress.begin("train", 1000, "passes")
     shares = []
     for number, gap in enumerate([1.0, 0.1, 0.2, 0.01, math.nan, 5e-4]):
@@ -74,18 +84,18 @@ def test_training_moves_by_factors_of_the_gap_and_never_back() -> None:
 
 
 def test_the_time_left_is_shown_until_training_ends() -> None:
-    values = LatestValues()
-    progress = FlowProgress(values, tol=1e-3)
+    values = Latest()
+    progress = FlowProgress(values.publish, tol=1e-3)
     progress.begin("train", 1000, "passes")
     progress.note({**record(0, 0.5), "left": TimeLeft(600.0, 590.0, 610.0)})
-    assert values.newer_than({})["train-progress"][1].description.endswith(", about 10 min left")
+    assert values["train-progress"].description.endswith(", about 10 min left")
     progress.begin("certify", 10, "rows")
-    assert values.newer_than({})["train-progress"][1].description.endswith(" scale")
+    assert values["train-progress"].description.endswith(" scale")
 
 
 def test_without_a_gap_training_moves_by_the_gradient() -> None:
-    values = LatestValues()
-    progress = FlowProgress(values, tol=1e-4)
+    values = Latest()
+    progress = FlowProgress(values.publish, tol=1e-4)
     progress.begin("train", 100, "passes")
     for number, size in enumerate((1.0, 1e-2, 1e-4)):
         progress.note({**record(number, math.nan), "stationarity": size})
@@ -93,16 +103,16 @@ def test_without_a_gap_training_moves_by_the_gradient() -> None:
 
 
 def test_a_first_gap_below_the_tolerance_is_the_whole_way() -> None:
-    values = LatestValues()
-    progress = FlowProgress(values, tol=0.5)
+    values = Latest()
+    progress = FlowProgress(values.publish, tol=0.5)
     progress.begin("train", 10, "passes")
     progress.note(record(0, 0.5))
     assert published(values, "train-progress") == 100.0
 
 
 def test_the_table_holds_the_last_rounds() -> None:
-    values = LatestValues()
-    progress = FlowProgress(values, tol=1e-3)
+    values = Latest()
+    progress = FlowProgress(values.publish, tol=1e-3)
     progress.begin("train", 1000, "passes")
     for number in range(50):
         progress.note(record(number, 1.0 / (1 + number)))
@@ -114,21 +124,21 @@ def test_the_table_holds_the_last_rounds() -> None:
 
 def test_nothing_is_published_more_often_than_a_reader_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporting, "PUBLISH_SECONDS", 3600.0)
-    values = LatestValues()
-    progress = FlowProgress(values, tol=1e-3)
+    values = Latest()
+    progress = FlowProgress(values.publish, tol=1e-3)
     progress.begin("train", 1000, "passes")
-    versions = values.newer_than({})["train-progress"][0]
+    versions = values.count
     for number in range(1000):
         progress.advance(1)
         progress.note(record(number, 0.5))
-    assert values.newer_than({})["train-progress"][0] == versions
+    assert values.count == versions
     progress.end()
     assert published(values, "gaps")[-1]["round"] == 999
 
 
 def test_everything_is_passed_on_to_the_caller_s_display() -> None:
     noted = Noted()
-    progress = FlowProgress(LatestValues(), also=noted)
+    progress = FlowProgress(Latest().publish, also=noted)
     progress.begin("extract", 3, "images")
     progress.advance(2)
     progress.note({"file": "a.png"})
