@@ -33,6 +33,7 @@ _PREFECT: Final = (sys.executable, "-m", "prefect", "--no-prompt")
 
 # A run that is to end has so long for its checkpoint; pods and containers end after two minutes.
 RUN_SECONDS: Final = 100.0
+WORKER_SECONDS: Final = 10.0
 
 # Beats come every 30 s (topline.flows.environment): two may be late, and two minutes are not over.
 HEARTBEAT_TIMEOUT: Final = timedelta(seconds=80)
@@ -165,12 +166,12 @@ def work(words: Sequence[str]) -> int:
     worker = psutil.Popen([*_PREFECT, "worker", "start", "--pool", POOL, *words])
     while worker.poll() is None:
         if asked.wait(0.5):
-            asked.clear()
-            _end_runs(worker)
+            _end(worker)
+            return os.EX_OK
     return int(worker.returncode)
 
 
-def _end_runs(worker: psutil.Popen) -> None:
+def _end(worker: psutil.Popen) -> None:
     """End a worker once its runs have ended, of which it takes no further one meanwhile."""
     with suppress(psutil.NoSuchProcess):
         worker.suspend()
@@ -183,6 +184,9 @@ def _end_runs(worker: psutil.Popen) -> None:
             time.sleep(0.2)
         worker.resume()
         worker.terminate()
+        # It may wait for ever, and has nothing left to do: its runs said themselves how they ended.
+        for survivor in psutil.wait_procs([worker], timeout=WORKER_SECONDS)[1]:
+            survivor.kill()
 
 
 def _is_alive(process: psutil.Process) -> bool:

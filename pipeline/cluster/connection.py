@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import dask
 import numpy as np
 from dask.system import CPU_COUNT
-from distributed import Client, LocalCluster, WorkerPlugin
+from distributed import Client, LocalCluster, Worker, WorkerPlugin
 from distributed.client import AllExit
 from distributed.comm.core import CommClosedError
 
@@ -73,6 +73,13 @@ class IgnoreInterrupts(WorkerPlugin):
     def setup(self, worker: Any) -> None:  # noqa: ARG002
         """Run in the main thread of a worker process."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class _PagelessWorker(Worker):
+    """A worker thread whose server has no pages, which have no password."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{**options, "dashboard": False})
 
 
 @contextmanager
@@ -191,8 +198,9 @@ def _own_cluster(
                 security=temporary_security() if closed else None,
                 scheduler_kwargs={"dashboard": config.dashboard},
                 dashboard_address=_dashboard_address() if config.dashboard else "127.0.0.1:0",
-                # Worker threads have no host of their own, and would offer their pages to every network.
+                # Worker threads have no host of their own, and would listen to every network.
                 worker_dashboard_address=None if processes else "127.0.0.1:0",
+                worker_class=None if processes or config.dashboard else _PagelessWorker,
                 # Worker threads share this process: a share of its memory each would only pause them.
                 memory_limit=(worker_bytes or "auto") if processes else 0,
                 # A worker whose heartbeat finds the cluster closing calls that an error.

@@ -48,9 +48,11 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return hand_made_store(tmp_path_factory.mktemp("dashboard") / "store")
 
 
-def answer(store: Store, path: str) -> Response:
+def answer(store: Store, path: str, at: float | None = None) -> Response:
+    """Return what the dashboard answers, at a time in seconds since 1970 (default: now)."""
+
     async def get() -> Response:
-        transport = ASGITransport(application(store))
+        transport = ASGITransport(application(store, now=time.time if at is None else lambda: at))
         async with AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.get(path)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.pipeline.fresh_photos import photographs
+from tests.pipeline.small_data import make_features, make_split, write_dataset
 from topline.pipeline.certification import certify
 from topline.pipeline.cli import main
 from topline.pipeline.errors import InputError
@@ -16,9 +18,10 @@ from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.ingest import Edits, edited_dataset, extract
 from topline.pipeline.ingest.forgetting import forget
 from topline.pipeline.options import ClusterConfig, ExtractConfig, TrainConfig
+from topline.pipeline.rows import LEARNED, digests_of
 from topline.pipeline.training import train
 from topline.storage.datasets import Dataset, list_datasets, read_catalog
-from topline.storage.models import load_model
+from topline.storage.models import load_model, read_standing
 from topline.storage.models.records import deleted_models
 from topline.storage.schema import SPLITS
 from topline.storage.stores import Store, open_store
@@ -132,6 +135,69 @@ def test_a_model_without_the_rows_works_on(store: Store) -> None:
         InputError, match=r"m0001 was trained on .* was removed .*: asked to\) from .*: train"
     ):
         certify(f"{store.url}/models/m0001")
+
+
+def test_ten_rows_are_forgotten_one_by_one_and_each_step_is_audited(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three models: the champion learned all rows, the second not the first five, the last none of them."""
+    place = str(tmp_path / "store")
+    X, labels = make_features(300, 12, 4)
+    split = make_split(300)
+    write_dataset(open_store(place, create=True), X, labels, split)
+    dataset = Dataset.open(open_store(place))
+    names = [name for name, one in zip(dataset.sample_ids(), dataset.split(), strict=True) if one == 0][:10]
+
+    def topline(*words: str) -> tuple[object, dict[str, Any]]:
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--json"])
+        return ended.value.code, json.loads(capsys.readouterr().out)
+
+    for known in (0, 5, 10):
+        if known:
+            edited_dataset(dataset, Edits(frozenset(names[:known]), {}))
+        made = train(TrainConfig(store=place, k=2, tol=1e-2), HERE).model
+        evaluate(made)
+    del dataset
+    assert topline("models", "promote", f"{place}/models/m0001", "--reason", "the first")[0] == 0
+    for number, name in enumerate(names):
+        code, said = topline("forget", place, "--rows", name, "--reason", "asked to")
+        learned = ["m0001"] if number < 5 else ["m0001", "m0002"]
+        assert (code, said["clean"], said["mentions"], said["models"]) == (1, False, [], learned), name
+        assert said["rows"] == (1 if number == 0 else 0 if number < 5 else said["rows"])
+        code, said = topline("fsck", place)
+        assert (code, said["ok"]) == (0, True), said
+    code, said = topline("forget", place, "--rows", names[9], "--retrain", "--workers", "0")
+    assert (code, said["clean"], said["deleted_models"]) == (0, True, ["m0001", "m0002"])
+    assert said["trained"].endswith("/m0004")
+    standing = read_standing(open_store(place))
+    assert (standing.champion, standing.entries[-3].action) == ("m0004", "promote")
+    left = load_model(said["trained"])
+    known_rows = set(np.asarray(left.array(LEARNED)).tolist())
+    assert not known_rows & set(digests_of(names, ()).tolist())
+    assert topline("prune", place, "--keep", "1", "--days", "0")[0] == 0
+    for command in ("certify", "evaluate", "report"):
+        assert topline(command, said["trained"])[0] == 0, command
+    code, found = topline("fsck", place)
+    assert (code, found["ok"]) == (0, True), found
+    assert topline("status", place)[0] == 0
+    code, refused = topline("forget", place, "--rows", names[0])
+    assert code == 2
+    assert "no model learned one" in refused["error"]["message"]
+
+
+def test_the_content_of_a_row_that_is_gone_names_it(store: Store) -> None:
+    """Its copy went with it: by its id nobody knows it any more, by its content the model does."""
+    table = Dataset.open(store).manifest()
+    paths = table["path"].to_pylist()
+    copy, row = (paths.index(path) for path in ("c1/copy.png", GONE))
+    name, other = (table["sample_id"][place].as_py() for place in (copy, row))
+    digest = table["sha256"][copy].as_py()
+    del table
+    assert forget(store.url, [other], "asked to").models == ("m0001",)
+    with pytest.raises(InputError, match="or a file's SHA-256"):
+        forget(store.url, [name], "asked to")
+    assert forget(store.url, [digest], "asked to").models == ("m0001",)
 
 
 def test_a_model_is_not_judged_by_labels_that_it_did_not_learn(store: Store) -> None:

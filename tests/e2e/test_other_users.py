@@ -1,0 +1,85 @@
+"""Another user of the machine reads nothing of a running job, and runs nothing on its workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.test_interruption import TOPLINE, wait_for_rounds
+from tests.pipeline.small_data import make_features, make_split, write_dataset
+from topline.storage.stores import open_store
+
+# Without a certificate of the job, in the clear and over TLS: no word comes back that is not a refusal.
+STRANGER = """
+import encodings.idna, json, os, socket, ssl, sys
+job = json.load(sys.stdin)
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+got = []
+PATHS = ["/", "/metrics", "/health", "/info/main/workers.html", "/json/identity.json", "/topline", "/status"]
+anything = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+anything.check_hostname, anything.verify_mode = False, ssl.CERT_NONE
+for port in job["ports"]:
+    for encrypted, path in [(False, path) for path in PATHS] + [(True, "/")]:
+        try:
+            with socket.create_connection(("127.0.0.1", port), 2) as plain:
+                spoken = anything.wrap_socket(plain) if encrypted else plain
+                spoken.sendall(f"GET {path} HTTP/1.0\\r\\n\\r\\n".encode())
+                said = spoken.recv(1000)
+                refused = not said or said[0] == 0x15 or said.startswith(b"HTTP/1.1 404 ")  # an alert of TLS
+                if encrypted and said or not refused:
+                    got.append(f"{port} said {said!r}")
+        except OSError:
+            pass
+for place in job["places"]:
+    try:
+        found = os.listdir(place) if place.endswith("/fd") else open(place, "rb").read(9)
+        got += [f"read {place}: {found!r}"] if found else []
+    except OSError:
+        pass
+print(json.dumps(got))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")
+@pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
+def test_a_stranger_gets_nothing_of_a_running_job(
+    tmp_path: Path, open_folder: Path, *, processes: bool
+) -> None:
+    store, scratch = tmp_path / "store", open_folder / str(processes)
+    # As many bytes as make workers processes.
+    X, labels = make_features(*((17_000, 1_000, 4) if processes else (400, 16, 4)))
+    write_dataset(open_store(store, create=True), X, labels, make_split(len(X)))
+    scratch.mkdir()
+    scratch.chmod(0o1777)
+    endless = ("--method", "fw", "--tol", "1e-14", "--max-passes", "10000000", "--workers", "2")
+    environ = {**os.environ, "TMPDIR": str(scratch), "AWS_SECRET_ACCESS_KEY": "a secret"}
+    job = subprocess.Popen([TOPLINE, "train", "--store", store, "--k", "2", *endless], env=environ)
+    try:
+        wait_for_rounds(store, "r0001", 20)
+        family = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
+        listening = [
+            one for member in family for one in member.net_connections("inet") if one.status == "LISTEN"
+        ]
+        assert {one.laddr.ip for one in listening} == {"127.0.0.1"}
+        ports = sorted({one.laddr.port for one in listening})
+        assert len(ports) >= (6 if processes else 2), "scheduler and workers, with a server of pages each"
+        inside = [str(path) for path in scratch.rglob("*") if path.is_file()]
+        of_processes = [
+            f"/proc/{one.pid}/{what}" for one in family for what in ("environ", "mem", "maps", "fd")
+        ]
+        words = json.dumps({"ports": ports, "places": [*inside, *of_processes]})
+        done = subprocess.run(
+            [sys.executable, "-c", STRANGER], input=words, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == []
+        assert not any("secret" in word for member in family for word in member.cmdline())
+    finally:
+        job.terminate()
+        job.wait(120)
