@@ -68,7 +68,8 @@ def test_a_stranger_gets_nothing_of_a_running_job(
         ]
         assert {one.laddr.ip for one in listening} == {"127.0.0.1"}
         ports = sorted({one.laddr.port for one in listening})
-        assert len(ports) >= (6 if processes else 2), "scheduler and workers, with a server of pages each"
+        assert len(ports) >= (3 if processes else 2)
+        assert len(family) > 1 or not processes
         inside = [str(path) for path in scratch.rglob("*") if path.is_file()]
         of_processes = [
             f"/proc/{one.pid}/{what}" for one in family for what in ("environ", "mem", "maps", "fd")
