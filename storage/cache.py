@@ -258,10 +258,6 @@ class PredictionsDraft(Draft):
         specs = {name: ArraySpec(whole, (width,), np.dtype(kind)) for name, (width, kind) in kinds.items()}
         return cls.new(store, key, specs)
 
-    def write_unit(self, unit: int, arrays: Mapping[str, NDArray[Any]]) -> list[FileEntry]:
-        """Write one unit's rows: classes, -1 in rows without a prediction, and what else was begun."""
-        return self.write_arrays(unit, arrays)
-
     def publish(self, key: str, entries: Sequence[FileEntry], facts: Mapping[str, Any]) -> StoredPredictions:
         """Write the record that makes them visible; return the first ones of the key."""
         self.publish_files(key, entries, facts)

@@ -23,9 +23,9 @@ from topline.storage.runs.checkpoints import (
     stray_folders,
 )
 from topline.storage.runs.history import history_path
-from topline.storage.runs.records import removed_runs
+from topline.storage.runs.records import RUNS
 from topline.storage.runs.sweeps import sweep_findings
-from topline.storage.schema import FILES_LIST, MANIFESTS, MARKS, UNITS, UNITS_LIST, manifest_path, unit_folder
+from topline.storage.schema import FILES_LIST, MANIFESTS, MARKS, UNITS, UNITS_LIST
 from topline.storage.stores import Store, check_files
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.numbered_folders import TOMBSTONE
@@ -136,25 +136,21 @@ def _staging(store: Store, folders: Collection[str]) -> Iterator[Finding]:
 
 def _unreferenced(store: Store, referred: Collection[str], committed: Collection[str]) -> Iterator[Finding]:
     """Yield contents that no dataset refers to, nor one in the making."""
-    marked = set()
+    marked = set[str]()
     for path in store.walk("datasets"):
         if f"/{MARKS}/" in path and path.endswith(".json"):
             try:
-                ref = UnitRef.from_json(unsealed(store, path))
+                marked |= UnitRef.from_json(unsealed(store, path)).places
             except StorageError:
                 # Named among the records.
                 return
-            marked |= {unit_folder(ref.features), manifest_path(ref.manifest)}
     # One that was removed, or listed and not committed, keeps its contents as long as it is there.
     for folder in {join("datasets", name) for name in store.list("datasets")}.difference(committed):
         try:
-            units = listed_units(store, folder)
+            marked = marked.union(*(unit.places for unit in listed_units(store, folder)))
         except StorageError as error:
             yield Finding("staging", join(folder, UNITS_LIST), str(error), "delete its folder", harmless=True)
             return
-        marked |= {
-            place for ref in units for place in (unit_folder(ref.features), manifest_path(ref.manifest))
-        }
     for folder in (UNITS, MANIFESTS):
         for name in store.list(folder):
             path = join(folder, name)
@@ -211,7 +207,7 @@ def _run_of(store: Store, record: ModelRecord) -> Iterator[Finding]:
     if record.run is None:
         return
     folder = join("runs", record.run)
-    if record.run in removed_runs(store):
+    if record.run in RUNS.removed(store):
         return
     if record.run not in run_names(store):
         yield Finding("run", folder, f"it is gone, and {record.id} was made from it", RESTORE)

@@ -83,7 +83,7 @@ def predict_units(task: BatchTask, units: Sequence[int]) -> list[FileEntry]:
         rejected = labels[span.start : span.stop] < 0
         for name, values in arrays.items():
             values[rejected] = {"classes": -1, "sets": 0}.get(name, np.nan)
-        entries += task.draft.write_unit(unit, arrays)
+        entries += task.draft.write_arrays(unit, arrays)
     return entries
 
 

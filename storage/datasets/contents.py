@@ -43,6 +43,11 @@ class UnitRef:
     manifest: str
     nonzeros: int | None = None
 
+    @property
+    def places(self) -> set[str]:
+        """The folder and the file of its contents, from the store's root."""
+        return {unit_folder(self.features), manifest_path(self.manifest)}
+
     def to_json(self) -> dict[str, Any]:
         """Return the reference as a JSON object."""
         sparse = {} if self.nonzeros is None else {"nonzeros": self.nonzeros}

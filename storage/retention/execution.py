@@ -29,8 +29,8 @@ from topline.storage.retention.plan import (
     referred_contents,
     size_of,
 )
-from topline.storage.runs.records import remove_run
-from topline.storage.runs.sweeps import remove_sweep
+from topline.storage.runs.records import RUNS
+from topline.storage.runs.sweeps import SWEEPS
 from topline.storage.schema import FILES_LIST, STAGING
 from topline.storage.stores import Lease, Store, held_lease
 from topline.storage.stores.holds import alone_with
@@ -95,8 +95,8 @@ class _Pruning:
     def run(self, policy: RetentionPolicy) -> Pruned:
         steps = {
             "model": self._model,
-            "run": lambda item: remove_run(self.store, item.name, item.why),
-            "sweep": lambda item: remove_sweep(self.store, item.name, item.why),
+            "run": lambda item: RUNS.remove(self.store, item.name, item.why),
+            "sweep": lambda item: SWEEPS.remove(self.store, item.name, item.why),
             "dataset": self._dataset,
             "staging": self._staging,
         }

@@ -18,9 +18,9 @@ from topline.storage.errors import NotFoundError, StorageError
 from topline.storage.models import ModelRecord, Standing, list_models, read_standing
 from topline.storage.models.records import deleted_models, model_folder
 from topline.storage.runs import RunRecord, list_runs, run_names
-from topline.storage.runs.records import run_folder
+from topline.storage.runs.records import RUNS
 from topline.storage.runs.sweeps import list_sweeps, sweep_folder
-from topline.storage.schema import MANIFESTS, MARKS, STAGING, UNITS, manifest_path, unit_folder
+from topline.storage.schema import MANIFESTS, MARKS, STAGING, UNITS
 from topline.storage.stores import Store
 from topline.storage.stores.local import PARTIAL
 from topline.storage.stores.numbered_folders import TOMBSTONE
@@ -168,7 +168,7 @@ class _Plan:
     def _runs(self, kept: Collection[str]) -> Iterator[Going]:
         for run in self.runs:
             if run.id not in kept:
-                yield self._folder("run", run.id, run_folder(run.id), self._because(run.created))
+                yield self._folder("run", run.id, RUNS.path(run.id), self._because(run.created))
 
     def _sweeps(self, kept: Collection[str]) -> Iterator[Going]:
         for sweep in self.sweeps:
@@ -274,7 +274,7 @@ def referred_contents(store: Store, but: Collection[str] = ()) -> set[str]:
         folder, _, name = path.partition(f"/{MARKS}/")
         if name.endswith(".json") and folder not in but:
             try:
-                found |= _places(UnitRef.from_json(unsealed(store, path)))
+                found |= UnitRef.from_json(unsealed(store, path)).places
             except NotFoundError:
                 continue
     catalog = read_catalog(store)
@@ -284,7 +284,7 @@ def referred_contents(store: Store, but: Collection[str] = ()) -> set[str]:
     # Of those that were removed, and of those about to be committed, whose marks another writer may replace.
     folders = {join("datasets", name) for name in store.list("datasets")}
     for folder in folders.difference(but, (info.folder for info in catalog.datasets)):
-        found |= {place for unit in listed_units(store, folder) for place in _places(unit)}
+        found = found.union(*(unit.places for unit in listed_units(store, folder)))
     return found
 
 
@@ -292,11 +292,7 @@ def _shared(dataset: Dataset) -> set[str]:
     """Return the places of the contents that a dataset shares with others, or may share."""
     if dataset.shares_nothing:
         return set()
-    return {place for unit in dataset.units for place in _places(unit)}
-
-
-def _places(unit: UnitRef) -> set[str]:
-    return {unit_folder(unit.features), manifest_path(unit.manifest)}
+    return set[str]().union(*(unit.places for unit in dataset.units))
 
 
 def _begun(store: Store, folder: str) -> str:

@@ -14,7 +14,7 @@ from topline.storage.arrays import DualSource, StoredDuals
 from topline.storage.arrays.groups import ArrayGroup, discard_group, whole_or_nothing, write_group
 from topline.storage.errors import IntegrityError, MismatchError, NotFoundError, StorageError
 from topline.storage.records import now, plain
-from topline.storage.runs.records import run_folder
+from topline.storage.runs.records import RUNS
 from topline.storage.schema import CHECKPOINT_ENCODING
 from topline.storage.stores import FileSet, Store
 from topline.storage.stores.sealed import read_record, write_record
@@ -117,7 +117,7 @@ def latest_checkpoint(
 
 def checkpoint_folder(run_id: str) -> str:
     """Return the folder of a run's checkpoints in its store."""
-    return join(run_folder(run_id), "checkpoints")
+    return RUNS.path(run_id, "checkpoints")
 
 
 def checkpoint_rounds(store: Store, run_id: str) -> list[int]:

@@ -27,7 +27,7 @@ from topline.storage.errors import (
     StorageError,
 )
 from topline.storage.records import plain
-from topline.storage.runs.records import end_run, read_run, run_folder
+from topline.storage.runs.records import RUNS, read_run
 from topline.storage.schema import HISTORY_ENCODING, check_encoding
 from topline.storage.stores import Store
 from topline.storage.stores.urls import join
@@ -228,7 +228,7 @@ class HistoryReader:
 
 def history_path(run_id: str, part: int = 0) -> str:
     """Return the path of a part of a run's history in its store; on a local disk there is only the first."""
-    return join(run_folder(run_id), f"history.{part:05d}.jsonl" if part else "history.jsonl")
+    return RUNS.path(run_id, f"history.{part:05d}.jsonl" if part else "history.jsonl")
 
 
 def read_history(store: Store, run_id: str) -> list[dict[str, Any]]:
@@ -240,7 +240,7 @@ def read_history(store: Store, run_id: str) -> list[dict[str, Any]]:
 
 
 def _last_part(store: Store, run_id: str) -> int:
-    parts = (_PART.match(name) for name in store.list(run_folder(run_id)))
+    parts = (_PART.match(name) for name in store.list(RUNS.path(run_id)))
     return max((int(found.group(1) or 0) for found in parts if found), default=0)
 
 
@@ -289,7 +289,7 @@ def finish_run(store: Store, run_id: str, outcome: Mapping[str, Any]) -> None:
     """
     read_run(store, run_id)
     size, digest = _history_digest(store, run_id, None)
-    end_run(store, run_id, {**outcome, _HISTORY: {"bytes": size, "sha256": digest}})
+    RUNS.finish(store, run_id, {**outcome, _HISTORY: {"bytes": size, "sha256": digest}})
 
 
 def check_history(store: Store, run_id: str) -> dict[str, Any] | None:

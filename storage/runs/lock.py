@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from topline.storage.records import now
-from topline.storage.runs.records import run_folder
+from topline.storage.runs.records import RUNS
 from topline.storage.stores import DEFAULT_TERMS, Lease, LeaseHeldError, LeaseTerms, Store, held_lease, tenant
 from topline.storage.stores.holds import kernel_lock
-from topline.storage.stores.urls import join
 
 _LOCK = "lock"
 
@@ -46,7 +44,7 @@ def run_lock(store: Store, run_id: str, *, terms: LeaseTerms = DEFAULT_TERMS) ->
         with _lease(store, run_id, terms) as lease:
             yield RunLock(lease)
         return
-    path = join(run_folder(run_id), _LOCK)
+    path = RUNS.path(run_id, _LOCK)
     descriptor = kernel_lock(store, path, fcntl.LOCK_EX | fcntl.LOCK_NB, create=True)
     if descriptor is None:
         raise LeaseHeldError(_held(run_id, _holder(root / path)))
@@ -82,17 +80,11 @@ def _sign(descriptor: int) -> None:
 
 
 def _holder(path: Path) -> str:
-    try:
-        return _described(json.loads(path.read_bytes()))
-    except (OSError, ValueError):
-        return ""
-
-
-def _described(holder: Any) -> str:
     """Return who holds a lock by what was left of them, nothing where that cannot be read."""
     try:
-        return f" by process {holder['process']} on {holder['host']} since {holder['since']}"
-    except (KeyError, TypeError):
+        left = json.loads(path.read_bytes())
+        return f" by process {left['process']} on {left['host']} since {left['since']}"
+    except (OSError, ValueError, LookupError, TypeError):
         return ""
 
 

@@ -15,14 +15,12 @@ from typing import Any
 
 from topline.storage.errors import ConflictError, StorageError
 from topline.storage.findings import Finding
-from topline.storage.records import from_fields
 from topline.storage.schema import SWEEP_ENCODING
 from topline.storage.stores import Store
 from topline.storage.stores.numbered_folders import RecordedFolders
 from topline.storage.stores.sealed import put_own, unsealed
 from topline.storage.stores.urls import join
 
-_SWEEPS = RecordedFolders("sweeps", "s", "sweep.json", SWEEP_ENCODING)
 _ANSWERS, _COUNT = "answers", "answer_count"
 
 
@@ -38,54 +36,38 @@ class SweepRecord:
     outcome: Mapping[str, Any] | None = None
 
 
-def sweep_folder(sweep_id: str) -> str:
-    """Return the folder of a sweep in its store."""
-    return _SWEEPS.path(sweep_id)
+SWEEPS = RecordedFolders("sweeps", "s", "sweep.json", SWEEP_ENCODING, SweepRecord)
+read_sweep, list_sweeps, sweep_folder = SWEEPS.read, SWEEPS.all, SWEEPS.path
 
 
 def create_sweep(store: Store, config: Mapping[str, Any], dataset: str, dataset_digest: str) -> str:
-    """Record a new sweep and return its id; racing callers get different ids."""
-    return _SWEEPS.create(store, {"config": config, "dataset": dataset, "dataset_digest": dataset_digest})
-
-
-def read_sweep(store: Store, sweep_id: str) -> SweepRecord:
-    """Return the sweep's record; `NotFoundError` naming the store's sweeps if there is none of that id."""
-    return from_fields(SweepRecord, _SWEEPS.read(store, sweep_id), join(store.url, sweep_folder(sweep_id)))
-
-
-def list_sweeps(store: Store) -> list[SweepRecord]:
-    """Return all sweeps, oldest first."""
-    return [read_sweep(store, name) for name in _SWEEPS.recorded(store)]
-
-
-def remove_sweep(store: Store, sweep_id: str, reason: str) -> None:
-    """Remove a sweep; its number is never given again."""
-    _SWEEPS.remove(store, sweep_id, reason)
+    """Record a new sweep and return its id."""
+    return SWEEPS.create(store, {"config": config, "dataset": dataset, "dataset_digest": dataset_digest})
 
 
 def add_answer(store: Store, sweep_id: str, number: int, answer: Mapping[str, Any]) -> None:
     """Add answer `number`; `ConflictError` where another process has already added one of that number."""
-    path = _SWEEPS.path(sweep_id, _ANSWERS, f"{number:06d}.json")
+    path = SWEEPS.path(sweep_id, _ANSWERS, f"{number:06d}.json")
     if not put_own(store, path, answer):
         raise ConflictError(f"another process works on sweep {sweep_id}: wait for it, or stop it first")
 
 
 def read_answers(store: Store, sweep_id: str, first: int = 0) -> list[dict[str, Any]]:
     """Return the answers from number `first` on, in their order; `NotFoundError` naming a missing one."""
-    folder = _SWEEPS.path(sweep_id, _ANSWERS)
+    folder = SWEEPS.path(sweep_id, _ANSWERS)
     count = sum(name.endswith(".json") for name in store.list(folder))
     return [unsealed(store, join(folder, f"{number:06d}.json")) for number in range(first, count)]
 
 
 def finish_sweep(store: Store, sweep_id: str, outcome: Mapping[str, Any]) -> None:
     """Record how a sweep ended and how many answers it has; one that was continued replaces it."""
-    _SWEEPS.finish(store, sweep_id, {**outcome, _COUNT: len(read_answers(store, sweep_id))})
+    SWEEPS.finish(store, sweep_id, {**outcome, _COUNT: len(read_answers(store, sweep_id))})
 
 
 def sweep_findings(store: Store) -> Iterator[Finding]:
     """Yield what is wrong with the sweeps."""
     fix = "restore it from a copy, or start a new sweep"
-    for name in _SWEEPS.recorded(store):
+    for name in SWEEPS.recorded(store):
         try:
             sweep, answers = read_sweep(store, name), read_answers(store, name)
         except StorageError as error:

@@ -10,7 +10,16 @@ from topline.storage.stores.base import Store
 from topline.storage.stores.commit_log import CommitLog
 from topline.storage.stores.factory import open_store
 from topline.storage.stores.files import FileEntry, FileSet, check_files
-from topline.storage.stores.lease import Lease, LeaseHeldError, LeaseLostError, held_lease, holder, tenant
-from topline.storage.stores.lease_terms import DEFAULT_TERMS, LeaseTerms, Tenant
+from topline.storage.stores.lease import (
+    DEFAULT_TERMS,
+    Lease,
+    LeaseHeldError,
+    LeaseLostError,
+    LeaseTerms,
+    Tenant,
+    held_lease,
+    holder,
+    tenant,
+)
 from topline.storage.stores.objects import repeated_requests
 from topline.storage.stores.urls import masked, parse_url, split_url

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from topline.storage.errors import ConflictError, IntegrityError, NotFoundError
-from topline.storage.records import now
+from topline.storage.records import from_fields, now
 from topline.storage.stores.base import Store
 from topline.storage.stores.sealed import put_own, read_record, sealed, unsealed, write_record
 from topline.storage.stores.urls import join
+
+T = TypeVar("T")
 
 _TRIES = 10_000
 _RESERVATION = "begun.json"
@@ -89,14 +91,18 @@ class NumberedFolders:
 
 
 @dataclass(frozen=True)
-class RecordedFolders(NumberedFolders):
-    """Numbered folders that each have a sealed record of type `kind`, and an outcome once they have ended."""
+class RecordedFolders(NumberedFolders, Generic[T]):
+    """Numbered folders that each have a sealed record of type `kind`, and an outcome once they have ended.
+
+    They are read as the dataclass `made`, of which `id` is the name and `outcome` None before the end.
+    """
 
     record: str
     kind: str
+    made: type[T]
 
     def create(self, store: Store, fields: Mapping[str, Any]) -> str:
-        """Write a new record with `id`, `created` and some fields; return its name."""
+        """Write a new record with `id`, `created` and some fields; racing callers get different names."""
         name = self.reserve(store)
         write_record(store, self.path(name, self.record), self.kind, {"id": name, "created": now(), **fields})
         return name
@@ -113,8 +119,12 @@ class RecordedFolders(NumberedFolders):
         """Return the names of the folders that were removed."""
         return [name for name in self.names(store) if store.exists(self.path(name, TOMBSTONE))]
 
-    def read(self, store: Store, name: str) -> dict[str, Any]:
-        """Return the record with its "outcome" (None before the end); `NotFoundError` if there is none."""
+    def all(self, store: Store) -> list[T]:
+        """Return what `recorded` names, read."""
+        return [self.read(store, name) for name in self.recorded(store)]
+
+    def read(self, store: Store, name: str) -> T:
+        """Return the record with its outcome; `NotFoundError` naming others if there is none."""
         stone = self.path(name, TOMBSTONE)
         if store.exists(stone):
             gone = unsealed(store, stone)
@@ -132,7 +142,7 @@ class RecordedFolders(NumberedFolders):
             outcome = unsealed(store, path)
         except NotFoundError:
             outcome = None
-        return {**record, "outcome": outcome}
+        return from_fields(self.made, {**record, "outcome": outcome}, join(store.url, self.path(name)))
 
     def finish(self, store: Store, name: str, outcome: Mapping[str, Any]) -> None:
         """Write the outcome, in the place of an earlier one."""

@@ -213,7 +213,7 @@ PLANTED = (
     Planted(
         "pruning overlooks marks",
         f"{_PLAN}:referred_contents",
-        "found |= _places(UnitRef.from_json(unsealed(store, path)))",
+        "found |= UnitRef.from_json(unsealed(store, path)).places",
         "pass",
         197,
     ),

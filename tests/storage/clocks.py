@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from topline.storage.stores.lease_terms import Clock
+from topline.storage.stores.lease import Clock
 
 
 class FakeClock:

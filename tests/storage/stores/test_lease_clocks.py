@@ -22,7 +22,7 @@ from topline.storage.stores import (
     tenant,
 )
 from topline.storage.stores import lease as lease_module
-from topline.storage.stores.lease_terms import Clock
+from topline.storage.stores.lease import Clock
 
 BEAT = "leases/retrain/00000001.beat"
 
