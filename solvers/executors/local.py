@@ -175,6 +175,8 @@ class SerialExecutor:
     <Status.SOLVED: 'solved'>
     """
 
+    #: How many blocks run at the same time.
+    workers = 1
     _default_blocks = 1
     _pool: ThreadPoolExecutor | None = None
 
@@ -200,11 +202,6 @@ class SerialExecutor:
         self._memory = MemoryGauge()
         self._source: RowSource | None = None
         self._read_before = 0
-
-    @property
-    def workers(self) -> int:
-        """How many blocks run at the same time."""
-        return 1
 
     @property
     def blocks(self) -> int:
@@ -247,8 +244,10 @@ class SerialExecutor:
     def map_duals(
         self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
     ) -> list[T]:
-        """Give A to `visit`, block by block."""
-        return list(visit(self.duals(pending_step)))
+        """Give A to calls of `visit`, on every thread the rows of consecutive blocks."""
+        if self._pool is None:
+            return list(visit(self.duals(pending_step)))
+        return self._set.map_duals(visit, pending_step, self._pool, self.workers)
 
     def load_duals(self, duals: Iterable[DualRows]) -> None:
         """Replace A; the parts are in row order and cover every row."""
@@ -260,8 +259,10 @@ class SerialExecutor:
         return Traffic(bytes_read=read, memory_bytes=self._memory.read(), workers=self._activity.workers())
 
     def close(self) -> None:
-        """Let go of the examples."""
+        """Stop the threads, if there are any, and let go of the examples."""
         self._set, self._source, self._read_before = BlockSet(), None, 0
+        if self._pool is not None:
+            self._pool.shutdown()
 
     def __enter__(self) -> Self:
         return self
@@ -306,25 +307,7 @@ class ThreadExecutor(SerialExecutor):
         super().__init__(
             blocks=blocks, bounds=bounds, dual_bytes=dual_bytes, kept_bytes=kept_bytes, threads=threads
         )
-        self._threads_of_blocks = ThreadPoolExecutor(workers, thread_name_prefix="topline-block")
-        self._pool = self._threads_of_blocks
-        self._workers = workers
-
-    @property
-    def workers(self) -> int:
-        """How many blocks run at the same time."""
-        return self._workers
-
-    def map_duals(
-        self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
-    ) -> list[T]:
-        """Give A to calls of `visit`, on every thread the rows of consecutive blocks."""
-        return self._set.map_duals(visit, pending_step, self._threads_of_blocks, self._workers)
-
-    def close(self) -> None:
-        """Stop the threads and let go of the examples."""
-        super().close()
-        self._threads_of_blocks.shutdown()
+        self._pool, self.workers = ThreadPoolExecutor(workers, thread_name_prefix="topline-block"), workers
 
 
 def block_bounds(n: int, blocks: int = 1, bounds: Sequence[int] | None = None) -> tuple[int, ...]:

@@ -17,12 +17,13 @@ methods for regularized loss minimization", 2013.
 
 from __future__ import annotations
 
-from topline.solvers.multitask.ascent import TaskDuals, ascend
 from topline.solvers.multitask.shared import SharedProblem, TraceNormBounds, trace_norm_bounds
 from topline.solvers.multitask.strategies import (
     Alternation,
     MultitaskResult,
     Shared,
+    TaskDuals,
+    ascend,
     solve_multi,
     solve_single,
     solve_stacked,

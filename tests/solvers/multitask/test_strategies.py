@@ -21,8 +21,8 @@ from topline.solvers.multitask import (
     solve_stacked,
     trace_norm_bounds,
 )
-from topline.solvers.multitask.ascent import visit_tasks
 from topline.solvers.multitask.shared import smooth_hinge
+from topline.solvers.multitask.strategies import visit_tasks
 
 X, Y = examples()
 K = X @ X.T
