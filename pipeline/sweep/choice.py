@@ -122,24 +122,19 @@ class _Task:
 
     def said_before(self) -> str:
         """Return what is searched and what that costs at most."""
-        names = ", ".join(dict.fromkeys(_loss_in_words(trial) for trial in self._trials))
+        smooth = (f"{'smooth ' if trial.smoothing else ''}{trial.loss.name}" for trial in self._trials)
+        names = ", ".join(dict.fromkeys(smooth))
         C = f"C {self.config.C:g}" if "C" in self.config.model_fields_set else "C"
         scalings = " or ".join(",".join(names) or "none" for names in self._scalings)
+        # How many passes over all rows a search may take, however few one fit takes.
+        least = math.ceil(LEAST / (self._width * self._dataset.info.m * self._n))
+        cost = f"{FITS} times the passes of one fit"
+        if least > FITS:
+            cost += f", or {least:,} passes over all rows where these are more"
         return (
             f"searching {names}, {C} and transforms {scalings} on {self._sample:,} of {self._n:,} training"
-            f" rows, for at most {self._cost}"
+            f" rows, for at most {cost}"
         )
-
-    @property
-    def _cost(self) -> str:
-        """Return the most that a search takes, in words."""
-        cost, least = f"{FITS} times the passes of one fit", self._least_passes
-        return cost if least <= FITS else f"{cost}, or {least:,} passes over all rows where these are more"
-
-    @property
-    def _least_passes(self) -> int:
-        """Return how many passes over all rows a search may take, however few one fit takes."""
-        return math.ceil(LEAST / (self._width * self._dataset.info.m * self._n))
 
     def find(self, progress: Progress | None) -> dict[str, Any]:
         """Search, fit the probabilities of the best, and return what was found, as plain values."""
@@ -183,10 +178,6 @@ class _Task:
                 for cell in found.cells
             ],
         }  # fmt: skip
-
-
-def _loss_in_words(trial: Trial) -> str:
-    return f"{'smooth ' if trial.smoothing else ''}{trial.loss.name}"
 
 
 def in_words(chosen: Mapping[str, Any]) -> str:

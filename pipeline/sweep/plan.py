@@ -169,7 +169,8 @@ def plan_sweep(config: SweepConfig) -> SweepPlan:
     n = len(rows) if config.rows is None else min(len(rows), config.rows)
     _check_rows(config, rows, n)
     paths = {variant_of(path): path for path in _paths(config, rows)}
-    metric = row_metric(config.metric or f"top-{config.topk or _only_k(list(paths)) or 1}")
+    ks = {variant.k for variant in paths}
+    metric = row_metric(config.metric or f"top-{config.topk or (ks.pop() if len(ks) == 1 else 0) or 1}")
     plan = SweepPlan(config, store, dataset, n, tuple(paths.values()), metric, config.resume or "")
     _check_metric(plan)
     if config.resume is not None:
@@ -209,11 +210,6 @@ def _paths(config: SweepConfig, rows: TrainingRows) -> list[TrainConfig]:
         checked_spec(path, dataset_loss(path, dataset), rows)
         found.append(path)
     return found
-
-
-def _only_k(variants: list[Variant]) -> int | None:
-    ks = {variant.k for variant in variants}
-    return ks.pop() if len(ks) == 1 else None
 
 
 def _check_rows(config: SweepConfig, rows: TrainingRows, n: int) -> None:

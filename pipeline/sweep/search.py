@@ -129,7 +129,11 @@ class _Rounds:
         tasks = [self._task(place, cells) for place, cells in wanted.items() if place not in found]
         for task, answer in self._runner.run(tasks):
             place = (int(task.name.rpartition("/")[2]), task.fold)
-            self._keep(number, place, answer)
+            name = variant_of(self._plan.paths[place[0]]).name
+            cells = [part.to_dict() for part in answer]
+            record = {"round": number, "path": place[0], "name": name, "fold": task.fold, "cells": cells}
+            add_answer(self._plan.store, self._plan.id, len(self._answers), record)
+            self._answers.append(record)
             found[place] = answer
         before = self._ended
         after = [self._grown(one, found) for one in self._standings]
@@ -165,14 +169,6 @@ class _Rounds:
             for place, cells in wanted.items()
             if place in known and {C for C, _ in cells} <= {part.C for part in known[place]}
         }
-
-    def _keep(self, number: int, place: Place, answer: Sequence[Outcome]) -> None:
-        cells = [part.to_dict() for part in answer]
-        path, fold = place
-        name = variant_of(self._plan.paths[path]).name
-        record: dict[str, Any] = {"round": number, "path": path, "name": name, "fold": fold, "cells": cells}
-        add_answer(self._plan.store, self._plan.id, len(self._answers), record)
-        self._answers.append(record)
 
     def _grown(self, one: Standing, found: Mapping[Place, Sequence[Outcome]]) -> Standing:
         """Add to a cell what this round found, fold by fold."""
