@@ -21,29 +21,3 @@ from topline.solvers.methods.registry import (
     method_named,
 )
 from topline.solvers.methods.sampled_step import SampledStep
-
-__all__ = [
-    "METHODS",
-    "PLAIN",
-    "Advance",
-    "Auto",
-    "AutoMemory",
-    "Choice",
-    "FinalValues",
-    "Lbfgs",
-    "LbfgsMemory",
-    "Measurement",
-    "Method",
-    "MethodMemory",
-    "MethodSpec",
-    "Newton",
-    "NewtonMemory",
-    "ProximalNewton",
-    "SampledStep",
-    "begun_by",
-    "change_of_method",
-    "chosen_method",
-    "method_memory",
-    "method_named",
-    "priors",
-]

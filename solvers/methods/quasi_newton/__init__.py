@@ -1,8 +1,7 @@
 """L-BFGS, and what it takes for the Hessian before its steps have shown one.
 
-`lbfgs` is the method, with its line searches, `memory` what it remembers, of W as a whole or of each class,
-and `metrics` makes the Hessian of second moments of the rows.  Newton's method, which shares the gradients,
-is beside this room.
+`lbfgs` is the method, with its line search, `memory` what it remembers, and `metrics` makes the Hessian of
+second moments of the rows.  Newton's method, which shares the gradients, is beside this room.
 """
 
 from __future__ import annotations
@@ -16,13 +15,3 @@ from topline.solvers.methods.quasi_newton.lbfgs import (
 )
 from topline.solvers.methods.quasi_newton.memory import LbfgsMemory
 from topline.solvers.methods.quasi_newton.metrics import numbers_in_classes
-
-__all__ = [
-    "Lbfgs",
-    "LbfgsMemory",
-    "arrays_of_lbfgs",
-    "at_gradient",
-    "gradient_of",
-    "numbers_in_classes",
-    "unfit_for_lbfgs",
-]
