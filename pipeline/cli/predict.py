@@ -149,8 +149,7 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
     from topline.storage.stores import open_store
 
     url = find_model(model)
-    cluster = call.config(ClusterConfig)
-    found = call.shown(lambda: predict_dataset(url, config, cluster, call.progress))
+    found = call.shown(lambda: predict_dataset(url, config, call.config(ClusterConfig), call.progress))
     without = f", {found.unclassified:,} of them rejected" if found.unclassified else ""
     place = found.model.rpartition("/models/")[0] if config.store is None else config.store
     why = "full" if open_store(place).is_writable() else "read-only"
@@ -166,9 +165,10 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
         shown["sets"] = (
             f"hold the right class with probability {found.sets['coverage']:g} {kind}:"
             f" {found.sets['mean_size']:.2f} classes a row, {found.sets['empty']:,} times none of these"
+            f"{'; ' * ('note' in found.sets)}{found.sets.get('note', '')}"
         )
-    lines = facts({**shown, **_written(found.output, found.page)})
-    return Outcome(found.to_dict(), [*lines, *following(("topline", "report", url))])
+    shown |= _written(found.output, found.page)
+    return Outcome(found.to_dict(), [*facts(shown), *following(("topline", "report", url))])
 
 
 def _written(output: str | None, page: str | None) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -113,15 +114,13 @@ class TrustMeter:
 
 
 def _set_rules(calibration: Calibration) -> list[SetRule]:
-    """Return the rules that the calibration rows are enough for."""
+    """Return the rules that the calibration rows, of every class, are enough for."""
     found = []
     for per_class in (False, True):
         for coverage in COVERAGES:
-            try:
+            with suppress(InvalidProblemError):
                 found.append(calibration.rule(coverage, per_class=per_class))
-            except InvalidProblemError:
-                continue
-    return found
+    return [rule for rule in found if rule.note is None]
 
 
 def _set_quality(

@@ -74,10 +74,6 @@ def _uncertainty(p: Float64Array, u: Float64Array) -> Float64Array:
     return (1.0 - SETTLES) * (1.0 - p) + SETTLES * u
 
 
-#: Classes that a message lists at most.
-_NAMED = 8
-
-
 @dataclass(frozen=True, eq=False)
 class CalibrationRows:
     """What is kept of calibration rows, for every coverage and penalty; all (n,).
@@ -132,29 +128,23 @@ class CalibrationRows:
     ) -> Float64Array:
         """Return the largest E that each class (m,) may have in a set.
 
-        With `per_class` that of a class comes from its own rows.  Raises `InvalidProblemError` for a coverage
-        that is not between 0 and 1, and for one that so few rows cannot give; the message names the least
-        number of rows and the greatest coverage.
+        With `per_class` that of a class comes from its own rows; it is infinite for a class that has too few
+        of them, which is then in every set.  Raises `InvalidProblemError` for a coverage that is not between
+        0 and 1, and for one that so few rows, or no class's, can give.
         """
         if not 0.0 < coverage < 1.0:
             raise InvalidProblemError(f"the coverage is {coverage:g}; give a share between 0 and 1")
-        E = self.conformity(weighing)
-        if not per_class:
-            return np.full(len(classes), _quantile(E, coverage, "there are"))
-        rows = np.bincount(self.labels, minlength=len(classes)).tolist()
-        few = [f"{name} {n}" for name, n in zip(classes, rows, strict=True) if exact_rank(n, coverage) > n]
-        if len(few) > 1:
-            more = f" and {len(few) - _NAMED} more" if len(few) > _NAMED else ""
-            raise InvalidProblemError(
-                f"{len(few)} classes have too few calibration rows for a coverage of {coverage:g} in each,"
-                f" which needs {least_rows(coverage)} ({', '.join(few[:_NAMED])}{more}): lower the coverage,"
-                " or hold out more calibration rows"
-            )
-        found = [
-            _quantile(E[self.labels == code], coverage, f"the class {name!r} has")
-            for code, name in enumerate(classes)
-        ]
-        return np.array(found)
+        E, n, m = self.conformity(weighing), len(self), len(classes)
+        groups = [E[self.labels == code] for code in range(m)] if per_class else [E]
+        found = np.array([_quantile(part, coverage) for part in groups])
+        if np.isinf(found).all():
+            needed = f"{coverage:g} needs {least_rows(coverage)}"
+            best = f"{math.floor(1e4 * n / (n + 1)) / 1e4:g} at most" if n else "none"
+            who = f"there are {n} calibration rows, which give a coverage of {best}, and {needed}"
+            if per_class:
+                who = f"no class has so many calibration rows as a coverage of {needed} of"
+            raise InvalidProblemError(f"{who}: lower the coverage, or hold out more calibration rows")
+        return np.broadcast_to(found, m).copy()
 
 
 def exact_rank(n: int, coverage: float) -> int:
@@ -168,22 +158,10 @@ def least_rows(coverage: float) -> int:
     return math.ceil(share / (1 - share))
 
 
-def _quantile(E: Float64Array, coverage: float, who: str) -> float:
-    """Return the ceil((n + 1) coverage)-th smallest of E (n,)."""
-    n, place = len(E), exact_rank(len(E), coverage)
-    if place > n:
-        best = f"{math.floor(1e4 * n / (n + 1)) / 1e4:g} at most" if n else "none"
-        raise InvalidProblemError(
-            f"{who} {n} calibration rows, which give a coverage of {best}, and {coverage:g} needs"
-            f" {least_rows(coverage)}: lower the coverage, or hold out more calibration rows"
-        )
-    return float(np.partition(E, place - 1)[place - 1])
-
-
-def _nearest_quantile(E: Float64Array, coverage: float) -> float:
-    """Return the quantile, or the largest E where there are too few."""
-    place = min(exact_rank(len(E), coverage), len(E))
-    return float(np.partition(E, place - 1)[place - 1])
+def _quantile(E: Float64Array, coverage: float) -> float:
+    """Return the ceil((n + 1) coverage)-th smallest of E (n,), infinity where there are too few."""
+    place = exact_rank(len(E), coverage)
+    return float(np.partition(E, place - 1)[place - 1]) if place <= len(E) else math.inf
 
 
 def prediction_sets(
@@ -221,6 +199,6 @@ def smallest_weighings(
         groups = [own[y == code] for code in range(E.shape[1])] if per_class else [own]
         for j, coverage in enumerate(coverages):
             # A class without tuning rows, or with too few, takes the largest threshold.
-            bounds = [_nearest_quantile(part if len(part) else own, coverage) for part in groups]
+            bounds = [min(_quantile(part, coverage), (part if len(part) else own).max()) for part in groups]
             sizes[i, j] = np.count_nonzero(np.array(bounds) >= E)
     return [weighings[i] for i in sizes.argmin(axis=0).tolist()]

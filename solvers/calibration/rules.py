@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from topline.solvers.calibration.conformal import (
     CalibrationRows,
     Weighing,
+    least_rows,
     prediction_sets,
     smallest_weighings,
 )
@@ -29,6 +30,8 @@ TUNED_COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.99)
 # Fewer rows say next to nothing about the size of sets; more scores than these do not change it.
 TUNING_ROWS = 20
 TUNING_SCORES = 1 << 20
+#: So many classes are named in a sentence.
+_NAMED = 8
 # Of adaptive sets that are asked for where others are smaller.
 PENALTY = 0.01
 
@@ -37,7 +40,8 @@ PENALTY = 0.01
 class SetRule:
     """Which classes are in a row's set: those whose conformity is at most their threshold (m,).
 
-    With `never_empty` a set that would hold none holds the class with the highest score.
+    With `never_empty` a set that would hold none holds the class with the highest score.  `note` is a
+    sentence on classes that are in every set, as they have too few calibration rows.
     """
 
     coverage: float
@@ -47,6 +51,7 @@ class SetRule:
     thresholds: Float64Array
     probabilities: ProbabilityMap | None
     never_empty: bool = False
+    note: str | None = None
 
     def sets(self, scores: NDArray[Any], draws: NDArray[Any]) -> NDArray[np.bool_]:
         """Return which classes are in the sets of rows with scores (r, m) and draws (r,), shape (r, m)."""
@@ -64,7 +69,8 @@ class SetRule:
             "per_class": self.per_class,
             "sets_by": self.sets_by,
             "penalty": self.weighing if self.sets_by == "adaptive" else None,
-            "thresholds": self.thresholds.tolist(),
+            "thresholds": [bound if math.isfinite(bound) else None for bound in self.thresholds.tolist()],
+            **({} if self.note is None else {"note": self.note}),
             **({"never_empty": True} if self.never_empty else {}),
         }
 
@@ -88,9 +94,10 @@ class Calibration:
     def rule(self, coverage: float, *, per_class: bool = False, sets_by: SetsBy | None = None) -> SetRule:
         """Return the rule whose sets hold the right class with a probability of `coverage`.
 
-        With `per_class` they do so in every class.  `sets_by` is by default what made the smallest sets on
-        the rows that probabilities were fitted on, "rank" without such rows.  Raises `InvalidProblemError`
-        without calibration rows and for a coverage that so few cannot give.
+        With `per_class` they do so in every class; one with too few calibration rows for that is in every
+        set.  `sets_by` is by default what made the smallest sets on the rows that probabilities were fitted
+        on, "rank" without such rows.  Raises `InvalidProblemError` without calibration rows and for a
+        coverage that so few cannot give.
         """
         if self.rows is None:
             raise InvalidProblemError(
@@ -108,7 +115,21 @@ class Calibration:
         if weighing is None or weighing == "probability":
             kind = weighing or "rank"
         probabilities = self.probabilities if self.rows.weighed else None
-        return SetRule(coverage, per_class, kind, weighing, thresholds, probabilities)
+        return SetRule(
+            coverage, per_class, kind, weighing, thresholds, probabilities,
+            note=self._note(coverage, np.flatnonzero(np.isinf(thresholds)).tolist()),
+        )  # fmt: skip
+
+    def _note(self, coverage: float, always: Sequence[int]) -> str | None:
+        if not always:
+            return None
+        names = ", ".join(self.class_names[code] for code in always[:_NAMED])
+        more = f" and {len(always) - _NAMED} more" if len(always) > _NAMED else ""
+        return (
+            f"{len(always)} of {len(self.class_names)} classes are in every set ({names}{more}), as they have"
+            f" fewer than the {least_rows(coverage)} calibration rows that a coverage of {coverage:g} in each"
+            " class needs: lower the coverage, or hold out more of them"
+        )
 
     def _weighing(self, coverage: float, sets_by: SetsBy | None, *, per_class: bool) -> Weighing:
         """Return what is asked for; tuned it is that of the coverage with the nearest odds."""

@@ -126,7 +126,8 @@ class CalibratedScores:
         ----------
         X : rows as `predict` takes them, exchangeable with the calibration rows
         coverage : share of rows whose set holds their class
-        per_class : whether each class has a threshold from its own calibration rows
+        per_class : whether each class has a threshold from its own calibration rows; a class that has too few
+            is in every set, which a UserWarning says
         sets_by : "adaptive", "rank" or "probability"; by default what makes the smallest sets on the rows of
             `fit_probabilities`, "rank" without them
         seed : of the draws that settle ties between rows; a row's follows from its scores, so that its set is
@@ -143,6 +144,8 @@ class CalibratedScores:
         check_is_fitted(self, "classes_")
         known = self.__dict__.get("calibration_") or Calibration(self._names())
         rule = known.rule(coverage, per_class=per_class, sets_by=sets_by)
+        if rule.note is not None:
+            warnings.warn(rule.note, UserWarning, stacklevel=2)
         scores = self._plain_scores(X)
         found = replace(rule, never_empty=never_empty).sets(scores, _draws_of(scores, seed))
         return [self.classes_[members] for members in found] if labels else found

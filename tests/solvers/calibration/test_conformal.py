@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from math import ceil
 from typing import Any
@@ -10,7 +11,14 @@ import numpy as np
 import pytest
 from scipy.stats import beta, kstest
 
-from topline.solvers.calibration import CalibrationRows, conformity, least_rows, prediction_sets
+from topline.solvers.calibration import (
+    Calibration,
+    CalibrationRows,
+    ProbabilityMap,
+    conformity,
+    least_rows,
+    prediction_sets,
+)
 from topline.solvers.calibration.conformal import exact_rank, smallest_weighings
 from topline.solvers.errors import InvalidProblemError
 
@@ -131,19 +139,37 @@ def test_sets_by_rank_are_empty_where_the_best_class_is_least_certain() -> None:
 
 
 def test_a_coverage_that_so_few_rows_cannot_give_is_refused() -> None:
-    scores, p, y = table(18)
+    scores, _, y = table(18)
     rows = CalibrationRows.of(scores, None, y, np.full(18, 0.5))
     with pytest.raises(InvalidProblemError, match=r"there are 18 .* of 0\.9473 at most, and 0\.95 needs 19"):
         rows.thresholds(0.95, None, NAMES, per_class=False)
-    few = [f"{name} {(y == code).sum()}" for code, name in enumerate(NAMES) if (y == code).sum() < 9]
-    said = rf"{len(few)} classes have too few .* of 0\.9 in each, which needs 9 \({', '.join(few)}\)"
-    with pytest.raises(InvalidProblemError, match=said):
-        rows.thresholds(0.9, None, NAMES, per_class=True)
-    with pytest.raises(InvalidProblemError, match=r"'cat' has 0 .* give a coverage of none"):
-        CalibrationRows.of(scores, p, y % 2, np.full(18, 0.5)).thresholds(0.5, 0.1, NAMES, per_class=True)
+    with pytest.raises(InvalidProblemError, match=r"no class has so many .* of 0\.99 needs 99"):
+        rows.thresholds(0.99, None, NAMES, per_class=True)
+    with pytest.raises(InvalidProblemError, match=r"are 0 .* give a coverage of none"):
+        CalibrationRows.of(scores[:0], None, y[:0], np.empty(0)).thresholds(0.5, None, NAMES, per_class=False)
     for coverage in (0.0, 1.0, float("nan")):
         with pytest.raises(InvalidProblemError, match="between 0 and 1"):
             rows.thresholds(coverage, None, NAMES, per_class=False)
+
+
+def test_a_class_with_too_few_rows_of_its_own_is_in_every_set_and_named() -> None:
+    scores, p, y = table(400, 4, seed=2)
+    keep = (y != 3) | (np.cumsum(y == 3) <= 8)
+    u = np.random.default_rng(9).random(400)
+    rows = CalibrationRows.of(scores[keep], p[keep], y[keep], u[keep])
+    rule = Calibration(("a", "b", "c", "d"), ProbabilityMap("temperature", 1.0), rows=rows).rule(
+        0.9, per_class=True, sets_by="rank"
+    )
+    assert rule.note is not None
+    assert re.match(r"1 of 4 classes are in every set \(d\), .* the 9 calibration rows .* of 0\.9", rule.note)
+    assert rule.facts()["thresholds"][3] is None
+    assert np.isfinite(rule.thresholds[:3]).all()
+    found = rule.sets(scores, u)
+    assert found[:, 3].all()
+    # The others' thresholds are those of their own rows.
+    for code in range(3):
+        own = np.sort(rows.conformity(None)[rows.labels == code])
+        assert rule.thresholds[code] == own[exact_rank(len(own), 0.9) - 1]
 
 
 def test_the_penalty_with_the_smallest_sets_is_found() -> None:
