@@ -7,21 +7,47 @@ Stores travel to other processes by their URL.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from topline.storage.errors import (
+    FULL_DISK,
+    AccessError,
+    DiskFullError,
+    NotFoundError,
+    StorageError,
+    UnsafePathError,
+)
+from topline.storage.stores.urls import clean_path, join
 
 Names = list[str]
 """A list of names; `Store.list` hides the built-in's name inside the class."""
 
 
-class Store(ABC):
+class Store:
     """Files under one root.  `url` opens the same store again, and holds no credentials.
 
     Every path goes through `topline.storage.stores.urls.clean_path`: what leads out of the root is an
     `UnsafePathError`. All methods may raise `AccessError` when the store cannot be reached or refuses.
+
+    A kind of store defines what has one underscore here.
     """
 
     url: str
+    #: Errors of the driver, and what to say of one of them, but no secret.
+    _failures: tuple[type[Exception], ...] = (OSError,)
+    _refusal: Callable[[Exception], str]
+    _exists: Callable[[str], bool]
+    _size: Callable[[str], int]
+    _read_bytes: Callable[[str], bytes]
+    _read_range: Callable[[str, int, int], bytes]
+    _write_bytes: Callable[[str, bytes], object]
+    _put_if_absent: Callable[[str, bytes], bool]
+    _list: Callable[[str], Names]
+    _walk: Callable[[str], Names]
+    _delete: Callable[[str], object]
+    _delete_tree: Callable[[str], object]
 
     @property
     def local_path(self) -> Path | None:
@@ -33,48 +59,61 @@ class Store(ABC):
         """Whether the kernel's locks on the store's files say who reads and writes them; else leases do."""
         return False
 
-    @abstractmethod
     def exists(self, path: str) -> bool:
         """Return whether a file (not a folder) is stored at `path`."""
+        with self._translated(path):
+            return self._exists(clean_path(path))
 
-    @abstractmethod
     def size(self, path: str) -> int:
         """Return the bytes of the file at `path`; `NotFoundError` if there is none."""
+        with self._translated(path):
+            return self._size(clean_path(path))
 
-    @abstractmethod
     def read_bytes(self, path: str) -> bytes:
         """Return the whole file; `NotFoundError` if there is none."""
+        with self._translated(path):
+            return self._read_bytes(clean_path(path))
 
-    @abstractmethod
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return `length` bytes from `start`, fewer where the file ends; `NotFoundError` if there is none."""
+        with self._translated(path):
+            return self._read_range(clean_path(path), start, length)
 
-    @abstractmethod
     def write_bytes(self, path: str, data: bytes) -> None:
         """Put `data` at `path`, replacing what is there whole or not at all; `DiskFullError` without room."""
+        with self._translated(path):
+            self._write_bytes(_named(path), data)
 
-    @abstractmethod
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Put `data` at `path` only if nothing is there: True for exactly one of any racing writers."""
+        """Put `data` at `path` only if nothing is there: True for exactly one of any racing writers.
 
-    @abstractmethod
-    def list(self, path: str = "") -> Names:
-        """Return the sorted names of the files and folders directly in the folder `path`.
-
-        None if it is not there.
+        `UnsupportedURLError` where that does not hold, before the first one that matters.
         """
+        with self._translated(path):
+            return self._put_if_absent(_named(path), data)
 
-    @abstractmethod
+    def list(self, path: str = "") -> Names:
+        """Return the sorted names of the files and folders directly in the folder `path`, none without it."""
+        with self._translated(path):
+            return sorted(self._list(clean_path(path)))
+
     def walk(self, path: str = "") -> Names:
-        """Return the sorted paths, from the root, of all files anywhere below the folder `path`."""
+        """Return the sorted paths, from the root, of all files anywhere below the folder `path`.
 
-    @abstractmethod
+        Symbolic links to folders are not followed.
+        """
+        with self._translated(path):
+            return sorted(self._walk(clean_path(path)))
+
     def delete(self, path: str) -> None:
         """Remove the file at `path`, if there is one."""
+        with self._translated(path):
+            self._delete(_named(path))
 
-    @abstractmethod
     def delete_tree(self, path: str) -> None:
         """Remove the folder `path` and all below it, if there is one."""
+        with self._translated(path):
+            self._delete_tree(_named(path))
 
     def free_bytes(self) -> int | None:
         """Return the room left where the store lies, None where nobody knows."""
@@ -88,6 +127,21 @@ class Store(ABC):
         """Return the bytes of all files, None where only a listing of every object would tell."""
         return None
 
+    @contextmanager
+    def _translated(self, path: str) -> Iterator[None]:
+        """Turn errors of the driver into the store's own, without its words, which may hold secrets."""
+        place = join(self.url, path)
+        try:
+            yield
+        except StorageError:
+            raise
+        except FileNotFoundError:
+            raise NotFoundError(f"{place} does not exist") from None
+        except self._failures as error:
+            if isinstance(error, OSError) and error.errno in FULL_DISK:
+                raise DiskFullError(f"no space is left to write {place}; free some space and retry") from None
+            raise AccessError(f"{place} cannot be used{self._refusal(error)}") from None
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Store) and self.url == other.url
 
@@ -96,3 +150,9 @@ class Store(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
+
+
+def _named(path: str) -> str:
+    if not path:
+        raise UnsafePathError("a whole store is not written or deleted through itself")
+    return clean_path(path)

@@ -8,22 +8,18 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
 from topline.storage.errors import (
-    FULL_DISK,
     AccessError,
-    DiskFullError,
     NotFoundError,
-    StorageError,
     UnsafePathError,
     UnsupportedURLError,
 )
 from topline.storage.stores.base import Names, Store
-from topline.storage.stores.urls import clean_path
 
 PARTIAL = ".partial"
 """Ending of files in the making; a process that finds one later may delete it."""
@@ -87,72 +83,53 @@ class LocalStore(Store):
                 probe.unlink(missing_ok=True)
             return True
 
-    def exists(self, path: str) -> bool:
-        """Return whether a file is stored at `path`."""
-        with self._translated(path):
-            return self._locate(path).is_file()
+    def _exists(self, path: str) -> bool:
+        return self._locate(path).is_file()
 
-    def size(self, path: str) -> int:
-        """Return the bytes of the file."""
-        with self._translated(path):
-            return self._locate(path).stat().st_size
+    def _size(self, path: str) -> int:
+        return self._locate(path).stat().st_size
 
-    def read_bytes(self, path: str) -> bytes:
-        """Return the whole file."""
-        with self._translated(path):
-            return self._locate(path).read_bytes()
+    def _read_bytes(self, path: str) -> bytes:
+        return self._locate(path).read_bytes()
 
-    def read_range(self, path: str, start: int, length: int) -> bytes:
-        """Return the part of the file, fewer bytes where it ends."""
-        with self._translated(path), self._locate(path).open("rb", buffering=0) as file:
+    def _read_range(self, path: str, start: int, length: int) -> bytes:
+        with self._locate(path).open("rb", buffering=0) as file:
             file.seek(start)
             return _read_up_to(file.fileno(), length)
 
-    def write_bytes(self, path: str, data: bytes) -> None:
-        """Replace the file by renaming a finished one over it."""
+    def _write_bytes(self, path: str, data: bytes) -> None:
         self._write(path, data, _renamed)
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Link a finished file to the name: the kernel lets one racing writer through."""
+    def _put_if_absent(self, path: str, data: bytes) -> bool:
+        # The kernel lets one of racing writers link its file to the name.
         return self._write(path, data, _linked)
 
-    def list(self, path: str = "") -> Names:
-        """Return the names directly in the folder."""
-        with self._translated(path):
-            try:
-                return sorted(entry.name for entry in self._locate(path).iterdir())
-            except (FileNotFoundError, NotADirectoryError):
-                return []
+    def _list(self, path: str) -> Names:
+        try:
+            return [entry.name for entry in self._locate(path).iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
-    def walk(self, path: str = "") -> Names:
-        """Return all files below the folder; symbolic links to folders are not followed."""
-        with self._translated(path):
-            found = [
-                str((Path(folder) / name).relative_to(self._root))
-                for folder, _, names in os.walk(self._locate(path))
-                for name in names
-            ]
-        return sorted(found)
+    def _walk(self, path: str) -> Names:
+        return [
+            str((Path(folder) / name).relative_to(self._root))
+            for folder, _, names in os.walk(self._locate(path))
+            for name in names
+        ]
 
-    def delete(self, path: str) -> None:
-        """Remove the file, if it is there."""
-        with self._translated(path):
-            place = self._locate(path)
+    def _delete(self, path: str) -> None:
+        place = self._locate(path)
+        with suppress(FileNotFoundError):
+            place.unlink()
+            _sync_folder(place.parent)
+
+    def _delete_tree(self, path: str) -> None:
+        folder = self._locate(path)
+        while folder.is_dir():
+            # What somebody else removes at the same time is gone when its turn comes.
             with suppress(FileNotFoundError):
-                place.unlink()
-                _sync_folder(place.parent)
-
-    def delete_tree(self, path: str) -> None:
-        """Remove the folder, if it is there."""
-        with self._translated(path):
-            folder = self._locate(path)
-            if folder == self._root:
-                raise UnsafePathError("a whole store is not deleted through itself")
-            while folder.is_dir():
-                # What somebody else removes at the same time is gone when its turn comes.
-                with suppress(FileNotFoundError):
-                    shutil.rmtree(folder)
-                    _sync_folder(folder.parent)
+                shutil.rmtree(folder)
+                _sync_folder(folder.parent)
 
     def free_bytes(self) -> int:
         """Return the bytes that an ordinary user may still write."""
@@ -173,7 +150,7 @@ class LocalStore(Store):
 
     def _locate(self, path: str) -> Path:
         """Return where `path` lies, with every symbolic link on the way followed and found to stay inside."""
-        place = self._root / clean_path(path)
+        place = self._root / path
         if not place.resolve().is_relative_to(self._root):
             raise UnsafePathError(f"{path} in {self.url} is a symbolic link that leaves the store")
         return place
@@ -183,14 +160,11 @@ class LocalStore(Store):
 
         Where somebody else removes the folder in the middle it is written again.
         """
-        with self._translated(path):
-            target = self._locate(path)
-            if target == self._root:
-                raise UnsafePathError("a file needs a name inside the store")
-            for _ in range(_ATTEMPTS - 1):
-                with suppress(FileNotFoundError):
-                    return self._placed(target, data, place)
-            return self._placed(target, data, place)
+        target = self._locate(path)
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(FileNotFoundError):
+                return self._placed(target, data, place)
+        return self._placed(target, data, place)
 
     def _placed(self, target: Path, data: bytes, place: Callable[[Path, Path], bool]) -> bool:
         """Write a file beside `target`, on the disk, and `place` it; no trace is left on failure."""
@@ -222,21 +196,8 @@ class LocalStore(Store):
         _sync_folder(folder.parent)
         self._durable[folder] = number
 
-    @contextmanager
-    def _translated(self, path: str) -> Iterator[None]:
-        place = f"{self.url}/{path}" if path else self.url
-        try:
-            yield
-        except StorageError:
-            raise
-        except FileNotFoundError as error:
-            raise NotFoundError(f"{place} does not exist") from error
-        except OSError as error:
-            if error.errno in FULL_DISK:
-                raise DiskFullError(
-                    f"no space is left to write {place}; free some space and retry"
-                ) from error
-            raise AccessError(f"{place} cannot be used: {os.strerror(error.errno or errno.EIO)}") from error
+    def _refusal(self, error: Exception) -> str:
+        return f": {os.strerror(getattr(error, 'errno', None) or errno.EIO)}"
 
 
 def _renamed(partial: Path, target: Path) -> bool:

@@ -10,26 +10,19 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any
 
 from topline.storage.errors import (
-    FULL_DISK,
-    AccessError,
     ConflictError,
-    DiskFullError,
     MissingExtraError,
-    NotFoundError,
-    StorageError,
-    UnsafePathError,
     UnsupportedURLError,
 )
 from topline.storage.stores.base import Names, Store
 from topline.storage.stores.local import PARTIAL
-from topline.storage.stores.urls import StoreURL, clean_path, join
+from topline.storage.stores.urls import StoreURL, join
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +103,7 @@ class ObjectStore(Store):
             raise MissingExtraError(
                 f"{self.url} needs {module}, which is not installed; run: pip install 'topline[{extra}]'"
             ) from error
-        self._failures: tuple[type[Exception], ...] = (
+        self._failures = (
             OSError,
             *(_load(name) for name in _FAILURES[address.scheme]),
         )
@@ -133,54 +126,41 @@ class ObjectStore(Store):
             self._opened = opened
         return opened[1]
 
-    def exists(self, path: str) -> bool:
-        """Return whether an object is stored at `path`."""
-        with self._translated(path):
-            return bool(self._fs.isfile(self._key(path)))
+    def _exists(self, path: str) -> bool:
+        return bool(self._fs.isfile(self._key(path)))
 
-    def size(self, path: str) -> int:
-        """Return the bytes of the object."""
-        with self._translated(path):
-            return self._size(path)
+    def _size(self, path: str) -> int:
+        found = self._fs.info(self._key(path))
+        if found["type"] != "file":
+            raise FileNotFoundError(path)
+        return int(found["size"])
 
-    def read_bytes(self, path: str) -> bytes:
-        """Return the whole object."""
-        with self._translated(path):
-            return bytes(self._fs.cat_file(self._key(path)))
+    def _read_bytes(self, path: str) -> bytes:
+        return bytes(self._fs.cat_file(self._key(path)))
 
-    def read_range(self, path: str, start: int, length: int) -> bytes:
-        """Return the part of the object in one request."""
-        with self._translated(path):
-            try:
-                return bytes(self._fs.cat_file(self._key(path), start=start, end=start + max(length, 1)))[
-                    :length
-                ]
-            except OSError as error:
-                # S3 refuses a range that begins behind the end; a file would give no bytes.
-                if error.errno == errno.EINVAL and self._size(path) <= start:
-                    return b""
-                raise
+    def _read_range(self, path: str, start: int, length: int) -> bytes:
+        try:
+            return bytes(self._fs.cat_file(self._key(path), start=start, end=start + max(length, 1)))[:length]
+        except OSError as error:
+            # S3 refuses a range that begins behind the end; a file would give no bytes.
+            if error.errno == errno.EINVAL and self._size(path) <= start:
+                return b""
+            raise
 
-    def write_bytes(self, path: str, data: bytes) -> None:
-        """Put the object."""
-        with self._translated(path):
-            self._fs.pipe_file(self._named(path), data)
+    def _write_bytes(self, path: str, data: bytes) -> None:
+        self._fs.pipe_file(self._key(path), data)
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Put the object on condition that there is none (If-None-Match, or generation 0 on Google's).
-
-        `UnsupportedURLError` for a bucket that ignores the condition, before the first one that matters.
-        """
-        key = self._named(path)
-        with self._translated(path):
-            if self._address.scheme == "memory":
-                with _MEMORY_LOCK:
-                    if self._fs.exists(key):
-                        return False
-                    self._fs.pipe_file(key, data)
-                    return True
-            self._check_conditions()
-            return self._created(key, data)
+    def _put_if_absent(self, path: str, data: bytes) -> bool:
+        """Put the object on condition that there is none (If-None-Match, or generation 0 on Google's)."""
+        key = self._key(path)
+        if self._address.scheme == "memory":
+            with _MEMORY_LOCK:
+                if self._fs.exists(key):
+                    return False
+                self._fs.pipe_file(key, data)
+                return True
+        self._check_conditions()
+        return self._created(key, data)
 
     def _created(self, key: str, data: bytes) -> bool:
         for attempt in range(_CONFLICT_TRIES):
@@ -225,73 +205,37 @@ class ObjectStore(Store):
             )
         _CONDITIONAL.add(bucket)
 
-    def list(self, path: str = "") -> Names:
-        """Return the names directly below the prefix."""
-        with self._translated(path):
-            key = self._key(path)
-            try:
-                found = self._fs.ls(key, detail=False)
-            except (FileNotFoundError, NotADirectoryError):
-                return []
+    def _list(self, path: str) -> Names:
+        key = self._key(path)
+        try:
+            found = self._fs.ls(key, detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
         names = {str(name).rstrip("/").rpartition("/")[2] for name in found if str(name).strip("/") != key}
-        return sorted(names - {""})
+        return [*(names - {""})]
 
-    def walk(self, path: str = "") -> Names:
-        """Return all objects below the prefix."""
-        with self._translated(path):
-            try:
-                found = self._fs.find(self._key(path), detail=False)
-            except FileNotFoundError:
-                return []
+    def _walk(self, path: str) -> Names:
         head = len(self._address.root) + 1
-        return sorted(str(name).lstrip("/")[head:] for name in found if not str(name).endswith("/"))
+        try:
+            found = self._fs.find(self._key(path), detail=False)
+        except FileNotFoundError:
+            return []
+        return [str(name).lstrip("/")[head:] for name in found if not str(name).endswith("/")]
 
-    def delete(self, path: str) -> None:
-        """Remove the object, if it is there."""
-        with self._translated(path):
-            try:
-                self._fs.rm_file(self._named(path))
-            except FileNotFoundError:
-                return
+    def _delete(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.rm_file(self._key(path))
 
-    def delete_tree(self, path: str) -> None:
-        """Remove all objects below the prefix."""
-        with self._translated(path):
-            try:
-                self._fs.rm(self._named(path), recursive=True)
-            except FileNotFoundError:
-                return
+    def _delete_tree(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.rm(self._key(path), recursive=True)
 
     def _key(self, path: str) -> str:
-        return join(self._address.root, clean_path(path))
+        return join(self._address.root, path)
 
-    def _named(self, path: str) -> str:
-        if not path:
-            raise UnsafePathError("a whole store is not written or deleted through itself")
-        return self._key(path)
-
-    def _size(self, path: str) -> int:
-        found = self._fs.info(self._key(path))
-        if found["type"] != "file":
-            raise FileNotFoundError(path)
-        return int(found["size"])
-
-    @contextmanager
-    def _translated(self, path: str) -> Iterator[None]:
-        place = join(self.url, path)
-        try:
-            yield
-        except StorageError:
-            raise
-        except FileNotFoundError:
-            raise NotFoundError(f"{place} does not exist") from None
-        except self._failures as error:
-            if isinstance(error, OSError) and error.errno in FULL_DISK:
-                raise DiskFullError(f"no space is left to write {place}; free some space and retry") from None
-            # The driver's own words may quote requests, signatures and keys: only the kind is passed on.
-            raise AccessError(
-                f"{place} cannot be used ({type(error).__name__}); check its address, network and credentials"
-            ) from None
+    def _refusal(self, error: Exception) -> str:
+        # The driver's own words may quote requests, signatures and keys: only the kind is passed on.
+        return f" ({type(error).__name__}); check its address, network and credentials"
 
 
 def _is_refused(error: OSError) -> bool:

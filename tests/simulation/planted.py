@@ -142,7 +142,7 @@ PLANTED = (
     ),
     Planted(
         "a deletion is not put on the disk",
-        f"{_LOCAL}:LocalStore.delete",
+        f"{_LOCAL}:LocalStore._delete",
         "_sync_folder(place.parent)",
         "pass",
         1881,
