@@ -12,6 +12,7 @@ common one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -73,6 +74,8 @@ class SharedPasses:
         What one of them raises ends all of them, as does Ctrl-C.
         """
         stacks = {head: greenlet(run) for head, run in runs.items()}
+        for stack in stacks.values():
+            stack.gr_context = copy_context()  # how NumPy takes overflow, and whose log lines these are
         ended: dict[int, T] = {}
         found = {
             head: stack.switch(HeadExecutor(head, self._executor.blocks)) for head, stack in stacks.items()

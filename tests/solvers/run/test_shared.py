@@ -181,3 +181,11 @@ def test_readers_that_want_different_slabs_share_those_that_several_want() -> No
         assert all(values == list(range(start, stop)) for start, stop, values in seen[reader])
     assert scan.slabs_read == len(slabs)
     assert rows.read == 96
+
+
+def test_runs_take_overflow_as_their_caller_does(data) -> None:
+    X, y, weights = data
+    run = run_of(0, 0.1)
+    with SerialExecutor() as executor, np.errstate(over="raise"):
+        passes = SharedPasses(executor, run.problem, X, y, weights)
+        assert passes.run_all({run: lambda _: np.geterr()["over"]}) == {0: "raise"}
