@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -45,57 +46,87 @@ class Asked(Protocol[A_co]):
 K = TypeVar("K", bound=Kept)
 
 
+@dataclass(frozen=True, eq=False)
+class RunSpec:
+    """What blocks are made of: a problem, and some of its rows.
+
+    Attributes
+    ----------
+    problem : what is solved, or any of the problems of heads.
+    X : features, by the numbers of the rows in the problem.
+    y, weights : labels of the rows that are here, and how often each counts (rows,), or for heads (rows,
+        columns); None for once.
+    keep_duals : whether A is kept, with A = 0 at first.
+    dual_bytes, kept_bytes : memory for A, and for what operations keep, of all rows that are here; None for
+        what they take.
+    first : number of the first row that is here.
+    """
+
+    problem: Problem
+    X: RowSource
+    y: IntArray
+    weights: Float64Array | None = None
+    keep_duals: bool = False
+    dual_bytes: int | None = None
+    kept_bytes: int | None = None
+    first: int = 0
+
+    def part(self, start: int, stop: int, budgeted: int | None = None) -> RunSpec:
+        """Return the rows [start, stop) alone, with the budgets of so many rows, by default of these."""
+        rows, all_rows = slice(start - self.first, stop - self.first), max(len(self.y), 1)
+        share = stop - start if budgeted is None else budgeted
+        return replace(
+            self,
+            y=self.y[rows],
+            weights=None if self.weights is None else self.weights[rows],
+            dual_bytes=None if self.dual_bytes is None else self.dual_bytes * share // all_rows,
+            kept_bytes=None if self.kept_bytes is None else self.kept_bytes * share // all_rows,
+            first=start,
+        )
+
+
 class Block:
-    """A contiguous run of examples, with their dual variables where they are kept.
+    """A contiguous run of examples, with the dual variables of one head where they are kept.
 
     Parameters
     ----------
+    spec : its problem and its rows, the first of which has the number `first`.
     index : place of the block among all blocks, from 0.
-    start, stop : its rows in the whole problem.
-    X : its features, a RowSource of stop - start rows.
-    y : its labels, (stop - start,) integers.
-    problem : what is solved.
-    keep_duals : whether A is kept.
-    weights : how often each example counts, (stop - start,) float64; None for once.
-    dual_bytes : memory for A and what waits to be mixed into it; beyond it they are packed, and beyond that
-        in a temporary file.  None for arrays.  Whichever it is, the numbers are the same.
-    kept_bytes : memory for what Newton's method would else compute again in a round, and for columns of a
-        kernel matrix; None for what they take.
+    X : its features, a RowSource of as many rows; by default those of the specification.
+    budget : memory for A that others share as well; None for the block's own.  Beyond it, or its own, A and
+        what waits to be mixed into it are packed, and beyond that in a temporary file.  Whichever it is, the
+        numbers are the same.
     helpers, norms : threads of several blocks that they share, and what they find out about the rows, which
         are the same; None for those of its own.
     """
 
     def __init__(
         self,
-        index: int,
-        start: int,
-        stop: int,
-        X: RowSource,
-        y: IntArray,
-        problem: Problem,
-        keep_duals: bool,
-        weights: Float64Array | None = None,
-        dual_bytes: int | ByteBudget | None = None,
-        kept_bytes: int | None = None,
+        spec: RunSpec,
+        index: int = 0,
+        X: RowSource | None = None,
+        budget: ByteBudget | None = None,
         helpers: Helpers | None = None,
         norms: RowNorms | None = None,
     ) -> None:
-        self.index, self.start, self.stop = index, start, stop
-        self.problem = problem
-        self.X = X
-        self.y = np.ascontiguousarray(y, dtype=np.int32)
-        self.weights = np.ones(stop - start) if weights is None else np.ascontiguousarray(weights, np.float64)
+        X = spec.X if X is None else X
+        self.index, self.start, self.stop = index, spec.first, spec.first + len(spec.y)
+        self.problem, self.X, rows = spec.problem, X, len(spec.y)
+        self.y = np.ascontiguousarray(spec.y, dtype=np.int32)
+        self.weights = (
+            np.ones(rows) if spec.weights is None else np.ascontiguousarray(spec.weights, np.float64)
+        )
         self.dtype = compute_dtype(X.dtype)
-        self.tiles = TileReader(X, self.y, self.weights, start, problem.m)
+        self.tiles = TileReader(X, self.y, self.weights, self.start, self.problem.m)
         self.helpers, self.norms = helpers or Helpers(), norms
         self._kept: dict[type[Kept], Any] = {}
-        self.kept_bytes = kept_bytes
+        self.kept_bytes = spec.kept_bytes
         #: Whether A is another one than 0, at the start.
         self.loaded = False
         self._duals: BlockDuals | None = None
-        if keep_duals:
-            cuts = [0, *(stop for _, _, stop in self.tiles.bounds())]
-            self._duals = BlockDuals(problem, self.y, self.weights, self.dtype, cuts, dual_bytes)
+        if spec.keep_duals:
+            cuts, room = [0, *(stop for _, _, stop in self.tiles.bounds())], budget or spec.dual_bytes
+            self._duals = BlockDuals(self.problem, self.y, self.weights, self.dtype, cuts, room)
 
     def run(self, operation: Asked[A_co], threads: int = 1) -> A_co:
         """Answer an operation on so many threads; the same one again changes nothing more."""

@@ -7,6 +7,7 @@ how the answers of blocks add up.  Executors run operations, and methods are mad
 from __future__ import annotations
 
 from topline.solvers.blocks.ascent.plan import AscentSums, Turn
+from topline.solvers.blocks.block import RunSpec
 from topline.solvers.blocks.second_order import EnvelopePoint
 from topline.solvers.core.feature_maps import MapView
 from topline.solvers.operations.ascent import Ascend
@@ -21,7 +22,6 @@ from topline.solvers.operations.block_set import (
     HeadAnswers,
     Hits,
     RowBlock,
-    RunSpec,
     most_open,
     parts_of,
 )

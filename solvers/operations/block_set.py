@@ -25,7 +25,7 @@ import numpy as np
 
 from topline.solvers.blocks.ascent.extrapolation import extrapolation_bytes
 from topline.solvers.blocks.ascent.rows import RowNorms
-from topline.solvers.blocks.block import Block
+from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.blocks.duals import BlockDuals, array_bytes
 from topline.solvers.core.answers import A, Answer, Clock, TreeMerger, leaf, merged_by
 from topline.solvers.core.dual_points import PendingStep
@@ -33,12 +33,12 @@ from topline.solvers.core.dual_rows import ByteBudget, row_runs
 from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.read_ahead import SharedScan
-from topline.solvers.core.rows import RowSource, kept_in_memory
+from topline.solvers.core.rows import kept_in_memory
 from topline.solvers.core.tiles import TileReader, TileSums, TileWork, work_through
 from topline.solvers.crew import ALONE, Crew, Helpers, one_blas_thread
 from topline.solvers.errors import StateLostError
 from topline.solvers.operations.base import Operation, TileOperation
-from topline.solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.typing import Float64Array, FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,45 +221,6 @@ def _room(dual_bytes: int) -> int:
 Steps: TypeAlias = Any
 
 
-@dataclass(frozen=True, eq=False)
-class RunSpec:
-    """What blocks are made of: a problem, and some of its rows.
-
-    Attributes
-    ----------
-    problem : what is solved, or any of the problems of heads.
-    X : features, by the numbers of the rows in the problem.
-    y, weights : labels of the rows that are here, and how often each counts (rows,), or for heads (rows,
-        columns); None for once.
-    keep_duals : whether A is kept, with A = 0 at first.
-    dual_bytes, kept_bytes : memory for A, and for what operations keep, of all rows that are here; None for
-        what they take.
-    first : number of the first row that is here.
-    """
-
-    problem: Problem
-    X: RowSource
-    y: IntArray
-    weights: Float64Array | None = None
-    keep_duals: bool = False
-    dual_bytes: int | None = None
-    kept_bytes: int | None = None
-    first: int = 0
-
-    def part(self, start: int, stop: int, budgeted: int | None = None) -> RunSpec:
-        """Return the rows [start, stop) alone, with the budgets of so many rows, by default of these."""
-        rows, all_rows = slice(start - self.first, stop - self.first), max(len(self.y), 1)
-        share = stop - start if budgeted is None else budgeted
-        return replace(
-            self,
-            y=self.y[rows],
-            weights=None if self.weights is None else self.weights[rows],
-            dual_bytes=None if self.dual_bytes is None else self.dual_bytes * share // all_rows,
-            kept_bytes=None if self.kept_bytes is None else self.kept_bytes * share // all_rows,
-            first=start,
-        )
-
-
 class RowBlock:
     """The rows [start, stop) of a run as its block `index`, with the dual variables of every head.
 
@@ -366,12 +327,12 @@ class RowBlock:
     def _new(self, head: Head) -> Block:
         """Return a block with A = 0 for a head."""
         self._forget(head.number)
-        block = Block(
-            self.index, self.start, self.stop, self._X, self._y, head.problem,
-            keep_duals=self.sole is None or self._spec.keep_duals, weights=self._weights[head.column],
-            dual_bytes=self._spec.dual_bytes if self._open is None else self._open.packed,
-            kept_bytes=self._spec.kept_bytes, helpers=self._helpers, norms=self._norms,
+        spec = replace(
+            self._spec, problem=head.problem, y=self._y, weights=self._weights[head.column],
+            keep_duals=self.sole is None or self._spec.keep_duals,
         )  # fmt: skip
+        budget = None if self._open is None else self._open.packed
+        block = Block(spec, self.index, self._X, budget, self._helpers, self._norms)
         self._heads[head.number], self._blocks[head.number] = head, block
         return block
 

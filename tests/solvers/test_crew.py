@@ -11,7 +11,7 @@ import pytest
 
 from topline import MaxHinge, Softmax, TopKHinge
 from topline.solvers import crew as crew_module
-from topline.solvers.blocks.block import Block
+from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core.problem import Problem
 from topline.solvers.crew import ALONE, Crew, columns_of, rows_of
 from topline.solvers.operations import (
@@ -128,7 +128,7 @@ def test_a_block_gives_the_same_sums_on_any_number_of_threads(loss, smoothing) -
         requests += [FindVertices(0, W, envelope=True), TakeGradients(W), Rebuild()]
     found = []
     for threads in (1, 2, 4):
-        block = Block(0, 0, ROWS, X, y, problem, keep_duals=True)
+        block = Block(RunSpec(problem, X, y, keep_duals=True))
         found.append([block.run(request, threads) for request in requests])
     for others in found[1:]:
         for stats, first in zip(others, found[0], strict=True):

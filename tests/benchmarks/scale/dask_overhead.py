@@ -29,7 +29,7 @@ from tests.benchmarks.datasets import relu_features
 from topline.pipeline.cluster import DaskExecutor
 from topline.pipeline.cluster.connection import THREAD_VARIABLES, open_cluster
 from topline.pipeline.options.train import ClusterConfig
-from topline.solvers.blocks import Block
+from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core.answers import leaf, tree_total
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
@@ -87,7 +87,8 @@ class PlainProcesses:
         cuts = itertools.pairwise(block_bounds(problem.n, self.blocks))
         for index, ((start, stop), pipe) in enumerate(zip(cuts, self._pipes, strict=True)):
             share = None if weights is None else weights[start:stop]
-            pipe.send((index, start, stop, X[start:stop], y[start:stop], problem, keep_duals, share))
+            spec = RunSpec(problem, X[start:stop], y[start:stop], share, keep_duals, first=start)
+            pipe.send((spec, index))
         for pipe in self._pipes:
             pipe.recv()
 

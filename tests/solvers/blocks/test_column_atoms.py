@@ -21,7 +21,7 @@ from topline import (
     UnsupportedCombinationError,
     solve,
 )
-from topline.solvers.blocks.block import Block
+from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.errors import StateLostError
@@ -298,7 +298,7 @@ def test_sets_stay_the_rows_of_A_however_small_they_are(pairwise, places, begin,
     if begin == "loaded":
         scores = random.standard_normal((len(y), M))
         A = 0.7 * np.array([reference.vertex(loss, s, label) for s, label in zip(scores, y, strict=True)])
-    block = Block(0, 0, len(y), X, y, problem, keep_duals=True)
+    block = Block(RunSpec(problem, X, y, keep_duals=True))
     block.load_duals(0, A)
     pending_step = None
     dropped, merged = 0, 0

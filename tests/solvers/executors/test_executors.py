@@ -20,7 +20,7 @@ from topline import (
     TopKHinge,
     solve,
 )
-from topline.solvers.blocks import Block
+from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core.answers import TreeMerger, VectorSums, leaf, tree_total
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
@@ -153,14 +153,14 @@ def test_a_run_in_order_holds_few_parts() -> None:
 def test_a_block_names_the_rows_of_the_whole_problem() -> None:
     X, y = examples(n=40)
     X[[7, 23], 1] = np.inf
-    block = Block(2, 100, 140, X, y, Problem(MaxHinge(), 500, 4, M, 0.1), keep_duals=False)
+    block = Block(RunSpec(Problem(MaxHinge(), 500, 4, M, 0.1), X, y, first=100), 2)
     with pytest.raises(NonFiniteError, match="rows 107, 123 hold NaN or infinity"):
         block.run(FindVertices(0, np.zeros((4, M))), 1)
 
 
 def test_a_block_without_duals_says_so() -> None:
     X, y = examples(n=40)
-    block = Block(0, 0, 40, X, y, Problem(MaxHinge(), 40, 4, M, 0.1), keep_duals=False)
+    block = Block(RunSpec(Problem(MaxHinge(), 40, 4, M, 0.1), X, y))
     with pytest.raises(StateLostError, match="keeps no dual variables"):
         block.dual_rows(PendingStep(0, 1.0))
     with pytest.raises(StateLostError, match="keeps no dual variables"):

@@ -21,8 +21,8 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.blocks import Block
 from topline.solvers.blocks.ascent import row_feed
+from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core import rows
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods import dual_ascent
@@ -240,7 +240,7 @@ def test_features_in_memory_are_not_copied_whole(dtype) -> None:
     """float64 products, and float16 features, are a matter of one tile at a time."""
     X = np.zeros((60_000, 50), dtype=dtype)
     y = (np.arange(len(X)) % 2).astype(np.int32)
-    block = Block(0, 0, len(X), X, y, Problem(MaxHinge(), *X.shape, 2, 1.0), keep_duals=True)
+    block = Block(RunSpec(Problem(MaxHinge(), *X.shape, 2, 1.0), X, y, keep_duals=True))
     request = Ascend(round=0, W=np.zeros((50, 2)), exact=dtype == np.float32)
     block.run(request)
     tracemalloc.start()
