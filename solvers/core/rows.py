@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from topline.solvers.errors import InvalidProblemError
+from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, Int64Array
 
@@ -289,6 +289,17 @@ def nonfinite_rows(values: Rows) -> np.ndarray[Any, Any]:
     if np.isfinite(total):
         return np.empty(0, dtype=np.int64)
     return np.flatnonzero(~np.isfinite(values).all(axis=1))
+
+
+def refuse_nonfinite(values: Rows, first: int = 0) -> None:
+    """Refuse rows, the first of which has the number `first`, that hold NaN or infinity."""
+    bad = first + nonfinite_rows(values)
+    if bad.size:
+        rows = ", ".join(map(str, bad[:5].tolist()))
+        more = f" and {bad.size - 5} more near them" if bad.size > 5 else ""
+        raise NonFiniteError(
+            f"the features of rows {rows}{more} hold NaN or infinity; fix or drop these rows"
+        )
 
 
 def cut_rows(n_rows: int, first_row: int, rows: int) -> Iterator[tuple[int, int]]:

@@ -27,14 +27,13 @@ from topline.solvers.core.rows import (
     cut_rows,
     gives_sparse,
     is_sparse,
-    nonfinite_rows,
+    refuse_nonfinite,
     slab_bounds,
     squared_norms,
     stacked,
     tile_rows,
 )
 from topline.solvers.crew import ALONE, Crew
-from topline.solvers.errors import NonFiniteError
 from topline.solvers.narrow_products import is_narrow, multiply_rows
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
@@ -130,7 +129,7 @@ class TileReader:
         for number, (start, stop, X) in enumerate(tiles, first):
             rows = slice(begin + start, begin + stop)
             if number in self._unchecked:
-                self._check_finite(X, rows.start)
+                refuse_nonfinite(X, self._first_row + rows.start)
                 self._unchecked.discard(number)
             yield Tile(number, rows.start, rows.stop, as_rows(X, dtype), self._y[rows], self._weights[rows])
 
@@ -143,15 +142,6 @@ class TileReader:
         first, last = self._first_row, self._first_row + len(self._y)
         for number, low in enumerate(range(first - first % self.rows, last, self.rows)):
             yield number, max(low - first, 0), min(low + self.rows, last) - first
-
-    def _check_finite(self, X: Rows, start: int) -> None:
-        bad = nonfinite_rows(X)
-        if bad.size:
-            rows = ", ".join(str(self._first_row + start + int(row)) for row in bad[:5])
-            more = f" and {bad.size - 5} more near them" if bad.size > 5 else ""
-            raise NonFiniteError(
-                f"the features of rows {rows}{more} hold NaN or infinity; fix or drop these rows"
-            )
 
 
 class Scratch:

@@ -20,7 +20,7 @@ from topline.solvers.core.rows import (
     as_rows,
     compute_dtype,
     is_sparse,
-    nonfinite_rows,
+    refuse_nonfinite,
     without_repeats,
 )
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
@@ -108,7 +108,7 @@ def gram_matrix(kernel: Any, X: RowSource) -> tuple[Kernel, Any, Float64Array]:
     kernel = as_kernel(kernel)
     _refuse_size(int(X.shape[0]))
     train = in_memory(X)
-    _refuse_nonfinite(train)
+    refuse_nonfinite(train)
     if is_precomputed(kernel):
         train = symmetric(train)
     kernel = kernel.resolved(train)
@@ -207,14 +207,4 @@ def _refuse_size(n: int) -> None:
             f"the kernel matrix of {n:,} examples and its factor take {needed / 2**30:.1f} GiB, and"
             f" {MEMORY_BYTES / 2**30:.1f} GiB are allowed, enough for {most:,} examples; use Nystroem or"
             " random Fourier features (sklearn.kernel_approximation) and no kernel"
-        )
-
-
-def _refuse_nonfinite(X: Any) -> None:
-    bad = nonfinite_rows(X)
-    if bad.size:
-        rows = ", ".join(str(int(row)) for row in bad[:5])
-        more = f" and {bad.size - 5} more" if bad.size > 5 else ""
-        raise NonFiniteError(
-            f"the features of rows {rows}{more} hold NaN or infinity; fix or drop these rows"
         )

@@ -263,37 +263,26 @@ def _gradient(s: Any, own: Any, rho: Any, _: Any, u: Any, work: Any) -> Any:
 
     The k - 1 largest others are left out of the sum, of equals at the edge the lower classes.
     """
-    m, k = len(s), len(rho)
+    m, k, x, top = len(s), len(rho), work[0], work[1]
     cut, ties = np.inf, 0
     if k > 1:
-        top = work[1]
         largest_values(s, m, k, own, top)
         cut = top[k - 2]
         for i in range(k - 1):
             ties += top[i] == cut
     highest = s[own]
-    left_out = ties
     for j in range(m):
-        if j != own and s[j] <= cut:
-            if s[j] == cut and left_out > 0:
-                left_out -= 1
-            else:
-                highest = max(highest, s[j])
-    total = math.exp(s[own] - highest)
+        at_cut = j != own and s[j] == cut and ties > 0
+        ties -= at_cut
+        x[j] = -np.inf if at_cut or (j != own and s[j] > cut) else s[j]
+        highest = max(highest, x[j])
+    total = mass = 0.0
     for j in range(m):
-        u[j] = 0.0
-        if j == own or s[j] > cut:
-            continue
-        if s[j] == cut and ties > 0:
-            ties -= 1
-            continue
-        u[j] = math.exp(s[j] - highest)
+        u[j] = math.exp(x[j] - highest)
         total += u[j]
-    mass = 0.0
     for j in range(m):
-        if j != own:
-            u[j] = -u[j] / total
-            mass -= u[j]
+        u[j] = -u[j] / total if j != own else 0.0
+        mass -= u[j]
     u[own] = mass
     return math.log(total) + (highest - s[own]), np.nan
 

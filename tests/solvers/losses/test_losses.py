@@ -60,13 +60,6 @@ HINGES = [loss for loss in EVERY_LOSS + EXTREMES if not loss.form(M).smooth]
 SMOOTH = [loss for loss in EVERY_LOSS + EXTREMES if loss.form(M).smooth]
 
 
-@pytest.mark.parametrize("loss", HINGES, ids=str)
-class TestEveryHinge(HingeContract):
-    @pytest.fixture
-    def loss(self, request: pytest.FixtureRequest) -> Loss:
-        return request.param
-
-
 class OfLabelSets:
     """Five sets stand in the place of five classes: single labels, several, and all of them."""
 
@@ -79,25 +72,25 @@ class OfLabelSets:
         return self.sets.labels(label)
 
 
-@pytest.mark.parametrize("loss", [MultilabelHinge(), OneVsAll("hinge")], ids=str)
-class TestEveryHingeOfLabelSets(OfLabelSets, HingeContract):
-    @pytest.fixture
-    def loss(self, request: pytest.FixtureRequest) -> Loss:
-        return request.param
+def of_each(*losses: Loss) -> pytest.MarkDecorator:
+    """Give a test class each of some losses in the place of its fixture."""
+    return pytest.mark.parametrize("loss", losses, ids=str)
 
 
-@pytest.mark.parametrize("loss", [MultilabelSoftmax(), OneVsAll("logistic")], ids=str)
-class TestEverySmoothLossOfLabelSets(OfLabelSets, LossContract):
-    @pytest.fixture
-    def loss(self, request: pytest.FixtureRequest) -> Loss:
-        return request.param
+@of_each(*HINGES)
+class TestEveryHinge(HingeContract): ...
 
 
-@pytest.mark.parametrize("loss", SMOOTH, ids=str)
-class TestEverySmoothLoss(LossContract):
-    @pytest.fixture
-    def loss(self, request: pytest.FixtureRequest) -> Loss:
-        return request.param
+@of_each(MultilabelHinge(), OneVsAll("hinge"))
+class TestEveryHingeOfLabelSets(OfLabelSets, HingeContract): ...
+
+
+@of_each(MultilabelSoftmax(), OneVsAll("logistic"))
+class TestEverySmoothLossOfLabelSets(OfLabelSets, LossContract): ...
+
+
+@of_each(*SMOOTH)
+class TestEverySmoothLoss(LossContract): ...
 
 
 def test_no_loss_is_left_out() -> None:
