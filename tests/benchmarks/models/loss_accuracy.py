@@ -1,0 +1,113 @@
+"""Top-1, top-k, macro and tail accuracy of every kind of loss, each with C chosen by the same search.
+
+    python -m tests.benchmarks.models.loss_accuracy [--data FOLDER] [--sets NAME ...] [--seeds N] [--quick]
+
+A seed cuts at most `ROWS` rows into training, validation and test rows.  Each loss takes the C with the best
+validation accuracy, in one guess and in k apart, and is trained again on both parts.  k is 5, or half of the
+classes where these are fewer than ten.  Printed are the means over the seeds in per cent: of softmax itself,
+of the other losses less softmax, with the standard error of that difference.  Tail is the mean accuracy of
+the third of the classes that have the fewest training rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.preprocessing import StandardScaler
+
+from tests.benchmarks.datasets import DATA_DIR, SETS
+from tests.benchmarks.models.first_answer import leaves100, vowel
+from topline import Loss, MaxHinge, OneVsAll, Softmax, TopKHinge, UsunierHinge, solve
+from topline.pipeline.evaluation.metrics import ranks_against_ties
+from topline.solvers.losses import TopKEntropy
+from topline.solvers.names import default_k
+
+LOADERS = {
+    "vowel": vowel, "letter": SETS["letter"], "usps": SETS["usps"], "leaves100": leaves100,
+    "coil20": SETS["coil20"], "satimage": SETS["satimage"], "digits": SETS["digits"],
+}  # fmt: skip
+ROWS, COSTS, TOL = 4000, (0.1, 1.0, 10.0, 100.0), 1e-2
+FIGURES = ("top-1", "top-k", "macro", "tail")
+
+
+def losses_of(k: int) -> list[tuple[str, Loss, float]]:
+    """Return names, losses and their smoothing, softmax first."""
+    return [
+        ("softmax", Softmax(), 0.0), ("max_hinge", MaxHinge(), 0.0), ("max_hinge, gamma 1", MaxHinge(), 1.0),
+        ("one_vs_all_logistic", OneVsAll("logistic"), 0.0), ("topk_hinge", TopKHinge(k), 0.0),
+        ("topk_hinge, gamma 1", TopKHinge(k), 1.0), ("usunier_hinge", UsunierHinge(k), 0.0),
+        ("topk_entropy", TopKEntropy(k), 0.0),
+    ]  # fmt: skip
+
+
+def accuracies(
+    scores: NDArray[Any], y: NDArray[Any], k: int, sizes: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the four figures of scores (n, m); `sizes` are the training rows of each class."""
+    ranks = ranks_against_ties(scores, y)
+    of_class = np.array([np.mean(ranks[y == code] == 1) for code in range(len(sizes)) if (y == code).any()])
+    known = np.array([size for code, size in enumerate(sizes) if (y == code).any()])
+    rarest = np.argsort(known, kind="stable")[: max(1, len(known) // 3)]
+    return np.array([np.mean(ranks == 1), np.mean(ranks <= k), of_class.mean(), of_class[rarest].mean()])
+
+
+def measured(X: NDArray[Any], y: NDArray[Any], seed: int) -> NDArray[np.float64]:
+    """Return the figures of every loss for one seed, (losses, 4)."""
+    order = np.random.default_rng(seed).permutation(len(y))[:ROWS]
+    train, valid, test = np.split(order, [len(order) * 9 // 20, len(order) * 13 // 20])
+    both = np.concatenate([train, valid])
+    m, k = int(y.max()) + 1, default_k(int(y.max()) + 1)
+    X = StandardScaler().fit(X[train]).transform(X)
+    X = np.column_stack([X / np.sqrt(np.mean(np.sum(X[train] ** 2, axis=1))), np.full(len(X), 0.5)])
+    X = np.ascontiguousarray(X, dtype=np.float32)
+
+    def figures(rows: Any, held_out: Any, loss: Loss, gamma: float, C: float) -> NDArray[np.float64]:
+        lam = 1.0 / (10.0 * C * len(rows))
+        W = solve(X[rows], y[rows], loss, lam, gamma, tol=TOL, max_passes=300, m=m).W
+        return accuracies(X[held_out] @ W, y[held_out], k, np.bincount(y[rows], minlength=m))
+
+    found = []
+    for _, loss, gamma in losses_of(k):
+        tried = np.array([figures(train, valid, loss, gamma, C) for C in COSTS])
+        best = [COSTS[place] for place in tried.argmax(axis=0)]
+        tested = {C: figures(both, test, loss, gamma, C) for C in set(best)}
+        found.append([tested[C][place] for place, C in enumerate(best)])
+    return np.array(found)
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, NDArray[np.float64]]:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, default=DATA_DIR)
+    parser.add_argument("--sets", nargs="+", choices=list(LOADERS), default=list(LOADERS)[:6])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="300 digits, two seeds")
+    options = parser.parse_args(arguments)
+    results = {}
+    for name in ["digits"] if options.quick else options.sets:
+        X, y = (np.asarray(part) for part in LOADERS[name](options.data))
+        y = np.unique(y, return_inverse=True)[1].astype(np.int32)
+        rows = slice(0, 300 if options.quick else None)
+        seeds = range(2 if options.quick else options.seeds)
+        values = 100.0 * np.array([measured(X[rows], y[rows], seed) for seed in seeds])
+        results[name] = values
+        k = default_k(int(y.max()) + 1)
+        print(f"| {name}, m {int(y.max()) + 1}, k {k} | {' | '.join(FIGURES)} |")
+        for place, (loss, _, _) in enumerate(losses_of(k)):
+            apart = values[:, place] - values[:, 0]
+            errors = apart.std(axis=0, ddof=1) / np.sqrt(len(seeds))
+            means = values[:, 0].mean(axis=0) if place == 0 else apart.mean(axis=0)
+            texts = [
+                f"{mean:.2f}" if place == 0 else f"{mean:+.2f} ± {error:.2f}"
+                for mean, error in zip(means, errors, strict=True)
+            ]
+            print(f"| {loss} | {' | '.join(texts)} |", flush=True)
+    return results
+
+
+if __name__ == "__main__":
+    main()
