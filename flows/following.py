@@ -23,6 +23,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import PrefectException
 
+from topline.pipeline.errors import brief
 from topline.pipeline.notices import Kind, Notice, decision_notices, disk_notice
 from topline.pipeline.notices.notice import DISK_LOW_BYTES
 from topline.solvers.counts import how_many
@@ -167,8 +168,9 @@ class Follower:
 
 def server_lost(store: str, error: BaseException) -> Notice:
     """Return the notice of a server that does not answer."""
-    said = " ".join(str(error).split())[:300] or type(error).__name__
-    return Notice(Kind.FAILED, store, f"Prefect's server does not answer: {said}", {"reachable": False})
+    return Notice(
+        Kind.FAILED, store, f"Prefect's server does not answer: {brief(error)}", {"reachable": False}
+    )
 
 
 def _said(run: FlowRun) -> str:

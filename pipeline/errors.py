@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 
+def brief(error: BaseException) -> str:
+    """Return the kind of an error and what it says, in a line of at most some hundred letters."""
+    said = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
 class PipelineError(Exception):
     """Base of everything that the pipeline raises on purpose."""
 

@@ -176,9 +176,7 @@ def _headlines(record: ModelRecord) -> list[tuple[Metric, float]]:
 
 def own_decisions(seen: ModelSeen, root: str | None) -> Table:
     """Return the decisions on the model, the newest first."""
-    tones = {"promote": "good", "rollback": "fair", "delete": "bad"}
-    entries = [(entry, tones.get(entry.action, "")) for entry in reversed(seen.standing.of(seen.record.id))]
-    return decision_table(entries, root)
+    return decision_table(seen.standing.of(seen.record.id)[::-1], root)
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, str, str]]:

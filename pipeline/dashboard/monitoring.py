@@ -70,7 +70,7 @@ def _runs(gauge: Callable[..., Gauge], seen: Overview) -> None:
 def _decisions(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
     if not seen.decisions:
         return
-    newest = seen.decisions[0][0]
+    newest = seen.decisions[0]
     decided = gauge("last_decision_seconds", "Age of the newest decision on a model", "action")
     decided.labels(newest.action).set(now - _seconds(newest.when))
     changed = newest.evidence.get("images")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any
 
 from topline.pipeline.certification.recompute import source_of
@@ -65,7 +64,7 @@ class Overview:
     in_all: Mapping[str, int]
     metrics: Sequence[Metric]
     reigns: Sequence[Reign]
-    decisions: Sequence[tuple[DecisionRecord, str]]
+    decisions: Sequence[DecisionRecord]
     runs: Sequence[RunLine]
     damaged: Mapping[str, str] = field(default_factory=dict)
     schedule: ScheduleSeen | None = None
@@ -120,16 +119,11 @@ def overview(
     now: float,
     *,
     schedule: ServedSchedule | None = None,
-    retraining: Tenant | None = None,
-    damaged: Mapping[str, str] = MappingProxyType({}),
-    sweeps: Sequence[SweepRecord] = (),
-    in_all: Mapping[str, int] = MappingProxyType({}),
-    troubles: Mapping[str, int] = MappingProxyType({}),
+    **facts: Any,
 ) -> Overview:
     """Return the page's content from the registry's standing, its models by number and its newest runs.
 
-    `now` is in seconds since 1970; `retraining` says who retrains the store just now; `in_all` how many runs
-    and sweeps the store holds.
+    `now` is in seconds since 1970; `facts` are further fields of the overview, `in_all` of runs and sweeps.
     """
     reigned = {reign.model for reign in standing.reigns}
     champion = next((record for record in records if record.id == standing.champion), None)
@@ -149,27 +143,21 @@ def overview(
         tiles=[
             *_champion_tiles(standing, champion, deciding),
             *_other_tiles(standing, records, runs),
-            *_damage_tiles(damaged),
-            *_schedule_tiles(standing, seen, retraining, moment),
+            *_damage_tiles(facts.get("damaged", {})),
+            *_schedule_tiles(standing, seen, facts.get("retraining"), moment),
         ],
         models=lines[::-1],
-        in_all={"models": len(records), "decisions": len(standing.entries), **in_all},
+        in_all={"models": len(records), "decisions": len(standing.entries), **facts.pop("in_all", {})},
         metrics=[
             metric
             for metric in METRICS.values()
             if metric.name in known and (metric.headline or metric.name == deciding)
         ],
         reigns=standing.reigns,
-        decisions=[
-            (entry, _ACTION_TONES.get(entry.action, ""))
-            for entry in reversed(standing.entries[-DECISIONS_SHOWN:])
-        ],
+        decisions=standing.entries[: -DECISIONS_SHOWN - 1 : -1],
         runs=runs,
-        damaged=damaged,
         schedule=seen,
-        retraining=retraining,
-        sweeps=sweeps,
-        troubles=troubles,
+        **facts,
     )
 
 
@@ -354,21 +342,20 @@ def run_table(lines: Sequence[RunLine], root: str | None, in_all: int | None = N
     )
 
 
-def decision_table(
-    rows: Sequence[tuple[DecisionRecord, str]], root: str | None, in_all: int | None = None
-) -> Table:
-    """Return the decisions, the newest first."""
+def decision_table(entries: Sequence[DecisionRecord], root: str | None, in_all: int | None = None) -> Table:
+    """Return decisions, which come the newest first."""
     columns = (
         Column("time (UTC)", "t", when), Column("what"), Column("model"), Column("champion before"),
         Column("by"), Column("why", "why"),
     )  # fmt: skip
     cells = [
         (
-            entry.when, Badge(tone, entry.action, "forced" if entry.forced else ""),
+            entry.when,
+            Badge(_ACTION_TONES.get(entry.action, ""), entry.action, "forced" if entry.forced else ""),
             page_link("models", entry.model, root), page_link("models", entry.champion_before, root),
             entry.by, entry.reason,
         )
-        for entry, tone in rows
+        for entry in entries
     ]  # fmt: skip
     return Table.of(
         "decisions",

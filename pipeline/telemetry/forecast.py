@@ -158,15 +158,14 @@ class _Line:
 
 def _line(x: Floats, y: Floats) -> _Line:
     """Fit by least squares; neighbouring errors that go together count as fewer points."""
-    dx, dy = x - x.mean(), y - y.mean()
-    width = float(dx @ dx)
-    slope = float(dx @ dy) / width
-    off = dy - slope * dx
+    from scipy.stats import linregress
+
+    fit = linregress(x, y)
+    off = y - fit.intercept - fit.slope * x
     error = float(off @ off)
-    scatter = math.sqrt(error / (len(x) - 2))
     together = float(off[1:] @ off[:-1]) / error if error > 0.0 else 0.0
     together = min(max(together, 0.0), 0.9)
     inflation = math.sqrt((1.0 + together) / (1.0 - together))
     # Student's t to two digits from 4 degrees of freedom on.
-    errors = 1.96 + 3.3 / (len(x) - 2)
-    return _Line(slope, inflation * scatter / math.sqrt(width), error, scatter, errors)
+    errors, scatter = 1.96 + 3.3 / (len(x) - 2), math.sqrt(error / (len(x) - 2))
+    return _Line(float(fit.slope), inflation * float(fit.stderr), error, scatter, errors)

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from topline.pipeline.errors import ConfigError
+from topline.pipeline.errors import ConfigError, brief
 from topline.storage.errors import StorageError
 from topline.storage.records import now
 from topline.storage.served_schedule import ServedSchedule, note_schedule, read_schedule
@@ -228,7 +228,7 @@ def pulse(
     try:
         yield note
     except Exception as error:
-        why = _in_a_line(error)
+        why = brief(error)
         raise
     finally:
         ended.set()
@@ -263,7 +263,7 @@ def deployed_run(store: Store, every: str, timezone: str, deployment: str) -> It
         after = found if found.run else replace(under_way, run="")
         raise
     except Exception as error:
-        after = under_way.after(now(), _in_a_line(error))
+        after = under_way.after(now(), brief(error))
         raise
     finally:
         _note_beat(store, after.beating(now()))
@@ -281,11 +281,6 @@ def known_runs(store: Store) -> ServedSchedule:
     if found.deployment:
         return found
     return replace(found, since="", ended="", error="", paused="", lost="")
-
-
-def _in_a_line(error: BaseException) -> str:
-    """Return the kind of an error and the first line of what it says."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
 def _note_beat(store: Store, schedule: ServedSchedule) -> None:

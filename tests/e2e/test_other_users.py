@@ -53,7 +53,7 @@ def test_a_stranger_gets_nothing_of_a_running_job(
 ) -> None:
     store, scratch = tmp_path / "store", open_folder / str(processes)
     # As many bytes as make workers processes.
-    X, labels = make_features(*((17_000, 1_000, 4) if processes else (400, 16, 4)))
+    X, labels = make_features(*((17_000, 2_100, 4) if processes else (400, 16, 4)))
     write_dataset(open_store(store, create=True), X, labels, make_split(len(X)))
     scratch.mkdir()
     scratch.chmod(0o1777)
