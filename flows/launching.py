@@ -23,7 +23,7 @@ from topline.flows.definitions import evaluate, extract, run, sweep, train
 from topline.flows.environment import FlowServerError
 from topline.flows.reporting import Caller, called_by
 from topline.flows.retraining import retrain
-from topline.pipeline.errors import ConfigError, brief
+from topline.pipeline.errors import ConfigError
 from topline.pipeline.progress import Progress, begin
 from topline.storage.stores import masked
 
@@ -85,7 +85,7 @@ def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) 
             raise caller.error from caller.error.__cause__
         if not caller.finished:
             raise FlowServerError(
-                f"{_named(server)} failed before the work began ({brief(error)}): look at its log, "
+                f"{_named(server)} failed before the work began ({_brief(error)}): look at its log, "
                 "or run without --flow"
             ) from error
         logger.warning(
@@ -110,7 +110,7 @@ def require_server(server: str | None) -> None:
             if server
             else "`topline doctor` says why, and without --flow no server is needed"
         )
-        raise FlowServerError(f"{_named(server)} does not answer ({brief(problem)}): {fix}") from problem
+        raise FlowServerError(f"{_named(server)} does not answer ({_brief(problem)}): {fix}") from problem
 
 
 def _ask_for_health() -> Exception | None:
@@ -144,3 +144,9 @@ def _without_interrupts(function: Callable[[], Result]) -> Result:
 
 def _named(server: str | None) -> str:
     return f"Prefect's server at {server}" if server else "Prefect's embedded server"
+
+
+def _brief(error: BaseException) -> str:
+    """Return the kind of an error and the first line of its message, as Prefect appends its log."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__

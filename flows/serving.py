@@ -69,26 +69,21 @@ _CUT_OFF = [StateType.CRASHED, StateType.CANCELLED]
 
 def crash_killed_runs(deployment: UUID, store_url: str) -> int:
     """Mark the runs of a deployment whose process is gone as crashed, and return how many there were."""
+    died: State[Any] = Crashed(message="its process died; noticed when the schedule was served again")
     try:
-        with held_lease(open_store(store_url, create=True), LEASE, "topline serve"):
-            return _crash_runs(deployment)
+        with (
+            held_lease(open_store(store_url, create=True), LEASE, "topline serve"),
+            get_client(sync_client=True) as client,
+        ):
+            found = client.read_flow_runs(
+                flow_run_filter=in_states(_ALIVE), deployment_filter=of_deployment(deployment)
+            )
+            for run in found:
+                client.set_flow_run_state(run.id, died, force=True)
+            return len(found)
     except LeaseHeldError as error:
         logger.warning("%s", error)
         return 0
-
-
-def _crash_runs(deployment: UUID) -> int:
-    with get_client(sync_client=True) as client:
-        found = client.read_flow_runs(
-            flow_run_filter=in_states(_ALIVE),
-            deployment_filter=of_deployment(deployment),
-        )
-        for run in found:
-            state: State[Any] = Crashed(
-                message="its process died; noticed when the schedule was served again"
-            )
-            client.set_flow_run_state(run.id, state, force=True)
-    return len(found)
 
 
 def cancel_interrupted_runs(runs: Iterable[UUID], ended_by: str) -> int:
@@ -97,17 +92,14 @@ def cancel_interrupted_runs(runs: Iterable[UUID], ended_by: str) -> int:
     A server that does not answer leaves them as they are: the next serving marks them.
     """
     why = f"interrupted: the serving was ended by {ended_by}; the next run does its work"
+    cancelled: State[Any] = Cancelled(message=why)
     count = 0
-    try:
-        with get_client(sync_client=True) as client:
-            for number in runs:
-                before = client.read_flow_run(number).state
-                if before is not None and before.type in _ALIVE:
-                    state: State[Any] = Cancelled(message=why)
-                    client.set_flow_run_state(number, state, force=True)
-                    count += 1
-    except UNREACHABLE as error:
-        logger.warning("interrupted runs are not marked as such: %s", error)
+    with _marking("interrupted runs"), get_client(sync_client=True) as client:
+        for number in runs:
+            before = client.read_flow_run(number).state
+            if before is not None and before.type in _ALIVE:
+                client.set_flow_run_state(number, cancelled, force=True)
+                count += 1
     return count
 
 
@@ -116,30 +108,29 @@ def crash_orphaned_tasks(deployment: UUID) -> int:
 
     A server that does not answer leaves them as they are: the next serving marks them.
     """
-    of_runs = in_states(_CUT_OFF)
-    alive = TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_ALIVE)))
+    wanted: dict[str, Any] = {
+        "flow_run_filter": in_states(_CUT_OFF),
+        "task_run_filter": TaskRunFilter(state=TaskRunFilterState(type=TaskRunFilterStateType(any_=_ALIVE))),
+        "deployment_filter": of_deployment(deployment),
+    }
+    gone: State[Any] = Crashed(message="its run has ended, and its process is gone")
     marked: set[UUID] = set()
-    try:
-        with get_client(sync_client=True) as client:
-            # The server answers with some at a time; those that are marked are not among the next, but a
-            # server that is behind shows them again.
-            while True:
-                found = client.read_task_runs(
-                    flow_run_filter=of_runs,
-                    task_run_filter=alive,
-                    deployment_filter=of_deployment(deployment),
-                    offset=0,
-                )
-                fresh = [task for task in found if task.id not in marked]
-                if not fresh:
-                    break
-                for task in fresh:
-                    state: State[Any] = Crashed(message="its run has ended, and its process is gone")
-                    client.set_task_run_state(task.id, state, force=True)
-                marked.update(task.id for task in fresh)
-    except UNREACHABLE as error:
-        logger.warning("tasks of runs that were cut off are not marked as such: %s", error)
+    with _marking("tasks of runs that were cut off"), get_client(sync_client=True) as client:
+        # The server answers with some at a time; those that are marked are not among the next, but a server
+        # that is behind shows them again.
+        while fresh := {task.id for task in client.read_task_runs(**wanted, offset=0)} - marked:
+            for task in fresh:
+                client.set_task_run_state(task, gone, force=True)
+            marked |= fresh
     return len(marked)
+
+
+@contextmanager
+def _marking(what: str) -> Iterator[None]:
+    try:
+        yield
+    except UNREACHABLE as error:
+        logger.warning("%s are not marked as such: %s", what, error)
 
 
 LEAST_SECONDS = 10
