@@ -89,7 +89,11 @@ def _datasets(store: Store, known: dict[str, str], *, deep: bool) -> Iterator[Fi
             read += 1
             if removal is not None:
                 folders.add(removal.folder)
-                yield from _left_of(store, removal.dataset, removal.folder)
+                if store.list(removal.folder):
+                    what = f"{removal.dataset} was removed, and its files are there"
+                    yield Finding(
+                        "staging", removal.folder, what, "topline prune deletes them", harmless=True
+                    )
                 continue
             info = info_of_commit(record)
             folders.add(info.folder)
@@ -117,12 +121,6 @@ def _removed(store: Store) -> Collection[str]:
     except StorageError:
         # Named among the findings of the log.
         return ()
-
-
-def _left_of(store: Store, dataset: str, folder: str) -> Iterator[Finding]:
-    if store.list(folder):
-        what = f"{dataset} was removed, and its files are there"
-        yield Finding("staging", folder, what, "topline prune deletes them", harmless=True)
 
 
 def _staging(store: Store, folders: Collection[str]) -> Iterator[Finding]:

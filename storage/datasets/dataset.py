@@ -46,7 +46,7 @@ from topline.storage.schema import (
     WEIGHTS,
     own_csr_path,
 )
-from topline.storage.stores import FileSet, Store, open_store
+from topline.storage.stores import FileSet, Store
 from topline.storage.stores.files import load_entries
 from topline.storage.stores.holds import hold_while
 from topline.storage.stores.urls import join
@@ -76,7 +76,7 @@ class Dataset:
         return cls(store, find_dataset(store, which))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self.store.url, self.info)
+        return Dataset, (self.store, self.info)
 
     @property
     def plan(self) -> ChunkPlan:
@@ -265,7 +265,3 @@ def _listed_files(store: Store, info: DatasetInfo) -> FileSet:
             find_dataset(store, info.id)
         raise
     return replace(empty, entries=load_entries(data))
-
-
-def _reopen(url: str, info: DatasetInfo) -> Dataset:
-    return Dataset(open_store(url), info)

@@ -99,11 +99,6 @@ class Catalog:
         return sum(removal.key == key for removal in self.removed.values())
 
 
-def dataset_id(seq: int, digest: str) -> str:
-    """Return the id of the dataset that commit `seq` made visible."""
-    return f"d{seq:04d}-{digest[:8]}"
-
-
 def dataset_folder(key: str, generation: int) -> str:
     """Return the folder of that key of which so many before were given up.
 
@@ -120,7 +115,7 @@ def dataset_log(store: Store) -> CommitLog:
 
 def info_of_commit(record: Mapping[str, Any]) -> DatasetInfo:
     """Return the dataset that a record of the log describes."""
-    return DatasetInfo.from_json({**record, "id": dataset_id(record["seq"], record["digest"])})
+    return DatasetInfo.from_json({**record, "id": f"d{record['seq']:04d}-{record['digest'][:8]}"})
 
 
 def removal_of_commit(record: Mapping[str, Any], place: str) -> Removal | None:

@@ -63,22 +63,18 @@ class CommitLog:
                 return seq
             seen = seq
         for seq in range(seen + 1, seen + _TRIES):
-            if self._put(seq, record):
+            if self.append_as(seq, record):
                 return seq
             if unique is not None and self.record(seq).get(unique) == record.get(unique):
                 return seq
         raise self._crowded()
-
-    def append_as(self, seq: int, record: Mapping[str, Any]) -> bool:
-        """Add `record` as number `seq`, the one after those its maker has read; False if that is taken."""
-        return self._put(seq, record)
 
     def revise(self, change: Callable[[Mapping[str, Any], int], Mapping[str, Any]]) -> dict[str, Any]:
         """Add `change(latest record, new number)` and return it; made again when somebody else was faster."""
         for _ in range(_TRIES):
             latest = self.latest()
             seq = int(latest["seq"]) + 1
-            if self._put(seq, change(latest, seq)):
+            if self.append_as(seq, change(latest, seq)):
                 return self.record(seq)
         raise self._crowded()
 
@@ -152,7 +148,8 @@ class CommitLog:
         except StorageError as error:
             yield Finding(kind, path, str(error), "delete it: the next record puts it again")
 
-    def _put(self, seq: int, record: Mapping[str, Any]) -> bool:
+    def append_as(self, seq: int, record: Mapping[str, Any]) -> bool:
+        """Add `record` as number `seq`, the one after those its maker has read; False if that is taken."""
         path, before = self._path(seq), None
         if seq > 1:
             before = digest_json(self.record(seq - 1))

@@ -267,6 +267,6 @@ def test_who_always_loses_is_told_so(memory_store: Store, monkeypatch: pytest.Mo
     log = CommitLog(memory_store, "things")
     log.append({"key": "start"})
     monkeypatch.setattr("topline.storage.stores.commit_log._TRIES", 4)
-    monkeypatch.setattr(CommitLog, "_put", lambda *_: False)
+    monkeypatch.setattr(CommitLog, "append_as", lambda *_: False)
     with pytest.raises(ConflictError, match="commits/things takes no new record"):
         getattr(log, how)({"key": "me"} if how == "append" else lambda latest, _: latest)
