@@ -75,6 +75,8 @@ _add(MODELS, report.report, "report topline-run/models/m0001 --output report.htm
 _add(MODELS, predict.predict, "predict topline-run/models/m0001 --images new-photos --top-k 5",
      "predict cluster")
 _add(MODELS, inspect.inspect, "inspect topline-run/models/m0001 --output suspects.csv", "inspect")
+_add(MODELS, inspect.suggest, "suggest topline-run/models/m0001 --images new-photos --page label.html",
+     "suggest")
 _add(MODELS, export.export, "export topline-run/models/m0001 --format onnx --output model.onnx",
      "export")
 app.add_typer(models_app, rich_help_panel=MODELS)

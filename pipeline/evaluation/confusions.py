@@ -7,6 +7,7 @@ what is kept does not grow with the rows, and pictures are small.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from topline.pipeline.evaluation.records import Evaluation, ranked_worst
 from topline.pipeline.images import thumbnail_or_reason
 from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.solvers.calibration import ProbabilityMap
+from topline.solvers.core.rows import squared_norms
 
 WORST_CLASSES = 6
 IMAGES_PER_CLASS = 8
@@ -28,7 +30,7 @@ IMAGES_PER_CLASS = 8
 GALLERY = 12
 #: Rows that are looked at; of longer splits batches all over them are.
 MOST_ROWS = 100_000
-PICTURE_SIDE = 128
+PICTURE_SIDE = 256
 
 #: RGB pixels (h, w, 3) of the image in a row of the manifest; OSError or PipelineError where there is none.
 ReadImage = Callable[[Mapping[str, Any]], NDArray[np.uint8]]
@@ -69,13 +71,15 @@ class WorstClass:
 class Gallery:
     """Images by how the model did: the most confidently wrong ones, and draws of wrong and of right ones.
 
-    `rows` of the split were looked at, all of them unless there are very many.
+    `rows` of the split were looked at, all of them unless there are very many.  Of their answers at least the
+    share `settled` is the same at the exact optimum, by the model's gap; None where that says nothing.
     """
 
     confident: tuple[ShownImage, ...] = ()
     wrong: tuple[ShownImage, ...] = ()
     right: tuple[ShownImage, ...] = ()
     rows: int = 0
+    settled: float | None = None
 
     @property
     def pictured(self) -> bool:
@@ -93,6 +97,7 @@ class _Answer:
     rank: int
     margin: float
     sure: float
+    settled: bool
 
 
 @dataclass
@@ -134,10 +139,11 @@ def images_to_show(
     misses = {code: _Kept(IMAGES_PER_CLASS) for code in codes}
     # Of the wrong ones so many are drawn that enough are left without the most confident.
     confident, wrong, right = _Kept(GALLERY), _Kept(2 * GALLERY), _Kept(GALLERY)
-    draws, seen = np.random.default_rng(0), 0
+    draws, seen, settled = np.random.default_rng(0), 0, 0
     for answers, looked_at in _answers(stored, rows, found):
         seen += looked_at
         for answer, draw in zip(answers, draws.random(len(answers)).tolist(), strict=True):
+            settled += answer.settled
             if answer.rank == 1:
                 right.add(draw, answer)
                 continue
@@ -148,24 +154,40 @@ def images_to_show(
     show = _Pictures(manifest, read_image, record.class_names, probable=found is not None)
     surest = confident.best()
     others = [answer for answer in wrong.best() if answer not in surest][:GALLERY]
-    gallery = Gallery(show.all(surest), show.all(others), show.all(right.best()), seen)
+    known = math.isfinite(reach_of(stored)) and seen > 0
+    gallery = Gallery(
+        show.all(surest), show.all(others), show.all(right.best()), seen, settled / seen if known else None
+    )
     return gallery, [
         WorstClass(part.name, part.rows, part.topk, show.all(misses[code].best()))
         for part, code in zip(worst, codes, strict=True)
     ]
 
 
+def reach_of(stored: StoredModel) -> float:
+    """Return by how much two classes' scores of a row of unit norm may differ from the optimum's, at most.
+
+    P is lam-strongly convex, so that |W - W*|^2 <= 2 gap / lam; infinite without a certificate, for a kernel,
+    and for a gap that bounds no distance.
+    """
+    record, certificate = stored.model.record, stored.model.record.certificate
+    if certificate is None or stored.kernel is not None or certificate.get("gap_kind") != "true":
+        return math.inf
+    return 2.0 * math.sqrt(max(float(certificate["gap"]), 0.0) / record.lam)
+
+
 def _answers(
     stored: StoredModel, rows: TrainingRows, found: ProbabilityMap | None
 ) -> Iterator[tuple[list[_Answer], int]]:
     """Return the answers to batches of rows, and how many rows each has."""
-    labels = rows.labels()
+    labels, reach = rows.labels(), reach_of(stored)
     wanted = max(1, rows.batches * MOST_ROWS // max(len(rows), 1))
     for batch in np.unique(np.linspace(0, rows.batches - 1, min(wanted, rows.batches)).astype(int)).tolist():
         start, stop = rows.batch_span(batch)
         if start == stop:
             continue
-        scores, y = stored.scores(rows.read_batch(batch)), labels[start:stop].astype(np.int64)
+        X, y = rows.read_batch(batch), labels[start:stop].astype(np.int64)
+        scores = stored.scores(X)
         place, ranks = np.arange(len(y)), ranks_against_ties(scores, y)
         own = scores[place, y]
         others = scores.copy()
@@ -173,7 +195,9 @@ def _answers(
         firsts = np.where(ranks > 1, others.argmax(axis=1), y)
         margins = np.abs(others.max(axis=1) - own)
         sure = margins if found is None else found.probabilities(scores)[place, firsts]
-        columns = (rows.indices[start:stop], y, firsts, ranks, margins, sure)
+        best = np.partition(scores, -2, axis=1)[:, -2:]
+        settled = best[:, 1] - best[:, 0] > reach * np.sqrt(squared_norms(X))
+        columns = (rows.indices[start:stop], y, firsts, ranks, margins, sure, settled)
         yield [_Answer(*row) for row in zip(*(c.tolist() for c in columns), strict=True)], stop - start
 
 

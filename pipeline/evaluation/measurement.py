@@ -231,7 +231,8 @@ def _single_labels(
 ) -> dict[str, Any]:
     """Return the fields of an `Evaluation` that are measured; one pass over the rows."""
     record, y = stored.model.record, rows.labels().astype(np.int64)
-    known = [metric for metric in row_metrics() if metric.classes <= record.m]
+    trained = stored.rows("train").class_counts()
+    known = [metric for metric in row_metrics() if metric.tells(record.m, trained[np.unique(y)])]
     values: dict[str, list[NDArray[Any]]] = {metric.name: [] for metric in known}
     ranks, firsts = np.empty_like(y), np.empty_like(y)
     meter, ids = TrustMeter(calibration_of(stored, progress)), rows.dataset.sample_ids()
@@ -244,7 +245,6 @@ def _single_labels(
         ranks[start:stop] = block.ranks
         block.scores[np.arange(stop - start), block.labels] = -np.inf
         firsts[start:stop] = block.scores.argmax(axis=1)
-    trained = stored.rows("train").class_counts()
     parts = {metric: np.concatenate(values[metric.name]) for metric in known}
     found = placed({metric.name: metric.mean(part, y, trained) for metric, part in parts.items()})
     intervals = {metric.name: metric.interval(part, y, trained) for metric, part in parts.items()}

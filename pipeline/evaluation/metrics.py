@@ -137,6 +137,14 @@ class RowMetric(Metric):
     classes: int = 1
     topk: int | None = None
 
+    def tells(self, m: int, trained: NDArray[np.int64]) -> bool:
+        """Return whether it says more of m classes than others do; `trained` (p,) rows of those measured.
+
+        A mean over the rarest classes is that of all where they have equally many rows.
+        """
+        some = None if self.class_weights is None else self.class_weights(np.arange(len(trained)), trained)
+        return self.classes <= m and not (some is not None and some.dtype == np.bool_ and some.all())
+
     @property
     def k(self) -> int | None:
         """The k of a top-k accuracy over rows that count alike, None for another metric."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from topline.pipeline.evaluation.metrics import METRICS, Metric, measured
 from topline.solvers.calibration import Interval, ReliabilityBin, share_interval
@@ -92,8 +92,29 @@ class SizePoint:
     error: float
 
 
+class Recorded:
+    """An evaluation as a record that is stored with its model."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; keys that are numbers are strings there."""
+        return json_object(self)
+
+    def measured(self) -> list[tuple[Metric, float]]:
+        """Return all metrics with their values, in the order of the tables."""
+        return measured(self.to_dict())
+
+    def summary(self) -> dict[str, float]:
+        """Return the metrics by name."""
+        return {metric.name: value for metric, value in self.measured()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return what `to_dict` made, from a model's record; `FormatError` if a field is missing."""
+        return from_fields(cls, values, PLACE)
+
+
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Recorded):
     """Metrics of a model of one label per row on one split.
 
     `topk` are the top-k accuracies by k, and `metrics` the other metrics by name.  `majority_baseline` is the
@@ -123,14 +144,6 @@ class Evaluation:
     sizes: tuple[SizePoint, ...] = ()
     intervals: dict[str, Interval] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; the keys of `topk` are strings there."""
-        return json_object(self)
-
-    def measured(self) -> list[tuple[Metric, float]]:
-        """Return all metrics with their values, in the order of the tables."""
-        return measured(self.to_dict())
-
     @property
     def no_better(self) -> str | None:
         """What is to be said of a model that these rows do not show to be better than its largest class."""
@@ -143,15 +156,6 @@ class Evaluation:
             " these rows tell: scale columns that differ in size (--transforms standardize,bias),"
             " or use a larger --C, more rows or other features"
         )
-
-    def summary(self) -> dict[str, float]:
-        """Return the metrics by name."""
-        return {metric.name: value for metric, value in self.measured()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Evaluation:
-        """Return what `to_dict` made, from a model's record; `FormatError` if a field is missing."""
-        return from_fields(cls, values, PLACE)
 
 
 @dataclass(frozen=True)
@@ -197,7 +201,7 @@ class LabelQuality:
 
 
 @dataclass(frozen=True)
-class MultilabelEvaluation:
+class MultilabelEvaluation(Recorded):
     """Metrics of a model of several labels per row on one split.
 
     `labels_per_row` are those that rows have and `predicted_per_row` those that are predicted, on average.
@@ -223,14 +227,6 @@ class MultilabelEvaluation:
     created: str
     kind: str = "multilabel"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; the keys of `precision` and `recall` are strings there."""
-        return json_object(self)
-
-    def measured(self) -> list[tuple[Metric, float]]:
-        """Return all metrics with their values, in the order of the tables."""
-        return measured(self.to_dict())
-
     def summary(self) -> dict[str, float]:
         """Return the metrics that are one number each, by name, and the threshold."""
         return {
@@ -254,11 +250,6 @@ class MultilabelEvaluation:
             for m, value in self.measured()
             if m.name in self.tuned
         ]
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> MultilabelEvaluation:
-        """Return what `to_dict` made, from a model's record; `FormatError` if a field is missing."""
-        return from_fields(cls, values, PLACE)
 
 
 def read_evaluation(record: ModelRecord) -> tuple[Evaluation | None, MultilabelEvaluation | None]:

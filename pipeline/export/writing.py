@@ -226,8 +226,12 @@ def _written_whole(path: Path) -> Iterator[Path]:
             raise ConfigError(f"{path} is a file, and the export is a folder: name another --output")
         if path.is_dir():
             path.rename(Path(beside) / "before")
+        beside = beside_of(path)
+        # What an earlier graph kept there would lie about without it.
+        if path.is_file() and beside.is_file() and beside.name.encode() in path.read_bytes():
+            beside.unlink()
         if beside_of(waiting).exists():
-            beside_of(waiting).replace(beside_of(path))
+            beside_of(waiting).replace(beside)
         waiting.replace(path)
 
 

@@ -1,4 +1,4 @@
-"""Rows of a dataset that lie almost on each other, and the nearest ones of those in dispute."""
+"""Rows of a dataset beside each other: near duplicates, nearest ones, and rows that are like no class."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, issparse
 
 from topline.solvers.inspection import Pairs, near_duplicates, nearest_neighbours, unit_rows
 from topline.storage.datasets import Dataset
@@ -77,6 +79,24 @@ class CompareRows:
             for i, j, near in list(found)[:MOST_PAIRS]
         )  # fmt: skip
 
+    def likeness(self) -> NDArray[np.float64]:
+        """Return the cosine of each row of the dataset with the mean of the class it is most like (n,).
+
+        Rows and means are taken about the mean of all rows; NaN for rejected rows.
+        """
+        labels, units, m = self.dataset.labels(), self.units, len(self.dataset.class_names)
+        own = labels[self.rows]
+        counts = np.bincount(own, minlength=m)
+        one_hot: Any = csr_matrix((1.0 / counts[own], (own, np.arange(len(own)))), shape=(m, len(own)))
+        means = np.asarray((one_hot @ units).toarray() if issparse(units) else one_hot @ units)[counts > 0]
+        centre = np.asarray(units.mean(axis=0)).ravel()
+        means = (means - centre).T
+        sizes = 1.0 - 2.0 * np.asarray(units @ centre).ravel() + centre @ centre
+        norms = np.sqrt(np.maximum(np.outer(sizes, (means**2).sum(axis=0)), np.finfo(np.float32).tiny))
+        found = np.full(self.dataset.info.n_rows, np.nan)
+        found[self.rows] = ((np.asarray(units @ means) - centre @ means) / norms).max(axis=1)
+        return found
+
     def near(self, rows: Sequence[int], count: int) -> list[tuple[Neighbour, ...]]:
         """Return the nearest other rows of some rows of the dataset."""
         if not len(rows):
@@ -90,3 +110,13 @@ class CompareRows:
             )
             for mine, values in zip(best, cosines, strict=True)
         ]
+
+
+def off_topic(likeness: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the places of rows that are like no class, the least similar first.
+
+    They lie below Tukey's outer fence: three times the distance of the quartiles below the lower one.
+    """
+    low, high = np.quantile(likeness, (0.25, 0.75))
+    far = np.flatnonzero(likeness < low - 3.0 * (high - low))
+    return far[np.argsort(likeness[far], kind="stable")]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from topline.pipeline.images import SourceImages, thumbnail_or_reason
-from topline.pipeline.inspection.duplicates import CompareRows, Duplicate, Neighbour
+from topline.pipeline.inspection.duplicates import CompareRows, Duplicate, Neighbour, off_topic
 from topline.pipeline.inspection.stored_point import stored_point
 from topline.pipeline.options import InspectConfig
-from topline.pipeline.pages import Column, Table, csv_url, make_page
+from topline.pipeline.pages import Column, Table, count, csv_url, make_page, percent
 from topline.pipeline.prediction.files import table_writer
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel
+from topline.solvers.calibration import share_interval
 from topline.solvers.inspection import (
     DualPoint,
     LeaveOneOut,
@@ -27,6 +29,7 @@ from topline.solvers.inspection import (
     has_second_opinion,
     judged_rows,
     leave_out_each,
+    margins_of,
     softmax_point,
 )
 from topline.solvers.typing import Float64Array
@@ -34,7 +37,8 @@ from topline.storage.datasets import Dataset
 from topline.storage.records import now
 from topline.storage.schema import SPLITS
 
-#: Columns of the table; `decided` is right, wrong or open.
+#: Columns of the table; `decided` is right, wrong or open, and `likeness` the cosine with the mean of the
+#: most similar class, null where rows are not compared.
 SCHEMA = pa.schema(
     [
         ("sample_id", pa.string()),
@@ -43,6 +47,8 @@ SCHEMA = pa.schema(
         ("suspicion", pa.float64()),
         ("loo_margin", pa.float64()),
         ("decided", pa.string()),
+        ("split", pa.string()),
+        ("likeness", pa.float64()),
     ]
 )
 _TABLE_ROWS = 1 << 16
@@ -58,6 +64,24 @@ class Suspect:
     suspicion: float
     loo_margin: float
     decided: str
+    split: str
+    likeness: float | None
+
+
+@dataclass(frozen=True)
+class ClassGain:
+    """A class that more rows would help: its training rows, and the shares of them that are wrong.
+
+    `seen` is that of the model itself, `held_out` that of held-out folds, with an interval above `seen`: what
+    lies between the two shrinks with more rows.
+    """
+
+    name: str
+    rows: int
+    seen: float
+    held_out: float
+    least: float
+    most: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,32 +128,56 @@ class JudgedRows:
         return JudgedRows(*(np.concatenate(pair) for pair in pairs))
 
 
-def verdict_tables(judged: JudgedRows, ids: list[str], dataset: Dataset) -> Iterator[pa.Table]:
-    """Yield the verdicts as tables of `SCHEMA`, in their order."""
-    names = np.array(dataset.class_names, dtype=object)
-    for low in range(0, len(judged.rows), _TABLE_ROWS):
-        part = slice(low, low + _TABLE_ROWS)
+@dataclass(frozen=True, eq=False)
+class Verdicts:
+    """Judged rows of a dataset with what is known of them; `likeness` (n,) of all rows, if compared."""
+
+    judged: JudgedRows
+    dataset: Dataset
+    ids: Sequence[str]
+    likeness: NDArray[np.float64] | None
+
+    def table(self, places: NDArray[np.int64]) -> pa.Table:
+        """Return some of the judged rows as a table of `SCHEMA`."""
+        judged, names = self.judged, np.array(self.dataset.class_names, dtype=object)
+        rows = judged.rows[places]
+        words = {code: word for word, code in SPLITS.items()}
+        near = np.full(len(rows), None) if self.likeness is None else self.likeness[rows]
         columns = {
-            "sample_id": [ids[row] for row in judged.rows[part].tolist()],
-            "label": names[judged.labels[part]].tolist(),
-            "suggested": names[judged.suggested[part]].tolist(),
-            "suspicion": judged.suspicion[part],
-            "loo_margin": judged.margins[part],
-            "decided": judged.decided[part].tolist(),
+            "sample_id": [self.ids[row] for row in rows.tolist()],
+            "label": names[judged.labels[places]].tolist(),
+            "suggested": names[judged.suggested[places]].tolist(),
+            "suspicion": judged.suspicion[places],
+            "loo_margin": judged.margins[places],
+            "decided": judged.decided[places].tolist(),
+            "split": [words[code] for code in self.dataset.split()[rows].tolist()],
+            "likeness": near.tolist(),
         }
-        yield pa.table(columns, schema=SCHEMA)
+        return pa.table(columns, schema=SCHEMA)
+
+    def suspects(self, places: NDArray[np.int64]) -> tuple[Suspect, ...]:
+        """Return some of the judged rows as records."""
+        return tuple(Suspect(**row) for row in self.table(places).to_pylist())
+
+    def write(self, path: Path) -> None:
+        """Write all judged rows, in their order."""
+        with table_writer(path, SCHEMA) as write:
+            for low in range(0, len(self.judged.rows), _TABLE_ROWS):
+                write(self.table(np.arange(low, min(low + _TABLE_ROWS, len(self.judged.rows)))))
+
+    def disputed_by_split(self) -> dict[str, int]:
+        """Return how many of the rows in dispute lie in each split."""
+        words = {code: word for word, code in SPLITS.items()}
+        disputed = self.judged.rows[: self.judged.disputed]
+        return dict(Counter(words[code] for code in sorted(self.dataset.split()[disputed].tolist())))
 
 
-def most_disputed(judged: JudgedRows, ids: list[str], dataset: Dataset, most: int) -> tuple[Suspect, ...]:
-    """Return the most disputed rows: those that have a better class than their label."""
-    first = next(iter(verdict_tables(judged, ids, dataset))).slice(0, min(most, judged.disputed))
-    return tuple(Suspect(**row) for row in first.to_pylist())
-
-
-#: Labels in dispute that have a card, and neighbours on it.
-SHOWN, NEAR = 60, 3
-
-
+#: Labels in dispute and rows off the topic that have a card, and neighbours on it.
+SHOWN, OFF_TOPIC_SHOWN, NEAR = 60, 24, 3
+#: Pixels of the longer side of a card's picture, and of those of its neighbours.
+PICTURE_SIDE, NEAR_SIDE = 320, 96
+#: Of a class that more rows would help so much at least is to be gained for certain.
+LEAST_GAIN = 0.02
 #: Rows named for each class that carry its boundary.
 CARRIERS = 5
 
@@ -139,11 +187,13 @@ class Inspection:
     """What was found; `right`, `wrong` and `open` count training rows, `others` the rows of other splits.
 
     `second_opinion` says whether a softmax ranked the rows in place of the model, and `disputed` counts those
-    that have a better class than their label by who ranked them.  `loo_error` bounds the leave-one-out error
-    of the model from below and above, `loo_estimate` is what the margins say of it, the open ones included.
-    `boundary` names for each class the training rows with the largest dual variables, `duplicates` rows that
-    lie almost on each other and have two labels or lie in two splits; None where the rows are too many to be
-    compared.
+    that have a better class than their label by who ranked them, `disputed_by_split` where they lie and
+    `disputed_though_right` those that the model proves right.  `loo_error` bounds the leave-one-out error of
+    the model from below and above; `loo_estimate` is that of `folds` held-out folds with its interval, None
+    without them.  `boundary` names for each class the training rows with the largest dual variables,
+    `duplicates` rows that lie almost on each other and have two labels or lie in two splits, `off_topic` rows
+    that are like no class, the least similar first; both None where the rows are too many to be compared.
+    `classes` would gain from more rows, those first of which that is surest.
     """
 
     model: str
@@ -154,14 +204,20 @@ class Inspection:
     open: int
     others: int
     disputed: int
+    disputed_by_split: Mapping[str, int]
+    disputed_though_right: int
     second_opinion: bool
     loo_error: tuple[float, float]
-    loo_estimate: float
+    loo_estimate: float | None
+    loo_interval: tuple[float, float] | None
+    folds: int
     passes: int
     seconds: float
     suspects: tuple[Suspect, ...]
     boundary: Mapping[str, tuple[str, ...]]
     duplicates: tuple[Duplicate, ...] | None
+    off_topic: tuple[Suspect, ...] | None
+    classes: tuple[ClassGain, ...]
     output: str | None
     page: str | None
 
@@ -183,7 +239,8 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
     taken = int(record.result.get("passes") or 0)
     budget = taken if config.max_passes is None else config.max_passes
     begin(progress, "leave rows out", budget, "passes")
-    found = leave_out_each(point, config.top_k, budget, None if progress is None else progress.advance)
+    watch = None if progress is None else progress.advance
+    found = leave_out_each(point, config.top_k, budget, watch=watch, folds=config.folds)
     dataset = stored.dataset()
     judged = _all_rows(stored, point, found)
     asks = config.second_opinion and has_second_opinion(point)
@@ -191,16 +248,13 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
         begin(progress, "second opinion")
         softmax = softmax_point(point)
         judged = judged.ranked_by(_all_rows(stored, softmax, leave_out_each(softmax, config.top_k, 0)))
-    judged = judged.worst_first()
-    ids = dataset.sample_ids()
-    if config.output is not None:
-        with table_writer(config.output, SCHEMA) as write:
-            for table in verdict_tables(judged, ids, dataset):
-                write(table)
-    boundary = _boundary(stored, point, ids)
+    judged, ids = judged.worst_first(), dataset.sample_ids()
     compare = CompareRows.of(dataset, ids)
-    duplicates = None if compare is None else compare.conflicts(config.duplicate_cosine)
-    suspects = most_disputed(judged, ids, dataset, max(config.shown, SHOWN))
+    verdicts = Verdicts(judged, dataset, ids, None if compare is None else compare.likeness())
+    if config.output is not None:
+        verdicts.write(config.output)
+    shown = np.arange(min(judged.disputed, max(config.shown, SHOWN)))
+    far = None if verdicts.likeness is None else off_topic(verdicts.likeness[judged.rows])
     inspection = Inspection(
         model=stored.model.url,
         dataset=dataset.info.id,
@@ -210,21 +264,40 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
         open=int(found.open.sum()),
         others=len(judged.rows) - record.n,
         disputed=judged.disputed,
+        disputed_by_split=verdicts.disputed_by_split(),
+        disputed_though_right=int((judged.decided[: judged.disputed] == "right").sum()),
         second_opinion=asks,
         loo_error=found.error_bounds(),
-        loo_estimate=float((found.margins < 0.0).mean()),
+        loo_estimate=found.error,
+        loo_interval=None if found.error is None else share_interval(found.error, record.n),
+        folds=found.folds,
         passes=found.passes,
         seconds=time.perf_counter() - started,
-        suspects=suspects[: config.shown],
-        boundary=boundary,
-        duplicates=duplicates,
+        suspects=verdicts.suspects(shown[: config.shown]),
+        boundary=_boundary(stored, point, ids),
+        duplicates=None if compare is None else compare.conflicts(config.duplicate_cosine),
+        off_topic=None if far is None else verdicts.suspects(far),
+        classes=tuple(_gains(point, found, record.class_names)) if found.folds else (),
         output=None if config.output is None else str(config.output),
         page=None if config.page is None else str(config.page),
     )
     if config.page is not None:
-        cards = _cards(dataset, judged.rows[:SHOWN].tolist(), suspects[:SHOWN], compare)
-        _write_page(config.page, inspection, suspects, cards)
+        _write_page(config.page, inspection, verdicts, compare, (shown[:SHOWN], far))
     return inspection
+
+
+def _gains(point: DualPoint, found: LeaveOneOut, names: Sequence[str]) -> list[ClassGain]:
+    """Return the classes whose rows are wrong on held-out folds more often than in training beyond chance."""
+    seen, held_out = margins_of(point.scores, point.y, found.k)[0] <= 0.0, found.margins <= 0.0
+    gains = []
+    for code, name in enumerate(names):
+        own = point.y == code
+        if own.any():
+            share = float(held_out[own].mean())
+            least, most = share_interval(share, int(own.sum()))
+            gains.append(ClassGain(name, int(own.sum()), float(seen[own].mean()), share, least, most))
+    sure = (one for one in gains if one.least - one.seen > LEAST_GAIN)
+    return sorted(sure, key=lambda one: one.seen - one.least)
 
 
 def _all_rows(stored: StoredModel, point: DualPoint, found: LeaveOneOut) -> JudgedRows:
@@ -256,7 +329,7 @@ def _unseen(stored: StoredModel, W: Float64Array, k: int, scale: float) -> Itera
 
 @dataclass(frozen=True)
 class Card:
-    """A label in dispute, with its nearest rows and their pictures; `note` says why it has no picture."""
+    """A row to correct, with its nearest rows and their pictures; `note` says why it has no picture."""
 
     suspect: Suspect
     picture: str | None
@@ -264,34 +337,41 @@ class Card:
     neighbours: tuple[tuple[Neighbour, str | None], ...]
 
 
-def _cards(
-    dataset: Dataset, rows: Sequence[int], suspects: Sequence[Suspect], compare: CompareRows | None
-) -> list[Card]:
-    """Return the cards of rows in dispute, with pictures as far as the images are where they were."""
+def _cards(verdicts: Verdicts, places: NDArray[np.int64], compare: CompareRows | None) -> list[Card]:
+    """Return the cards of judged rows, with pictures as far as the images are where they were."""
+    dataset, rows = verdicts.dataset, verdicts.judged.rows[places].tolist()
     manifest, source = dataset.manifest(), SourceImages(dataset.info.features)
 
-    def picture(row: int) -> tuple[str | None, str]:
-        return thumbnail_or_reason(lambda: source(manifest.slice(row, 1).to_pylist()[0]))
+    def picture(row: int, side: int) -> tuple[str | None, str]:
+        return thumbnail_or_reason(lambda: source(manifest.slice(row, 1).to_pylist()[0]), side)
 
-    near = [()] * len(suspects) if compare is None else compare.near(rows[: len(suspects)], NEAR)
+    near = [()] * len(rows) if compare is None else compare.near(rows, NEAR)
+    beside = [tuple((one, picture(one.row, NEAR_SIDE)[0]) for one in some) for some in near]
     return [
-        Card(suspect, *picture(row), tuple((one, picture(one.row)[0]) for one in neighbours))
-        for row, suspect, neighbours in zip(rows, suspects, near, strict=False)
+        Card(suspect, *picture(row, PICTURE_SIDE), neighbours)
+        for row, suspect, neighbours in zip(rows, verdicts.suspects(places), beside, strict=True)
     ]
 
 
-def _write_page(path: Path, found: Inspection, suspects: Sequence[Suspect], cards: Sequence[Card]) -> None:
-    """Write the page of labels in dispute; what is there is replaced."""
+def _write_page(
+    path: Path,
+    found: Inspection,
+    verdicts: Verdicts,
+    compare: CompareRows | None,
+    places: tuple[NDArray[np.int64], NDArray[np.int64] | None],
+) -> None:
+    """Write the page to correct labels on; what is there is replaced."""
+    suspects, far = places
     make_page(
         "inspect.html.j2",
-        model=found.model,
-        dataset=found.dataset,
-        total=found.rows + found.others,
-        disputed=found.disputed,
-        second_opinion=found.second_opinion,
-        cards=cards,
-        csv=csv_url([field.name for field in fields(Suspect)], [astuple(one) for one in suspects]),
+        scripts=("correct.js",),
+        found=found,
+        names=sorted(verdicts.dataset.class_names),
+        cards=_cards(verdicts, suspects, compare),
+        far=[] if far is None else _cards(verdicts, far[:OFF_TOPIC_SHOWN], compare),
+        csv=csv_url(SCHEMA.names, [astuple(one) for one in verdicts.suspects(suspects)]),
         duplicates=_duplicates(found.duplicates),
+        classes=_class_table(found),
         boundary=_boundary_table(found.boundary),
         created=now(),
     ).write(path)
@@ -305,6 +385,21 @@ def _duplicates(found: Sequence[Duplicate] | None) -> Table:
         [*columns, *columns, Column("cosine", "n", lambda value: f"{value:.5f}")],
         [astuple(one) for one in found or ()],
         empty=empty if found is not None else "Not looked for: there are too many rows to compare.",
+    )
+
+
+def _class_table(found: Inspection) -> Table:
+    columns = [
+        Column("class"), Column("training rows", "n", count), Column("wrong in training", "n", percent),
+        Column("wrong on held-out folds", "n", percent), Column("at least", "n", percent),
+        Column("at most", "n", percent),
+    ]  # fmt: skip
+    empty = "No class is wrong on held-out rows more often than in training, beyond chance."
+    return Table.of(
+        "classes-that-more-rows-would-help",
+        columns,
+        [astuple(one) for one in found.classes],
+        empty=empty if found.folds else "Not measured: --folds 10 holds rows out.",
     )
 
 

@@ -15,8 +15,10 @@ from topline.pipeline.options.ingest import (
     ImageLimits,
     ImportConfig,
     InspectConfig,
+    NewRowsConfig,
     PredictConfig,
     SplitConfig,
+    SuggestConfig,
 )
 from topline.pipeline.options.jobs import (
     JobOptions,

@@ -22,6 +22,7 @@ from topline.pipeline.options.ingest import (
     ImportConfig,
     InspectConfig,
     PredictConfig,
+    SuggestConfig,
 )
 from topline.pipeline.options.jobs import JobOptions, PromotionRule, PruneConfig, RetrainOptions
 from topline.pipeline.options.search import SearchConfig
@@ -38,6 +39,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "predict": PredictConfig,
     "export": ExportConfig,
     "inspect": InspectConfig,
+    "suggest": SuggestConfig,
     "sweep": SweepConfig,
     "search": SearchConfig,
     "promote": PromotionRule,

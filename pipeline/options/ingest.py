@@ -226,7 +226,7 @@ def _is_a_table(path: Path) -> Path:
     return path
 
 
-Writes = TypeVar("Writes", "PredictConfig", "InspectConfig")
+Writes = TypeVar("Writes", "PredictConfig", "InspectConfig", "SuggestConfig")
 #: File of a table, whose name says how it is written.
 TablePath = Annotated[Path, AfterValidator(_is_a_table)]
 
@@ -239,8 +239,8 @@ def _two_files(config: Writes) -> Writes:
     return config
 
 
-class PredictConfig(ImageLimits):
-    """New images or features for a trained model, or a stored dataset."""
+class NewRowsConfig(ImageLimits):
+    """New images or features for a trained model."""
 
     images: NonEmpty | None = Field(default=None, description="Folder, image, table or tar shards")
     features: NonEmpty | None = Field(
@@ -248,16 +248,33 @@ class PredictConfig(ImageLimits):
         description="File of features to classify instead of images, as topline import reads it, with labels"
         " or without",
     )
-    dataset: NonEmpty | None = Field(
-        default=None, description="Dataset to classify instead of images: its id, or latest"
-    )
-    store: NonEmpty | None = Field(default=None, description="Store of the dataset (default: the model's)")
     features_name: NonEmpty | None = Field(
         default=None, description="Array or column of the features inside the file of --features"
     )
     labels_name: NonEmpty | None = Field(
         default=None, description="Array or column of the labels inside the file of --features, if it has any"
     )
+    batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")
+
+
+class SuggestConfig(NewRowsConfig):
+    """Which of new rows without labels to label next."""
+
+    output: TablePath | None = Field(
+        default=None, description="Table of the suggested rows to write, FILE.parquet or FILE.csv"
+    )
+    page: Path | None = Field(default=None, description="HTML page to write, on which to label them")
+
+    _are_two_files = model_validator(mode="after")(_two_files)
+
+
+class PredictConfig(NewRowsConfig):
+    """New images or features for a trained model, or a stored dataset."""
+
+    dataset: NonEmpty | None = Field(
+        default=None, description="Dataset to classify instead of images: its id, or latest"
+    )
+    store: NonEmpty | None = Field(default=None, description="Store of the dataset (default: the model's)")
     output: TablePath | None = Field(
         default=None, description="Table of the predictions to write, FILE.parquet or FILE.csv"
     )
@@ -290,7 +307,6 @@ class PredictConfig(ImageLimits):
         " (default: what made the smallest sets on validation rows; rank without any)",
     )
     seed: int = Field(default=0, ge=0, description="Seed of the random draws that break ties in sets")
-    batch: int = Field(default=32, ge=1, description="Images in one call of the backbone")
 
     _are_two_files = model_validator(mode="after")(_two_files)
 
@@ -309,6 +325,11 @@ class InspectConfig(Options):
         ge=0,
         description="Most passes over the rows for proofs, 0 for bounds alone (default: as many as training"
         " took; the proof of one row takes some tens)",
+    )
+    folds: int = Field(
+        default=10,
+        ge=0,
+        description="Folds held out to estimate what is not proven, about a fit each for a hinge; 0 for none",
     )
     second_opinion: bool = Field(
         default=True,

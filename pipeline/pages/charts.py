@@ -25,21 +25,35 @@ LEAST_SHARE, LEAST_RATIO = 0.3, 2.0
 
 @dataclass(frozen=True)
 class Series:
-    """A line: its name in the legend, points of shape (p,), and `style`, 1 to 4, its colour on the page."""
+    """A line: its name in the legend, points of shape (p,), and `style`, its colour on the page.
+
+    Styles 1 to 4 are colours, 5 a faint line, 6 to 9 the colours dashed.  With `dots`, which says of each
+    point whether it is whole, every point has a disc, filled or hollow.
+    """
 
     name: str
     x: NDArray[np.float64]
     y: NDArray[np.float64]
     style: int = 1
+    dots: tuple[bool, ...] = ()
 
     @classmethod
-    def of(cls, name: str, x: ArrayLike, y: ArrayLike, style: int = 1, *, positive: bool = False) -> Series:
+    def of(
+        cls,
+        name: str,
+        x: ArrayLike,
+        y: ArrayLike,
+        style: int = 1,
+        *,
+        positive: bool = False,
+        dots: bool = False,
+    ) -> Series:
         """Make a line of the finite points, with `positive` of those a logarithmic scale can show."""
         xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
         seen = np.isfinite(xs) & np.isfinite(ys)
         if positive:
             seen &= np.where(seen, ys, -1.0) > 0.0
-        return cls(name, xs[seen], ys[seen], style)
+        return cls(name, xs[seen], ys[seen], style, (True,) * int(seen.sum()) if dots else ())
 
 
 @dataclass(frozen=True)
@@ -83,15 +97,16 @@ def line_chart(
     x_label: str,
     y_label: str,
     log: bool = False,
+    log_x: bool = False,
     decades: int = MOST_DECADES,
     target: tuple[str, float] | None = None,
     most: float = math.inf,
 ) -> Markup:
-    """Draw lines over one pair of axes, on a logarithmic scale of at most `decades` where `log` is set.
+    """Draw lines over one pair of axes, the vertical one logarithmic with `log`, the other with `log_x`.
 
-    `target` is a horizontal line; its name is in the legend, and it is not drawn where the axis does not
-    reach.  An axis spans so much at least that what is noise does not look like a cliff, and ends at `most`,
-    which no value exceeds.
+    The vertical one then has at most `decades`.  `target` is a horizontal line; its name is in the legend,
+    and it is not drawn where the axis does not reach.  An axis spans so much at least that what is noise does
+    not look like a cliff, and ends at `most`, which no value exceeds.
     """
     shown = [line for line in lines if len(line.x)]
     if not shown:
@@ -99,7 +114,7 @@ def line_chart(
     values = np.concatenate([line.y for line in shown])
     if target is not None:
         values = np.append(values, target[1])
-    x_axis = _x_scale(np.concatenate([line.x for line in shown]))
+    x_axis = _x_scale(np.concatenate([line.x for line in shown]), log=log_x)
     y_axis = _y_scale(values, log=log, decades=decades, most=most)
     parts = [axes(x_axis, y_axis, x_label, y_label)]
     if target is not None and y_axis.low <= target[1] <= y_axis.high:
@@ -172,11 +187,11 @@ def curve(points: Iterable[Sequence[Any]], style: int, marks: Iterable[Markup]) 
     )
 
 
-def _x_scale(values: NDArray[np.float64]) -> Scale:
+def _x_scale(values: NDArray[np.float64], *, log: bool) -> Scale:
     low, high = float(values.min()), float(values.max())
     if high <= low:
-        high = low + 1.0
-    return Scale(low, high, LEFT, WIDTH - RIGHT)
+        low, high = (low / LEAST_RATIO, high * LEAST_RATIO) if log else (low, low + 1.0)
+    return Scale(low, high, LEFT, WIDTH - RIGHT, log=log)
 
 
 def _y_scale(values: NDArray[np.float64], *, log: bool, decades: int, most: float) -> Scale:
@@ -278,7 +293,10 @@ def _line(line: Series, x_axis: Scale, y_axis: Scale) -> Markup:
         spot.format(x, y, f"{line.name} at {tick_text(float(line.x[i]))}: {float(line.y[i]):.6g}")
         for x, y, i in points
     ]
-    if len(points) == 1:
+    disc = Markup('<circle class="dot{2}" cx="{0:.1f}" cy="{1:.1f}" r="3.5"/>')
+    if line.dots:
+        marks += [disc.format(x, y, "" if line.dots[i] else " hollow") for x, y, i in points]
+    elif len(points) == 1:
         # A line of one point draws nothing.
-        marks.append(Markup('<circle class="dot" cx="{0:.1f}" cy="{1:.1f}" r="3.5"/>').format(*points[0][:2]))
+        marks.append(disc.format(*points[0][:2], ""))
     return curve(points, line.style, marks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from topline.pipeline.pages import formatting
 from topline.pipeline.pages.formatting import csv_url
 from topline.storage.stores import open_store
 
-FILTERS = ("number", "percent", "duration", "count", "when", "gap")
+FILTERS = ("number", "percent", "duration", "count", "when", "gap", "harmless")
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,22 @@ class Tile:
     tone: str = ""
 
 
-def make_page(template: str | Template, live: Live | None = None, *, style: str = "", **values: Any) -> Page:
+def make_page(
+    template: str | Template,
+    live: Live | None = None,
+    *,
+    style: str = "",
+    scripts: Sequence[str] = (),
+    **values: Any,
+) -> Page:
     """Fill a template that extends page.html.j2; everything that came from a user is escaped.
 
     `template` is one, or the name of one in `pipeline/pages/templates`; `live` says where the page asks for
-    what is new, and `style` is CSS beyond that of all pages.  A value that the template names and that is not
-    among `values` is an error.
+    what is new, `style` is CSS and `scripts` names JavaScript there beyond that of all pages.  A value that
+    the template names and that is not among `values` is an error.
     """
     style = _source("page.css") + style
-    script = _source("tables.js") + ("" if live is None else _source("page.js"))
+    script = "".join(map(_source, ("tables.js", *scripts, *([] if live is None else ["page.js"]))))
     policy = {"default-src": "'none'", "style-src": _digest(style), "img-src": "data:"}
     policy["script-src"] = _digest(script)
     if live is not None:

@@ -23,6 +23,21 @@ from topline.storage.models import ModelRecord
 
 
 @dataclass(frozen=True, eq=False)
+class NewRows:
+    """A block of rows that are in no store: ids (r,), rows as the classifier takes them, scores (r, m).
+
+    `splits` are those of rows of the same content in the model's dataset, None for new ones; `errors` say why
+    a row could not be read.
+    """
+
+    names: Sequence[str]
+    X: Any
+    scores: NDArray[np.float64]
+    splits: Sequence[str | None]
+    errors: Sequence[str | None]
+
+
+@dataclass(frozen=True, eq=False)
 class Answers:
     """Classes (r, k), the best first and -1 if not predicted, with scores and probabilities, both (r, k).
 

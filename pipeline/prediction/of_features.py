@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice, pairwise
@@ -15,8 +15,8 @@ from scipy.sparse import csr_matrix, issparse
 
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import Pixels
-from topline.pipeline.options import PredictConfig
-from topline.pipeline.prediction.answers import AnswerRule, Scored, scored
+from topline.pipeline.options import NewRowsConfig, PredictConfig
+from topline.pipeline.prediction.answers import AnswerRule, NewRows, Scored, scored
 from topline.pipeline.prediction.files import table_of, table_schema, write_files
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import (
@@ -68,47 +68,62 @@ def predict_features(
     page to `config.page`, if given.  Raises `InputError` for features that the model does not take, and
     `NotStoredError` with the result where the table or the page cannot be written.
     """
-    if config.features is None:
-        raise ConfigError("--features is missing: name a file of features")
     stored = StoredModel.open(model_url)
     rule = AnswerRule.of(stored, config, progress)
+    schema = table_schema("sample_id", sets=rule.sets is not None)
+    with opened_features(stored, config) as new:
+
+        def tables(count: int, told: Progress | None = None) -> Iterator[pa.Table]:
+            for start, block in new.blocks(count, told):
+                columns: dict[str, Any] = {
+                    "sample_id": block.names,
+                    "label": new.labels[start : start + len(block.names)],
+                    "split": block.splits,
+                    **rule.answer(block.scores, block.names).columns(
+                        stored.model.record.class_names, np.argsort(-block.scores, axis=1, kind="stable")
+                    ),
+                }
+                yield table_of(schema, columns, several=rule.threshold is not None)
+
+        path, n = local_path(str(config.features)), new.source.n
+        result = FeaturesResult(
+            model=stored.model.url,
+            features=str(path),
+            rows=n,
+            probabilities=rule.calibration,
+            coverage=config.coverage,
+            first=tuple(islice((row for table in tables(FIRST) for row in table.to_pylist()), FIRST)),
+        )
+        if rule.threshold is None and any(label is not None for label in new.labels):
+            new = new.placed()
+            result = replace(result, scored=scored(tables(n, progress), stored.model.record.class_names))
+        return write_files(
+            result, config, f"rows of {path.name}", schema, lambda: tables(n, progress), new.picture
+        )
+
+
+@contextmanager
+def opened_features(stored: StoredModel, config: NewRowsConfig) -> Iterator[NewFeatures]:
+    """Yield the rows of the file that `config` names.
+
+    Raises `ConfigError` where it names none, and `InputError` for features that the model does not take.
+    """
+    if config.features is None:
+        raise ConfigError("--features is missing: name a file of features")
     path = local_path(config.features)
     with closing(open_features(path, config.features_name, config.labels_name)) as source:
         taken = _taken(stored, source)
         with reading(source.place):
             known = names_of_rows(source), _labels(stored, source), _splits(source)
-            rows = _Rows(stored, source, rule, taken, *known)
-        result = FeaturesResult(
-            model=stored.model.url,
-            features=str(path),
-            rows=source.n,
-            probabilities=rule.calibration,
-            coverage=config.coverage,
-            first=tuple(islice((row for table in rows.tables(FIRST) for row in table.to_pylist()), FIRST)),
-        )
-        if rule.threshold is None and any(label is not None for label in rows.labels):
-            if source.splits() is None:
-                in_store, kind = _known(stored)
-                rows = replace(rows, known=in_store, kind=kind)
-            found = scored(rows.tables(source.n, progress), stored.model.record.class_names)
-            result = replace(result, scored=found)
-        return write_files(
-            result,
-            config,
-            f"rows of {path.name}",
-            rows.schema,
-            lambda: rows.tables(source.n, progress),
-            _none,
-        )
+        yield NewFeatures(stored, source, taken, *known)
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """The rows of a file with what the model says of them; `known` are splits by the contents of rows."""
+class NewFeatures:
+    """The rows of a file as a model takes them; `known` are splits by the contents of rows."""
 
     stored: StoredModel
     source: FeatureFile
-    rule: AnswerRule
     taken: list[int] | None
     ids: Sequence[str]
     labels: Sequence[str | None]
@@ -116,41 +131,43 @@ class _Rows:
     known: Mapping[bytes, str] = field(default_factory=dict)
     kind: str = "float32"
 
-    @property
-    def schema(self) -> pa.Schema:
-        return table_schema("sample_id", sets=self.rule.sets is not None)
+    def placed(self) -> NewFeatures:
+        """Return the same rows with their splits in the model's dataset, if the file has none."""
+        if self.source.splits() is not None:
+            return self
+        known, kind = _known(self.stored)
+        return replace(self, known=known, kind=kind)
 
-    def tables(self, count: int, progress: Progress | None = None) -> Iterator[pa.Table]:
-        """Yield the predictions of the first `count` rows, in their order."""
+    @property
+    def names(self) -> Sequence[str]:
+        """The ids of all rows."""
+        return self.ids
+
+    def blocks(self, count: int, progress: Progress | None = None) -> Iterator[tuple[int, NewRows]]:
+        """Yield the first `count` rows in their order, each block with the place of its first row."""
         count = min(count, self.source.n)
         step = max(1, min(BATCH_ROWS, BATCH_BYTES // (8 * max(self.source.d, self.stored.model.record.m))))
         begin(progress, "predict", count, "rows")
         for start in range(0, count, step):
             stop = min(start + step, count)
-            yield self._table(start, stop)
+            yield start, self._block(start, stop)
             advance(progress, stop - start)
 
-    def _table(self, start: int, stop: int) -> pa.Table:
+    def _block(self, start: int, stop: int) -> NewRows:
         with reading(f"{self.source.place}, rows {start}-{stop - 1}"):
             found = self.source.rows(start, stop)
         X = checked_rows(self.source, found, start, "float32")
         taken = X if self.taken is None else X[:, self.taken]
-        X = _as_in_training(self.stored, taken)
-        scores = self.stored.scores(self.stored.transforms.apply(X))
-        rows = slice(start, stop)
-        splits = self.splits[rows]
+        rows = self.stored.transforms.apply(_as_in_training(self.stored, taken))
+        splits = self.splits[start:stop]
         if self.known:
             splits = [self.known.get(digest) for digest in _contents(taken, self.kind)]
-        answers = self.rule.answer(scores, self.ids[rows])
-        columns: dict[str, Any] = {
-            "sample_id": self.ids[rows],
-            "label": self.labels[rows],
-            "split": splits,
-            **answers.columns(
-                self.stored.model.record.class_names, np.argsort(-scores, axis=1, kind="stable")
-            ),
-        }
-        return table_of(self.schema, columns, several=self.rule.threshold is not None)
+        errors = [None] * (stop - start)
+        return NewRows(self.ids[start:stop], rows, self.stored.scores(rows), splits, errors)
+
+    def picture(self, _: int, __: Mapping[str, Any] | None = None) -> Pixels:
+        """Raise `InputError`, for there is none."""
+        raise InputError("a file of features has no pictures")
 
 
 def _as_in_training(stored: StoredModel, X: Any) -> Any:
@@ -242,7 +259,3 @@ def _contents(X: Any, kind: str) -> list[bytes]:
         blake2b(b"".join(part[low:high].tobytes() for part in entries), digest_size=16).digest()
         for low, high in pairwise(rows.indptr.tolist())
     ]
-
-
-def _none(_: int, __: Mapping[str, Any]) -> Pixels:
-    raise InputError("a file of features has no pictures")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from topline.pipeline.backbones import Backbone, FeatureFunction, backbone_of_spec
+from topline.pipeline.backbones import Backbone, backbone_of_spec
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import ImageItem, ImageListing, Pixels, Wanted, decode, list_images
 from topline.pipeline.ingest import Describer, ImageRow, open_backbone
-from topline.pipeline.options import PredictConfig
-from topline.pipeline.prediction.answers import AnswerRule, Scored, scored
+from topline.pipeline.options import NewRowsConfig, PredictConfig
+from topline.pipeline.prediction.answers import AnswerRule, NewRows, Scored, scored
 from topline.pipeline.prediction.files import table_of, table_schema, write_files
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import StoredModel
@@ -121,36 +121,76 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     Raises `InputError` where the model was trained on imported features, or where its backbone is not what it
     was, and `NotStoredError` with the predictions where the table or the page cannot be written.
     """
-    if config.images is None:
-        raise ConfigError(
-            "--images is missing: name a folder of images, a file of features with --features, or the rows of"
-            " a store with --dataset latest"
-        )
     stored = StoredModel.open(model_url)
-    backbone = _backbone(stored)
+    new = NewImages.of(stored, config)
     rule = AnswerRule.of(stored, config, progress)
-    listing = list_images(config.images, Wanted(labelled=False))
-    network = open_backbone(backbone)
-    describer = Describer(listing.root, backbone, config.limits)
-    truth = KnownTruth.of(stored, listing)
-    begin(progress, "predict", len(listing.items), "images")
     found: list[Prediction] = []
-    for start in range(0, len(listing.items), config.batch):
-        rows = [ImageRow(item) for item in listing.items[start : start + config.batch]]
-        found += _predicted(stored, describer, network, rows, rule, truth)
-        advance(progress, len(rows))
-    model, ignored = stored.model.url, len(listing.ignored)
+    for start, block in new.blocks(len(new.listing.items), progress):
+        items = new.listing.items[start : start + len(block.names)]
+        found += _predicted(stored, block, items, new.truth, rule)
+    model, ignored = stored.model.url, len(new.listing.ignored)
     result = PredictResult(model, tuple(found), ignored, rule.calibration, config.coverage)
     schema = table_schema("path", sets=config.coverage is not None)
     table = image_table(found, schema, several=rule.threshold is not None)
     if rule.threshold is None:
         result = replace(result, scored=scored([table], stored.model.record.class_names))
+    return write_files(result, config, f"images of {config.images}", schema, lambda: [table], new.picture)
 
-    def picture(place: int, _: Mapping[str, Any]) -> Pixels:
-        data = listing.items[place].read(listing.root, config.limits.max_bytes)
-        return decode(data, config.limits)
 
-    return write_files(result, config, f"images of {config.images}", schema, lambda: [table], picture)
+@dataclass(frozen=True, eq=False)
+class NewImages:
+    """Images in no store, described by a model's own backbone."""
+
+    stored: StoredModel
+    config: NewRowsConfig
+    backbone: Backbone
+    listing: ImageListing
+    truth: KnownTruth
+
+    @classmethod
+    def of(cls, stored: StoredModel, config: NewRowsConfig) -> NewImages:
+        """List the images that `config` names.
+
+        Raises `ConfigError` where it names none, and `InputError` for a model that takes no images.
+        """
+        if config.images is None:
+            raise ConfigError(
+                "--images is missing: name a folder of images, a file of features with --features, or the"
+                " rows of a store with --dataset latest"
+            )
+        backbone = _backbone(stored)
+        listing = list_images(config.images, Wanted(labelled=False))
+        return cls(stored, config, backbone, listing, KnownTruth.of(stored, listing))
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The paths of all images."""
+        return [item.path for item in self.listing.items]
+
+    def blocks(self, count: int, progress: Progress | None = None) -> Iterator[tuple[int, NewRows]]:
+        """Yield the first `count` images in their order, each block with the place of its first image."""
+        network, items = open_backbone(self.backbone), self.listing.items[:count]
+        describer = Describer(self.listing.root, self.backbone, self.config.limits)
+        begin(progress, "predict", len(items), "images")
+        for start in range(0, len(items), self.config.batch):
+            rows = [ImageRow(item) for item in items[start : start + self.config.batch]]
+            X = np.asarray(self.stored.transforms.apply(describer.describe(network, rows)), dtype=np.float64)
+            yield (
+                start,
+                NewRows(
+                    [row.item.sample_id for row in rows],
+                    X,
+                    self.stored.scores(X),
+                    [self.truth.split(row) for row in rows],
+                    [row.error for row in rows],
+                ),
+            )
+            advance(progress, len(rows))
+
+    def picture(self, place: int, _: Mapping[str, Any] | None = None) -> Pixels:
+        """Return the pixels of the image at a place."""
+        data = self.listing.items[place].read(self.listing.root, self.config.limits.max_bytes)
+        return decode(data, self.config.limits)
 
 
 def image_table(predictions: Sequence[Prediction], schema: pa.Schema, *, several: bool = False) -> pa.Table:
@@ -189,21 +229,14 @@ def _backbone(stored: StoredModel) -> Backbone:
 
 
 def _predicted(
-    stored: StoredModel,
-    describer: Describer,
-    network: FeatureFunction,
-    rows: Sequence[ImageRow],
-    rule: AnswerRule,
-    truth: KnownTruth,
+    stored: StoredModel, block: NewRows, items: Sequence[ImageItem], truth: KnownTruth, rule: AnswerRule
 ) -> list[Prediction]:
-    X = describer.describe(network, rows)
-    scores = stored.scores(np.asarray(stored.transforms.apply(X), dtype=np.float64))
-    answers = rule.answer(scores, [row.item.sample_id for row in rows])
-    exact = replace(answers, scores=np.take_along_axis(scores, np.maximum(answers.classes, 0), axis=1))
-    columns = exact.columns(
+    answers = rule.answer(block.scores, block.names)
+    exact = np.take_along_axis(block.scores, np.maximum(answers.classes, 0), axis=1)
+    columns = replace(answers, scores=exact).columns(
         stored.model.record.class_names,
-        np.argsort(-scores, axis=1, kind="stable"),
-        np.array([row.error is None for row in rows]),
+        np.argsort(-block.scores, axis=1, kind="stable"),
+        np.array([error is None for error in block.errors]),
     )
 
     def of_row(name: str, i: int) -> tuple[Any, ...] | None:
@@ -212,15 +245,15 @@ def _predicted(
 
     return [
         Prediction(
-            sample=row.item.path,
-            status="ok" if row.error is None else "rejected",
+            sample=items[i].path,
+            status="ok" if error is None else "rejected",
             labels=of_row("classes", i) or (),
             scores=of_row("scores", i) or (),
-            error=row.error or "",
-            label=truth.label(row.item),
-            split=truth.split(row),
+            error=error or "",
+            label=truth.label(items[i]),
+            split=block.splits[i],
             probabilities=of_row("probabilities", i),
             set=of_row("set", i),
         )
-        for i, row in enumerate(rows)
+        for i, error in enumerate(block.errors)
     ]

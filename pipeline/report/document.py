@@ -22,13 +22,14 @@ from topline.pipeline.pages import (
     DASH,
     ConfusionMatrix,
     Scale,
+    Series,
     Tile,
     axes,
     bar_chart,
     count,
-    curve,
     flat,
     gap,
+    line_chart,
     make_page,
     percent,
     svg,
@@ -53,8 +54,6 @@ WIDE, TALL = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 20, 14, 44
 # How axes of shares are written.
 _SHARES: Final[dict[str, Any]] = {"text": "{:.0%}".format, "below": 17}
-# Of accuracies the least span of an axis: a difference of one point is not to look like a cliff.
-LEAST_SPAN = 0.2
 
 
 def accuracy_chart(evaluation: Evaluation | None) -> Markup:
@@ -94,39 +93,17 @@ def sizes_chart(points: Sequence[SizePoint]) -> Markup:
     """Draw accuracy against training rows, with two standard errors of the differences to all rows."""
     if len(points) < 2:
         return Markup("")
-    ks = [k for k in (1, 5) if k in points[-1].topk]
-    shares = [point.topk[k] for point in points for k in ks]
-    low, high = min(shares), max(shares)
-    low = max(0.0, min(low - 0.03, high - LEAST_SPAN))
-    x_axis = Scale(points[0].rows / 1.15, points[-1].rows * 1.15, LEFT, WIDE - RIGHT, log=True)
-    y_axis = Scale(low, min(1.01, high + 0.02), TALL - BOTTOM, TOP)
-    ticks = [float(point.rows) for point in points]
-    drawn = [axes(x_axis, y_axis, "training rows", "accuracy", ticks=ticks, **_SHARES)]
-    drawn += [_accuracy_curve(points, k, style, x_axis, y_axis) for style, k in enumerate(ks, start=1)]
-    key = Markup('<span class="key s{0}"><i></i>top-{1}</span>')
-    keys = Markup("").join(key.format(style, k) for style, k in enumerate(ks, start=1))
-    picture = svg(WIDE, TALL, "Accuracy against training rows", drawn)
-    return picture + Markup('<div class="legend">{}</div>').format(keys)
-
-
-def _accuracy_curve(points: Sequence[SizePoint], k: int, style: int, x_axis: Scale, y_axis: Scale) -> Markup:
-    places = [(x_axis(point.rows), point.topk[k], point) for point in points]
-    bar = Markup('<line class="error" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/>')
-    dot = Markup('<circle class="dot" cx="{0:.1f}" cy="{1:.1f}" r="4"><title>{2}</title></circle>')
-    parts = [
-        bar.format(
-            x,
-            y_axis(max(y_axis.low, share - 2.0 * point.error)),
-            y_axis(min(y_axis.high, share + 2.0 * point.error)),
-        )
-        for x, share, point in places
-        if k == 1 and point.error
+    rows = [point.rows for point in points]
+    off = 2.0 * np.array([point.error for point in points])
+    first = np.array([point.topk[1] for point in points])
+    lines = [
+        Series.of("top-1", rows, first, 1, dots=True),
+        Series.of("and two standard errors", rows, np.minimum(first + off, 1.0), 5),
+        Series.of("less two standard errors", rows, np.maximum(first - off, 0.0), 5),
     ]
-    parts += [
-        dot.format(x, y_axis(share), f"top-{k} {share:.1%} with {point.rows:,} training rows")
-        for x, share, point in places
-    ]
-    return curve([(x, y_axis(share)) for x, share, _ in places], style, parts)
+    if 5 in points[-1].topk:
+        lines.append(Series.of("top-5", rows, [point.topk[5] for point in points], 2, dots=True))
+    return line_chart(lines, x_label="training rows", y_label="accuracy", log_x=True, most=1.0)
 
 
 REJECTED_SHOWN = 200
@@ -244,7 +221,7 @@ def render_report(data: ReportData) -> str:
         evaluation=evaluation,
         labels=labels,
         tables=tables,
-        tiles=report_tiles(record, evaluation),
+        tiles=report_tiles(record, evaluation, data.gallery.settled),
         unit=unit_of(record),
         answer=answer_words(evaluation, unit_of(record)),
         matrix=confusion_matrix(evaluation, record.class_names),
@@ -256,12 +233,16 @@ def render_report(data: ReportData) -> str:
         reliability_chart=reliability_chart,
         sizes_chart=sizes_chart,
         size_words=size_words,
+        settled=settled_words(data.gallery, unit_of(record)),
+        next_steps=next_steps(record, evaluation),
         configuration=flat(record.config),
         features=flat({name: value for name, value in record.features.items() if name not in UNSHOWN}),
     ).html
 
 
-def report_tiles(record: ModelRecord, evaluation: Evaluation | None) -> list[Tile]:
+def report_tiles(
+    record: ModelRecord, evaluation: Evaluation | None, settled: float | None = None
+) -> list[Tile]:
     """Return the figures that are read first: the headline metrics, the worst class, the certificate."""
     unit = unit_of(record)
     stored = record.evaluation or {}
@@ -282,7 +263,13 @@ def report_tiles(record: ModelRecord, evaluation: Evaluation | None) -> list[Til
             error = percent(evaluation.probabilities.calibration_error)
             tiles.append(Tile("calibration error", error, "how far probabilities are off"))
     tone, words = verdict(record.certificate, record.result)
-    return [*tiles, Tile(words, *_gap(record), tone)]
+    figure, note = _gap(record)
+    if settled is not None:
+        figure, note = (
+            percent(settled),
+            f"of answers at least are those of the exact optimum; {note} {figure}",
+        )
+    return [*tiles, Tile(words, figure, note, tone)]
 
 
 def _between(interval: Interval | None) -> str:
@@ -296,11 +283,38 @@ def _between(interval: Interval | None) -> str:
 def _gap(record: ModelRecord) -> tuple[str, str]:
     """Return the figure and the note of the certificate's tile."""
     if record.certificate is not None:
-        return gap(
-            record.certificate["relative_gap"]
-        ), f"relative gap, tolerance {record.certificate['tol']:g}"
+        return gap(record.certificate["relative_gap"]), "relative gap"
     none = record.result.get("gap_kind") == "none"
     return DASH, "the loss is not convex" if none else "run topline certify"
+
+
+def settled_words(gallery: Gallery, unit: str) -> str:
+    """Return in words what the gap says of the held-out answers."""
+    if gallery.settled is None:
+        return ""
+    return (
+        f"the optimum of this loss and C is so near that it gives at least {gallery.settled:.1%} of the"
+        f" {gallery.rows:,} held-out {unit} the same first class as this model does."
+    )
+
+
+def next_steps(record: ModelRecord, evaluation: Evaluation | None) -> list[tuple[str, str]]:
+    """Return what to do next with a model, and the command for it."""
+    model = f"STORE/models/{record.id}"
+    images = record.features.get("kind") == "images"
+    kind, new = ("--images", "NEW") if images else ("--features", "NEW.npy")
+    found = [
+        ("Classify new data", f"topline predict {model} {kind} {new} --output predictions.csv"),
+        ("Correct labels that look wrong", f"topline inspect {model} --page suspects.html"),
+        ("Choose what to label next", f"topline suggest {model} {kind} {new} --page label.html"),
+        ("Use it without a store", f"topline export {model} --format onnx"),
+    ]
+    if record.multilabel:
+        return [found[0], found[-1]]
+    if evaluation is not None and evaluation.probabilities is None:
+        source = "extract" if images else "import"
+        found.append(("Get probabilities", f"topline {source} ... --val-share 0.1, then topline train"))
+    return found
 
 
 def unit_of(record: ModelRecord) -> str:

@@ -113,9 +113,21 @@ def class_table(evaluation: Evaluation) -> Table:
 
 
 def pair_table(evaluation: Evaluation) -> Table:
-    """Return the most frequent confusions."""
-    columns = (NAME, Column("taken for"), ROWS)
-    rows = [(pair.true, pair.predicted, pair.count) for pair in evaluation.confused]
+    """Return the most frequent confusions, both ways together."""
+    columns = (
+        NAME,
+        Column("and"),
+        ROWS,
+        Column("taken for it", "n", count),
+        Column("the other way", "n", count),
+    )
+    counts = {(pair.true, pair.predicted): pair.count for pair in evaluation.confused}
+    rows = [
+        (true, predicted, there + counts.get((predicted, true), 0), there, counts.get((predicted, true), 0))
+        for (true, predicted), there in counts.items()
+        if there > counts.get((predicted, true), 0) or (predicted, true) not in counts or true < predicted
+    ]
+    rows.sort(key=lambda row: -row[2])
     return Table.of("confused-pairs", columns, rows, empty="No image was taken for another class.")
 
 

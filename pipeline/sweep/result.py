@@ -5,16 +5,18 @@ The page is one HTML file with a table and plots, without network, script or ser
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import cycle
 from typing import Any, Self
 
+import numpy as np
 from markupsafe import Markup
 
 from topline.pipeline.evaluation import row_metric
 from topline.pipeline.options import Cell, KernelChoice, Variant
 from topline.pipeline.pages import (
+    DASH,
     Badge,
     Column,
     Series,
@@ -62,8 +64,9 @@ class SweepCell(SkippedCell):
 
     `mean` is the accuracy on the folds that it has seen, on all of them the cross-validated one, and `error`
     its standard error over them; those of the exact solutions have a mean between `low` and `high`.
-    `relative_gap` is the largest of the folds, `passes` and `seconds` are sums over them, and `rounds` is how
-    often its first fold was taken to a gap.  `state` is finished or pruned, and `why` says by what.
+    `relative_gap` is the largest of the `folds` that it has seen, 0 of older sweeps, which do not say;
+    `passes` and `seconds` are sums over them, and `rounds` is how often its first fold was taken to a gap.
+    `state` is finished or pruned, and `why` says by what.
     """
 
     mean: float
@@ -76,6 +79,7 @@ class SweepCell(SkippedCell):
     rounds: int
     state: str
     why: str
+    folds: int = 0
 
 
 @dataclass(frozen=True)
@@ -170,12 +174,13 @@ def concluded(plan: SweepPlan, standings: Sequence[Standing], elapsed: float) ->
 def _cell(one: Standing) -> SweepCell:
     count, alike = one.count, ("mean", "error", "relative_gap", "passes", "seconds", "state", "why")
     return SweepCell.of(
-        one.cell, low=count.low / count.rows, high=count.high / count.rows,
+        one.cell, low=count.low / count.rows, high=count.high / count.rows, folds=len(one.parts),
         rounds=max(len(one.looks), len(one.rounds)), **{name: getattr(one, name) for name in alike},
     )  # fmt: skip
 
 
 TEMPLATE = "sweep.html.j2"
+Paths = Mapping[Variant, list[SweepCell]]
 
 
 def write_page(store: Store, result: SweepResult) -> str:
@@ -195,10 +200,9 @@ def render(result: SweepResult) -> str:
         result=result,
         tiles=tiles(result),
         cells=cell_table(result),
-        plots=[
-            (variant.name, accuracy_plot(cells, result.accuracy), cost_plot(cells))
-            for variant, cells in paths.items()
-        ],
+        accuracy=accuracy_plot(paths, result),
+        cost=cost_plot(paths),
+        partial=any(0 < cell.folds < result.folds for cell in result.cells),
         created=now(),
     ).html
 
@@ -223,30 +227,48 @@ def cell_table(result: SweepResult) -> Table:
     columns = (
         Column("loss"), Column("C", "n", "{:g}".format), Column("accuracy", "n", shares),
         Column("error", "n", shares), Column("at least", "n", percent), Column("at most", "n", percent),
+        Column("folds", "n", lambda folds: f"{folds}" if folds else DASH),
         Column("relative gap", "n", "{:.1e}".format), Column("passes", "n", count), Column("ended"),
         Column("why", "why"),
     )  # fmt: skip
     rows = [
-        (cell.variant.name, cell.C, cell.mean, cell.error, cell.low, cell.high, cell.relative_gap,
+        (cell.variant.name, cell.C, cell.mean, cell.error, cell.low, cell.high, cell.folds, cell.relative_gap,
          cell.passes, Badge("good", "best") if cell == result.best else cell.state, cell.why)
         for cell in result.cells
     ]  # fmt: skip
     return Table.of("cells", columns, rows)
 
 
-def accuracy_plot(cells: list[SweepCell], accuracy: str) -> Markup:
-    """Draw the cross-validated accuracy of a path over C, with a standard error on both sides."""
-    at = [math.log10(cell.C) for cell in cells]
+def accuracy_plot(paths: Paths, result: SweepResult) -> Markup:
+    """Draw the cross-validated accuracies of all paths over C, discs hollow where folds are missing."""
     lines = [
-        Series.of("accuracy", at, [cell.mean for cell in cells], 1),
-        Series.of("and a standard error", at, [min(1.0, cell.mean + cell.error) for cell in cells], 5),
-        Series.of("less a standard error", at, [cell.mean - cell.error for cell in cells], 5),
+        Series(
+            variant.name,
+            np.array([cell.C for cell in cells]),
+            np.array([cell.mean for cell in cells]),
+            style,
+            tuple(cell.folds in (0, result.folds) for cell in cells),
+        )
+        for style, (variant, cells) in _styled(paths)
     ]
-    return line_chart(lines, x_label="log10 C", y_label=f"{accuracy} accuracy", most=1.0)
+    return line_chart(lines, x_label="C", y_label=f"{result.accuracy} accuracy", log_x=True, most=1.0)
 
 
-def cost_plot(cells: list[SweepCell]) -> Markup:
-    """Draw the passes that a path's cells took."""
-    at = [math.log10(cell.C) for cell in cells]
-    passes = Series.of("passes", at, [cell.passes for cell in cells], 2, positive=True)
-    return line_chart([passes], x_label="log10 C", y_label="passes, all folds", log=True)
+def cost_plot(paths: Paths) -> Markup:
+    """Draw the passes that the cells of all paths took."""
+    lines = [
+        Series.of(
+            variant.name,
+            [cell.C for cell in cells],
+            [cell.passes for cell in cells],
+            style,
+            positive=True,
+        )
+        for style, (variant, cells) in _styled(paths)
+    ]
+    return line_chart(lines, x_label="C", y_label="passes, all folds", log=True, log_x=True)
+
+
+def _styled(paths: Paths) -> Iterator[tuple[int, tuple[Variant, list[SweepCell]]]]:
+    """Return the paths with their styles on the page, the colours first and then dashed."""
+    return zip(cycle((1, 2, 3, 4, 6, 7, 8, 9)), paths.items(), strict=False)

@@ -7,6 +7,7 @@ asks a softmax about the labels of a hinge.  `boundary_rows` names those that ca
 
 from __future__ import annotations
 
+from topline.solvers.inspection.bounds import margins_of
 from topline.solvers.inspection.dual_point import DualPoint
 from topline.solvers.inspection.leave_one_out import (
     LeaveOneOut,
@@ -28,6 +29,7 @@ __all__ = [
     "judged_rows",
     "leave_one_out",
     "leave_out_each",
+    "margins_of",
     "near_duplicates",
     "nearest_neighbours",
     "second_opinion",

@@ -106,7 +106,7 @@ class Tab:
         return str(self.ask(f"document.querySelector({json.dumps(selector)}).innerText"))
 
     def press(self, key: str) -> None:
-        code, text = {"Tab": (9, ""), "Enter": (13, "\r")}[key]
+        code, text = {"Tab": (9, ""), "Enter": (13, "\r")}.get(key, (ord(key[0].upper()), key))
         for kind in ("keyDown", "keyUp"):
             self.call(
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code,

@@ -1,7 +1,8 @@
 "use strict";
-/* Heads of tables become buttons that sort; without this script tables stay as they are. */
+/* Heads of tables become buttons that sort, long tables show their first rows until all are asked for, and
+   pictures are enlarged; without this script everything is there. */
 const dress = (() => {
-  const orders = new Map();
+  const orders = new Map(), opened = new Set(), first = 20;
   const value = (row, column) => {
     const cell = row.cells[column];
     return cell.dataset.v === undefined ? cell.textContent.trim() : Number(cell.dataset.v);
@@ -39,6 +40,39 @@ const dress = (() => {
     });
     sort(table);
   };
+  const shorten = (table) => {
+    const rows = table.tBodies[0].rows.length, name = table.dataset.table;
+    if (rows <= first + 2) return;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "all";
+    const show = () => {
+      table.classList.toggle("short", !opened.has(name));
+      button.textContent = opened.has(name) ? `Show the first ${first} of ${rows.toLocaleString("en")}` : `Show all ${rows.toLocaleString("en")} rows`;
+    };
+    button.addEventListener("click", () => {
+      if (!opened.delete(name)) opened.add(name);
+      show();
+    });
+    table.closest(".scroll").after(button);
+    show();
+  };
+  const enlarge = (picture) => {
+    const box = document.createElement("dialog"), large = picture.cloneNode(), name = document.createElement("p"), close = document.createElement("button");
+    name.textContent = picture.alt;
+    close.textContent = "Close";
+    large.removeAttribute("width");
+    large.removeAttribute("height");
+    box.append(large, name, close);
+    close.addEventListener("click", () => box.close());
+    box.addEventListener("click", (event) => { if (event.target === box) box.close(); });
+    box.addEventListener("close", () => box.remove());
+    document.body.append(box);
+    box.showModal();
+  };
+  document.addEventListener("click", (event) => { if (event.target.matches(".photo img, .large img")) enlarge(event.target); });
+  document.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.target.matches(".photo img, .large img")) enlarge(event.target); });
+  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
   const arrange = (table, order) => {
     const heads = [...table.tHead.rows[0].cells].slice(1), body = table.tBodies[0];
     const place = (cells) => order.map((wanted) => cells.find((cell) => Number(cell.dataset.at) === wanted));
@@ -66,7 +100,8 @@ const dress = (() => {
     table.closest(".scroll").before(box);
   };
   return (root) => {
-    root.querySelectorAll("table[data-table]").forEach(sortable);
+    root.querySelectorAll("table[data-table]").forEach((table) => { sortable(table); shorten(table); });
+    root.querySelectorAll(".photo img").forEach((picture) => { picture.tabIndex = 0; picture.setAttribute("role", "button"); });
     root.querySelectorAll("table[data-orders]").forEach(matrix);
   };
 })();
