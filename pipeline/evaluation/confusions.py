@@ -167,13 +167,19 @@ def images_to_show(
 def reach_of(stored: StoredModel) -> float:
     """Return by how much two classes' scores of a row of unit norm may differ from the optimum's, at most.
 
-    P is lam-strongly convex, so that |W - W*|^2 <= 2 gap / lam; infinite without a certificate, for a kernel,
-    and for a gap that bounds no distance.
+    P is lam-strongly convex, so that |W - W*|^2 <= 2 gap / lam, and so is -D in W(A): with |W - W(A)| = r
+    the middle of both is within sqrt(gap / lam - r^2 / 4) of W*.  Infinite without a certificate, for a
+    kernel, and for a gap that bounds no distance.
     """
     record, certificate = stored.model.record, stored.model.record.certificate
     if certificate is None or stored.kernel is not None or certificate.get("gap_kind") != "true":
         return math.inf
-    return 2.0 * math.sqrt(max(float(certificate["gap"]), 0.0) / record.lam)
+    square = max(float(certificate["gap"]), 0.0) / record.lam
+    distance, apart = math.sqrt(2.0 * square), certificate.get("w_difference")
+    if apart is not None:
+        half = 0.5 * float(apart) * float(np.linalg.norm(stored.W))
+        distance = min(distance, math.sqrt(max(square - half * half, 0.0)) + half)
+    return math.sqrt(2.0) * distance
 
 
 def _answers(

@@ -226,12 +226,12 @@ def _written_whole(path: Path) -> Iterator[Path]:
             raise ConfigError(f"{path} is a file, and the export is a folder: name another --output")
         if path.is_dir():
             path.rename(Path(beside) / "before")
-        beside = beside_of(path)
-        # What an earlier graph kept there would lie about without it.
-        if path.is_file() and beside.is_file() and beside.name.encode() in path.read_bytes():
-            beside.unlink()
+        data = beside_of(path)
+        # Without the earlier graph its second file is of no use.
+        if path.is_file() and data.is_file() and data.name.encode() in path.read_bytes():
+            data.unlink()
         if beside_of(waiting).exists():
-            beside_of(waiting).replace(beside)
+            beside_of(waiting).replace(data)
         waiting.replace(path)
 
 

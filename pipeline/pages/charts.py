@@ -121,7 +121,7 @@ def line_chart(
         drawn_at = Markup('<line class="target" x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}"/>')
         parts.append(drawn_at.format(LEFT, WIDTH - RIGHT, y_axis(target[1])))
     parts += [_line(line, x_axis, y_axis) for line in shown]
-    names = ", ".join(line.name for line in shown)
+    names = ", ".join(line.name for line in shown if line.name)
     drawn = svg(WIDTH, HEIGHT, f"{names} against {x_label}", parts)
     return drawn + legend(shown, None if target is None else target[0])
 
@@ -129,7 +129,8 @@ def line_chart(
 def legend(lines: Sequence[Series], target: str | None = None) -> Markup:
     """Name the lines below a chart, and its target; a single line is named by its axis already."""
     item = Markup('<span class="key {0}"><i></i>{1}</span>')
-    keys = [item.format(f"s{line.style}", line.name) for line in lines] if len(lines) > 1 else []
+    named = [line for line in lines if line.name]
+    keys = [item.format(f"s{line.style}", line.name) for line in named] if len(lines) > 1 else []
     if target is not None:
         keys.append(item.format("target", target))
     return Markup('<div class="legend">{}</div>').format(Markup("").join(keys)) if keys else Markup("")

@@ -98,8 +98,8 @@ def sizes_chart(points: Sequence[SizePoint]) -> Markup:
     first = np.array([point.topk[1] for point in points])
     lines = [
         Series.of("top-1", rows, first, 1, dots=True),
-        Series.of("and two standard errors", rows, np.minimum(first + off, 1.0), 5),
-        Series.of("less two standard errors", rows, np.maximum(first - off, 0.0), 5),
+        Series.of("within two standard errors", rows, np.minimum(first + off, 1.0), 5),
+        Series.of("", rows, np.maximum(first - off, 0.0), 5),
     ]
     if 5 in points[-1].topk:
         lines.append(Series.of("top-5", rows, [point.topk[5] for point in points], 2, dots=True))
@@ -265,10 +265,8 @@ def report_tiles(
     tone, words = verdict(record.certificate, record.result)
     figure, note = _gap(record)
     if settled is not None:
-        figure, note = (
-            percent(settled),
-            f"of answers at least are those of the exact optimum; {note} {figure}",
-        )
+        note = f"of answers are the exact optimum's, by a relative gap of {figure}"
+        figure = f"\u2265 {percent(settled)}"
     return [*tiles, Tile(words, figure, note, tone)]
 
 

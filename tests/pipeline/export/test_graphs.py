@@ -89,6 +89,11 @@ def test_what_one_file_cannot_hold_goes_beside_it(tmp_path: Path, monkeypatch: p
     files = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert files == ["model.onnx", "model.onnx.data"]
     assert report.bytes == sum((tmp_path / "out" / name).stat().st_size for name in files)
+    with monkeypatch.context() as roomy:
+        roomy.setattr(onnx_graphs, "LARGEST", 1 << 30)
+        export_model(url, tmp_path / "out" / "model.onnx", "onnx")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.onnx"]
+    export_model(url, tmp_path / "out" / "model.onnx", "onnx")
     moved = (tmp_path / "out").rename(tmp_path / "elsewhere")
     X = np.ones((2, 300), np.float32)
     assert answers_of(moved / "model.onnx", ["scores"], features=X)[0].shape == (2, 5)
