@@ -30,7 +30,7 @@ def made_by_hand() -> SweepResult:
 
 def test_the_page_of_a_sweep_opens_without_a_complaint(tab: Tab, tmp_path: Path) -> None:
     complaints = tab.open_page(render(made_by_hand()), tmp_path)
-    assert tab.ask("document.querySelectorAll('svg').length") == 4
+    assert tab.ask("document.querySelectorAll('svg').length") == 2
     assert "edge of the grid" in tab.text("body")
     assert "/a <store>" in tab.text("body")
     assert complaints == []

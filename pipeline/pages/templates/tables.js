@@ -101,7 +101,7 @@ const dress = (() => {
   };
   return (root) => {
     root.querySelectorAll("table[data-table]").forEach((table) => { sortable(table); shorten(table); });
-    root.querySelectorAll(".photo img").forEach((picture) => { picture.tabIndex = 0; picture.setAttribute("role", "button"); });
+    root.querySelectorAll(".photo img").forEach((picture) => { picture.tabIndex = 0; picture.setAttribute("role", "button"); picture.setAttribute("aria-label", `Enlarge ${picture.alt}`); });
     root.querySelectorAll("table[data-orders]").forEach(matrix);
   };
 })();
