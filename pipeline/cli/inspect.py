@@ -83,11 +83,11 @@ def suggest(
 
     They are those that the model is least sure of, no two of them alike; rows of its dataset are left out.
     """
-    from topline.pipeline.inspection.suggest import suggest as chosen
+    from topline.pipeline.inspection import suggest_rows
 
     config = call.config(SuggestConfig)
     url = find_model(model)
-    found = chosen(url, config, count, call.progress)
+    found = suggest_rows(url, config, count, call.progress)
     head = ("row", "first", "second", "lead", "stands for")
     rows = [
         (one.name, one.prediction, one.second, f"{one.lead:.3f}", f"{one.stands_for:,}")

@@ -111,14 +111,7 @@ def _predict_features(call: Call, url: str, config: PredictConfig) -> Outcome:
     from topline.pipeline.prediction import Prediction, predict_features
 
     found = call.shown(lambda: predict_features(url, config, call.progress))
-    listed = [
-        Prediction(
-            row["sample_id"], "ok", tuple(row["classes"]), tuple(row["scores"]),
-            probabilities=None if row["probabilities"] is None else tuple(row["probabilities"]),
-            set=tuple(row["set"]) if "set" in row else None,
-        )
-        for row in found.first
-    ]  # fmt: skip
+    listed = [Prediction.of_row(row, "sample_id") for row in found.first]
     head = ("row", *_heads(config))
     lines = _fitting(head, listed, _width(call))
     more = found.rows - len(listed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -98,25 +98,12 @@ class _Answer:
     margin: float
     sure: float
     settled: bool
+    draw: float
 
 
-@dataclass
-class _Kept:
-    """The few with the largest keys."""
-
-    most: int
-    heap: list[tuple[float, int, _Answer]] = field(default_factory=list)
-
-    def add(self, key: float, answer: _Answer) -> None:
-        entry = (key, -answer.row, answer)
-        if len(self.heap) < self.most:
-            heapq.heappush(self.heap, entry)
-        else:
-            heapq.heappushpop(self.heap, entry)
-
-    def best(self) -> list[_Answer]:
-        """Return them, the largest key first."""
-        return [answer for *_, answer in sorted(self.heap, key=lambda entry: entry[:2], reverse=True)]
+def _largest(most: int, kept: Sequence[_Answer], more: Sequence[_Answer], key: str) -> list[_Answer]:
+    """Return the answers with the largest values of a field, the largest first."""
+    return heapq.nlargest(most, [*kept, *more], key=lambda one: (getattr(one, key), -one.row))
 
 
 def images_to_show(
@@ -136,30 +123,27 @@ def images_to_show(
     codes = [record.class_names.index(part.name) for part in worst]
     rows = stored.rows(evaluation.split)
     found = calibration_of(stored).probabilities
-    misses = {code: _Kept(IMAGES_PER_CLASS) for code in codes}
     # Of the wrong ones so many are drawn that enough are left without the most confident.
-    confident, wrong, right = _Kept(GALLERY), _Kept(2 * GALLERY), _Kept(GALLERY)
-    draws, seen, settled = np.random.default_rng(0), 0, 0
-    for answers, looked_at in _answers(stored, rows, found):
-        seen += looked_at
-        for answer, draw in zip(answers, draws.random(len(answers)).tolist(), strict=True):
-            settled += answer.settled
-            if answer.rank == 1:
-                right.add(draw, answer)
-                continue
-            confident.add(answer.sure, answer)
-            wrong.add(draw, answer)
-            if answer.label in misses:
-                misses[answer.label].add(answer.margin, answer)
+    surest, wrong, right = list[_Answer](), list[_Answer](), list[_Answer]()
+    misses: dict[int, list[_Answer]] = {code: [] for code in codes}
+    seen = settled = 0
+    for answers in _answers(stored, rows, found):
+        seen += len(answers)
+        settled += sum(one.settled for one in answers)
+        bad = [one for one in answers if one.rank > 1]
+        surest, wrong = _largest(GALLERY, surest, bad, "sure"), _largest(2 * GALLERY, wrong, bad, "draw")
+        right = _largest(GALLERY, right, [one for one in answers if one.rank == 1], "draw")
+        for code in codes:
+            own = [one for one in bad if one.label == code]
+            misses[code] = _largest(IMAGES_PER_CLASS, misses[code], own, "margin")
     show = _Pictures(manifest, read_image, record.class_names, probable=found is not None)
-    surest = confident.best()
-    others = [answer for answer in wrong.best() if answer not in surest][:GALLERY]
+    others = [answer for answer in wrong if answer not in surest][:GALLERY]
     known = math.isfinite(reach_of(stored)) and seen > 0
     gallery = Gallery(
-        show.all(surest), show.all(others), show.all(right.best()), seen, settled / seen if known else None
+        show.all(surest), show.all(others), show.all(right), seen, settled / seen if known else None
     )
     return gallery, [
-        WorstClass(part.name, part.rows, part.topk, show.all(misses[code].best()))
+        WorstClass(part.name, part.rows, part.topk, show.all(misses[code]))
         for part, code in zip(worst, codes, strict=True)
     ]
 
@@ -184,9 +168,9 @@ def reach_of(stored: StoredModel) -> float:
 
 def _answers(
     stored: StoredModel, rows: TrainingRows, found: ProbabilityMap | None
-) -> Iterator[tuple[list[_Answer], int]]:
-    """Return the answers to batches of rows, and how many rows each has."""
-    labels, reach = rows.labels(), reach_of(stored)
+) -> Iterator[list[_Answer]]:
+    """Yield the answers to batches of rows."""
+    labels, reach, draws = rows.labels(), reach_of(stored), np.random.default_rng(0)
     wanted = max(1, rows.batches * MOST_ROWS // max(len(rows), 1))
     for batch in np.unique(np.linspace(0, rows.batches - 1, min(wanted, rows.batches)).astype(int)).tolist():
         start, stop = rows.batch_span(batch)
@@ -203,8 +187,8 @@ def _answers(
         sure = margins if found is None else found.probabilities(scores)[place, firsts]
         best = np.partition(scores, -2, axis=1)[:, -2:]
         settled = best[:, 1] - best[:, 0] > reach * np.sqrt(squared_norms(X))
-        columns = (rows.indices[start:stop], y, firsts, ranks, margins, sure, settled)
-        yield [_Answer(*row) for row in zip(*(c.tolist() for c in columns), strict=True)], stop - start
+        columns = (rows.indices[start:stop], y, firsts, ranks, margins, sure, settled, draws.random(len(y)))
+        yield [_Answer(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]
 
 
 class _Pictures:

@@ -229,10 +229,7 @@ class MultilabelEvaluation(Recorded):
 
     def summary(self) -> dict[str, float]:
         """Return the metrics that are one number each, by name, and the threshold."""
-        return {
-            **{metric.name: value for metric, value in self.measured()},
-            "threshold": self.threshold.value,
-        }
+        return {**super().summary(), "threshold": self.threshold.value}
 
     def ranking(self) -> dict[str, str]:
         """Return the metrics that no threshold was tuned for, as people read them."""

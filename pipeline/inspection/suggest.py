@@ -102,7 +102,7 @@ def spread(X: Any, leads: NDArray[np.float64], count: int) -> tuple[NDArray[np.i
     return first[order], sizes[order]
 
 
-def suggest(
+def suggest_rows(
     model_url: str, config: SuggestConfig, count: int = 50, progress: Progress | None = None
 ) -> Suggestions:
     """Return which `count` of new images or rows of features to label next, and write what is asked for.

@@ -8,7 +8,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from topline.pipeline.backbones import Backbone, backbone_of_spec
 from topline.pipeline.errors import ConfigError, InputError
@@ -78,6 +77,17 @@ class Prediction:
     probabilities: tuple[float, ...] | None = None
     set: tuple[str, ...] | None = None
 
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any], key: str) -> Prediction:
+        """Return what a row of a table says, in which `key` names it."""
+        known = {
+            name: None if row.get(name) is None else tuple(row[name]) for name in ("probabilities", "set")
+        }
+        return cls(
+            row[key], "rejected" if row["error"] else "ok", tuple(row["classes"] or ()),
+            tuple(row["scores"] or ()), row["error"] or "", row["label"], row["split"], **known,
+        )  # fmt: skip
+
 
 @dataclass(frozen=True)
 class PredictResult:
@@ -124,17 +134,19 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
     stored = StoredModel.open(model_url)
     new = NewImages.of(stored, config)
     rule = AnswerRule.of(stored, config, progress)
-    found: list[Prediction] = []
-    for start, block in new.blocks(len(new.listing.items), progress):
-        items = new.listing.items[start : start + len(block.names)]
-        found += _predicted(stored, block, items, new.truth, rule)
+    blocks = [_columns(new, start, block, rule) for start, block in new.blocks(len(new.names), progress)]
+    found = tuple(
+        Prediction.of_row(dict(zip(block, row, strict=True)), "path")
+        for block in blocks
+        for row in zip(*block.values(), strict=True)
+    )
     model, ignored = stored.model.url, len(new.listing.ignored)
-    result = PredictResult(model, tuple(found), ignored, rule.calibration, config.coverage)
+    result = PredictResult(model, found, ignored, rule.calibration, config.coverage)
     schema = table_schema("path", sets=config.coverage is not None)
-    table = image_table(found, schema, several=rule.threshold is not None)
+    tables = [table_of(schema, block, several=rule.threshold is not None) for block in blocks]
     if rule.threshold is None:
-        result = replace(result, scored=scored([table], stored.model.record.class_names))
-    return write_files(result, config, f"images of {config.images}", schema, lambda: [table], new.picture)
+        result = replace(result, scored=scored(tables, stored.model.record.class_names))
+    return write_files(result, config, f"images of {config.images}", schema, lambda: tables, new.picture)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,22 +205,6 @@ class NewImages:
         return decode(data, self.config.limits)
 
 
-def image_table(predictions: Sequence[Prediction], schema: pa.Schema, *, several: bool = False) -> pa.Table:
-    """Return predictions as rows of a table, of several labels a row or of one."""
-    read = [one.status == "ok" for one in predictions]
-    columns: dict[str, Sequence[Any]] = {
-        "path": [one.sample for one in predictions],
-        "label": [one.label for one in predictions],
-        "split": [one.split for one in predictions],
-        "classes": [list(one.labels) if ok else None for one, ok in zip(predictions, read, strict=True)],
-        "scores": [list(one.scores) if ok else None for one, ok in zip(predictions, read, strict=True)],
-        "probabilities": [one.probabilities for one in predictions],
-        "error": [one.error or None for one in predictions],
-        **({"set": [one.set for one in predictions]} if "set" in schema.names else {}),
-    }
-    return table_of(schema, columns, several=several)
-
-
 def _backbone(stored: StoredModel) -> Backbone:
     """Return the backbone that made the features the model was trained on."""
     record = stored.model.record
@@ -228,32 +224,19 @@ def _backbone(stored: StoredModel) -> Backbone:
     return backbone
 
 
-def _predicted(
-    stored: StoredModel, block: NewRows, items: Sequence[ImageItem], truth: KnownTruth, rule: AnswerRule
-) -> list[Prediction]:
+def _columns(new: NewImages, start: int, block: NewRows, rule: AnswerRule) -> dict[str, Sequence[Any]]:
+    """Return what is said of a block of images, by the columns of their table."""
+    items = new.listing.items[start : start + len(block.names)]
     answers = rule.answer(block.scores, block.names)
     exact = np.take_along_axis(block.scores, np.maximum(answers.classes, 0), axis=1)
-    columns = replace(answers, scores=exact).columns(
-        stored.model.record.class_names,
-        np.argsort(-block.scores, axis=1, kind="stable"),
-        np.array([error is None for error in block.errors]),
-    )
-
-    def of_row(name: str, i: int) -> tuple[Any, ...] | None:
-        found = columns[name][i] if name in columns else None
-        return None if found is None else tuple(found)
-
-    return [
-        Prediction(
-            sample=items[i].path,
-            status="ok" if error is None else "rejected",
-            labels=of_row("classes", i) or (),
-            scores=of_row("scores", i) or (),
-            error=error or "",
-            label=truth.label(items[i]),
-            split=block.splits[i],
-            probabilities=of_row("probabilities", i),
-            set=of_row("set", i),
-        )
-        for i, error in enumerate(block.errors)
-    ]
+    return {
+        "path": [item.path for item in items],
+        "label": [new.truth.label(item) for item in items],
+        "split": block.splits,
+        "error": block.errors,
+        **replace(answers, scores=exact).columns(
+            new.stored.model.record.class_names,
+            np.argsort(-block.scores, axis=1, kind="stable"),
+            np.array([error is None for error in block.errors]),
+        ),
+    }

@@ -21,8 +21,7 @@ from tests.pipeline.report.test_document import NASTY, hand_made_report
 from topline.pipeline.dashboard import serve_dashboard
 from topline.pipeline.ingest import extract
 from topline.pipeline.ingest.editing import Edits
-from topline.pipeline.inspection import inspect_model
-from topline.pipeline.inspection.suggest import suggest
+from topline.pipeline.inspection import inspect_model, suggest_rows
 from topline.pipeline.options import (
     ClusterConfig,
     ExtractConfig,
@@ -279,7 +278,7 @@ def test_labels_are_corrected_by_keyboard_and_kept_by_the_browser(
 def test_rows_to_label_are_labelled_on_their_page(tab: Tab, tmp_path: Path, drawn: tuple[str, Path]) -> None:
     new = write_classes(tmp_path / "new", 3, 4)
     page = tmp_path / "label.html"
-    found = suggest(drawn[0], SuggestConfig(images=str(new), page=page), 5)
+    found = suggest_rows(drawn[0], SuggestConfig(images=str(new), page=page), 5)
     assert_for_everybody(tab, page.as_uri(), tmp_path, "label")
     tab.open(page.as_uri())
     assert tab.ask("document.querySelectorAll('.card > img').length") == 5

@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipeline.small_data import write_dataset
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.inspection.suggest import spread, suggest
+from topline.pipeline.inspection.suggest import spread, suggest_rows
 from topline.pipeline.options import ClusterConfig, SuggestConfig, TrainConfig
 from topline.pipeline.training import train
 from topline.storage.stores import open_store
@@ -38,7 +38,7 @@ def test_rows_between_classes_come_first_one_of_each_kind(model: str, tmp_path: 
     sure, kinds = np.eye(3)[np.arange(60) % 3].tolist(), [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.5, 0.0, 0.5]]
     np.save(tmp_path / "new.npy", rows_of([*sure, *(kind for kind in kinds for _ in range(4))], 0.01, rng))
     table = tmp_path / "label.csv"
-    found = suggest(model, SuggestConfig(features=str(tmp_path / "new.npy"), output=table), 3)
+    found = suggest_rows(model, SuggestConfig(features=str(tmp_path / "new.npy"), output=table), 3)
     assert (found.rows, found.known, len(found.suggested)) == (72, 0, 3)
     pairs = [{one.prediction, one.second} for one in found.suggested]
     assert all(pairs.count(pair) == 1 for pair in pairs)
@@ -53,13 +53,13 @@ def test_rows_of_the_dataset_are_left_out(model: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     known = rows_of(np.eye(3)[np.arange(60) % 3].tolist(), 0.1, rng)
     np.save(tmp_path / "new.npy", np.vstack([known, rows_of([[0.5, 0.5, 0.0]], 0.01, rng)]))
-    found = suggest(model, SuggestConfig(features=str(tmp_path / "new.npy")), 50)
+    found = suggest_rows(model, SuggestConfig(features=str(tmp_path / "new.npy")), 50)
     assert (found.known, len(found.suggested)) == (60, 1)
     np.save(tmp_path / "old.npy", known)
     with pytest.raises(InputError, match="none of the 60 rows is left to label"):
-        suggest(model, SuggestConfig(features=str(tmp_path / "old.npy")))
+        suggest_rows(model, SuggestConfig(features=str(tmp_path / "old.npy")))
     with pytest.raises(ConfigError, match="two things"):
-        suggest(model, SuggestConfig(features="a.npy", images="b"))
+        suggest_rows(model, SuggestConfig(features="a.npy", images="b"))
 
 
 def test_every_cluster_gives_its_least_certain_row() -> None:
