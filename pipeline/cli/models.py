@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -210,27 +210,28 @@ def rollback(
 
 def archive(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
     """Archive a model; it can still be promoted."""
-    from topline.pipeline.registry import mark
-
     url = find_model(model)
-    listed = following(("topline", "models", "list", "--store", url.rpartition("/models/")[0]))
-    return _decided(mark(url, "archive", reason=reason), listed)
+    return _marked(url, "archive", reason, ("list", "--store", url.rpartition("/models/")[0]))
 
 
 def pin(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
     """Keep a model, its run and its dataset, however old they get: topline prune does not remove them."""
-    from topline.pipeline.registry import mark
-
-    url = find_model(model)
-    return _decided(mark(url, "pin", reason=reason), _next_of_room(url))
+    return _marked(find_model(model), "pin", reason)
 
 
 def unpin(call: Call, model: ModelArgument, reason: ReasonOption = "") -> Outcome:  # noqa: ARG001
     """Allow topline prune to remove a model again when its rule says so."""
+    return _marked(find_model(model), "unpin", reason)
+
+
+def _marked(
+    url: str, action: Literal["archive", "pin", "unpin"], reason: str, after: Sequence[str] = ()
+) -> Outcome:
+    """Write a decision on a model into the registry's log."""
     from topline.pipeline.registry import mark
 
-    url = find_model(model)
-    return _decided(mark(url, "unpin", reason=reason), _next_of_room(url))
+    listed = following(("topline", "models", *after)) if after else _next_of_room(url)
+    return _decided(mark(url, action, reason=reason), listed)
 
 
 def delete(

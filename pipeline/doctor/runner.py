@@ -92,7 +92,9 @@ def run_checks(
     """
     chosen, broken = _all_checks() if checks is None else (list(checks), [])
     if store is not None:
-        chosen.append(Check("place", "topline.pipeline.doctor.place:place", DEADLINE, arguments=(store,)))
+        chosen.append(
+            Check("place", "topline.pipeline.doctor.installation:place", DEADLINE, arguments=(store,))
+        )
     return broken + [_run_check(check) for check in chosen if schedule or not check.on_schedule]
 
 

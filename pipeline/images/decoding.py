@@ -28,7 +28,7 @@ from topline.pipeline.options import ImageLimits
 Pixels = NDArray[np.uint8]
 
 # Not among them: EPS, which would start Ghostscript, and formats that cameras do not write.
-FORMATS = (
+FORMATS = [
     "JPEG",
     "MPO",
     "PNG",
@@ -43,7 +43,7 @@ FORMATS = (
     "TGA",
     "PCX",
     "AVIF",
-)
+]
 
 ORIENTATION_TAG = 0x0112
 UPRIGHT = {

@@ -33,12 +33,13 @@ def list_folder(root: Path, wanted: Wanted) -> ImageListing:
     anything that is not a regular file is listed with the reason why it is refused, the first two unless
     links are to be followed.
     """
-    wanted.refuse_columns(root)
     labelled = wanted.labelled
     found = sorted(_walk(root, "", wanted.follow_links), key=lambda entry: entry[0].split("/"))
     ignored = tuple(printable(path) for path, error in found if error is None)
     entries = [(path, error) for path, error in found if error is not None]
     splits = labelled and lie_in_splits(root, (path for path, _ in entries))
+    if entries:
+        wanted.refuse_columns(root)
     items = []
     for path, error in entries:
         item = ImageItem(printable(path), printable(path), path, error=error, follow=wanted.follow_links)

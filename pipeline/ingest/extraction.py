@@ -17,9 +17,15 @@ from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunErr
 from topline.pipeline.images import ImageListing, Wanted, list_images
 from topline.pipeline.ingest.known_images import KnownImages, known_images
 from topline.pipeline.ingest.listed_images import LISTINGS, classes_found, unnamed_backbone, vanished
-from topline.pipeline.ingest.near_copies import warn_of_near_copies
 from topline.pipeline.ingest.row_order import row_order
-from topline.pipeline.ingest.splits import CONTENT_RULE, HeldOut, RowSplits, recorded_splits, with_splits
+from topline.pipeline.ingest.splits import (
+    CONTENT_RULE,
+    HeldOut,
+    RowSplits,
+    recorded_splits,
+    warn_of_near_copies,
+    with_splits,
+)
 from topline.pipeline.ingest.unit import Describer, UnitContext, UnitReport
 from topline.pipeline.ingest.unit_runs import StoppedError, Units
 from topline.pipeline.interrupts import StopFlag, stop_on_signals

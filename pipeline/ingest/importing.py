@@ -15,8 +15,7 @@ from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
 from topline.pipeline.ingest.kept_edits import warn_of_edits_not_made
-from topline.pipeline.ingest.near_copies import warn_of_near_copies
-from topline.pipeline.ingest.splits import HeldOut, RowSplits, split_rows
+from topline.pipeline.ingest.splits import HeldOut, RowSplits, split_rows, warn_of_near_copies
 from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options import ImportConfig
 from topline.pipeline.progress import Progress, advance, begin

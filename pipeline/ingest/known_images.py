@@ -49,17 +49,6 @@ class KnownImages:
         found = self._manifest.take(pa.array(rows, pa.int64()))
         return list(zip(found["width"].to_pylist(), found["height"].to_pylist(), strict=True))
 
-    def features(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return features (r, d) of some rows; a chunk that holds several of them is read once."""
-        X = np.empty((len(rows), self.dataset.info.d), dtype=np.float32)
-        order = np.argsort(rows, kind="stable")
-        chunks = rows[order] // self.dataset.plan.chunk_rows
-        for part in np.split(order, np.flatnonzero(np.diff(chunks)) + 1):
-            if len(part):
-                first, last = int(rows[part[0]]), int(rows[part[-1]])
-                X[part] = np.asarray(self.dataset.rows(first, last + 1))[rows[part] - first]
-        return X
-
     @cached_property
     def _manifest(self) -> pa.Table:
         return self.dataset.manifest().select(["sha256", "status", "width", "height"])

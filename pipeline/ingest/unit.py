@@ -136,7 +136,7 @@ class Describer:
         here = np.asarray(read, dtype=np.int64)[earlier >= 0]
         earlier = earlier[earlier >= 0]
         try:
-            X[here] = self.known.features(earlier)
+            X[here] = self.known.dataset.take(earlier)
         except IntegrityError as error:
             logger.warning("images are described again: %s", error)
             return []

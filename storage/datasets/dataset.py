@@ -171,6 +171,17 @@ class Dataset:
         data = np.concatenate([np.zeros(0, np.float32), *(piece[2] for piece in pieces)])
         return csr_matrix((data, indices, np.cumsum(lengths)), shape=(stop - start, self.info.d), copy=False)
 
+    def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return dense features (r, d) of rows in any order; a chunk that holds several is read once."""
+        X = np.empty((len(rows), self.info.d), dtype=np.float32)
+        order = np.argsort(rows, kind="stable")
+        chunks = rows[order] // self.plan.chunk_rows
+        for part in np.split(order, np.flatnonzero(np.diff(chunks)) + 1):
+            if len(part):
+                first, last = int(rows[part[0]]), int(rows[part[-1]])
+                X[part] = np.asarray(self.rows(first, last + 1))[rows[part] - first]
+        return X
+
     def manifest(self) -> pa.Table:
         """Return the manifest, n_rows rows of `topline.storage.datasets.manifest.MANIFEST_SCHEMA`."""
         table = self.shared_manifest()

@@ -97,8 +97,8 @@ def test_what_comes_next_stands_behind_every_command(topline: Any, tmp_path: Pat
     assert following("prune", store, "--keep", "1", "--dry-run") in ("prune", "status")
     assert following("prune", store, "--keep", "1") == "status"
     assert following("fsck", store) == "status"
-    # A model learned the row, so this is not the end of it.
-    assert following("forget", store, "--rows", "row000003", codes=(1,)) == "train"
+    # A model learned the row, so this is not the end of it, as its verdict says.
+    assert following("forget", store, "--rows", "row000003", codes=(1,)) == "status"
     assert following("dashboard", "--store", store, "--out", str(tmp_path / "page.html")) == "dashboard"
 
 

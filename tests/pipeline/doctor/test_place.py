@@ -15,7 +15,7 @@ import pytest
 
 from topline.pipeline.cli import main
 from topline.pipeline.doctor import CheckFailedError, run_checks
-from topline.pipeline.doctor.place import place
+from topline.pipeline.doctor.installation import place
 from topline.storage.stores import open_store
 
 #: What a file system answers to a call that it lacks; any other answer is a fault of the disk.

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.pipeline.pictures import png, write_classes
@@ -192,6 +194,20 @@ def test_a_table_of_images_has_columns_of_groups_and_weights(tmp_path: Path) -> 
     assert facts.weights is not None
     assert np.bincount(facts.groups).tolist() == [2] * 6
     assert sorted(facts.weights.tolist()) == [place / 4 for place in range(12)]
+
+
+def test_parquet_files_of_images_have_a_column_of_groups(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    for part in range(2):
+        rows = [
+            {"image": {"bytes": png(10 * part + row), "path": "x.png"}, "label": row % 2, "animal": part}
+            for row in range(6)
+        ]
+        name = f"train-{part:05d}-of-00002.parquet"
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "photos" / name)
+    facts = extracted(tmp_path, groups="animal").facts()
+    assert facts.groups is not None
+    assert np.bincount(facts.groups).tolist() == [6, 6]
 
 
 @pytest.mark.parametrize(
