@@ -34,8 +34,6 @@ from topline.solvers.errors import StateLostError
 ROOTS = 8
 #: The name of calls among what Dask's workers can be asked.
 _OPERATION = "topline-call"
-#: Connections that are tried before the scheduler: one that lay open may have been cut meanwhile.
-_TRIES = 2
 
 _worker: ContextVar[Any] = ContextVar("topline_worker")
 #: Addresses of workers that take calls, and of those that only the scheduler reaches.
@@ -148,8 +146,8 @@ class WorkerCalls:
         self.sent += nbytes(call.arguments)
         loop: Any = self._client.loop
         key = f"{call.function.__name__}-{uuid.uuid4().hex}"
-        asked = _answer_of(self._client, call, key)
-        return Begun(call, key, asyncio.run_coroutine_threadsafe(asked, loop.asyncio_loop))
+        answer = asyncio.run_coroutine_threadsafe(_answer_of(self._client, call, key), loop.asyncio_loop)
+        return Begun(call, key, answer)
 
     def wait_for_workers(self, hoped_for: int, seconds: float) -> dict[str, int]:
         """Threads of each worker that can be trusted, by address, in a fixed order.
@@ -175,9 +173,7 @@ class WorkerCalls:
                 self._raise_error(futures[future])
             if not pending:
                 return
-            waiting = {
-                worker: each.key for f in pending for each in [futures[f]] for worker in each.call.workers()
-            }
+            waiting = {worker: futures[f].key for f in pending for worker in futures[f].call.workers()}
             self._check_workers([*waiting])
             if reasons := watchdog.find(waiting, self._watch.alive):
                 self._watch.give_up(reasons)
@@ -209,7 +205,8 @@ async def _answer_of(node: Any, call: Call, key: str) -> Any:
     Raises what the call raised; `WorkersLost` where its worker is not there, or says that it lost its blocks.
     """
     problem: Exception | None = None
-    for way in (_to_worker,) * _TRIES + (_by_scheduler,):
+    # A connection that lay open may have been cut meanwhile.
+    for way in (_to_worker, _to_worker, _by_scheduler):
         if way is _to_worker and call.worker in _far:
             continue
         try:

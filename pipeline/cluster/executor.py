@@ -25,7 +25,7 @@ from topline.pipeline.cluster import worker_blocks
 from topline.pipeline.cluster.assignment import Assignment
 from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost, by_tree
 from topline.pipeline.cluster.messages import Span, Sums
-from topline.pipeline.cluster.placement import BlockPlacement, Bound, LeaseRenewal
+from topline.pipeline.cluster.placement import Bound, LeaseRenewal
 from topline.pipeline.cluster.scheduling import BlockScheduler, CheckpointSource, replaced
 from topline.pipeline.cluster.sent_weights import SentOperation, WeightsSender
 from topline.pipeline.errors import ClusterError
@@ -95,6 +95,11 @@ class DaskExecutor:
     def workers(self) -> int:
         """How many workers hold blocks."""
         return max(1, len(self.owners))
+
+    @property
+    def sends(self) -> bool:
+        """Whether any owner is another process."""
+        return not all(owner.startswith("inproc://") for owner in self.owners)
 
     @property
     def blocks(self) -> int:
@@ -231,11 +236,9 @@ class DaskExecutor:
     def _sums(self, message: SentOperation) -> Sums:
         """Sums over all blocks; many workers hand on the weights, and merge the sums, among each other."""
         places = self._here().placement
-        names = places.run, places.epoch
-        calls = by_tree([*places.owned], worker_blocks.run_request, (*names, message), Sums.joined)
-        first, *others = self._calls.run(calls).values()
-        sums: Sums = first.joined(*others)
-        return sums
+        arguments = places.run, places.epoch, message
+        calls = by_tree([*places.owned], worker_blocks.run_request, arguments, Sums.joined)
+        return Sums(self.blocks, [], {}).joined(*self._calls.run(calls).values())
 
     def _once(self, calls: Sequence[Call], pending_step: PendingStep | None) -> dict[str, Any]:
         """Run calls that are not worth repeating on other rows of A."""
@@ -251,10 +254,9 @@ class DaskExecutor:
             return
         if self._renewal is not None:
             self._renewal.stop()
-        places: BlockPlacement = self._scheduler.placement
+        calls = self._to_owners(worker_blocks.release)
         self._scheduler = self._renewal = None
         try:
-            calls = [Call(owner, worker_blocks.release, (places.run, places.epoch)) for owner in places.owned]
             self._calls.run(calls, limit=RELEASE_SECONDS)
         except (WorkersLost, ClusterError) as error:
             logger.info("the blocks of a finished run stay until their lease is over: %s", error)

@@ -64,12 +64,12 @@ class Sums:
     def joined(self, *others: Sums) -> Sums:
         """Return the sums of these workers and of others together."""
         merger: TreeMerger[Answer] = TreeMerger(self.blocks)
+        costs: dict[str, WorkerCost] = {}
         for sums in (self, *others):
+            costs |= sums.costs
             for node, answer in sums.parts:
                 merger.add(node, answer)
-        return Sums(
-            self.blocks, merger.parts(), {k: v for sums in (self, *others) for k, v in sums.costs.items()}
-        )
+        return Sums(self.blocks, merger.parts(), costs)
 
 
 class ShippedRows:

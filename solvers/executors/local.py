@@ -124,6 +124,11 @@ class _Wrapped:
         """How many blocks run at the same time."""
         return self._blocks.workers
 
+    @property
+    def sends(self) -> bool:
+        """Whether requests go to other processes."""
+        return self._blocks.sends
+
     def traffic(self) -> Traffic:
         """Return what was moved and who worked since the blocks were bound."""
         return self._blocks.traffic()
@@ -177,6 +182,8 @@ class SerialExecutor:
 
     #: How many blocks run at the same time.
     workers = 1
+    #: Requests stay in this process.
+    sends = False
     _default_blocks = 1
     _pool: ThreadPoolExecutor | None = None
 

@@ -46,6 +46,7 @@ class Measurement(HasObjective):
     passes : passes over the examples that this took.
     passes_left, tol, seconds, took : how many more the run may take, the relative gap that ends it, the
         seconds of solving when it was measured, and those that this took, as the loop adds.
+    apart : to how many workers in other processes requests go, 0 where none does; the loop adds it as well.
     """
 
     objective: Objective
@@ -58,6 +59,7 @@ class Measurement(HasObjective):
     tol: float = 0.0
     seconds: float = 0.0
     took: float = 0.0
+    apart: int = 0
 
     def below_float32(self, share: float = _SINGLE) -> bool:
         """Return whether the gap is below this share of |P|, where rounding to float32 shows."""

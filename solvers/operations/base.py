@@ -109,6 +109,11 @@ class OperationRunner(Protocol):
         """How many blocks run at the same time."""
         ...
 
+    @property
+    def sends(self) -> bool:
+        """Whether requests go to other processes, so that time is lost with each."""
+        ...
+
     def run(self, operation: Operation[A], /) -> A:
         """Run an operation on every block and return the sum."""
         ...

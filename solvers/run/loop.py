@@ -167,8 +167,9 @@ class _Loop:
         before = replace(state, best=best)
         seconds = self.pace.seconds()
         return replace(
-            found, before=before, passes_left=left, tol=self.target.tol, seconds=seconds, took=seconds - began
-        )
+            found, before=before, passes_left=left, tol=self.target.tol, seconds=seconds,
+            took=seconds - began, apart=self.executor.workers if self.executor.sends else 0,
+        )  # fmt: skip
 
     def _bounds(self, measured: Measurement, claim: FinalValues | None = None) -> Objective:
         """Return the smallest P and the largest D so far, of which the run can give both points.

@@ -37,6 +37,7 @@ class HeadExecutor:
     head: Head
     blocks: int
     workers: int = 1
+    sends: bool = False
 
     def run(self, operation: Operation[A]) -> A:
         """Run an operation on every block and return the sum."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from topline.solvers.core.answers import VectorSums
+from topline.solvers.core.answers import VectorSums, merged_by
 from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.typing import Float64Array
@@ -21,12 +21,14 @@ class AscentSums(VectorSums):
     left : the sum of the duality gaps of the rows that the stages visited, where it was small enough to end
         them; inf where something else did.
     moving : the rows that a further sweep would visit, at the end of one.
+    filled : the shares of a sweep that have rows in some block; they come first.
     late : the blocks whose time was over.
     """
 
     visited: int = 0
     left: float = 0.0
     moving: int = 0
+    filled: int = merged_by(max, 0)
     late: int = 0
 
 
@@ -38,7 +40,8 @@ class Turn:
     ----------
     part : its number in the round.
     sweep : the first, 0, goes over all rows, each later one over those that move, in an order of its own.
-    share, shares : which share of that order is visited, of how many that are alike.
+    share, shares : which share of that order is visited, of how many that are alike; they may turn out fewer
+        in a sweep that has begun, as blocks say.
     """
 
     part: int

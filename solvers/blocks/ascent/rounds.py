@@ -144,10 +144,10 @@ class BlockAscent(BlockRows):
         work.sweep(feed.drawn(visited) if feed.whole else feed.shuffled(visited, work.random))
         if groups is not None and _move_together(work, groups) > 0.0:
             self._rises[groups.rows] = np.maximum(self._rises[groups.rows], 0.0)
-        sums = work.stats(feed, changed)
+        sums = replace(work.stats(feed, changed), filled=len(self._shares))
         if not turn.ends_sweep:
             return sums
-        swept = np.concatenate(self._shares)
+        swept = np.concatenate([rows[:0], *self._shares])
         risen = float(np.maximum(self._rises[swept], 0.0).sum())
         self._still = STILL * risen / max(len(swept), 1) if turn.sweep else _RESTS
         return replace(sums, moving=len(self._moving_rows()))
@@ -158,7 +158,7 @@ class BlockAscent(BlockRows):
         if self._sweep != sweep:
             rows = self._moving_rows() if turn.sweep else np.flatnonzero(self.weights)
             self._sweep, self._shares = sweep, feed.dealt(rows, turn.shares, np.random.default_rng(sweep))
-        return self._shares[turn.share]
+        return self._shares[turn.share] if turn.share < len(self._shares) else np.empty(0, dtype=np.int64)
 
     def _moving_rows(self) -> Int64Array:
         """Return the rows that a further sweep visits; those that count for nothing never move."""

@@ -101,11 +101,14 @@ class RowFeed:
         yield from self._in_turns(read_slabs(self._X, chosen, self._dtype), chosen)
 
     def dealt(self, rows: Int64Array, shares: int, random: np.random.Generator) -> list[Int64Array]:
-        """Return the given rows in random order, cut into shares: of whole slabs where they lie in such."""
+        """Return the given rows in random order, cut into up to so many shares that have rows.
+
+        Rows that lie in slabs come in whole ones.
+        """
         if self.whole:
-            return np.array_split(random.permutation(rows), shares)
+            return np.array_split(random.permutation(rows), min(shares, len(rows))) if len(rows) else []
         slabs = [inside for _, inside in self._by_slab(rows, random.permutation(len(self._slabs)))]
-        cuts = np.linspace(0, len(slabs), shares + 1).astype(np.int64)
+        cuts = np.linspace(0, len(slabs), min(shares, len(slabs)) + 1).astype(np.int64)
         return [np.concatenate([rows[:0], *slabs[low:high]]) for low, high in pairwise(cuts)]
 
     def in_order(self, rows: Int64Array) -> Iterator[Portion]:

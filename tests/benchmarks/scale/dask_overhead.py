@@ -64,6 +64,8 @@ class PlainProcesses:
             del os.environ[name]
             os.environ.update({} if value is None else {name: value})
 
+    sends = True
+
     @property
     def workers(self) -> int:
         """How many blocks run at the same time."""

@@ -15,6 +15,8 @@ from distributed import Client
 from tests.solvers.problems import EVERY_LOSS, MULTILABEL_LOSSES, M, examples, loss_name, several_labels
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
+from topline.solvers.core.state import SolveResult
+from topline.solvers.core.stopping import Status
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import Softmax, TopKHinge
 from topline.solvers.run import solve
@@ -33,12 +35,22 @@ def processes() -> Iterator[Client]:
 def assert_the_same(client: Client, loss: Any, **options: Any) -> None:
     y, sets = (CODES, TABLE) if loss in MULTILABEL_LOSSES else (Y, None)
     serial = SerialExecutor(blocks=3)
-    with DaskExecutor(client, blocks=3) as workers:
-        here, there = (
-            solve(X, y, loss, lam=1.0 / len(X), max_passes=6, executor=each, label_sets=sets, **options)
-            for each in (serial, workers)
+
+    def solved(executor: Any, passes: int) -> SolveResult:
+        return solve(
+            X, y, loss, lam=1.0 / len(X), max_passes=passes, executor=executor, label_sets=sets, **options
         )
-    assert (there.method, there.passes) == (here.method, here.passes)
+
+    with DaskExecutor(client, blocks=3) as workers:
+        here, there = (solved(each, 6) for each in (serial, workers))
+        assert there.method == here.method
+        if here.method == "dual_ascent":
+            # A round has as many parts as messages allow: iterates differ, and the answer does not.
+            here, there = (solved(each, 200) for each in (serial, workers))
+            assert there.status is here.status is Status.SOLVED
+            assert max(here.dual, there.dual) <= min(here.primal, there.primal)
+            return
+    assert there.passes == here.passes
     # Last bits of a product depend on where its rows lie in memory.
     np.testing.assert_allclose(there.W, here.W, rtol=1e-6, atol=1e-8)
     assert there.primal == pytest.approx(here.primal, rel=1e-9)

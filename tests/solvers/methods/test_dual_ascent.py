@@ -258,3 +258,33 @@ def test_it_needs_far_fewer_passes_than_frank_wolfe() -> None:
     frank_wolfe = run(X, y, TopKHinge(2), 1.0, tol=1e-3, method="fw", max_passes=20 * ascent.passes)
     assert ascent.status is Status.SOLVED
     assert frank_wolfe.status is Status.MAX_PASSES
+
+
+def test_no_part_of_a_round_is_without_rows(monkeypatch) -> None:
+    """Packed dual rows are opened slab by slab, of which a block has fewer than there may be parts."""
+    X, y = examples(n=600, d=3)
+    monkeypatch.setattr(row_feed, "_OPENED_BYTES", 1 << 12)
+    visited, executor = [], SerialExecutor(blocks=2, dual_bytes=2000)
+    genuine = executor.run
+
+    def noted(operation):
+        answer = genuine(operation)
+        if isinstance(operation, Ascend):
+            visited.append(answer.visited)
+        return answer
+
+    monkeypatch.setattr(executor, "run", noted)
+    result = run(X, y, TopKHinge(2), 1.0, tol=1e-3, executor=executor)
+    assert result.status is Status.SOLVED
+    # A sweep of a single share needs one more part to end.
+    assert visited.count(0) < 0.05 * len(visited)
+
+
+@pytest.mark.parametrize(("blocks", "work", "exchange"), [(2, 1.0, 0.02), (8, 0.1, 0.002), (32, 5.0, 1e-4)])
+def test_the_number_of_parts_is_that_of_the_least_time(blocks: int, work: float, exchange: float) -> None:
+    def seconds(parts: int) -> float:
+        return (1.0 + dual_ascent._MORE * (blocks - 1) / parts) * (work + parts * exchange)
+
+    parts = dual_ascent.best_parts(blocks, work, exchange)
+    assert seconds(parts) <= 1.01 * min(map(seconds, range(1, 65)))
+    assert dual_ascent.best_parts(blocks, work, 0.0) == 64
