@@ -113,7 +113,6 @@ ONE_IMPORTER: Final = {
     "To be merged into their importers.": {
         "topline.pipeline.sweep.shared",
         "topline.pipeline.training.layout",
-        "topline.pipeline.training.precomputed",
         "topline.pipeline.training.starting_point",
     },
 }

@@ -18,8 +18,7 @@ from topline.pipeline.options.margins import ClassFacts
 from topline.pipeline.options.problem import chosen_loss, resolved_k
 from topline.pipeline.rows import TrainingRows, Transforms, class_weights, example_weights
 from topline.pipeline.training.kernel_matrix import refuse_size
-from topline.pipeline.training.precomputed import check_kernel_values
-from topline.pipeline.training.problem_checks import check_labels, checked_spec
+from topline.pipeline.training.problem_checks import check_kernel_values, check_labels, checked_spec
 from topline.pipeline.training.saved_state import load_state
 from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point
 from topline.solvers.core.inputs import LabelledRows

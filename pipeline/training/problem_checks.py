@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options import TrainConfig
@@ -16,7 +18,8 @@ from topline.pipeline.options.problem import chosen_loss, chosen_risk, resolved_
 from topline.pipeline.rows import TrainingRows, parse_transforms
 from topline.solvers.core.inputs import scale_note as sizes_of_columns
 from topline.solvers.core.problem import SmoothingKind
-from topline.solvers.kernels import ChiSquaredKernel, IntersectionKernel, LaplacianKernel, make_kernel
+from topline.solvers.errors import InvalidProblemError
+from topline.solvers.kernels import ChiSquaredKernel, IntersectionKernel, LaplacianKernel, factor, make_kernel
 from topline.solvers.losses import LabelSets, Loss, loss_from_dict
 from topline.solvers.run import ProblemSpec
 from topline.storage.models import ModelRecord
@@ -25,6 +28,10 @@ logger = logging.getLogger(__name__)
 
 #: Of so many rows, at so many places, is looked at how much single features count.
 _LOOKED_AT, _PLACES = 1000, 10
+#: Random signs that tell K from its transpose, and rows whose own matrix is factored whole.
+PROBES, SAMPLED_ROWS = 4, 1000
+#: Values opposite each other may differ by so many roundings of float32, and by the root of n times that.
+ROUNDINGS = 10.0
 
 SEVERAL = "multilabel_hinge, multilabel_softmax, one_vs_all_hinge or one_vs_all_logistic"
 
@@ -149,3 +156,56 @@ def _check_label_kind(config: TrainConfig, loss: Loss, m: int, data: str, *, sev
 
 def _has(data: str) -> str:
     return "have" if data == "the images" else "has"
+
+
+def check_kernel_values(rows: TrainingRows) -> None:
+    """Refuse rows that are not the matrix of a kernel, in one pass over them; n^2 numbers are never held.
+
+    With v of random signs K v = K^T v up to rounding where K is symmetric; where it is not, row i of the
+    two differs by at least the largest k_ij - k_ji half of the time.  Of negative eigenvalues the diagonal
+    and the matrix of up to 1,000 rows tell.
+    """
+    n, d = rows.shape
+    name = f"dataset {rows.dataset.info.id}"
+    if d != n:
+        raise ConfigError(
+            f"{name} has {d:,} kernel values per row and {n:,} training rows: give k of every row with each"
+            " training row, in their order, and say with --split which rows these are"
+        )
+    if rows.dataset.info.dtype == "float16":
+        raise ConfigError(
+            f"{name} holds kernel values in float16, whose rounding makes eigenvalues below zero: import it"
+            " with --dtype float32"
+        )
+    random = np.random.default_rng(0)
+    signs = random.choice([-1.0, 1.0], size=(n, PROBES))
+    chosen = np.sort(random.choice(n, size=min(n, SAMPLED_ROWS), replace=False))
+    along, across = np.zeros((n, PROBES)), np.zeros((n, PROBES))
+    diagonal, sample, largest = np.zeros(n), np.zeros((len(chosen), len(chosen))), 0.0
+    for start, stop, tile in rows.tiles():
+        X: NDArray[Any] = (tile.toarray() if hasattr(tile, "toarray") else tile).astype(np.float64)
+        along[start:stop] = X @ signs
+        across += X.T @ signs[start:stop]
+        diagonal[start:stop] = X[np.arange(stop - start), np.arange(start, stop)]
+        low, high = np.searchsorted(chosen, [start, stop])
+        sample[low:high] = X[np.ix_(chosen[low:high] - start, chosen)]
+        largest = max(largest, float(np.abs(X).max(initial=0.0)))
+    rounding = ROUNDINGS * float(np.finfo(np.float32).eps) * largest
+    apart = np.abs(along - across).max(axis=1)
+    if not np.all(apart <= rounding * n**0.5):
+        worst = int(np.argmax(apart))
+        raise ConfigError(
+            f"the kernel values of {name} are not symmetric: those of training row {worst} differ by about"
+            f" {apart[worst]:.3g} from those of the others with it; import K(rows, training rows), or"
+            " (K + K.T) / 2 where that is rounding"
+        )
+    if diagonal.min(initial=0.0) < -rounding:
+        worst = int(np.argmin(diagonal))
+        raise ConfigError(
+            f"the kernel of {name} is not positive semi-definite: k of training row {worst} with itself is"
+            f" {diagonal[worst]:.3g}"
+        )
+    try:
+        factor(0.5 * (sample + sample.T), "precomputed", rounded=True)
+    except InvalidProblemError as error:
+        raise ConfigError(f"{len(chosen):,} rows of {name}: {error}") from error
