@@ -15,6 +15,7 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import borrowed
 from topline.solvers.projections.columns import ColumnProblem, column_function, own_class
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -24,6 +25,7 @@ _MAX_STEPS = 100
 @column_function
 def binary_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Solve that of the hinge."""
+    problem = borrowed(problem)
     q, y, sets = problem.q, problem.y, problem.margins
     support = 0
     vertex = True
@@ -47,6 +49,7 @@ def binary_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
 @column_function
 def binary_logistic_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Solve that of the logistic loss."""
+    problem = borrowed(problem)
     q, y, sets, out = problem.q, problem.y, problem.margins, problem.out
     place, own = 1, own_class(sets, y, 1)
     for j in range(q.shape[0]):

@@ -26,6 +26,7 @@ import math
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import borrowed
 from topline.solvers.projections.columns import ColumnProblem, column_function
 from topline.solvers.projections.exponentials import LOWEST, LOWEST_32, exp_of_row, number_for
 from topline.solvers.projections.ordering import largest_values
@@ -52,6 +53,7 @@ _NEAR = 0.5
 @column_function
 def entropic_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Solve it, k = len(rho), k = 1 for softmax; gives p = 1 - s first, to full relative precision."""
+    problem = borrowed(problem)
     others, work = problem.q.shape[0] - 1, problem.work
     if problem.single and problem.c <= _MOST_SINGLE:
         total, p = _row(problem, work.view(np.float32))

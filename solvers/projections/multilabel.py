@@ -17,6 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import borrowed
 from topline.solvers.projections.columns import ColumnProblem, column_function, own_class, own_count
 from topline.solvers.projections.entropic import entropic_level
 from topline.solvers.projections.simplex import above
@@ -29,6 +30,7 @@ _BELOW_0 = -1e-300
 @column_function
 def multilabel_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Solve that of the hinge; gives sum x first."""
+    problem = borrowed(problem)
     q, y, c, sets, out = problem.q, problem.y, problem.c, problem.margins, problem.out
     low, high, next_low, next_high, worst, best = _extremes(q, y, sets)
     out[:] = 0.0
@@ -97,6 +99,7 @@ def _extremes(q: FloatArray, y: int, sets: Float64Array) -> tuple[float, float, 
 @column_function
 def multilabel_entropy_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Solve that of the softmax."""
+    problem = borrowed(problem)
     q, y, c, sets, out = problem.q, problem.y, problem.c, problem.margins, problem.out
     m = q.shape[0]
     size = own_count(sets, y)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import borrowed
 from topline.solvers.projections.columns import ColumnProblem, column_function, violations
 from topline.solvers.projections.isotonic import (
     MAX_EVALUATIONS,
@@ -41,6 +42,7 @@ def scaled_permutahedron(
 
     Returns (t, number of coordinates with mass, whether x is a vertex: 0 or a permutation of t_max rho).
     """
+    problem = borrowed(problem)
     skip, c, rho, out, work = problem.y, problem.c, problem.rho, problem.out, problem.work
     index = problem.index_work[0]
     blocks = Blocks(work[0], problem.index_work[1], work[1], work[2])

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import borrowed
 from topline.solvers.projections.columns import ColumnProblem, column_function, violations
 from topline.solvers.typing import Float64Array
 
@@ -25,6 +26,7 @@ _EPS = float(np.finfo(np.float64).eps)
 @column_function
 def simplex_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Project with the radius r = rho_1; gives S = sum x first."""
+    problem = borrowed(problem)
     c, c_own, radius, out = problem.c, problem.c_own, problem.rho[0], problem.out
     y, b = problem.y, violations(problem)
     b[y] = -np.inf

@@ -26,6 +26,7 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import borrowed
 from topline.solvers.projections.columns import ColumnProblem, column_function, violations
 from topline.solvers.projections.isotonic import (
     MAX_EVALUATIONS,
@@ -62,6 +63,7 @@ def wtopk_alike_column(problem: ColumnProblem) -> tuple[float, int, bool]:
 
 @jit
 def _one_curvature(problem: ColumnProblem) -> tuple[float, int, bool]:
+    problem = borrowed(problem)
     y, c, rho, out, work = problem.y, problem.c, problem.rho, problem.out, problem.work
     values, index = work[0], problem.index_work[0]
     blocks = Blocks(values, problem.index_work[1], work[1], work[2])
@@ -176,6 +178,7 @@ def _derivative(
 
 @jit
 def _two_curvatures(problem: ColumnProblem) -> tuple[float, int, bool]:
+    problem = borrowed(problem)
     y, c, rho, out, work = problem.y, problem.c, problem.rho, problem.out, problem.work
     values, index = work[0], problem.index_work[0]
     b = violations(problem)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import borrowed
 from topline.solvers.projections.columns import ColumnProblem, column_function, violations
 from topline.solvers.projections.isotonic import Blocks, block_base, block_value, pool_blocks
 from topline.solvers.projections.ordering import largest_other, mass_threshold, sorted_candidates
@@ -24,6 +25,7 @@ _EPS = float(np.finfo(np.float64).eps)
 @column_function
 def wusunier_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     """Solve it, with c_own = c for the Moreau envelope; gives S = sum x first."""
+    problem = borrowed(problem)
     y, c, c_own, rho = problem.y, problem.c, problem.c_own, problem.rho
     out, work, index = problem.out, problem.work, problem.index_work[0]
     values, bound, level = work[0], work[3], work[4]
