@@ -11,11 +11,13 @@ from tests.benchmarks.datasets import DATA_DIR
 from tests.benchmarks.models import (
     first_answer,
     label_suspects,
+    left_out,
     long_tail,
     photograph_accuracy,
     photograph_features,
     rare_class_sets,
     rows_removed,
+    suggestions,
     trust,
 )
 
@@ -44,6 +46,27 @@ def test_label_suspects_it_prints_a_row_for_every_set_share_and_loss(
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     assert [row[:3] for row in rows] == [["digits", "10%", way] for way in label_suspects.WAYS]
     assert all(float(row[3]) > 0.9 for row in rows)
+
+
+@pytest.mark.benchmarks
+def test_folds_say_what_brute_force_finds_and_suspects_are_counted(
+    capsys: pytest.CaptureFixture[str], shared_data: Path
+) -> None:
+    few = ["--rows", "300", "--left", "8", "--C", "1", "--seeds", "1", "--sets", "googlenet"]
+    left_out.main([*few, "--data", str(shared_data)])
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert [row[:3] for row in rows[2:4]] == [["googlenet", loss, "1"] for loss in left_out.LOSSES]
+    assert all(float(row[6].split(", ")[1]) > 0.8 for row in rows[2:4])
+    assert rows[-1][:3] == ["googlenet", "1", "10%"]
+    assert all(float(share.rstrip("%")) > 50.0 for share in rows[-1][3:])
+
+
+@pytest.mark.benchmarks
+def test_suggested_rows_help_more_than_random_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    suggestions.main(["--sets", "digits", "--seeds", "3", "--rows", "1200"])
+    cells = capsys.readouterr().out.splitlines()[-1].strip("| ").split(" | ")
+    first, chosen, _, random = (float(cell.rstrip("%")) for cell in cells[1:5])
+    assert chosen > random > first
 
 
 @pytest.mark.benchmarks
