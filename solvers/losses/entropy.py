@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import borrowed
 from topline.solvers.losses.base import LossOfK, LossWithoutParameters
 from topline.solvers.losses.batches import nearest_by_column
 from topline.solvers.losses.form import Curvature, Family, LossForm
@@ -110,6 +111,7 @@ def softmax_rows(rows: LossRows) -> None:
 
 @jit
 def _narrow_rows(rows: LossRows) -> None:
+    rows = borrowed(rows)
     n, m = rows.scores.shape
     dtype = rows.scores.dtype
     x, e = np.empty((m, _TOGETHER), dtype), np.empty((m, _TOGETHER), dtype)
@@ -199,6 +201,7 @@ def _write_back(x: FloatArray, e: FloatArray, work: FloatArray, own: Float64Arra
 
 @jit
 def _wide_rows(rows: LossRows) -> None:
+    rows = borrowed(rows)
     n, m = rows.scores.shape
     together = max(1, _AT_ONCE // m)
     shape, dtype = (together, m), rows.U.dtype

@@ -16,6 +16,7 @@ import numpy as np
 
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.jit_cache import jit
+from topline.solvers.jit_pointers import borrowed
 from topline.solvers.losses.base import rank_form
 from topline.solvers.losses.form import Family, Labels, LossForm
 from topline.solvers.losses.functions import LossRows, conjugate_function, rows_between
@@ -57,6 +58,7 @@ def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
 @jit
 def logistic_rows(rows: LossRows) -> None:
     """Find Phi, -Phi*(-u) and u of the one-vs-all logistic loss."""
+    rows = borrowed(rows)
     n, m = rows.scores.shape
     shape, dtype = (max(1, _AT_ONCE // m), m), rows.U.dtype
     t, sizes = np.empty(shape, dtype), np.empty(shape, dtype)

@@ -55,6 +55,7 @@ def gradient_rows(
 @jit
 def _closed_rows(gradient: JitFunction, rows: LossRows) -> None:
     """Do it by the closed form of a loss."""
+    rows = borrowed(rows)
     m = rows.scores.shape[1]
     owners = column_workspace(m)[0], room(m), room(m), rows.rho, rows.margins
     work, row, u = borrowed(owners[0]), borrowed(owners[1]), borrowed(owners[2])
@@ -78,6 +79,7 @@ def _envelope_rows(
     gamma_own: float,
 ) -> None:
     """Do it by the column update."""
+    rows = borrowed(rows)
     scores, m = rows.scores, rows.scores.shape[1]
     owners = column_workspace(m), room(m), room(m), rows.rho, rows.margins
     work, index_work = borrowed(owners[0][0]), borrowed(owners[0][1])
