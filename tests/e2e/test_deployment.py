@@ -329,24 +329,6 @@ def begun(deployment: Deployment, **config: Any) -> str:
     return str(made["id"])
 
 
-def test_a_worker_that_is_to_end_saves_its_run_and_says_how_it_goes_on(deployment: Deployment) -> None:
-    run = begun(deployment, **ENDLESS)
-    wait_for(lambda: state(deployment, run) == "RUNNING" and heartbeats(deployment, run))
-    wait_for(lambda: '"round"' in stored(deployment, "runs/"))
-    family = [psutil.Process(deployment.processes["worker"].pid)]
-    family += family[0].children(recursive=True)
-    leader = next(member for member in family if "topline.flows.deploying" in member.cmdline())
-    os.kill(leader.pid, signal.SIGTERM)
-    deployment.processes["worker"].wait(SLOW)
-    found = next(one for one in deployment.flow_runs() if one["id"] == run)
-    assert found["state_type"] == "FAILED"
-    resumed = re.findall(r"topline train --store s3://topline/digits --resume (r\d+)", str(found["state"]))
-    assert resumed
-    assert f"runs/{resumed[0]}/checkpoints" in stored(deployment, "runs/", names=True)
-    deployment.start("worker")
-    wait_for(lambda: deployment.says("worker", "started!"))
-
-
 def test_a_killed_run_is_crashed_within_two_minutes_and_the_next_one_starts(deployment: Deployment) -> None:
     run = begun(deployment, **ENDLESS)
     wait_for(lambda: heartbeats(deployment, run))
@@ -422,6 +404,24 @@ def test_every_settings_file_has_its_own_passwords(deployment: Deployment) -> No
     text = (deployment.home / "env").read_text()
     assert (deployment.home / "env").stat().st_mode & 0o077 == 0
     assert len(set(re.findall(r"\b[0-9a-f]{48}\b", text))) == 3
+
+
+def test_a_worker_that_is_to_end_saves_its_run_and_says_how_it_goes_on(deployment: Deployment) -> None:
+    run = begun(deployment, **ENDLESS)
+    wait_for(lambda: state(deployment, run) == "RUNNING" and heartbeats(deployment, run))
+    wait_for(lambda: '"round"' in stored(deployment, "runs/"))
+    family = [psutil.Process(deployment.processes["worker"].pid)]
+    family += family[0].children(recursive=True)
+    leader = next(member for member in family if "topline.flows.deploying" in member.cmdline())
+    os.kill(leader.pid, signal.SIGTERM)
+    deployment.processes["worker"].wait(SLOW)
+    found = next(one for one in deployment.flow_runs() if one["id"] == run)
+    assert found["state_type"] == "FAILED"
+    resumed = re.findall(r"topline train --store s3://topline/digits --resume (r\d+)", str(found["state"]))
+    assert resumed
+    assert f"runs/{resumed[0]}/checkpoints" in stored(deployment, "runs/", names=True)
+    deployment.start("worker")
+    wait_for(lambda: deployment.says("worker", "started!"))
 
 
 def test_certificates_and_passwords_are_made_anew(deployment: Deployment) -> None:
