@@ -19,21 +19,3 @@ from topline.solvers.inspection.leave_one_out import (
 )
 from topline.solvers.inspection.neighbours import Pairs, near_duplicates, nearest_neighbours, unit_rows
 from topline.solvers.inspection.second_opinion import has_second_opinion, second_opinion, softmax_point
-
-__all__ = [
-    "DualPoint",
-    "LeaveOneOut",
-    "Pairs",
-    "boundary_rows",
-    "has_second_opinion",
-    "judged_rows",
-    "leave_one_out",
-    "leave_out_each",
-    "margins_of",
-    "near_duplicates",
-    "nearest_neighbours",
-    "second_opinion",
-    "softmax_point",
-    "trained_point",
-    "unit_rows",
-]
