@@ -1,4 +1,4 @@
-"""The calls that people make: `solve`, with joint features or along C, and a callback that prints."""
+"""The public calls: `solve`, its variants for joint features and along C, and a progress callback."""
 
 from __future__ import annotations
 
@@ -41,10 +41,9 @@ from topline.solvers.typing import Float64Array
 
 
 class PrintProgress:
-    """Print a line for the first round of a run, and whenever the gap has halved since the line before.
+    """Print a line for the first round of a run, and whenever the gap has halved since the last line.
 
-    `solve` and the estimators have one where verbose=True; among `callbacks` it may stand beside functions of
-    your own with the same arguments, of which one that returns False ends the run.
+    `verbose=True` adds one to `solve` and the estimators; it can stand among other `callbacks`.
 
     Examples
     --------
@@ -60,7 +59,7 @@ class PrintProgress:
         self._round = -1
 
     def __call__(self, record: IterationRecord, state: SolverState) -> None:  # noqa: ARG002 - a callback
-        """Print a line about the round, if it is worth one."""
+        """Print a line about the round if the gap has halved since the last one."""
         convex = record.stationarity is None
         left = record.relative_gap if record.stationarity is None else record.stationarity
         begins, self._round = record.round <= self._round, record.round
@@ -106,67 +105,65 @@ def solve(
 ) -> SolveResult:
     """Minimise lam/2 |W|^2 + (1/n) sum_i w_i Phi_gamma(W^T x_i; y_i) and certify the result.
 
-    With ``risk=AverageTopK(k)`` the mean of the k largest losses takes the place of the second term.
+    With ``risk=AverageTopK(k)`` the mean of the k largest losses replaces the second term.
 
     Parameters
     ----------
     X : (n, d) features, one example per row: NumPy array, memory map, Zarr array or SciPy CSR matrix.
-    y : (n,) whole numbers from 0 to m - 1, 1.0 as 1; with a loss of several labels an indicator matrix
-        (n, m), or the numbers (n,) of `label_sets`.
+    y : (n,) whole numbers from 0 to m - 1, also as floats; with a multilabel loss an indicator matrix (n, m),
+        or the numbers (n,) of `label_sets`.
     loss : one of the losses of this package, such as ``TopKHinge(5)``.
-    lam, C : weight of the regulariser, or the C of lam = 1/(n C); one of the two.
+    lam, C : weight of the regulariser, or the C of lam = 1/(n C); give one of the two.
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
-    method : "auto" (what is forecast to take the least time, dual_ascent or newton for a hinge, lbfgs or
-        dual_ascent for a smooth loss, and another one once the run shows otherwise; dual_ascent with a
-        kernel, fw_fully_corrective for another risk than the mean; `result.method` and `result.why` say
-        what it took), "dual_ascent" (exact column updates, many sweeps
-        over the rows that move), "sdca" (the same in plain passes over all rows),
-        "newton" (proximal steps on the dual around semismooth Newton steps, whose passes do not depend on the
-        blocks), "lbfgs" (smooth problems only), "fw" (Frank-Wolfe with exact steps), "fw_open_loop" (steps
-        2/(t+1)), "projected_gradient" (steps 1/t and the ball), "fw_away", "fw_pairwise",
-        "fw_fully_corrective" (over whole-matrix atoms), "fw_away_columns" or "fw_pairwise_columns" (over the
-        atoms of every example).
+    method : "auto" (the method with the shortest forecast time: dual_ascent or newton for a hinge, lbfgs or
+        dual_ascent for a smooth loss, switching when the run proves the forecast wrong; dual_ascent with a
+        kernel, fw_fully_corrective for a risk other than the mean; `result.method` and `result.why` name the
+        choice), "dual_ascent" (exact column updates, repeated sweeps over the rows that move), "sdca" (the
+        same updates in plain passes over all rows), "newton" (semismooth Newton steps inside a proximal point
+        method on the dual; its passes do not depend on the blocks), "lbfgs" (smooth problems only), "fw"
+        (Frank-Wolfe with exact steps), "fw_open_loop" (steps 2/(t+1)), "projected_gradient" (steps 1/t,
+        projected on a ball), "fw_away", "fw_pairwise", "fw_fully_corrective" (over whole-matrix atoms),
+        "fw_away_columns" or "fw_pairwise_columns" (over the atoms of every example).
     kernel : None for the features as they are; "linear", "rbf", "polynomial", "chi2" or a value such as
         ``RBFKernel(0.5)``; or "precomputed", with X = K(train, train).  The result is a `KernelResult`.
         ``KernelFeatures.of(kernel, X)`` serves many calls on the same rows.
-    sample_weight : (n,) how often each example counts, not negative: the risk is (1/n) sum_i w_i Phi_i and is
-        not divided by the sum of the weights, so that example i has the C_i = w_i C of a weighted SVM.
-    tol : relative gap to reach; for truncated_topk_entropy, which is not convex and takes lbfgs, the share
-        |grad P(W)| / |grad P(0)|: then nothing is certified and dual and gap are NaN.
+    sample_weight : (n,) how often each example counts, not negative: the risk is (1/n) sum_i w_i Phi_i, not
+        divided by the sum of the weights, so example i has the C_i = w_i C of a weighted SVM.
+    tol : relative gap to reach; for truncated_topk_entropy, which is not convex and needs lbfgs, the ratio
+        |grad P(W)| / |grad P(0)|: nothing is certified then, and dual and gap are NaN.
     max_passes : budget of passes over the examples.
-    seed : of the random orders of dual_ascent and sdca; the others have none.
-    executor : where to run; by default threads of this process.  It stays bound, so that its duals can be
-        read.
-    callbacks : called after each round with (IterationRecord, SolverState), whose record has the passes, the
-        seconds, primal, dual and relative_gap; one that returns False ends the run.
-    risk : ``MeanRisk()``, or ``AverageTopK(k)`` for the mean of the k largest losses in the place of the mean
-        of all (`topline.solvers.core.risks`); with the Frank-Wolfe methods, of which fw_fully_corrective then
-        is a bundle method with a W_dual of its own, and without weights and kept duals.  Where k is below the
-        number of examples that no W gets right the optimum may be W = 0: ``result.collapsed``.
+    seed : of the random orders of dual_ascent and sdca; the other methods are deterministic.
+    executor : where to run; by default threads of this process.  It stays bound, so its duals can be read.
+    callbacks : called after each round with (IterationRecord, SolverState); the record has passes, seconds,
+        primal, dual and relative_gap.  A callback that returns False ends the run.
+    risk : ``MeanRisk()``, or ``AverageTopK(k)`` for the mean of the k largest losses
+        (`topline.solvers.core.risks`), which needs a Frank-Wolfe method and excludes weights and kept duals;
+        fw_fully_corrective is then a bundle method with a separate W_dual.  If k is below the number of
+        examples that no W gets right, the optimum may be W = 0: ``result.collapsed``.
     smoothing_kind : "moreau" smooths in all m scores, "others" in those of the other classes only, which is
         Lapin's smooth top-k hinge.
-    label_sets : the label sets that y numbers; None where it does not.
-    keep_duals : keep A (n, m) also with a Frank-Wolfe method and no smoothing, where it is not needed.
-    verbose : print the passes, the seconds, primal, dual and the relative gap, a line whenever the gap has
-        halved (`PrintProgress`).  What compiles says so by itself.
+    label_sets : the label sets that y numbers; None where y holds classes.
+    keep_duals : keep A (n, m) also with a Frank-Wolfe method without smoothing, which does not need it.
+    verbose : print a line of passes, seconds, primal, dual and relative gap whenever the gap has halved
+        (`PrintProgress`).  Compilation is always reported.
     time_limit : seconds.
     m : number of classes; by default the largest label + 1, and then every class needs an example.
     state, duals : continue from a SolverState and, where A is kept, from
         ``executor.duals(state.pending_step)`` or ``[(0, n, result.A)]`` of the same problem.  Duals alone
-        start a new run from their best multiple, by one pass more; they may be those of other features,
-        another lam, smoothing, loss or other weights: rows outside their domain are put at its nearest point.
-    duals_near : whether `duals` alone are those of nearly this problem, as where few rows came or went: dual
-        ascent then takes a first round unseen and works, but of a smooth loss, on the few rows that move.
-        Another lam is not near.
-    of_duals : give W(A) and judge by it, where A is kept, not the best W of all rounds: for those who keep A
-        alone.
+        start a new run from their best multiple, at the cost of one pass; they may come from other features,
+        weights, lam, smoothing or another loss: rows outside their domain move to its nearest point.
+    duals_near : whether `duals` alone come from nearly the same problem, for example before a few rows came
+        or went: dual ascent then skips measuring in the first round and, unless the loss is smooth, works on
+        the few rows that move.  Another lam is not near.
+    of_duals : return W(A) and judge by it, where A is kept, instead of the best W of all rounds; for callers
+        that keep only A.
 
     Raises
     ------
     InvalidProblemError : the data or a parameter cannot make a problem.
-    UnsupportedCombinationError : a loss, smoothing, kernel and method that do not go together.
+    UnsupportedCombinationError : a loss, smoothing, kernel and method that cannot be combined.
     NonFiniteError : features hold NaN or infinity; names the rows.
-    StateLostError : the duals that `state` belongs to are missing or do not fit.
+    StateLostError : the duals that belong to `state` are missing or do not fit.
     CertificateError : the dual value exceeds the primal one by more than rounding.
 
     Examples
@@ -205,9 +202,9 @@ def solve(
 
 
 def _with_kernel(task: Task) -> KernelResult:
-    """Run a task in the space of a kernel: on blocks that compute it, or on features of the same products.
+    """Run a task in a kernel's space: on blocks that compute the kernel, or on features that factor it.
 
-    What features come to is certified on the matrix itself.
+    A result on factored features is certified on the kernel matrix itself.
     """
     examples, problem, rows = task.examples, task.problem, task.examples.rows
     began, features = time.perf_counter(), None
@@ -247,22 +244,22 @@ def regularisation_path(
 ) -> list[SolveResult]:
     """Solve for each C, with lam = 1/(n C), and return the certified results in the order of `Cs`.
 
-    The smallest C comes first and starts from zero; each further one starts from the dual variables of the
-    one before, which are feasible whatever C is, or, where the method needs none, from its weights.  A smooth
-    loss gains most, and more where the C lie close: without smoothing the last digits of a gap cost the same
-    from any start.
+    The smallest C is solved first, from zero; each further one starts from the previous dual variables, which
+    are feasible for every C, or from the previous weights where the method keeps no duals.  Smooth losses and
+    closely spaced C gain most: without smoothing the last digits of a gap cost the same from any start.
 
     Parameters
     ----------
     X, y, loss, smoothing, method : as for `solve`; a method that always keeps A, auto, or lbfgs.
     Cs : positive numbers.
     keep_duals : keep A (n, m) with every result; otherwise no result has it.
-    options : whatever else `solve` takes, but lam, state and duals.
+    options : other arguments of `solve`, except lam, state and duals.
 
     Raises
     ------
-    InvalidProblemError : no C, one that is not positive, or what makes no problem for `solve`.
-    UnsupportedCombinationError : a method that starts from nothing, or what `solve` refuses.
+    InvalidProblemError : no C, one that is not positive, or a problem that `solve` refuses.
+    UnsupportedCombinationError : a method that cannot start from a solution, or a combination `solve`
+        refuses.
 
     Examples
     --------
@@ -296,7 +293,7 @@ def regularisation_path(
 
 
 def start_from(result: SolveResult) -> dict[str, Any]:
-    """Return what makes `solve` start from another solution of the same rows."""
+    """Return the arguments that make `solve` start from another solution of the same rows."""
     if result.method == "lbfgs" or (result.method == "newton" and result.problem.form.smooth):
         rows = result.state.recalled(LbfgsMemory).rows
         return {"state": replace(SolverState.at(result.W), memory=LbfgsMemory(rows=rows))}
@@ -310,7 +307,7 @@ def start_from(result: SolveResult) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MappedResult(SolveResult):
-    """What a run with a feature map reached: `W` and `W_dual` hold V, in the shape of the map.
+    """The result of a run with a feature map: `W` and `W_dual` hold V, in the shape of the map.
 
     Examples
     --------
@@ -356,7 +353,7 @@ def solve_with_features(
     `feature_map` gives psi(x, j), such as ``ClassEmbeddings(C)`` with psi(x, j) = x c_j^T; everything else is
     as for `solve`, every method included.  Classes need no examples.
 
-    Raises InvalidProblemError for a map that is not one of the problem's classes, and what `solve` raises.
+    Raises InvalidProblemError where the map's classes are not the problem's, and all errors of `solve`.
 
     Examples
     --------

@@ -1,10 +1,9 @@
-"""A model with a kernel on fewer rows: the fewest found whose objective stays within a share of the model's.
+"""A kernel model on fewer rows: the fewest found whose objective stays within a share of the model's.
 
-Rows are picked one after the other, each time the one that takes most of what is left of W away: with f the
-scores of W less those of its projection on the rows so far, and k the kernel of what is left of features,
-|f(x_j)|^2 / k(x_j, x_j) is by how much row j lowers the squared distance.  On the span of the first r rows
-the problem is then solved anew, which gives the least P that any coefficients of these rows have, and the
-smallest r is sought by bisection.
+Rows are picked greedily, each time the row that most reduces the residual of W.  With f the scores of W
+minus its projection on the rows so far, and k the kernel of the residual features, row j lowers the squared
+distance by |f(x_j)|^2 / k(x_j, x_j).  The problem is then solved again on the span of the first r rows,
+which gives the least P of any coefficients on these rows, and bisection finds the smallest r.
 Source: Y. C. Pati, R. Rezaiifar, P. S. Krishnaprasad, "Orthogonal matching pursuit", 1993, in the space of
 the kernel.
 """
@@ -26,13 +25,14 @@ from topline.solvers.kernels.low_rank import MEMORY_BYTES
 from topline.solvers.run.api import solve
 from topline.solvers.typing import Float64Array, IntArray
 
-#: The projection is looked at whenever there are so many times as many rows.
+#: Growth factor between two checks of the projection.
 _GROWS = 1.25
-#: Training on a span is for this share of the loss that is allowed, and sizes within this share are one.
+#: Gap tolerance on a span, as a share of the allowed loss, and the share within which two sizes count as
+#: equal.
 _TOL_SHARE, _CLOSE = 0.2, 0.03
-#: A row whose features are this share of others is not picked.
+#: A row is not picked if its residual features are at most this share of the whole.
 _DEPENDENT = 1e-10
-#: Passes over the rows that a training on a span may take.
+#: Maximal passes for training on a span.
 _PASSES = 300
 
 
@@ -42,9 +42,9 @@ class CompressedKernel:
 
     Attributes
     ----------
-    expansion : its rows and coefficients, which score new rows.
-    primal : P of it, over all training rows, in float64.
-    of_model : P of the model that it stands for.
+    expansion : rows and coefficients, which score new rows.
+    primal : its P over all training rows, in float64.
+    of_model : P of the original model.
     """
 
     expansion: KernelExpansion
@@ -53,7 +53,7 @@ class CompressedKernel:
 
     @property
     def loss(self) -> float:
-        """By which share of the model's P its own is larger; below 0 where it is smaller."""
+        """Relative increase of P over the original model's; negative for a decrease."""
         return (self.primal - self.of_model) / abs(self.of_model)
 
 
@@ -66,12 +66,12 @@ def compress(
     ----------
     expansion : of the trained model, such as `KernelResult.expansion`; not of a precomputed kernel.
     X, y : (n, d) all training rows and (n,) their labels; `weights` (n,) say how often each counts.
-    problem : what was solved; `KernelResult.problem` where blocks computed the kernel.
+    problem : the solved problem; `KernelResult.problem` where blocks computed the kernel.
     most_loss : share of P, above 0.
 
-    Raises InvalidProblemError for a share outside (0, 1), rows of another shape and so small a loss that its
-    rows do not fit into 4 GiB of memory, and UnsupportedCombinationError for a precomputed kernel and for
-    another risk than the mean.
+    Raises InvalidProblemError for a share outside (0, 1), rows of another shape, or a loss so small that the
+    rows need more than 4 GiB of memory, and UnsupportedCombinationError for a precomputed kernel or a risk
+    other than the mean.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def compress(
 
 
 class _Span:
-    """Picked rows, and an orthonormal basis of their span in the space of the kernel.
+    """The picked rows and an orthonormal basis of their span in the space of the kernel.
 
     `components` (r, m) are those of W along the basis; row i of `_factor` (s, r) those of row i's features.
     """
@@ -148,11 +148,11 @@ class _Span:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no row is left that would add anything."""
+        """Whether no remaining row would extend the span."""
         return not bool((self._left > self._floor).any())
 
     def grow(self, size: int) -> int:
-        """Pick rows until there are so many, or none is left; return how many there are."""
+        """Pick rows until there are `size`, or none is left; return how many there are."""
         added = []
         while len(self.picked) < size and not self.exhausted:
             squares = np.square(self._scores).sum(axis=1)
@@ -162,7 +162,7 @@ class _Span:
         return len(self.picked)
 
     def _pick(self, row: int) -> Float64Array:
-        """Add a row to the span, and return the component of W along what is new."""
+        """Add a row to the span, and return the component of W along the new direction."""
         count, rows = len(self.picked), self._of.rows
         if count == self._factor.shape[1]:
             self._factor = np.concatenate([self._factor, np.empty_like(self._factor)], axis=1)
@@ -197,7 +197,7 @@ class _Span:
 def _primal(
     problem: Problem, scores: Float64Array, square: float, y: IntArray, weights: Float64Array
 ) -> float:
-    """Return P of weights of this square at these scores (n, m)."""
+    """Return P of weights with squared norm `square` and these scores (n, m)."""
     losses = np.empty(len(y))
     vertices_of(problem, len(y), smoothed=True).losses(scores.copy(), np.asarray(y, np.int32), losses)
     return 0.5 * problem.lam * square + float(weights @ losses) / problem.n

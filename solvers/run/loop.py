@@ -1,8 +1,8 @@
 """The one loop: every method, step rule, loss and executor runs through it.
 
-A round measures the point, lets the method advance from it, and notes both in a record.  The loop alone
-knows the best point so far, when products go over to float64, which ends a float64 certificate confirms, and
-why a run ends; a method is a pair of functions over its own memory.
+A round measures the point, lets the method advance from it, and records both.  The loop alone keeps the best
+point, switches products to float64, lets a float64 certificate confirm an end, and decides why a run ends; a
+method is a pair of functions over its own memory.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ logger = logging.getLogger(__name__)
 Callback: TypeAlias = Callable[[IterationRecord, SolverState], bool | None]
 
 #: Rounds between two rebuilds of W from A.  A rebuild multiplies in float64 and costs about four rounds, so
-#: one in a hundred stays below a twentieth of the time; a float32 A has then drifted by at most a hundred
+#: one in a hundred takes less than a twentieth of the time; a float32 A has then drifted by at most a hundred
 #: roundings of 6e-8, far below any gap that float32 products can reach.
 REBUILD_EVERY = 100
 
-#: An end that the measured point has earned; any other comes after the round's step.
+#: Ends that hold at the measured point, before the round's step; all others come after it.
 _ENDS_AT_POINT = frozenset({Status.SOLVED, Status.NO_PROGRESS, Status.NONFINITE})
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """How a run ended: its last state, what that state is worth, and the records that are kept.
+    """How a run ended: its last state, the value of that state, and the kept records.
 
-    `certified` is whether the final values were measured anew in float64.  `measured` is the measurement that
-    a further run begins with in the place of one of its own; None where a step has been taken since.
+    `certified` is whether the final values were measured again in float64.  `measured` is the measurement
+    that a further run can start from; None where a step has been taken since.
     """
 
     state: SolverState
@@ -74,12 +74,12 @@ def iterate(
     """Run rounds until one of them ends the run, then measure the best and the last point in float64.
 
     The executor is bound to the problem; `clock` gives seconds.  `state` continues an earlier run (default:
-    A = 0), which measured it already where it left `measured`.  Where the executor says that it had to put
-    other dual variables in the place of lost ones, the run continues from those.
+    A = 0), and `measured` is that run's measurement of it, if any.  If the executor had to replace lost dual
+    variables, the run continues from the replacements.
 
-    Where `of_duals`, only W(A) of the last A that the blocks keep counts, and no other W.  Where not
-    `certified`, a run that is solved takes the values of its last round for final ones, which are sums in
-    float64 of products in float32: enough for a gap that is large beside their rounding.
+    `of_duals` counts only W(A) of the last A that the blocks keep.  Without `certified` a solved run reports
+    the values of its last round, float64 sums of float32 products: enough for a gap well above their
+    rounding.
     """
     state = SolverState.start(problem) if state is None else state
     state = state.with_point(exact=state.point.exact or method.needs_float64(problem))
@@ -99,13 +99,13 @@ def iterate(
 
 @dataclass(eq=False)
 class _Loop:
-    """A run between two of its rounds; the first fields are what `iterate` was given.
+    """A run between two rounds; the first fields are the arguments of `iterate`.
 
     Attributes
     ----------
-    state : where the run stands.
-    known : its measurement, where that is known already.
-    target : what rounds are to reach: a smaller gap than is asked for where a certificate has refuted one.
+    state : the current state.
+    known : its measurement, if already taken.
+    target : the criteria of the rounds: a smaller gap than requested after a certificate has refuted one.
     refuted : whether the state has just been refuted: a step follows, however good it looks.
     start_primal : P of a start that must not be the answer.
     """
@@ -126,11 +126,11 @@ class _Loop:
     history: ThinnedHistory[IterationRecord] = field(default_factory=ThinnedHistory)
 
     def __post_init__(self) -> None:
-        """Aim at what is asked for."""
+        """Start with the requested criteria as target."""
         self.target = self.criteria
 
     def take_round(self) -> Run | None:
-        """Take one round; return the run where it was the last."""
+        """Take one round; return the run if it was the last."""
         self.pace.begin_round()
         measured = self._measured()
         solved = self._looks_solved(measured)
@@ -153,7 +153,7 @@ class _Loop:
         return self._ended(status, self._ending(record, replace(advance, spent=False), solved=False))
 
     def _measured(self) -> Measurement:
-        """Measure the state, and take what is measured among the best so far."""
+        """Measure the state, and add the measurement to the best so far."""
         began = self.pace.seconds()
         found = self.known or self.method.measure(self.problem, self.pace.run, self.state)
         self.known = None
@@ -172,9 +172,9 @@ class _Loop:
         )  # fmt: skip
 
     def _bounds(self, measured: Measurement, claim: FinalValues | None = None) -> Objective:
-        """Return the smallest P and the largest D so far, of which the run can give both points.
+        """Return the smallest P and the largest D so far whose points the run can still return.
 
-        Where blocks keep A it is as it is now.  What D exceeds P by is rounding of the rounds' products.
+        Where blocks keep A, only the present A counts.  An excess of D over P is rounding of the products.
         """
         found, best = measured.objective, measured.before.best
         if found.stationarity is not None or not math.isfinite(found.primal):
@@ -196,16 +196,16 @@ class _Loop:
         return good and not self.refuted and objective.primal < self.start_primal
 
     def _advanced(self, measured: Measurement, *, solved: bool) -> Advance:
-        """Let the method advance, but from an answer, or where it has no budget for it."""
+        """Let the method advance; take no step from an answer or without budget."""
         if solved or (self.method.advances_by_passes and self.pace.left(self.pace.passes).exhausted):
             return no_step(measured)
         return self.method.advance(self.problem, self.pace.run, measured)
 
     def _certified_claim(self, measured: Measurement, advance: Advance) -> FinalValues | None:
-        """Return what the next point is worth in float64; None where that is no number."""
+        """Return the float64 value of the next point; None where it is not finite."""
         state = _stepped(measured.before, advance)
         if advance.dual_point is not None:
-            # No other point is looked at, whatever its D.
+            # No other point is measured here, whatever its D.
             state = replace(state, best=Best(dual=0.0, dual_point=advance.dual_point))
         final = self._final(state)
         return final if final.objective.finite else None
@@ -221,21 +221,21 @@ class _Loop:
         record: IterationRecord,
         status: Status | None,
     ) -> SolverState:
-        """Return the state to continue from, or to end with; W is rebuilt from A from time to time."""
+        """Return the state to continue from or end with; W is rebuilt from A every `REBUILD_EVERY` rounds."""
         before = replace(measured.before, passes=record.passes, seconds=record.seconds)
         if claim is not None:
             return self._with_claim(_stepped(before, advance), advance, claim, status)
         if status in _ENDS_AT_POINT:
             return before
         state = _stepped(before, advance)
-        # What has drifted while A was float32 would otherwise be taken for the optimum.
+        # The drift of a float32 A would otherwise be mistaken for the optimum.
         due = state.round % REBUILD_EVERY == 0 or state.exact != before.exact
         return self._rebuilt(state) if due else state
 
     def _with_claim(
         self, state: SolverState, advance: Advance, claim: FinalValues, status: Status | None
     ) -> SolverState:
-        """Return the state with a claim among the best; one that does not do has cost a pass."""
+        """Return the state with the claim among the best; a claim that fails has cost a pass."""
         best = state.best
         if advance.dual_point is not None:
             best = best.with_dual(claim.dual, advance.dual_point)
@@ -245,9 +245,9 @@ class _Loop:
         return replace(state, best=best, passes=min(state.passes + cost, self.criteria.max_passes))
 
     def _ending(self, record: IterationRecord, advance: Advance, *, solved: bool) -> Status | None:
-        """Return why the run ends after this round, None to continue: all ends but an interruption."""
+        """Return why the run ends after this round, None to continue; interruptions are decided elsewhere."""
         budget = self.pace.left(record.passes)
-        # A pass that measures and none that advances would bring nothing: the end measures anyway.
+        # One pass left could only measure, which the end does anyway.
         fewest = 2 if self.method.advances_by_passes else 1
         if not (record.objective.finite and math.isfinite(record.step)):
             return Status.NONFINITE
@@ -264,7 +264,7 @@ class _Loop:
     def _ended(self, status: Status, budget: Status | None) -> Run | None:
         """Return the run that ends with this status; None where its point does not hold in float64.
 
-        `budget` is how the run then ends all the same, where the budget leaves nothing.
+        `budget` is the status to end with if the claim fails and the budget is exhausted.
         """
         certified = self.certified or self.known is None
         if self.known is not None and not certified:
@@ -279,10 +279,10 @@ class _Loop:
         return Run(state, confirmed, final, self.history.records(), certified, self.known)
 
     def _refute(self, final: FinalValues) -> None:
-        """Ask more of the rounds, whose numbers were too good by rounding, and go on in float64."""
+        """Tighten the target after rounding made the rounds look too good, and continue in float64."""
         self.known, self.refuted = None, True
         self.target = replace(self.target, tol=max(0.5 * self.target.tol, FINEST_TOL))
-        # What was measured now takes the place of what looked better.
+        # The float64 measurement replaces the values that looked better.
         best = self.state.best
         best = Best(dual=min(best.dual, final.dual), dual_point=best.dual_point)
         best = best if self.of_duals else best.with_primal(final.primal, final.W)
@@ -292,7 +292,7 @@ class _Loop:
         return self.method.final(self.problem, self.executor, state, duals_kept=self.duals_kept)
 
     def _rebuilt(self, state: SolverState) -> SolverState:
-        """Return the state with W, b and |A|^2 computed anew from A, where they follow it."""
+        """Return the state with W, b and |A|^2 recomputed from A, if they follow it."""
         while self.duals_kept and self.method.follows(state):
             try:
                 return self.method.rebuilt(self.problem, self.executor, state)
@@ -302,14 +302,14 @@ class _Loop:
         return state
 
     def go_on_after(self, error: DualsReplacedError) -> None:
-        """Take up A as it is now, which has every step applied; the round under way is started again."""
+        """Adopt the present A, which has every step applied, and restart the current round."""
         logger.warning("%s", error)
         self.known = None
         self.state = self._rebuilt(self.state.with_point(pending_step=None))
 
 
 def _stepped(before: SolverState, advance: Advance) -> SolverState:
-    """Return the state after a step, in float64 once float32 has nothing more to give."""
+    """Return the state after a step, in float64 once float32 cannot improve further."""
     begins = advance.spent and not before.exact
     point = replace(advance.point, exact=True) if begins else advance.point
     best = before.best.at_most() if begins else before.best
@@ -328,7 +328,7 @@ def _confirmed(status: Status, final: FinalValues, criteria: StoppingCriteria) -
 
 
 def _go_on(callbacks: Sequence[Callback], record: IterationRecord, state: SolverState) -> bool:
-    """Call every callback, also after one that said False."""
+    """Call every callback, even after one returned False; return whether to continue."""
     answers = [callback(record, state) for callback in callbacks]
     return not any(isinstance(answer, bool | np.bool_) and not answer for answer in answers)
 
@@ -341,14 +341,14 @@ class Budget(NamedTuple):
 
     @property
     def exhausted(self) -> bool:
-        """Whether there are not enough for one pass."""
+        """Whether less than one pass is left."""
         return self.passes < 1 or (self.seconds is not None and self.seconds <= 0.0)
 
 
 class Pace:
     """Runs the operations of a run within its budget, and counts what each round takes.
 
-    `passes` is where the run stands within the round.
+    `passes` counts the run's passes up to the present point of the round.
     """
 
     def __init__(
@@ -363,7 +363,7 @@ class Pace:
         self.begin_round()
 
     def begin_round(self) -> None:
-        """Count from 0."""
+        """Reset the counters of the round."""
         self.passes = 0
         self._products = self._per_row = self._waiting = 0.0
 
@@ -372,13 +372,13 @@ class Pace:
         return self._earlier + self._clock() - self._began
 
     def left(self, passes: int) -> Budget:
-        """Return what is left after so many passes."""
+        """Return the budget left after so many passes."""
         limit = self._criteria.time_limit
         seconds = None if limit is None else limit - (self._clock() - self._began)
         return Budget(self._criteria.max_passes - passes, seconds)
 
     def run(self, operation: Operation[A]) -> A:
-        """Run an operation; what is not products or per-row work of a busy worker is waiting."""
+        """Run an operation; worker time outside products and per-row work counts as waiting."""
         began = time.perf_counter()
         left = self.left(self.passes)
         stats = self._executor.run(operation.within(left.passes, left.seconds))
@@ -391,7 +391,7 @@ class Pace:
     def record(
         self, problem: Problem, measured: Measurement, objective: Objective, advance: Advance
     ) -> IterationRecord:
-        """Return the record of the round, which has these bounds P and D."""
+        """Return the record of the round with the bounds P and D of `objective`."""
         now = self._executor.traffic()
         moved, self._read = now.since(self._read), now
         return IterationRecord(

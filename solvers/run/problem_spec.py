@@ -1,7 +1,7 @@
 """What is to be solved, before there are rows: the one place where problems are made and refused.
 
-`solve`, compiling, training, sweeps and inspection say what they want as a `ProblemSpec`.  What the numbers
-of one problem may be is checked by `Problem`; what does not go together is refused here.
+`solve`, compiling, training, sweeps and inspection describe their problem as a `ProblemSpec`.  `Problem`
+checks the numbers of one problem; combinations are refused here.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from topline.solvers.losses import LabelSets, Loss
 from topline.solvers.methods import Choice, MethodSpec, chosen_method
 from topline.solvers.names import DEFAULT_METHOD
 
-#: Methods that go by the scores of all rows alone, with the rows whose matrix is factored all the same: that
-#: takes less time, and gives features for many calls.
+#: Methods that need only the scores of all rows, with the number of rows up to which the matrix is factored
+#: anyway: that takes less time, and gives features for many calls.
 ON_BLOCKS = {"dual_ascent": 1000, "fw": 3000, "fw_away": 0, "fw_pairwise": 0, "fw_fully_corrective": 0}
 
 
@@ -29,14 +29,14 @@ class ProblemSpec:
 
     Attributes
     ----------
-    loss, smoothing, smoothing_kind, risk : as those of `Problem`.
+    loss, smoothing, smoothing_kind, risk : as in `Problem`.
     lam, C : weight of the regulariser, or the C of lam = 1/(n C); one of the two.
     method : its name.
     kernel : None for features as they are, else a kernel, its name or `KernelFeatures`.
-    weights : the option by which examples count a number of times, with its value; None where all count once.
-    keep_duals : whether A is kept; None where the method may decide.
-    of_duals : whether the result is to be W(A), judged by it.
-    stored : whether it becomes a stored model, which with a kernel is its dual variables.
+    weights : the option that weights examples, with its value; None where all count once.
+    keep_duals : whether A is kept; None lets the method decide.
+    of_duals : whether the result is W(A), and judged by it.
+    stored : whether the result becomes a stored model, which with a kernel consists of its dual variables.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class ProblemSpec:
     stored: bool = False
 
     def __post_init__(self) -> None:
-        # A class has the methods of its values, so the protocol alone would let it through.
+        # A class has the methods of its instances, so the protocol check alone would accept it.
         given: Any = self.loss
         if isinstance(given, type) or not isinstance(given, Loss):
             names = "; TopKClassifier and the command line take names" if isinstance(given, str) else ""
@@ -75,7 +75,7 @@ class ProblemSpec:
     def problem(
         self, n: int, d: int, m: int, label_sets: LabelSets | None = None, *, joint: bool = False
     ) -> Problem:
-        """Return the problem of n examples with d features and m classes; raises what `Problem` raises."""
+        """Return the problem of n examples with d features and m classes; raises the errors of `Problem`."""
         lam: Any = self.lam if self.C is None else 1.0 / (max(n, 1) * positive_number("C", self.C))
         return Problem(
             self.loss, n, d, m, lam, self.smoothing, self.smoothing_kind, label_sets, self.risk, joint
@@ -87,9 +87,9 @@ class ProblemSpec:
         return self.problem(n, d, examples.m, examples.label_sets, joint=joint)
 
     def chosen(self, problem: Problem, **known: Any) -> tuple[MethodSpec, Choice]:
-        """Return the method that solves a problem of this kind, and why; `known` is as for `chosen_method`.
+        """Return the method for this problem and the reason; `known` is as for `chosen_method`.
 
-        Raises UnsupportedCombinationError for what does not go together.
+        Raises UnsupportedCombinationError for options that cannot be combined.
         """
         of_duals = self.of_duals or self.kernel is not None
         method, choice = chosen_method(self.method, problem, kernel=of_duals, **known)
@@ -103,16 +103,16 @@ class ProblemSpec:
         return method, choice
 
     def keeps_duals(self, problem: Problem, method: MethodSpec) -> bool:
-        """Return whether A is kept: because it was asked for, is all of a model, or the method needs it."""
+        """Return whether A is kept: on request, as the stored model, or because the method needs it."""
         if self.keep_duals or method.needs_duals(problem.form, problem.smoothing):
             return True
         able = method.keeps_duals or (method.smooths_through_duals and problem.mean_risk)
         return self.kernel is not None and able
 
     def on_blocks(self, problem: Problem, method: str) -> bool:
-        """Return whether blocks compute the kernel where they need it, and no matrix is factored.
+        """Return whether blocks compute the kernel on demand and no matrix is factored.
 
-        A kernel of a stored model does not depend on the number of rows.
+        For a stored model the choice does not depend on the number of rows.
         """
         if self.kernel is None or method not in ON_BLOCKS or not problem.mean_risk:
             return False
@@ -122,7 +122,7 @@ class ProblemSpec:
         return known and problem.n > ON_BLOCKS[method]
 
     def _refuse_with_risk(self, problem: Problem) -> None:
-        """Refuse what belongs to examples that count a fixed number of times."""
+        """Refuse options that need examples with fixed weights."""
         risk, kernel = problem.risk.name, self.kernel
         if self.weights is not None:
             raise UnsupportedCombinationError(
@@ -141,7 +141,7 @@ class ProblemSpec:
             )
 
     def _refuse_without_duals(self, method: MethodSpec) -> None:
-        """Refuse a stored model with a kernel that would lack the dual variables that it is made of."""
+        """Refuse a stored kernel model without the dual variables that it consists of."""
         known = method.keeps_duals or method.smooths_through_duals or method.name in ON_BLOCKS
         if known and self.keep_duals is not False:
             return
@@ -152,7 +152,7 @@ class ProblemSpec:
         )
 
     def _refuse_duals(self, problem: Problem, method: MethodSpec) -> None:
-        """Refuse to keep dual variables that there are none of."""
+        """Refuse to keep dual variables that do not exist."""
         if method.dual_free:
             raise UnsupportedCombinationError(
                 f"the method {method.name} never knows the dual variables; leave keep_duals out or use"

@@ -1,13 +1,13 @@
-"""Which loss, C and scaling do best on rows that are held out, found for about the cost of a few fits.
+"""The loss, C and scaling with the best held-out accuracy, found for about the cost of a few fits.
 
-The first fit is that of the default, to its tolerance: it says what a fit costs.  All others go to a relative
-gap of `GAP`, along C from the fit before, and are certified to it.  On the first fold the loss of the default
-is tried with every scaling, then each other loss near the best C so far, with those scalings that are not
-behind.  A path ends where a larger C does worse by more than a standard error.  What is left goes to
-the next folds while the budget lasts.
+The first fit is the default, to its full tolerance, and sets the cost of a fit.  All others go to a relative
+gap of `GAP`, each along C from the previous fit, and are certified to it.  On the first fold the loss of the
+default is tried with every scaling, then each other loss near the best C so far, with the scalings that are
+not behind.  A path ends where a larger C is worse by more than a standard error.  The remaining cells go on
+to the next folds while the budget lasts.
 
-A cell is behind where the paired difference of its hits to the leader's is more than `ERRORS` standard errors
-below zero.  Everything but a time limit is counted in passes, so the choice follows from data and seed.
+A cell is behind if the paired difference of its hits to the leader's is more than `ERRORS` standard errors
+below zero.  Apart from a time limit all costs are counted in passes, so data and seed determine the choice.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ from topline.solvers.run.api import solve, start_from
 
 #: Relative gap of the fits that are compared.
 GAP = 0.02
-#: A search takes at most so many times the passes of one fit, or, where that is less, so many
-#: multiplications: some seconds.
+#: Maximal cost of a search: this many times the passes of one fit or, if larger, this many multiplications
+#: (some seconds).
 FITS, LEAST = 6, 2.0**33
-#: C times the mean of |x|^2.
+#: Values of C times the mean of |x|^2.
 SCALES = (10.0, 100.0, 1000.0)
-#: Other losses are tried at so many times the best C of the first.
+#: Other losses are tried at these multiples of the first loss's best C.
 NEAR = (0.1, 1.0, 10.0)
-#: The smoothing of the smooth hinge that is tried.
+#: Smoothing of the smooth hinge among the trials.
 SMOOTHED = 1.0
-#: So many passes are likely to do for a look at all trials.
+#: Passes that usually suffice for all trials.
 LOOKED_AT = 500
-#: Passes of one fit at most, and seconds that the first has whatever the limit.
+#: Maximal passes of one fit, and the least seconds of the first under any limit.
 MOST_PASSES, LEAST_SECONDS = 1000, 0.01
-#: Standard errors of a paired difference that make a cell fall behind.
+#: Standard errors of a paired difference at which a cell falls behind.
 ERRORS = 2.0
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What cells are compared by: the share of rows that are right in k guesses, or its mean over classes."""
+    """The accuracy that ranks cells: the share of rows right within k guesses, or its mean over classes."""
 
     k: int = 1
     per_class: bool = False
 
     def worth(self, y: NDArray[Any]) -> NDArray[np.float64]:
-        """Return how much each row counts (n,), once on average."""
+        """Return the weight of each row (n,), 1 on average."""
         if not self.per_class:
             return np.ones(len(y))
         _, own, counts = np.unique(y, return_inverse=True, return_counts=True)
         return np.asarray(len(y) / (len(counts) * counts[own]))
 
     def losses(self, m: int) -> list[tuple[Loss, float]]:
-        """Return the losses that are tried for m classes, each with its smoothing, the default first."""
+        """Return the losses to try for m classes, each with its smoothing, the default first."""
         found: list[tuple[Loss, float]] = [(Softmax(), 0.0), (MaxHinge(), 0.0), (MaxHinge(), SMOOTHED)]
         return [*found, (TopKHinge(self.k), 0.0)] if self.k > 1 and 2 * self.k <= m else found
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A loss with its smoothing on rows of a scaling: a path of C."""
+    """A loss with its smoothing on rows of a scaling: one path of C."""
 
     scaling: str
     loss: Loss
@@ -76,7 +76,7 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The rows of one fold, X (n, d) with labels (n,) and weights (n,) or None, and those held out of it."""
+    """The rows of one fold, X (n, d) with labels (n,) and weights (n,) or None, and its held-out rows."""
 
     X: Any
     y: NDArray[Any]
@@ -87,7 +87,7 @@ class Part:
 
 @dataclass(eq=False)
 class Cell:
-    """A trial at one C: the ranks of the classes of held-out rows, fold by fold, and what they took."""
+    """A trial at one C: the ranks of the true classes of held-out rows, fold by fold, and the cost."""
 
     trial: Trial
     C: float
@@ -99,10 +99,10 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a search came to: cells in the order in which they were begun, the best, and the default.
+    """The result of a search: cells in opening order, the best one, and the default.
 
-    `labels` are those of the rows held out by the `folds` that were looked at, `fits` is what it took in fits
-    of the default, and `ended` says why it took no more.
+    `labels` belong to the rows held out by the `folds` visited, `fits` is the cost in fits of the default,
+    and `ended` says why the search stopped.
     """
 
     cells: tuple[Cell, ...]
@@ -114,7 +114,7 @@ class Found:
     ended: str
 
     def share(self, cell: Cell, goal: Goal) -> float:
-        """Return what a cell reaches, on the folds that it has seen."""
+        """Return the accuracy of a cell on the folds that it has seen."""
         hits = np.concatenate(cell.ranks) <= goal.k
         return float(np.mean(goal.worth(self.labels[: len(hits)]) * hits))
 
@@ -124,8 +124,7 @@ class Search:
     """A search that can begin.
 
     `part_of` gives the rows of a scaling and fold, of `n` rows in all and `m` classes; the first of `trials`
-    at C is the default, and `Cs` are the only values of C where there are any.  `told` is called after every
-    fit.
+    at C is the default; a non-empty `Cs` fixes the values of C.  `told` is called after every fit.
     """
 
     part_of: Callable[[str, int], Part]
@@ -147,11 +146,11 @@ class Search:
         return min(n, max(n // 4, int(LEAST / (LOOKED_AT * d * m)), 2 * m))
 
     def find(self) -> Found:
-        """Return the best cell; of equals the default, then the one that was begun first."""
+        """Return the best cell; ties go to the default, then to the cell opened first."""
         return _Searching(self).to_the_end()
 
     def scores(self, cell: Cell, part: Part) -> NDArray[np.float32]:
-        """Return the scores (r, m) of the rows held out of a part, by a fit of a cell to the others."""
+        """Return the scores (r, m) of a part's held-out rows, by a fit of the cell to the other rows."""
         result = self.fit(cell, part, max_passes=MOST_PASSES, time_limit=self.time_limit)
         return np.asarray(part.held_out @ result.W.astype(np.float32))
 
@@ -165,7 +164,7 @@ class Search:
 
 
 class _Searching:
-    """A search on its way."""
+    """A search in progress."""
 
     def __init__(self, search: Search) -> None:
         self._search, self._part = search, lru_cache(maxsize=2)(search.part_of)
@@ -173,12 +172,12 @@ class _Searching:
         self._ends = math.inf if limit is None else time.monotonic() + limit
         self._cells: list[Cell] = []
         self._labels: list[NDArray[Any]] = []
-        # Rows that fits have passed over, those of one fit, and those that are allowed.
+        # Row visits so far, of one fit, and allowed.
         self._spent, self._one, self._budget = 0.0, 1.0, math.inf
         self._why = f"all {search.folds} folds were looked at"
 
     def to_the_end(self) -> Found:
-        """Return what is found."""
+        """Run the search and return its result."""
         search, default = self._search, self._default()
         leading = [trial for trial in search.trials if trial.loss == default.trial.loss]
         for trial in leading:
@@ -204,7 +203,7 @@ class _Searching:
         )  # fmt: skip
 
     def _default(self) -> Cell:
-        """Fit the default to the tolerance of training, which sets the budget."""
+        """Fit the default to the training tolerance, which sets the budget."""
         search, trial = self._search, self._search.trials[0]
         part = self._part(trial.scaling, 0)
         self._labels.append(part.held_out_y)
@@ -215,7 +214,7 @@ class _Searching:
         return cell
 
     def _take(self, trial: Trial, Cs: Iterable[float]) -> None:
-        """Go along C on the first fold, until a larger one does worse."""
+        """Follow C on the first fold until a larger one is worse."""
         part, last, best = self._part(trial.scaling, 0), None, None
         for C in sorted(set(Cs)):
             cell = self._cell(trial, C)
@@ -229,7 +228,7 @@ class _Searching:
             best = cell if best is None or self._mean(cell) > self._mean(best) else best
 
     def _next_fold(self, fold: int) -> bool:
-        """Take what is left to another fold; False where that is not needed, or not done."""
+        """Take the remaining cells to another fold; return False if that is unnecessary or did not finish."""
         alive, rows = self._alive, len(self._part(self._cells[0].trial.scaling, fold).y)
         if self._is_over(rows):
             return False
@@ -252,7 +251,7 @@ class _Searching:
         return True
 
     def _is_over(self, rows: int) -> bool:
-        """Return whether the time is up, or the budget does not suffice for a pass over so many rows."""
+        """Return whether the time is up, or the budget is short of a pass over so many rows."""
         if time.monotonic() >= self._ends:
             self._why = "the time was up"
             return True
@@ -262,7 +261,7 @@ class _Searching:
         return False
 
     def _fit(self, cell: Cell, part: Part, gap: float, last: SolveResult | None) -> SolveResult:
-        """Fit a cell and rank the classes of the rows held out."""
+        """Fit a cell and rank the true classes of the held-out rows."""
         search, rows = self._search, len(part.y)
         most = min((self._budget - self._spent) / rows, MOST_PASSES)
         seconds = max(self._ends - time.monotonic(), LEAST_SECONDS)
@@ -275,19 +274,19 @@ class _Searching:
         cell.relative_gap = max(cell.relative_gap, result.relative_gap)
         scores = np.asarray(part.held_out @ result.W.astype(np.float32))
         own = np.take_along_axis(scores, part.held_out_y[:, None].astype(np.int64), axis=1)
-        # Ties, and what is no number, count against the model.
+        # Ties and NaN count against the model.
         cell.ranks.append((~(scores < own)).sum(axis=1))
         search.told()
         return result
 
     def _judge(self) -> None:
-        """Let those cells fall behind that the best one leads beyond chance."""
+        """Mark the cells that the best one leads beyond chance as behind."""
         best = self._best(self._alive)
         for cell in self._alive:
             cell.behind = cell is not best and self._lag(best, cell) > 0.0
 
     def _lag(self, best: Cell, cell: Cell, errors: float = ERRORS) -> float:
-        """Return by how much one cell leads another on the folds of both, less what chance explains."""
+        """Return the lead of one cell over another on their common folds, minus `errors` standard errors."""
         seen = min(len(best.ranks), len(cell.ranks))
         hits = [np.concatenate(one.ranks[:seen]) <= self._search.goal.k for one in (best, cell)]
         ahead = self._search.goal.worth(np.concatenate(self._labels[:seen])) * (hits[0] - 1.0 * hits[1])
@@ -299,7 +298,7 @@ class _Searching:
         return float(np.mean(self._search.goal.worth(labels) * hits))
 
     def _best(self, cells: Sequence[Cell]) -> Cell:
-        """Return the best of some cells that have seen the same folds; of equals the one begun first."""
+        """Return the best of some cells that have seen the same folds; ties go to the one opened first."""
         return max(cells, key=self._mean)
 
     def _grid(self, trial: Trial) -> list[float]:
@@ -310,7 +309,7 @@ class _Searching:
         return [*(_round(scale / max(square, 1e-30)) for scale in SCALES), self._search.C]
 
     def _cell(self, trial: Trial, C: float) -> Cell:
-        """Return the cell of a trial at C, begun here if need be."""
+        """Return the cell of a trial at C, opening it if needed."""
         for cell in self._cells:
             if cell.trial == trial and cell.C == C:
                 return cell
@@ -323,5 +322,5 @@ class _Searching:
 
 
 def _round(C: float) -> float:
-    """Return C with one digit."""
+    """Return C rounded to one significant digit."""
     return float(f"{C:.0e}")

@@ -1,12 +1,11 @@
 """Many runs over the same rows in shared passes: one loop asks the blocks for all of them together.
 
-A head is one problem over the rows, with a column of weights; training has one, and a sweep one a cell.  Its
-run is what it is alone, the loop of `topline.solvers.run.loop` with its method, line search, gap and
-stopping, on a stack of its own (a greenlet).  Where it asks for something it gives way to the loop here,
-which lets every run go on until it asks, asks the blocks for all of them in one operation (`AskHeads`),
-which reads the rows once, and hands out the answers.  So a run comes to the same numbers whatever other runs
-there are, as long as rows lie in memory; where they are read, the order in which sweeps visit them is a
-common one.
+A head is one problem over the rows, with a column of weights; training has one, and a sweep one per cell.
+Each run is an ordinary loop of `topline.solvers.run.loop`, with its own method, line search, gap and
+stopping, on a stack of its own (a greenlet).  When a run needs an operation it yields to the loop here, which
+waits until every run has asked, sends all requests to the blocks as one operation (`AskHeads`) that reads the
+rows once, and hands out the answers.  A run's numbers therefore do not depend on the other runs while rows
+lie in memory; rows read from storage are swept in an order common to all runs.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class HeadExecutor:
-    """What the run of a head is asked through: it gets its answer with those of all others."""
+    """The executor of one head's run, answered together with all others."""
 
     head: Head
     blocks: int
@@ -45,16 +44,15 @@ class HeadExecutor:
         return answer
 
     def traffic(self) -> Traffic:
-        """Return nothing: what is moved is moved for all runs."""
+        """Return nothing: traffic is shared by all runs."""
         return Traffic()
 
 
 class SharedPasses:
     """Rows bound to an executor, over which any number of runs share their passes.
 
-    `problem` is any of theirs, `weights` (n, columns) say how often each row counts; a row of weight 0 is
-    held out.  `replaced` counts how often dual variables were lost: a run that stood still meanwhile has to
-    rebuild what follows them.
+    `problem` is any of the runs' problems; `weights` (n, columns) weight each row, with 0 for held-out rows.
+    `replaced` counts how often dual variables were lost: a run that was idle meanwhile has to rebuild its W.
     """
 
     def __init__(
@@ -66,13 +64,13 @@ class SharedPasses:
         self.replaced = 0
 
     def forget(self, number: int) -> None:
-        """Let go of the dual variables of a head, with the next request."""
+        """Drop the dual variables of a head with the next request."""
         self._gone.append(number)
 
     def run_all(self, runs: Mapping[Head, Callable[[HeadExecutor], T]]) -> dict[int, T]:
-        """Let each function run to its end with an executor of its own, and return what they returned.
+        """Run each function to its end with an executor of its own, and return their results.
 
-        What one of them raises ends all of them, as does Ctrl-C.
+        An exception in one of them, or Ctrl-C, ends all of them.
         """
         stacks = {head: greenlet(run) for head, run in runs.items()}
         for stack in stacks.values():
@@ -90,7 +88,7 @@ class SharedPasses:
     def _answered(
         self, asking: Mapping[Head, Operation[Any]], stacks: Mapping[Head, greenlet]
     ) -> dict[Head, Any]:
-        """Answer what runs have asked; return what each of them asks next, or what it ends with."""
+        """Answer the requests of the runs; return each run's next request or its result."""
         gone, self._gone = tuple(self._gone), []
         try:
             parts = self._executor.run(AskHeads(tuple(asking.items()), gone)).parts

@@ -1,4 +1,4 @@
-"""What `solve` does once its arguments are checked: where a run begins, its rounds, what it came to."""
+"""The steps of `solve` after argument checks: where a run begins, its rounds, and its result."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 class Start:
     """Where a run begins: a state with the duals that belong to it, or duals alone; by default at A = 0.
 
-    `near` says whether duals alone are those of nearly the same problem.
+    `near` says whether duals alone come from nearly the same problem.
     """
 
     state: SolverState | None = None
@@ -80,7 +80,7 @@ AT_ZERO = Start()
 
 
 def started(problem: Problem, executor: Executor, start: Start, tol: float, method: Method) -> SolverState:
-    """Return the state to go on from, after the executor has loaded the duals that belong to it."""
+    """Return the state to start from, after loading the duals that belong to it into the executor."""
     state, duals = start.state, start.duals
     if state is None:
         if duals is None:
@@ -92,7 +92,7 @@ def started(problem: Problem, executor: Executor, start: Start, tol: float, meth
     if duals is None:
         return state
     executor.load_duals(duals)
-    # They come with the step that the state was waiting to see applied.
+    # Loaded duals already include the pending step.
     return state.with_point(pending_step=None)
 
 
@@ -102,11 +102,11 @@ def _state_of_duals(
     """Load A into the blocks of an executor, and return the state that belongs to it.
 
     A is feasible whatever the features, lam and gamma are, and so is every multiple s A with s in [0, 1].
-    Rows of another loss or of other weights may lie outside their domain, where D bounds nothing: each is
-    put at the nearest point of it.  W(A) grows as 1/lam, so that after a step to a smaller lam the whole of A
-    is often worse than nothing: the best s of D(s A) >= s b - s^2/2 (lam |W(A)|^2 + gamma aa) is taken.
-    `near` is whether A is that of nearly the same problem, for which dual ascent uses shorter first rounds,
-    until the gap is within `tol`.
+    Rows of another loss or of other weights may lie outside their domain, where D bounds nothing: each moves
+    to the nearest point of its domain.  W(A) grows as 1/lam, so after a step to a smaller lam the whole of A
+    is often worse than 0: s maximises the bound D(s A) >= s b - s^2/2 (lam |W(A)|^2 + gamma aa). `near` says
+    that A comes from nearly the same problem: dual ascent then uses shorter first rounds until the gap is
+    within `tol`.
     """
     with_mass = 0
 
@@ -128,7 +128,7 @@ def _state_of_duals(
 def state_of_best_multiple(
     problem: Problem, executor: OperationRunner, shrink: Callable[[float], None]
 ) -> SolverState:
-    """Return the state of the best multiple of the A that the blocks hold; `shrink` makes A that one."""
+    """Return the state of the best multiple of the blocks' A; `shrink` replaces A by that multiple."""
     W, conjugate_mean, mean_sq_dual = rebuild(
         problem, executor, SolverState.start(problem).point, inside=True
     )
@@ -141,7 +141,7 @@ def state_of_best_multiple(
 
 
 def checked_duals(part: DualRows) -> DualRows:
-    """Refuse what are no rows of numbers."""
+    """Return rows of duals; refuse anything but a numeric array."""
     try:
         start, stop, given = part
         rows = np.asarray(given)
@@ -160,13 +160,13 @@ def checked_duals(part: DualRows) -> DualRows:
 
 
 def _shrink(executor: Executor, share: float) -> None:
-    """Let the blocks hold a share of their A."""
+    """Multiply the blocks' A by `share`."""
     executor.load_duals(
         (start, stop, np.asarray(rows.dtype.type(share) * rows)) for start, stop, rows in executor.duals()
     )
 
 
-#: Scores that are made at once.
+#: Scores computed at once.
 _SCORES = 1 << 20
 
 
@@ -199,12 +199,12 @@ def _losses_at_zero(problem: Problem, codes: IntArray, *, smoothed: bool) -> Flo
 
 logger = logging.getLogger(__name__)
 
-#: Multiplications a round below which threads cost more than they bring.
+#: Multiplications per round below which threads cost more than they save.
 _SMALL_ROUND = 1e8
-#: Rows of a block, or entries of every column of sparse rows that it has, and the most blocks.
+#: Least rows of a block, least entries of a block per column of sparse rows, and the most blocks.
 _ROWS, _ENTRIES, _MOST_BLOCKS = 1024, 16, 16
 
-#: By which share of P(0) weights are better than none, at least; less is rounding.
+#: Least relative improvement over P(0) for weights to count as better than 0; less is rounding.
 _NO_BETTER = 1e-9
 
 
@@ -219,7 +219,7 @@ class RunOptions:
     executor : where to run; None for threads of this process, which end with the run.
     callbacks : called after each round, as for `solve`.
     start : where it begins.
-    picked : how many rows a round of dual ascent with a kernel on blocks updates.
+    picked : rows that a round of dual ascent updates where blocks compute the kernel.
     """
 
     criteria: StoppingCriteria
@@ -237,10 +237,10 @@ class RunOptions:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is solved, on which examples and how; `of` makes it of what was asked for.
+    """A problem with its examples and the chosen method; `of` makes it from a spec.
 
-    `method` solves it, and `choice` says why.  With a `feature_map` weights are V.  With a `kernel`, its
-    parameters resolved, blocks compute its values where they need them, and a result has zeros for W.
+    `method` solves it, and `choice` gives the reason.  With a `feature_map` the weights are V.  With a
+    `kernel`, its parameters resolved, blocks compute the values on demand, and W of the result is zero.
     """
 
     spec: ProblemSpec
@@ -260,7 +260,7 @@ class Task:
         options: RunOptions,
         feature_map: FeatureMap | None = None,
     ) -> Task:
-        """Return the task, its method chosen; raises UnsupportedCombinationError as `ProblemSpec` does."""
+        """Return the task with its method; raises UnsupportedCombinationError as `ProblemSpec` does."""
         joint = feature_map is not None and not is_ordinary(feature_map)
         problem, start = spec.problem_of(examples, joint=joint), options.start
         if spec.method == DEFAULT_METHOD and start.duals is not None and problem.mean_risk:
@@ -276,7 +276,7 @@ class Task:
 
     @property
     def bound(self) -> Problem:
-        """The problem of the blocks; with a kernel W has no place there, and one feature stands for it."""
+        """The problem bound to the blocks; with a kernel W is not formed, and d = 1 stands in for it."""
         return self.problem if self.kernel is None else replace(self.problem, d=1)
 
     @property
@@ -286,16 +286,16 @@ class Task:
 
     @property
     def of_duals(self) -> bool:
-        """Whether W is to be W(A) of the A that blocks keep."""
+        """Whether the result is W(A) of the A that blocks keep."""
         return self.duals_kept and (self.spec.of_duals or self.spec.kernel is not None)
 
     @cached_property
     def key(self) -> str:
-        """Digest of what W and b of a state depend on."""
+        """Digest of all that W and b of a state depend on, except the features."""
         return problem_key(self.problem, self.examples.labels, self.examples.weights)
 
     def refuse_start(self, shape: tuple[int, int], *, duals_kept: bool) -> None:
-        """Refuse a state and duals that do not belong to the problem, whose W has this shape, or together."""
+        """Refuse a state and duals that do not fit each other or the problem, whose W has shape `shape`."""
         state, duals = self.options.start.state, self.options.start.duals
         if duals is not None and not duals_kept:
             raise UnsupportedCombinationError("duals are given but would not be kept; say keep_duals=True")
@@ -315,11 +315,11 @@ class Task:
 
 
 def run_task(task: Task) -> SolveResult:
-    """Bind an executor to the rows as they are, take rounds from the start, and certify the end."""
+    """Bind an executor to the rows, run the rounds, and return the certified result."""
     problem, examples, executor = task.bound, task.examples, task.options.executor
     task.refuse_start((problem.d, problem.m), duals_kept=task.duals_kept)
     with ExitStack() as stack:
-        # Between requests too: threads that share the norm of a matrix wait longer than one takes alone.
+        # Held between requests too: threads that share the norm of a matrix wait longer than one takes alone.
         stack.enter_context(one_blas_thread())
         goes_on = executor is not None
         if executor is None:
@@ -330,14 +330,14 @@ def run_task(task: Task) -> SolveResult:
             problem, examples.rows, examples.labels, keep_duals=task.duals_kept, weights=examples.weights
         )
         run = _rounds(task, executor)
-        # A found at weights is nobody's where it was kept for the method alone.
+        # A dual point found at weights replaces an A that only the method needed.
         kept = task.duals_kept and (run.final.found_at is None or task.spec.keep_duals)
         A = final_duals(problem, executor, run, examples, goes_on=goes_on) if kept else None
     return result_of(task.problem, run, A, task.options.criteria.tol, task.choice)
 
 
 def _rounds(task: Task, executor: Executor) -> Run:
-    """Take the rounds of a task on an executor that its problem is bound to."""
+    """Run the rounds of a task on an executor bound to its problem."""
     problem, risk, criteria, examples = task.bound, task.problem.risk, task.options.criteria, task.examples
     method = _method(task, executor.blocks)
     state = started(problem, executor, task.options.start, criteria.tol, method)
@@ -348,13 +348,13 @@ def _rounds(task: Task, executor: Executor) -> Run:
     goes_on = isinstance(method, Auto | ProximalNewton)
     apart: tuple[type, ...] = (LbfgsMemory,) if goes_on else (LbfgsMemory, NewtonMemory)
     if task.options.start.duals is not None and isinstance(state.memory, apart) and method.follows(state):
-        # Another method has left W(A), which belongs to the duals that are given.
+        # W of another method may not be the W(A) of the given duals.
         W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state.point)
         state = state.with_point(W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
     state = replace(state, problem_key=task.key)
     at_zero = partial(risk_at_zero, task.problem, examples.labels, examples.weights)
     if not task.of_duals:
-        # W = 0 is no answer where W is to be W(A), whatever it is worth.
+        # W = 0 is no answer where the result must be W(A).
         state = replace(state, primal_at_zero=at_zero())
     if state.loss_at_zero is None and state.W.any():
         state = replace(state, loss_at_zero=at_zero(smoothed=False))
@@ -374,7 +374,7 @@ def _rounds(task: Task, executor: Executor) -> Run:
 
 
 def _method(task: Task, blocks: int) -> Method:
-    """Return the method of a task on so many blocks, in the space of its kernel where it has one."""
+    """Return the method of a task on `blocks` blocks, in the space of its kernel if it has one."""
     seed = task.options.seed
     if task.kernel is None:
         method = task.method.method_for(task.problem, blocks, seed)
@@ -387,14 +387,15 @@ def _method(task: Task, blocks: int) -> Method:
 
 
 def default_executor(task: Task) -> Executor:
-    """Return an executor of this process; on several blocks only where that is quicker."""
+    """Return an executor of this process, with several blocks only where that is faster."""
     problem, spec = task.problem, task.method
     if task.kernel is not None:
         return ThreadExecutor(available_cores())
-    # Two blocks that ascend at the same time take several times the rounds of one; Frank-Wolfe does not mind.
+    # Two blocks that ascend at once need several times the rounds of one; Frank-Wolfe is not affected.
     if spec.one_block or float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
         return SerialExecutor()
-    # Each block sums a product as large as W, beside which its rows may be few, or have few entries a column.
+    # Each block sums a product as large as W, which dominates if its rows, or its entries per column, are
+    # few.
     entries = getattr(task.examples.rows, "nnz", None)
     blocks = problem.n // _ROWS if entries is None else int(entries // (_ENTRIES * problem.d))
     if blocks <= 1:
@@ -405,9 +406,9 @@ def default_executor(task: Task) -> Executor:
 def final_duals(
     problem: Problem, executor: Executor, run: Run, examples: LabelledRows, *, goes_on: bool
 ) -> FloatArray | None:
-    """Return A as it was certified, of an interrupted run as it is; None where it lies elsewhere.
+    """Return the certified A, or the current A of an interrupted run; None if it lives in another process.
 
-    Where the executor `goes_on` its blocks come to hold what was certified.
+    If the executor `goes_on`, its blocks are moved to the certified A.
     """
     if goes_on and run.status is Status.SOLVED:
         executor.run(PutInside(run.state.pending_step))
@@ -426,7 +427,7 @@ def final_duals(
 
 
 def result_of(problem: Problem, run: Run, A: FloatArray | None, tol: float, choice: Choice) -> SolveResult:
-    """Return what a run came to; A is as it was certified."""
+    """Return the result of a run; A is as certified."""
     if choice.method == "auto":
         choice = change_of_method(run.state)
     at_zero, collapsed = run.state.primal_at_zero, False
@@ -448,28 +449,27 @@ def result_of(problem: Problem, run: Run, A: FloatArray | None, tol: float, choi
     )
 
 
-#: Enough passes to meet every compiled function: the second round applies the step of the first, and
-#: dual_ascent extrapolates when sweeps alone have gone on for some rounds.
+#: Enough passes to reach every compiled function: the second round applies the step of the first, and
+#: dual_ascent extrapolates only after some rounds of plain sweeps.
 _PASSES = 60
 #: Rows of noise, which no method fits in so few passes.
 _TINY_ROWS = 40
-#: So small that sweeps alone take long, and dual_ascent extrapolates.
+#: Small enough that sweeps alone take long, so dual_ascent extrapolates.
 _LAM = 1e-3
 
 
 def compile_jit_functions(
     spec: ProblemSpec, d: int, m: int, *, sparse: bool = False, several: bool = False
 ) -> None:
-    """Compile (or load) what features (n, d) of m classes need to be trained on so, on a tiny problem.
+    """Compile (or load) the functions that train on features (n, d) of m classes, by solving a tiny problem.
 
-    Of "auto" that is what it begins with: most runs never change their method.  With a kernel it is what
-    blocks do that compute it.
+    "auto" compiles its first method only, as most runs never switch; a kernel compiles its blocks' functions.
 
-    Numba keeps compiled functions beside the package, so that only the first call on a machine takes long:
-    tens of seconds on a slow one.  Without this call the first pass takes them.  `several` says that examples
-    have label sets.
+    Numba caches compiled functions beside the package, so only the first call on a machine is slow, up to
+    tens of seconds; without this call the first pass pays for it.  `several` says that examples have label
+    sets.
     """
-    # What reads and packs rows.
+    # Functions that read and pack rows.
     widened(np.zeros(1, dtype=np.float16))
     for part in (np.eye(_TINY_ROWS, dtype=np.float32), np.eye(_TINY_ROWS)):
         unpack(pack(part), 0, _TINY_ROWS, part)
@@ -494,11 +494,11 @@ def compile_jit_functions(
 
 
 def _compile_what_few_rounds_meet(form: LossForm, y: IntArray, *, duals: bool) -> None:
-    """Compile what the tiny problem does not come to, on a row of label y (1,)."""
+    """Compile the functions that the tiny problem does not reach, on a row of label y (1,)."""
     if can_vanish(form):
         for dtype in (np.float32, np.float64):
             slack = np.zeros(1), np.zeros(form.m)
             least_stretch(form, np.zeros((1, form.m), dtype=dtype), y, np.ones(1), slack, 0.0)
     if duals:
-        # The tiny problem ends in float64, where rows need not be put inside their domains.
+        # The tiny problem ends in float64, where rows stay inside their domains without projection.
         nearest_rows(form, np.zeros((1, form.m)), y)
