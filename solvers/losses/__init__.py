@@ -1,8 +1,8 @@
-"""Losses as values: one small frozen class each, in one file with the compiled functions that it is made of.
+"""Losses as values: small frozen classes, each in one file with its compiled functions.
 
-`form(m)` says what a loss is for m classes in the terms that loops over rows work with; `make_loss` and
-`loss_from_dict` make one from options and from a record.  Functions are compiled when they are first used.
-Imported by themselves: `functions` declares those of a loss, `rows` and `batches` loop over many rows, and
+`form(m)` gives a loss for m classes in the terms that loops over rows work with; `make_loss` and
+`loss_from_dict` build one from options and from a record.  Functions are compiled on first use.  Import these
+modules directly: `functions` declares the functions of a loss, `rows` and `batches` loop over many rows, and
 `ranking` finds the largest margin violations.
 """
 

@@ -1,7 +1,7 @@
-"""What every loss is made of: its family, rank weights and margins.
+"""What every loss consists of: a family, rank weights and margins.
 
-Here a = delta_y + s - s_y 1 (so a_y = 0) and a_[1] >= a_[2] >= ... (ties: lower class first).  Every loss
-Phi(s; y) is written in the module of its class, with its dual problem in one example.
+Throughout, a = delta_y + s - s_y 1 (so a_y = 0) and a_[1] >= a_[2] >= ... (ties: lower class first).  The
+docstring of each class gives its loss Phi(s; y), and its module the dual problem of one example.
 
 Sources: K. Tajima, Y. Hirohashi, E. R. R. Zara, T. Kato, "Frank-Wolfe algorithm for learning SVM-type
 multi-category classifiers", arXiv:2008.08894; Y. Hirohashi, T. Kato, "Learning Weighted Top-k Support Vector
@@ -24,7 +24,7 @@ from topline.solvers.typing import Float64Array
 
 @runtime_checkable
 class Loss(Protocol):
-    """A loss as a value: frozen, comparable, and written to JSON by `to_dict`.
+    """A loss as a value: frozen, comparable, and serialised by `to_dict`.
 
     Examples
     --------
@@ -39,27 +39,24 @@ class Loss(Protocol):
         ...
 
     def form(self, m: int) -> LossForm:
-        """Return the loss for m classes; InvalidProblemError where it does not exist for that m."""
+        """Return the loss for m classes; InvalidProblemError if it is undefined for that m."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values from which `loss_from_dict` makes the same loss again."""
+        """Return plain values from which `loss_from_dict` rebuilds the loss."""
         ...
 
 
 @dataclass(frozen=True)
 class LossWithoutParameters:
-    """A loss that its name and family describe; its one rank may mean nothing.
-
-    `of_others` says that the other classes alone have ranks.
-    """
+    """A loss defined by its name and family alone; `of_others`: only the other classes have ranks."""
 
     name: ClassVar[str]
     family: ClassVar[Family]
     of_others: ClassVar[bool] = False
 
     def form(self, m: int) -> LossForm:
-        """Return the loss for m classes, at least as many as ranks, more where they are of the others."""
+        """Return the loss for m classes."""
         return rank_form(m, self.family, self._rank_weights(), self.name, of_others=self.of_others)
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +69,7 @@ class LossWithoutParameters:
 
 @dataclass(frozen=True)
 class LossOfK(LossWithoutParameters):
-    """A loss that counts k guesses; InvalidProblemError where k is not a whole number of at least 1."""
+    """A loss that counts k guesses; InvalidProblemError unless k is a whole number of at least 1."""
 
     k: int
 
@@ -85,7 +82,7 @@ class LossOfK(LossWithoutParameters):
 
 @dataclass(frozen=True)
 class LossOfWeights(LossWithoutParameters):
-    """A loss with rank weights rho, a tuple: non-negative, non-increasing, or else InvalidProblemError."""
+    """A loss with rank weights rho, a tuple; InvalidProblemError unless non-negative and non-increasing."""
 
     rho: Sequence[float] | Float64Array
 
@@ -101,7 +98,7 @@ class LossOfWeights(LossWithoutParameters):
 
 
 def rank_form(m: int, family: Family, rho: Float64Array, name: str, *, of_others: bool = False) -> LossForm:
-    """Build a LossForm with margins 1 - e_y, refusing m < 2 and fewer classes, or others, than ranks."""
+    """Return the form with margins 1 - e_y; refuse m < 2 and fewer classes (or others) than ranks."""
     if m < 2:
         raise InvalidProblemError(f"there are {m} classes; {name} needs at least 2")
     if of_others and len(rho) >= m:
@@ -116,7 +113,7 @@ def rank_form(m: int, family: Family, rho: Float64Array, name: str, *, of_others
 
 
 def checked_weights(rho: Any) -> tuple[float, ...]:
-    """Return rank weights as floats, refusing what is not finite, non-negative and non-increasing."""
+    """Return rank weights as floats; refuse any that are not finite, non-negative and non-increasing."""
     try:
         weights = np.asarray(rho, dtype=np.float64)
     except (TypeError, ValueError):

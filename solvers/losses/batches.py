@@ -1,4 +1,4 @@
-"""Many rows at once, with checked arguments: column updates, and the nearest points of a domain."""
+"""Column updates and nearest points of the domain for many rows, with checked arguments."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def column_updates(
     if (own > curvature).any():
         raise InvalidProblemError("the curvature of the own class exceeds that of the others; it must not")
     alpha = np.empty_like(scores)
-    # As in the loops over stored rows, whose labels are int32: one kind of function serves both.
+    # Stored labels are int32 too, so that one compiled function serves both.
     rows = labels.astype(np.int32)
     column = form.column_where(alike=c_own is None)
     update_rows(column, scores, rows, (curvature, own), form.rho, form.table, alpha)
@@ -83,14 +83,14 @@ def column_updates(
 
 
 def nearest_rows(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
-    """Return points of the domain at, or within rounding of, the rows A (b, m) of float64."""
+    """Return points of the domain nearest to the rows A (b, m) float64, up to rounding."""
     nearest = form.family.nearest or nearest_by_column
     return nearest(form, A, y)
 
 
 def nearest_by_column(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
     """Return the solutions of the column problem whose free solutions are the rows A (b, m)."""
-    # Far above the margins, which the column problem adds again, a small row keeps its digits.
+    # Scaling rows far above the margins, which the column problem adds again, keeps the digits of small ones.
     if form.needs_label_sets:
         own, size = np.zeros((len(A), 1)), np.abs(A).max(axis=1, keepdims=True, initial=0.0)
     else:
@@ -100,7 +100,7 @@ def nearest_by_column(form: LossForm, A: Float64Array, y: IntArray) -> Float64Ar
 
 
 def checked_curvature(c: float | Float64Array, rows: int) -> Float64Array:
-    """Return the curvature of each row, refusing what is negative or not finite."""
+    """Return the curvature of each row; refuse negative or non-finite values."""
     curvature = np.ascontiguousarray(np.broadcast_to(np.asarray(c, dtype=np.float64), (rows,)))
     if not np.isfinite(curvature).all():
         raise NonFiniteError("the curvature c holds NaN or infinity; the features or lambda are out of range")
@@ -112,10 +112,7 @@ def checked_curvature(c: float | Float64Array, rows: int) -> Float64Array:
 def checked_rows(
     m: int, q: FloatArray, y: IntArray, codes: int | None = None
 ) -> tuple[Float64Array, Int64Array]:
-    """Return scores and labels as compiled functions read them, which do not check their indices.
-
-    Labels lie below `codes`, by default m.
-    """
+    """Return checked scores and labels, 0 <= y < `codes` (default m): compiled code checks no index."""
     codes = m if codes is None else codes
     scores = np.ascontiguousarray(q, dtype=np.float64)
     labels = np.ascontiguousarray(y, dtype=np.int64)

@@ -1,14 +1,15 @@
-"""What a loss asks for with unlimited data: its population risk, and whether the minimiser ranks rightly.
+"""Calibration of a loss: its population risk, and whether minimisers rank the classes correctly.
 
-At one x with the class probabilities p the risk of scores g is R(g) = sum_y p_y Phi(g; y).  A loss is top-s
-calibrated if every minimiser of R has the s likeliest classes as its s highest scores, for every p (Lapin's
-thesis, definition 6.1).  Here ties count against the scores, as in every top-k error of this package, so that
-it fails at p exactly if putting some less likely class b level with one of the s likeliest, a, costs nothing:
+At one x with class probabilities p the risk of scores g is R(g) = sum_y p_y Phi(g; y).  A loss is top-s
+calibrated if, for every p, every minimiser of R gives the s likeliest classes the s highest scores (Lapin's
+thesis, definition 6.1).  Ties count against the scores, as in every top-k error of this package, so
+calibration fails at p exactly if tying one of the s likeliest classes, a, with a less likely class b costs
+nothing:
 
     min {R(g): g_a = g_b} = min R        for some a of the s likeliest and b outside with p_b < p_a
 
-(R is convex: if a minimiser had g_b > g_a, one between it and any that has g_a > g_b would have g_a = g_b.)
-Both minima are computed by cutting planes, one set a class, and lie between the bounds that are reported.
+(By convexity, a minimiser with g_b > g_a and a point with g_a > g_b have one with g_a = g_b between them.)
+Both minima are computed by cutting planes, one set per class, and the reported bounds enclose them.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from topline.solvers.losses.ranking import N_SUMS
 from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.typing import Float64Array
 
-#: Scores lie within this: e^-40 is nothing beside 1 in float64.
+#: Largest absolute score: e^-40 is negligible beside 1 in float64.
 REACH = 40.0
-#: Gap of the minima, in the units of the loss, and cuts a class to get there.
+#: Gap of the minima, in units of the loss, and the limit of cuts per class.
 _TOL, _CUTS = 1e-7, 500
-#: An excess below this counts as none; it is well above what two gaps make.
+#: Rises below this count as zero; well above the sum of two gaps.
 NOTHING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class PopulationMinimum:
-    """The least population risk: `scores` (m,) with `risk`, of which no scores have less than `bound`."""
+    """The least population risk: `risk` at `scores` (m,), and a lower `bound` on it."""
 
     scores: Float64Array
     risk: float
@@ -44,10 +45,10 @@ class PopulationMinimum:
 
 @dataclass(frozen=True, eq=False)
 class Consistency:
-    """Whether the minimiser for one p has the s likeliest classes on top.
+    """Whether the minimisers at one p rank the s likeliest classes on top.
 
-    The least that the risk rises by, if a less likely class comes level with one of these, lies between
-    `least` and `most`; `pair` (likely, less likely) is where it is least.
+    The least rise of the risk when a less likely class ties with one of these lies between `least` and
+    `most`; `pair` (likely, less likely) attains it.
     """
 
     s: int
@@ -57,7 +58,7 @@ class Consistency:
 
     @property
     def consistent(self) -> bool:
-        """Whether every minimiser is top-s Bayes optimal: the rise is more than nothing."""
+        """Whether every minimiser is top-s Bayes optimal, that is, the rise is positive."""
         return self.least > NOTHING
 
 
@@ -68,7 +69,7 @@ def bayes_error(p: Any, k: int) -> float:
 
 
 def expected_error(p: Any, scores: Any, k: int) -> float:
-    """Return the top-k error of scores (m,) at class probabilities p (m,); ties count against the scores."""
+    """Return the top-k error of scores (m,) at class probabilities p (m,); ties count as errors."""
     p, g = probabilities(p), np.asarray(scores, dtype=np.float64)
     ranks = (g[None, :] >= g[:, None]).sum(axis=1)
     return float(p[ranks > k].sum())
@@ -77,7 +78,7 @@ def expected_error(p: Any, scores: Any, k: int) -> float:
 def population_risk(
     loss: Loss, p: Any, scores: Any, smoothing: float = 0.0, smoothing_kind: str = "moreau"
 ) -> float:
-    """Return R at scores (m,) for any loss of single labels, convex or not."""
+    """Return R at scores (m,) for any single-label loss, convex or not."""
     p = probabilities(p)
     return float(p @ _losses(loss, np.asarray(scores, dtype=np.float64), smoothing, smoothing_kind)[0])
 
@@ -90,10 +91,10 @@ def population_minimum(
     smoothing: float = 0.0,
     smoothing_kind: str = "moreau",
 ) -> PopulationMinimum:
-    """Minimise R over scores within `REACH` of 0, with equal ones for the two classes of `level` if given.
+    """Minimise R over scores within `REACH` of 0, the two classes of `level`, if given, having equal scores.
 
-    Raises UnsupportedCombinationError for a loss that is not convex, and InvalidProblemError for a p that is
-    no distribution.
+    Raises UnsupportedCombinationError for a non-convex loss and InvalidProblemError if p is not a
+    distribution.
     """
     p = probabilities(p)
     m = len(p)
@@ -126,9 +127,9 @@ def population_minimum(
 def consistency(
     loss: Loss, p: Any, s: int, *, smoothing: float = 0.0, smoothing_kind: str = "moreau"
 ) -> Consistency:
-    """Return whether every minimiser of R at p (m,) has the s likeliest classes as its s highest scores.
+    """Return whether every minimiser of R at p (m,) gives the s likeliest classes the s highest scores.
 
-    A pair of classes of equal probability may stand in any order.
+    Classes of equal probability may come in either order.
     """
     p = probabilities(p)
     if not 1 <= s < len(p):
@@ -145,7 +146,7 @@ def consistency(
 
 
 def probabilities(p: Any) -> Float64Array:
-    """Return class probabilities (m,) of two or more classes, which sum to 1."""
+    """Return p (m,) as float64 after checking that it is a distribution over two or more classes."""
     values = np.asarray(p, dtype=np.float64)
     if values.ndim != 1 or len(values) < 2 or (values < 0).any() or not abs(values.sum() - 1.0) <= 1e-9:
         raise InvalidProblemError(
@@ -158,7 +159,7 @@ def probabilities(p: Any) -> Float64Array:
 def _losses(
     loss: Loss, g: Float64Array, smoothing: float, smoothing_kind: str
 ) -> tuple[Float64Array, Float64Array]:
-    """Return Phi(g; y) of every class y (m,), and their gradients (m, m)."""
+    """Return Phi(g; y) for every class y (m,), and the gradients (m, m)."""
     m = len(g)
     U, losses, sums = np.empty((m, m)), np.empty(m), np.zeros(N_SUMS)
     gammas = (smoothing, 0.0 if smoothing_kind == "others" else smoothing)

@@ -1,9 +1,9 @@
-"""The softmax loss and its top-k relatives: the top-k entropy, and the truncated one, which is not convex.
+"""The softmax loss, its top-k entropy, and the non-convex truncated top-k entropy.
 
-Gradients of the softmax are found of many rows at once, in the precision of the scores; sums over rows are in
-float64.  A row of few classes fills no vector, and its logarithms take as long as the rest.  So narrow rows
-lie side by side, class by class, and every step is a loop over as many rows as a vector holds many times.
-Wide rows, one after the other, share only the call that takes their exponentials.
+Softmax gradients are computed for many rows at once in the precision of the scores, and summed in float64.
+Narrow rows do not fill a vector register and spend half their time in logarithms, so they are laid side by
+side, class by class, and every step loops over the rows.  Wide rows are processed one by one and share only
+the call that computes their exponentials.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from topline.solvers.projections.exponentials import exp_of_row, log_of_row, min
 from topline.solvers.projections.ordering import largest_values
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
-#: A class whose share is below the cap by less than this share of it is at the cap.
+#: A class counts as capped if its share is within this relative distance of the cap.
 _AT_CAP = 1e-4
-#: Classes up to which rows lie side by side, and how many of them.
+#: Most classes of a narrow row, and rows laid side by side.
 _NARROW, _TOGETHER = 40, 128
-#: Numbers of as many wide rows as have their exponentials taken together.
+#: Numbers per exponential call: as many wide rows as fit.
 _AT_ONCE = 512
-#: The share that the other classes have at most where the loss is found from what the own one lacks.
+#: Below this total of the others, the loss is computed from that total, which keeps more digits.
 _NEARLY_ALL = 0.5
 _ZERO = np.float64(0.0)
 
@@ -47,7 +47,7 @@ def _conjugate(alpha: Any, y: Any, _: Any) -> Any:
         if j != y and x > 0.0:
             value -= x * math.log(x)
             total += x
-    # Where p is nearly 1 the digits of its logarithm are those of what is missing.
+    # Where p is nearly 1, log1p of what is missing keeps its digits.
     return value - (1.0 - total) * math.log1p(-total) if total < 1.0 else value
 
 
@@ -85,15 +85,15 @@ def _curvature_pairs(U: FloatArray, y: IntArray, weights: Float64Array, entries:
 
 
 def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
-    """Return the nearest points of the domain, which is that of the top-k hinge over the others."""
+    """Return the nearest points of the domain, the top-k simplex of the other classes."""
     return nearest_by_column(replace(form, family=OTHERS_SUM_THEN_HINGE), A, y)
 
 
 def _open_sizes(form: LossForm, U: FloatArray) -> FloatArray:
     """Return the diagonal of J of the top-k entropy for the rows of U (b, m).
 
-    With s = u_y the mass s moves by s (1 - s), of which class j has the share |u_j| / s.  Classes at the cap
-    s / k move by that alone; the others, f together, besides among themselves as |u_j| - u_j^2 / f.
+    With s = u_y the total mass moves by s (1 - s), class j taking the share |u_j| / s.  Classes at the cap s
+    / k move by that alone; the others, of total mass f, also move among themselves by |u_j| - u_j^2 / f.
     """
     sizes = np.abs(U)
     mass = np.maximum(U.max(axis=1, keepdims=True), np.finfo(U.dtype).tiny)
@@ -105,7 +105,7 @@ def _open_sizes(form: LossForm, U: FloatArray) -> FloatArray:
 
 
 def softmax_rows(rows: LossRows) -> None:
-    """Find Phi and -Phi*(-u) = Phi + <u, s> of the softmax loss, and u."""
+    """Write u, Phi and -Phi*(-u) = Phi + <u, s> of the softmax loss."""
     (_narrow_rows if rows.scores.shape[1] <= _NARROW else _wide_rows)(rows)
 
 
@@ -126,7 +126,7 @@ def _narrow_rows(rows: LossRows) -> None:
 
 @jit
 def _lay_side_by_side(scores: FloatArray, x: FloatArray) -> None:
-    """Write scores (r, m) to the first r columns of x, and 0 to the others."""
+    """Write scores (r, m), transposed, to the first r columns of x and 0 to the others."""
     for i in range(scores.shape[0]):
         for j in range(x.shape[0]):
             x[j, i] = scores[i, j]
@@ -135,7 +135,7 @@ def _lay_side_by_side(scores: FloatArray, x: FloatArray) -> None:
 
 @jit
 def _exponentials(x: FloatArray, e: FloatArray, work: FloatArray) -> None:
-    """Take the highest from x, and write exp(x) to e and its sum over the classes to work[0]."""
+    """Subtract the maximum from x; write exp(x) to e and its sum over the classes to work[0]."""
     total, highest, powers = work[0], work[1], work[2]
     highest[:] = x[0]
     total[:] = 0.0
@@ -154,8 +154,8 @@ def _exponentials(x: FloatArray, e: FloatArray, work: FloatArray) -> None:
 def _narrow_shares(x: FloatArray, e: FloatArray, y: IntArray, work: FloatArray, own: Float64Array) -> None:
     """Write -p to e, and 0 for the own class, whose p goes to own[0].
 
-    own[1] is the logarithm of the total, own[2] the loss from what the own class lacks.  work[1], work[2] and
-    work[3] are what the other classes have together: of p, -p log p and p^2.
+    own[1] receives the log of the total and own[2] the loss computed from 1 - p_y. work[1], work[2] and
+    work[3] receive the sums of p, -p log p and p^2 over the other classes.
     """
     share, mass, entropy, square = work[0], work[1], work[2], work[3]
     p_own, log_total, loss, total = own[0], own[1], own[2], own[3]
@@ -226,7 +226,7 @@ def _below_highest(scores: FloatArray, x: FloatArray) -> None:
 
 @jit(fastmath={"reassoc", "contract", "nsz"})
 def _wide_shares(x: FloatArray, e: FloatArray, rows: LossRows) -> None:
-    """Write u from x, the scores less the highest, and e = exp(x), which is overwritten; add to the sums."""
+    """Write u from x (scores minus their maximum) and e = exp(x), overwriting e; add to the sums."""
     y, U = rows.y, rows.U
     m, zero = x.shape[1], x.dtype.type(0.0)
     for i in range(U.shape[0]):
@@ -245,13 +245,13 @@ def _wide_shares(x: FloatArray, e: FloatArray, rows: LossRows) -> None:
         for j in range(m):
             p = e[i, j] * share
             mass += p
-            # log p, which takes as long as all the rest.
+            # log p; calling the logarithm takes as long as everything else.
             entropy -= p * (x[i, j] - log_total)
             square += p * p
             U[i, j] = -p
         U[i, own] = mass
         others = np.float64(mass)
-        # Where the own class has nearly all, the digits of the loss are those of what it lacks.
+        # Where p_y is nearly 1 the loss keeps its digits if computed from 1 - p_y.
         loss = np.float64(-math.log1p(-others)) if others < _NEARLY_ALL else exact_log - np.float64(x[i, own])
         conjugate, squares = np.float64(entropy) + p_own * loss, np.float64(square) + others * others
         if not is_finite(np.float64(numbers)):
@@ -264,7 +264,7 @@ def _wide_shares(x: FloatArray, e: FloatArray, rows: LossRows) -> None:
 def _gradient(s: Any, own: Any, rho: Any, _: Any, u: Any, work: Any) -> Any:
     """Write minus the gradient of log(1 + sum exp(s_j - s_y)), and return that loss.
 
-    The k - 1 largest others are left out of the sum, of equals at the edge the lower classes.
+    The sum leaves out the k - 1 largest others; ties go to the lower class.
     """
     m, k, x, top = len(s), len(rho), work[0], work[1]
     cut, ties = np.inf, 0
@@ -318,9 +318,9 @@ class Softmax(LossWithoutParameters):
 
 
 class TopKEntropy(LossOfK):
-    """The softmax loss whose dual lives in the top-k simplex of the others (Lapin's thesis, prop. 6.4).
+    """The softmax loss with its dual on the top-k simplex of the other classes (Lapin's thesis, prop. 6.4).
 
-    With k = 1 it is the softmax loss; k < m.
+    k < m; k = 1 gives the softmax loss.
 
     Examples
     --------
@@ -337,8 +337,8 @@ class TopKEntropy(LossOfK):
 class TruncatedTopKEntropy(LossOfK):
     """log(1 + sum of exp(s_j - s_y) over the m - k lowest of the others) (Lapin's thesis, section 6.2.3).
 
-    The k - 1 highest others cost nothing, however high they are, so the loss is not convex: there is no dual
-    problem and no certificate.  With k = 1 it is the softmax loss, which has both; k < m.
+    The k - 1 highest others cost nothing, so for k > 1 the loss is not convex and has no dual problem and no
+    certificate. k < m; k = 1 gives the softmax loss.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a loss is for a known number of classes: compiled functions, rank weights, margins and label sets."""
+"""A loss for a known number of classes: compiled functions, rank weights, margins and label sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 
 class Labels(Enum):
-    """What the numbers y of a loss stand for."""
+    """What the labels y of a loss stand for."""
 
     ONE = "one label"
     ANY = "one label, or a set of labels"
@@ -25,11 +25,11 @@ class Labels(Enum):
 
 
 class Ranks(NamedTuple):
-    """How a hinge over ranks is summed.
+    """How a hinge over ranks sums its violations.
 
     Attributes
     ----------
-    hinge_first : whether each a_[j] is cut at 0 before they are summed, and not their sum.
+    hinge_first : whether each a_[j], rather than their sum, is cut at 0.
     own_in_sort : whether the own class takes a rank.
     """
 
@@ -52,32 +52,31 @@ class Curvature(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """What losses that share their compiled functions are: the facts that everything else goes by.
+    """Properties and compiled functions shared by losses of one kind.
 
     Attributes
     ----------
     name : for messages.
-    column : the column update, from which value, gradient, envelope and vertices follow; None where there is
-        no dual problem, and then there is a gradient.
+    column : the column update, which yields value, gradient, envelope and vertices; None without a dual
+        problem (`gradient` is then required).
     conjugate : -Phi*(-alpha); None with `column`.
-    column_alike : the column update where all classes have one curvature, if that is a simpler function.
-    linear : whether that is linear on the domain, as for every hinge.
-    smooth : whether the loss has a gradient everywhere as it is.
+    column_alike : a simpler column update for equal curvatures of all classes, if any.
+    linear : whether the conjugate is linear on the domain, as for every hinge.
+    smooth : whether the unsmoothed loss is differentiable.
     gradient : the loss itself where a closed form is faster than the column update with c = 0.
-    gradient_rows : the same as a loop over `functions.LossRows`, in its place.
-    by_class : whether the loss is a sum over the classes of functions of one score each.
-    curvature : its second derivative, where that has a closed form.
-    open_sizes : (form, U) to the diagonal o_ij of that for the rows of U (b, m), where it is not about
+    gradient_rows : the same as a loop over `functions.LossRows`; replaces `gradient`.
+    by_class : whether the loss is a sum over classes of functions of one score each.
+    curvature : the second derivative, if it has a closed form.
+    open_sizes : (form, U) -> diagonal o_ij of the second derivative for the rows of U (b, m), unless about
         |u_ij| - u_ij^2.
     ranks : how to find vertices by ranking classes, for hinges over ranks; None for dense vertices.
     labels : what y may be.
     balanced : whether the rows of the domain sum to zero.
     own_margin : delta_y of the own class.
-    binary_hinges : whether it is the sum over classes of max(0, 1 - z_j s_j), z_y = 1 and z_j = -1 elsewhere.
+    binary_hinges : whether the loss is sum_j max(0, 1 - z_j s_j), z_y = 1 and z_j = -1 elsewhere.
     empty_sets : whether an example may have no label at all.
-    nearest : (form, A, y) to the points of the domain nearest to the rows A (b, m); None for what the column
-        update finds far out.
-    of_one_rank : the family of this loss where it has one rank, if that is a simpler one.
+    nearest : (form, A, y) -> points of the domain nearest to the rows A (b, m); None: by column update.
+    of_one_rank : a simpler family for a single rank, if any.
     """
 
     name: str
@@ -108,11 +107,11 @@ class LossForm:
     Attributes
     ----------
     m : number of classes.
-    family : what happens to the violations.
-    rho : (L,) float64, positive and non-increasing, L <= m: only the L largest a_j matter.  Of the entropies
-        only its length counts, which is k.
+    family : functions and properties of the loss.
+    rho : (L,) float64, positive and non-increasing, L <= m: only the L largest a_j matter. For the entropies
+        only its length k counts.
     margins : (m, m) float64, row = true class, zero diagonal; None stands for 1 - e_y.
-    label_sets : what the numbers y stand for where examples have several labels; None where y is a class.
+    label_sets : the sets that y numbers in a multilabel problem; None where y is a class.
     """
 
     m: int
@@ -127,16 +126,16 @@ class LossForm:
 
     @property
     def column(self) -> JitFunction:
-        """The column update, as compiled functions take it."""
+        """The compiled column update."""
         return self._of_a_dual(self.family.column)
 
     def column_where(self, *, alike: bool) -> JitFunction:
-        """Return the column update, as far as is to be compiled where all curvatures are `alike`."""
+        """Return the column update, in its simpler form if all curvatures are `alike`."""
         return (self.family.column_alike if alike else None) or self.column
 
     @property
     def conjugate(self) -> JitFunction:
-        """-Phi*(-alpha) of a row, as compiled functions take it."""
+        """The compiled conjugate -Phi*(-alpha) of a row."""
         return self._of_a_dual(self.family.conjugate)
 
     def _of_a_dual(self, function: JitFunction | None) -> JitFunction:
@@ -181,17 +180,17 @@ class LossForm:
 
     @property
     def convex(self) -> bool:
-        """Whether there is a dual problem, and with it a certificate."""
+        """Whether the loss has a dual problem, and so a certificate."""
         return self.family.column is not None
 
     @property
     def smooth(self) -> bool:
-        """Whether the loss has a gradient everywhere as it is."""
+        """Whether the unsmoothed loss is differentiable."""
         return self.family.smooth
 
     @property
     def needs_label_sets(self) -> bool:
-        """Whether the loss is one of label sets and of nothing else."""
+        """Whether the loss accepts label sets only."""
         return self.family.labels is Labels.SETS
 
     @property
@@ -201,11 +200,11 @@ class LossForm:
 
     @property
     def codes(self) -> int:
-        """How many numbers y can be: classes, or label sets."""
+        """Number of values of y: classes, or label sets."""
         return self.m if self.label_sets is None else len(self.label_sets)
 
     def with_label_sets(self, label_sets: LabelSets | None, name: str) -> LossForm:
-        """Return the loss `name` for these label sets, or for single labels, where it is one of those."""
+        """Return the loss `name` for these label sets, or for single labels; refuse others."""
         if label_sets is None:
             if self.needs_label_sets:
                 raise InvalidProblemError(
@@ -225,7 +224,7 @@ class LossForm:
         return replace(self, label_sets=label_sets)
 
     def own_rows(self, y: IntArray) -> NDArray[np.bool_]:
-        """Return which classes are the own ones of each example, shape (len(y), m)."""
+        """Return a mask (len(y), m) of the own classes of each example."""
         if self.label_sets is not None:
             return self.label_sets.indicator(y)
         return np.asarray(np.asarray(y)[:, None] == np.arange(self.m))
@@ -238,7 +237,7 @@ class LossForm:
 
 
 def _fixed(array: Float64Array) -> Float64Array:
-    """Return a read-only view, so that functions are compiled once for margins from anywhere."""
+    """Return a read-only view: one compiled signature then serves writable and read-only margins."""
     view = np.ascontiguousarray(array, dtype=np.float64).view()
     view.setflags(write=False)
     return view

@@ -1,7 +1,7 @@
-"""The compiled functions that a loss is made of beside its column update (`projections.columns`).
+"""Declarations of the compiled functions of a loss other than its column update (`projections.columns`).
 
-All write and read rows of m float64.  `rho` are the rank weights (L,); `margins` is what `LossForm.table`
-gives: margins (m, m), the table of label sets, or (0, 0) for single labels with the margins 1 - e_y.
+All read and write float64 rows (m,).  `rho` (L,) are the rank weights; `margins` is `LossForm.table`: margins
+(m, m), the table of label sets, or (0, 0) for single labels with the margins 1 - e_y.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 
 class LossRows(NamedTuple):
-    """Rows of a problem at some scores, and where their losses and gradients go.
+    """Rows of a problem at given scores, and the outputs for their losses and gradients.
 
     Attributes
     ----------
     scores, y, weights : (b, m), (b,) and (b,).
-    rho, margins : of the form, `margins` its table.
-    U : (b, m) receives u_i = -grad Phi, 0 for scores that are no numbers; it may be `scores`.
-    losses : (b,) receives the loss of each row, NaN for scores that are no numbers; empty where nobody asks.
-    sums : what `topline.solvers.losses.rows.gradient_rows` adds to.
+    rho, margins : rank weights and table of the form.
+    U : (b, m) receives u_i = -grad Phi, 0 where scores are not finite; may be `scores`.
+    losses : (b,) receives the loss of each row, NaN where scores are not finite; empty to skip.
+    sums : the accumulators of `topline.solvers.losses.rows.gradient_rows`.
     """
 
     scores: FloatArray
@@ -41,7 +41,7 @@ class LossRows(NamedTuple):
 
 @jit
 def rows_between(rows: LossRows, start: int, stop: int) -> LossRows:
-    """Return some of the rows, to the same sums."""
+    """Return the rows start..stop - 1, sharing the sums."""
     some = slice(start, stop)
     return LossRows(
         rows.scores[some], rows.y[some], rows.weights[some], rows.rho, rows.margins, rows.U[some],
@@ -62,16 +62,15 @@ _GRADIENT = _TWO(_ROW, _whole, _ROW, _TABLE, _ROW, _ROWS)
 def conjugate_function(function: Callable[..., float]) -> JitFunction:
     """Declare a function (alpha, y, margins) that returns -Phi*(-alpha) of a row inside its domain.
 
-    Where that is linear it must be so everywhere: it is taken of differences of rows as well.
+    If linear there, it must be linear everywhere: it is also applied to differences of rows.
     """
     return JitFunction(function, _CONJUGATE)
 
 
 def gradient_function(function: Callable[..., tuple[float, float]]) -> JitFunction:
-    """Declare a function (s, y, rho, margins, u, work): the loss itself, where a closed form is faster.
+    """Declare a function (s, y, rho, margins, u, work) that evaluates the loss in closed form.
 
-    It writes u = -grad Phi(s), which is also in the domain, and returns Phi(s) and -Phi*(-u), NaN where there
-    is no dual.
+    It writes u = -grad Phi(s), a point of the domain, and returns Phi(s) and -Phi*(-u) (NaN without a dual).
     """
     return JitFunction(function, _GRADIENT)
 

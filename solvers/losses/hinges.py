@@ -1,7 +1,7 @@
 """Hinges of single labels: the largest margin violations a_[1] >= a_[2] >= ..., summed and cut at 0.
 
-One rank or k, their weights, what is cut at 0, whether the own class takes a rank, and the margins tell them
-apart; all have the conjugate that is linear in the margins.
+They differ in the number and weights of ranks, what is cut at 0, whether the own class takes a rank, and the
+margins; all have a conjugate linear in the margins.
 """
 
 from __future__ import annotations
@@ -72,9 +72,8 @@ class TopKHinge(LossOfK):
 class TopKOthersHinge(LossOfK):
     """Mean of the k largest a_j of the other classes, then the hinge (Lapin's thesis, eq. 5.3), k < m.
 
-    The own class is left out of the sort; its dual domain is the top-k simplex
-    {x >= 0, sum x <= 1, x_j <= sum x / k}, smaller than that of TopKHinge (erratum e: the two losses are
-    often taken for one).
+    The own class is left out of the sort; the dual domain is the top-k simplex {x >= 0, sum x <= 1, x_j <=
+    sum x / k}, smaller than that of TopKHinge (erratum e: the two losses are often confused).
 
     Examples
     --------
@@ -107,7 +106,7 @@ class UsunierHinge(LossOfK):
 class WeightedTopKHinge(LossOfWeights):
     """max(0, sum_j rho_j a_[j]) (Hirohashi and Kato, eq. 12; Tajima et al., eq. 2.7).
 
-    `rho` is non-negative and non-increasing with at most m entries; it is kept as a tuple.
+    `rho` is non-negative and non-increasing with at most m entries.
 
     Examples
     --------
@@ -123,7 +122,7 @@ class WeightedTopKHinge(LossOfWeights):
 class WeightedUsunierHinge(LossOfWeights):
     """sum_j rho_j max(0, a_[j]) (Tajima et al., eq. 2.8).
 
-    `rho` is non-negative and non-increasing with at most m entries; it is kept as a tuple.
+    `rho` is non-negative and non-increasing with at most m entries.
 
     Examples
     --------

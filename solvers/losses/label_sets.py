@@ -1,8 +1,7 @@
-"""Which labels an example has, where it may have several: numbered label sets and the table of them.
+"""Numbered label sets of multilabel problems.
 
-Every example of a multilabel problem has a set Y of labels, of which real data repeat a few.  So the labels
-y of a problem stay one whole number an example, the number of its set, and the sets are this table: blocks,
-checkpoints and fingerprints are the same as with single labels.
+Real multilabel data repeat a few label sets.  So y stays one whole number per example, the number of its set,
+and this table lists the sets: blocks, checkpoints and fingerprints are the same as for single labels.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from scipy import sparse
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.typing import Float64Array, Int64Array, IntArray
 
-#: What a label set is while sets are told apart: its labels, ascending.
+#: A label set while the table is built: its labels, ascending.
 _Labels = tuple[int, ...]
 
 
@@ -65,8 +64,7 @@ class LabelSets:
     def from_indicator(cls, Y: Any) -> tuple[LabelSets, Int64Array]:
         """Return the sets of an indicator matrix Y (n, m) of 0 and 1, dense or sparse, and their numbers.
 
-        The numbers are (n,) int64; sets are numbered in ascending order of their labels, whatever the order
-        of the rows.
+        The numbers are (n,) int64, in ascending order of the sets' labels whatever the order of the rows.
         """
         matrix = _indicator(Y)
         ends, labels = matrix.indptr.tolist(), matrix.indices.tolist()
@@ -74,7 +72,7 @@ class LabelSets:
 
     @classmethod
     def from_lists(cls, lists: Iterable[Iterable[int]], m: int) -> tuple[LabelSets, Int64Array]:
-        """Return the sets of lists of labels from 0 to m - 1, one list an example, and their numbers (n,)."""
+        """Return the distinct sets among lists of labels from 0 to m - 1, and each list's number (n,)."""
         return cls._numbered([tuple(sorted({int(label) for label in labels})) for labels in lists], m)
 
     @classmethod
@@ -106,7 +104,7 @@ class LabelSets:
 
     @property
     def sizes(self) -> Int64Array:
-        """(number of sets,) int64: how many labels each has."""
+        """Number of labels of each set, (number of sets,) int64."""
         return np.diff(self.indptr)
 
     def labels(self, code: int) -> Int64Array:
@@ -114,16 +112,16 @@ class LabelSets:
         return self.indices[self.indptr[code] : self.indptr[code + 1]]
 
     def indicator(self, codes: IntArray) -> NDArray[np.bool_]:
-        """Return the sets numbered `codes` (n,) as rows (n, m): True where the label is in the set."""
+        """Return a mask (n, m) of the labels in the sets numbered `codes` (n,)."""
         ones = np.ones(len(self.indices), dtype=np.bool_)
         sets = sparse.csr_array((ones, self.indices, self.indptr), shape=(len(self), self.m))
         return np.asarray(sets[np.asarray(codes, dtype=np.int64)].toarray())
 
     @cached_property
     def table(self) -> Float64Array:
-        """The table for compiled functions, which know it by the place of margins: one row of float64.
+        """The table as one row of float64, passed to compiled functions as their `margins`.
 
-        First, for each set and one after the last, where its labels begin in the row; then all labels.
+        It starts with the offset in the row of each set's first label, and of the end; all labels follow.
         """
         numbers = np.concatenate([len(self.indptr) + self.indptr, self.indices])
         return numbers.astype(np.float64)[None, :]
@@ -134,7 +132,7 @@ class LabelSets:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> LabelSets:
-        """Make the table that `to_dict` described."""
+        """Make the table from its `to_dict` record."""
         missing = {"m", "indptr", "indices"} - set(record)
         if missing:
             raise InvalidProblemError(
@@ -164,7 +162,7 @@ def _whole_numbers(values: Any, name: str) -> Int64Array:
 
 
 def _check_table(indptr: Int64Array, indices: Int64Array, m: int) -> None:
-    """Refuse arrays that are no table of distinct sets of labels below m."""
+    """Refuse arrays that are not a table of distinct sets of labels below m."""
     if len(indptr) < 1 or indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
         raise InvalidProblemError(
             f"indptr of the label sets must rise from 0 to the {len(indices)} labels there are"
@@ -188,7 +186,7 @@ def _check_table(indptr: Int64Array, indices: Int64Array, m: int) -> None:
 
 
 def _indicator(Y: Any) -> Any:
-    """Return an indicator matrix as CSR, the columns of a row ascending."""
+    """Return an indicator matrix as CSR with sorted column indices."""
     matrix: Any = Y if sparse.issparse(Y) else np.asarray(Y)
     if matrix.ndim != 2 or matrix.shape[1] < 1:
         raise InvalidProblemError(

@@ -1,15 +1,14 @@
 """Margins (m, m) for `StructuredHinge`, row = true class: from class sizes, and from a tree of classes.
 
-Rare classes.  A classifier that is right as often as possible forgets classes of few rows.  Menon,
-Jayasumana, Rawat, Jain, Veit and Kumar, "Long-tail learning via logit adjustment", ICLR 2021, ask more of
-a row whose rival is frequent and whose own class is rare, by tau log(n_j / n_y); Cao, Wei, Gaidon, Arechiga
-and Ma, "Learning imbalanced datasets with label-distribution-aware margin loss", NeurIPS 2019, ask more for a
-rare own class, by a constant over n_y^(1/4), whoever the rival is.  Both do so inside a softmax; here they
-are the margins of a hinge, whose certificate holds for any.
+Rare classes.  Maximising accuracy neglects classes of few rows.  Menon, Jayasumana, Rawat, Jain, Veit and
+Kumar, "Long-tail learning via logit adjustment", ICLR 2021, raise the margin by tau log(n_j / n_y) for a rare
+own class and a frequent rival; Cao, Wei, Gaidon, Arechiga and Ma, "Learning imbalanced datasets with
+label-distribution-aware margin loss", NeurIPS 2019, by a constant over n_y^(1/4) whatever the rival.  Both
+apply it inside a softmax; here it is the margin of a hinge, certified like any other.
 
-Unequal mistakes.  The margin towards a rival is how high in a tree of classes one has to climb until both
-have a common ancestor: Deng, Berg, Li and Fei-Fei, "What does classifying more than 10,000 image categories
-tell us?", ECCV 2010.
+Unequal mistakes.  The margin towards a rival is the height in a tree of classes of their lowest common
+ancestor: Deng, Berg, Li and Fei-Fei, "What does classifying more than 10,000 image categories tell us?", ECCV
+2010.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from topline.solvers.typing import Float64Array
 def logit_adjusted_margins(counts: Any, tau: float = 1.0) -> Float64Array:
     """Return max(0, 1 + tau log(n_j / n_y)) of true class y and rival j, shape (m, m), from class sizes.
 
-    `counts` (m,) are the training rows of each class; one without any counts as one of one row.  With tau = 0
-    they are the usual margins.  InvalidProblemError for counts that are none and a negative tau.
+    `counts` (m,) are the training rows of each class; 0 counts as 1. tau = 0 gives margins of 1.
+    InvalidProblemError for invalid counts or a negative tau.
 
     Examples
     --------
@@ -45,8 +44,8 @@ def logit_adjusted_margins(counts: Any, tau: float = 1.0) -> Float64Array:
 def ldam_margins(counts: Any, power: float = 0.25) -> Float64Array:
     """Return (n_max / n_y)^power of true class y and every rival, shape (m, m), from class sizes.
 
-    `counts` as above.  The largest class has the usual margin 1.  InvalidProblemError for counts that are
-    none and a negative power.
+    `counts` as above; the largest class has margin 1.  InvalidProblemError for invalid counts or a negative
+    power.
 
     Examples
     --------
@@ -69,13 +68,13 @@ def tree_margins(
     Parameters
     ----------
     classes : (m,) names in the order of the labels
-    parents : pairs of child and parent; a child may have several, as in WordNet, and names that no class has
-        below it play no part
-    least : margin at height 0, from 0 to 1; with none, classes that lie close are hardly told apart
+    parents : pairs of child and parent; a child may have several, as in WordNet; names without a class
+        below are ignored
+    least : margin at height 0, from 0 to 1; near 0, closely related classes are hardly separated
 
-    Heights are shares of the largest.  A node is as high as the longest way down from it to a class; of
-    several common ancestors the lowest counts, and classes without one have theirs above all roots.
-    InvalidProblemError for a class that is not in the tree, and for a node that is its own ancestor.
+    Heights are fractions of the largest.  A node's height is the length of the longest path down to a class;
+    the lowest common ancestor counts, and classes without one meet just above all roots.  InvalidProblemError
+    for a class that is not in the tree and for a node that is its own ancestor.
 
     Examples
     --------
@@ -111,11 +110,11 @@ def tree_margins(
 def _heights(
     classes: Sequence[str], above: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, int], dict[str, list[int]]]:
-    """Return how high each node over a class is, and the classes at or below it."""
+    """Return the height of each node above a class, and the classes at or below it."""
     heights: dict[str, int] = {}
     members: dict[str, list[int]] = {}
     for label, name in enumerate(classes):
-        # The longest way up: a node is visited again where it is found to be higher.
+        # Longest path up: a node is visited again when a longer path reaches it.
         reached, waiting = {name: 0}, [(name, 0)]
         while waiting:
             node, height = waiting.pop()

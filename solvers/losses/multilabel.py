@@ -1,8 +1,8 @@
-"""Losses of examples that have a set Y of labels each.
+"""Losses of examples with a set Y of labels each.
 
-The score of every label in Y should exceed that of every label outside it.  Where Y is empty or holds all
-labels there is no such pair, and the hinge is 0.  The cross entropy shares one unit of probability among the
-labels of Y: it exists for all labels, where it makes scores equal, and not for an empty set.
+Every label in Y should score above every label outside it.  Where Y is empty or holds all labels there is no
+such pair, and the hinge is 0.  The cross entropy spreads one unit of probability evenly over Y; it is defined
+for the full set, where it equalises the scores, and not for an empty one.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def _softmax_gradient(
 
 
 def _probabilities(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
-    """Put p = 1_Y / |Y| - alpha back where it is not negative and sums to 1.
+    """Return alpha (b, m) with p = 1_Y / |Y| - alpha put back on the simplex.
 
-    Nearest in the divergence of the entropy, which scales what is positive: small p keep their digits.  Rows
-    without labels, and those of which nothing is positive, become 0.
+    Scaling positive parts (the nearest point in the entropy's divergence) keeps the digits of small p.  Rows
+    without labels or without a positive part become 0.
     """
     own = form.own_rows(y)
     shares = own / np.maximum(own.sum(axis=1, keepdims=True), 1)
@@ -102,9 +102,9 @@ _SOFTMAX = Family(
 class MultilabelHinge(LossWithoutParameters):
     """max(0, 1 + max_{j not in Y} s_j - min_{y in Y} s_y) (Crammer and Singer; Lapin's thesis, prop. 6.5).
 
-    With smoothing > 0 it is the smooth multilabel SVM (prop. 6.6), which smooths in all m scores: with single
-    labels it is the Moreau envelope of the max hinge, and not the thesis's own smooth multiclass SVM, which
-    leaves the own class out (erratum h1).
+    With smoothing > 0 it is the smooth multilabel SVM (prop. 6.6), which smooths in all m scores: for single
+    labels this is the Moreau envelope of the max hinge, not the thesis's smooth multiclass SVM, which leaves
+    the own class out (erratum h1).
 
     Examples
     --------
@@ -119,8 +119,6 @@ class MultilabelHinge(LossWithoutParameters):
 
 class MultilabelSoftmax(LossWithoutParameters):
     """The cross entropy (1/|Y|) sum_{y in Y} log sum_j exp(s_j - s_y) (Lapin's thesis, prop. 6.7).
-
-    With single labels it is the softmax loss.
 
     Examples
     --------

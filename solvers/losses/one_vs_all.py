@@ -1,9 +1,9 @@
-"""One binary problem a class.
+"""One-vs-all losses: one binary problem per class.
 
-Gradients of the logistic loss are found of many rows at once, in the precision of the scores; sums are in
-float64.  With t = -z s, z = 1 for an own class and -1 elsewhere, a class adds log(1 + exp(t)) = max(t, 0) +
-log(1 + e) to the loss and z a to u, with e = exp(-|t|) and a = 1 / (1 + e) where t > 0, else e / (1 + e).
-The entropy of a is log(1 + e) + |t| e / (1 + e).
+Logistic gradients are computed for many rows at once in the precision of the scores, and summed in float64.
+With t = -z s, z = 1 for an own class and -1 elsewhere, a class adds log(1 + exp(t)) = max(t, 0) + log(1 + e)
+to the loss and z a to u, with e = exp(-|t|) and a = 1 / (1 + e) where t > 0, else e / (1 + e).  The entropy
+of a is log(1 + e) + |t| e / (1 + e).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from topline.solvers.projections.columns import minus_others, own_class
 from topline.solvers.projections.exponentials import exp_of_row, log_of_one_and
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
-#: Numbers of as many rows as have their exponentials taken together.
+#: Numbers per exponential call: as many rows as fit.
 _AT_ONCE = 512
 _ZERO = np.float64(0.0)
 
@@ -57,7 +57,7 @@ def _nearest(form: LossForm, A: Float64Array, y: IntArray) -> Float64Array:
 
 @jit
 def logistic_rows(rows: LossRows) -> None:
-    """Find Phi, -Phi*(-u) and u of the one-vs-all logistic loss."""
+    """Write u, Phi and -Phi*(-u) of the one-vs-all logistic loss."""
     rows = borrowed(rows)
     n, m = rows.scores.shape
     shape, dtype = (max(1, _AT_ONCE // m), m), rows.U.dtype
@@ -83,7 +83,7 @@ def _towards_loss(scores: FloatArray, y: IntArray, table: Float64Array, t: Float
 
 @jit
 def _turn_own(rows: FloatArray, y: IntArray, table: Float64Array) -> None:
-    """Change the sign of the own classes of each row."""
+    """Flip the sign of the own classes of each row."""
     if table.shape[0] == 0:
         for i in range(len(y)):
             rows[i, y[i]] = -rows[i, y[i]]
@@ -99,7 +99,7 @@ def _turn_own(rows: FloatArray, y: IntArray, table: Float64Array) -> None:
 
 @jit
 def _shares(t: FloatArray, a: FloatArray, loss: FloatArray, entropy: FloatArray) -> None:
-    """Write a, and what it adds to the loss and has of entropy, which of no number is none."""
+    """Write a, its loss and its entropy (0 where t is not finite)."""
     one, zero = t.dtype.type(1.0), t.dtype.type(0.0)
     for j in range(len(t)):
         loss[j] = -abs(t[j])
@@ -148,10 +148,10 @@ _FAMILIES = MappingProxyType({"hinge": _HINGE, "logistic": _LOGISTIC})
 
 @dataclass(frozen=True)
 class OneVsAll:
-    """sum_j phi(z_j s_j) with z_y = 1 and z_j = -1 elsewhere: m binary problems side by side.
+    """sum_j phi(z_j s_j) with z_y = 1 and z_j = -1 elsewhere: m independent binary problems.
 
-    `base` is "hinge", phi(z) = max(0, 1 - z), or "logistic", phi(z) = log(1 + exp(-z)).  The smooth hinge of
-    Lapin's thesis (section 6.2.1) is the hinge with smoothing > 0.
+    `base` is "hinge", phi(z) = max(0, 1 - z), or "logistic", phi(z) = log(1 + exp(-z)).  The hinge with
+    smoothing > 0 is the smooth hinge of Lapin's thesis (section 6.2.1).
 
     Examples
     --------

@@ -11,9 +11,7 @@ from topline.solvers.typing import Float64Array
 
 
 def flat(k: int) -> Float64Array:
-    """Return rho_j = 1/k, shape (k,): the unweighted top-k losses.
-
-    Raises InvalidProblemError where k is not a whole number of at least 1.
+    """Return rho_j = 1/k, shape (k,), for the unweighted top-k losses; InvalidProblemError unless k >= 1.
 
     Examples
     --------
@@ -26,9 +24,7 @@ def flat(k: int) -> Float64Array:
 
 
 def linear(k: int) -> Float64Array:
-    """Return rho_j = 2(k+1-j)/(k(k+1)), j = 1..k, shape (k,).
-
-    Raises InvalidProblemError where k is not a whole number of at least 1.
+    """Return rho_j = 2(k+1-j)/(k(k+1)), j = 1..k, shape (k,); InvalidProblemError unless k >= 1.
 
     Examples
     --------
@@ -41,9 +37,7 @@ def linear(k: int) -> Float64Array:
 
 
 def exponential(k: int) -> Float64Array:
-    """Return rho_j proportional to exp(-j/k), j = 1..k, shape (k,).
-
-    Raises InvalidProblemError where k is not a whole number of at least 1.
+    """Return rho_j proportional to exp(-j/k), j = 1..k, shape (k,); InvalidProblemError unless k >= 1.
 
     Examples
     --------

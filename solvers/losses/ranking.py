@@ -1,8 +1,8 @@
-"""Ranking of classes: for every row of scores, the vertex u_i and its scalars, compiled.
+"""Compiled ranking of classes: for every row of scores, the vertex u_i and its scalars.
 
-A vertex row is never stored as numbers.  It is `ranked[i, :counts[i]]`, the classes of the largest a_j in
-order: the class at place j has u = -rho_j, the own class minus the sum of the others, and its own place, if
-it has one, counts for nothing.  So U has at most len(rho) + 1 non-zeros a row (Tajima et al., eq. 2.19).
+A vertex row is stored as `ranked[i, :counts[i]]`, the classes of the largest a_j in order: the class at place
+j has u = -rho_j and the own class minus the sum of the others; if the own class takes a place itself, that
+place is skipped.  So U has at most len(rho) + 1 non-zeros per row (Tajima et al., eq. 2.19).
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from topline.solvers.jit_pointers import borrowed, keep
 from topline.solvers.projections.ordering import room, sort_decreasing
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
-#: Running maxima of `_largest_by_lanes`: as many float32 as fit a wide register.
+#: Running maxima of `_largest_by_lanes`: the float32 lanes of a wide register.
 LANES = 16
-#: From this many ranks on, sorting all classes is faster than inserting into a short list.
+#: From this many ranks on, sorting all classes is faster than insertion into a short list.
 SORT_FROM = 48
 
-#: Positions in the array of sums that `rank_rows` adds to; ALPHA_U is left to who holds A.
+#: Positions in the sums that `rank_rows` adds to; whoever holds A adds ALPHA_U.
 LOSS, B_U, U_SQ, ALPHA_U, ACTIVE = range(5)
 N_SUMS = 5
 
-#: What stands for losses that nobody asks for.
+#: Placeholder for losses that are not requested.
 _NOT_ASKED = np.empty(0)
 
 
 @jit(fastmath={"contract"})
 def _insert(key: Any, label: Any, keys: Any, labels: Any, filled: int) -> None:
-    """Put a key behind those that are not smaller, in a list whose first `filled` places are taken."""
+    """Insert a key after keys of at least its value, in a list whose first `filled` places are taken."""
     place = min(filled, len(keys) - 1)
     while place > 0 and key > keys[place - 1]:
         keys[place] = keys[place - 1]
@@ -43,7 +43,7 @@ def _insert(key: Any, label: Any, keys: Any, labels: Any, filled: int) -> None:
 
 @jit(fastmath={"contract"})
 def _largest_by_insertion(row: Any, keys: Any, labels: Any) -> None:
-    """Put the len(keys) largest of a row in decreasing order; ties keep the lower class first."""
+    """Write the len(keys) largest of a row in decreasing order; ties go to the lower class."""
     if len(keys) == 1:
         _largest(row, keys, labels)
         return
@@ -56,7 +56,7 @@ def _largest_by_insertion(row: Any, keys: Any, labels: Any) -> None:
 
 @jit(fastmath={"contract"})
 def _largest(row: Any, keys: Any, labels: Any) -> None:
-    """Do it for one key, without a branch that depends on the data."""
+    """Write the largest of a row without data-dependent branches."""
     key, label = row[0], 0
     for j in range(1, len(row)):
         higher = not row[j] <= key
@@ -76,12 +76,12 @@ def _collect(row: Any, bound: float, low: int, high: int, candidates: Any, found
 
 @jit(fastmath={"contract"})
 def _lower_bound(row: Any, keys: Any, lanes: Any) -> None:
-    """Put the len(keys) largest of LANES running maxima of the row into keys, in decreasing order."""
+    """Write the len(keys) largest of LANES running maxima of the row to keys, in decreasing order."""
     for lane in range(LANES):
         lanes[lane] = row[lane]
     for low in range(LANES, len(row) - LANES + 1, LANES):
         for lane in range(LANES):
-            # Numba's max minds NaN and is not vectorised.
+            # Numba's max handles NaN and does not vectorise.
             key = row[low + lane]
             lanes[lane] = key if key > lanes[lane] else lanes[lane]  # noqa: FURB136
     keys[:] = -np.inf
@@ -96,12 +96,12 @@ def _lower_bound(row: Any, keys: Any, lanes: Any) -> None:
 
 @jit(fastmath={"contract"})
 def _largest_by_lanes(row: Any, keys: Any, labels: Any, lanes: Any, candidates: Any) -> None:
-    """Do the same for few keys out of a long row, with hardly a branch that depends on the data.
+    """Write the few largest of a long row, almost without data-dependent branches.
 
-    The len(keys)-th largest of LANES running maxima bounds the sought keys from below; few others pass it.
+    The len(keys)-th largest of LANES running maxima is a lower bound that few other keys pass.
     """
     _lower_bound(row, keys, lanes)
-    # In the precision of the row, which is the one it came from: comparisons then need no conversion.
+    # Stored in the row's own precision, so that comparisons need no conversion.
     lanes[0] = keys[-1]
     bound = lanes[0]
     found = 0
@@ -121,7 +121,7 @@ def _largest_by_lanes(row: Any, keys: Any, labels: Any, lanes: Any, candidates: 
         higher = False
         for place in range(len(keys)):
             listed, listed_label = keys[place], labels[place]
-            # What has been pushed out of its place goes before its equals, for it came before them.
+            # A displaced entry came before its equals, so it stays in front of them.
             higher = higher | (key > listed)
             keys[place] = key if higher else listed
             labels[place] = label if higher else listed_label
@@ -136,8 +136,8 @@ class RankRule(NamedTuple):
     ----------
     rho : (L,) rank weights.
     hinge_first : whether violations are cut at 0 before they are summed.
-    own_in_sort : whether the own class may take a rank; else L < m.
-    own_share : how often the own class counts in |u_i|^2.
+    own_in_sort : whether the own class may take a rank; otherwise L < m.
+    own_share : weight of the own class in |u_i|^2.
     margins : (m, m), or (0, 0) for 1 - e_y.
     """
 
@@ -149,7 +149,7 @@ class RankRule(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Labels and weights of rows, and where what is found goes: as `rank_rows` has them."""
+    """Labels, weights and outputs of `rank_rows`."""
 
     y: IntArray
     weights: Float64Array
@@ -175,7 +175,7 @@ def rank_rows(
     with u_i != 0.  `losses` (b,), if given, receives the loss of each row.
     """
     m, size = scores.shape[1], len(rule.rho)
-    # Of three functions only the one that is called is compiled.
+    # Only the function that is called gets compiled.
     if size >= SORT_FROM:
         rank = _rank_by_sort
     elif size > LANES or m < 2 * LANES:
@@ -187,7 +187,7 @@ def rank_rows(
 
 @jit(fastmath={"contract"})
 def _rank_by_insertion(scores: Any, rule: Any, rows: Any) -> None:
-    """Do it by insertion into a list."""
+    """Rank rows by insertion into a list."""
     owners = room(len(rule.rho)), scores, rule, rows
     keys, scores, rule, rows = borrowed(owners[0]), borrowed(scores), borrowed(rule), borrowed(rows)
     for i in range(scores.shape[0]):
@@ -199,7 +199,7 @@ def _rank_by_insertion(scores: Any, rule: Any, rows: Any) -> None:
 
 @jit(fastmath={"contract"})
 def _rank_by_lanes(scores: Any, rule: Any, rows: Any) -> None:
-    """Do it for few ranks of many classes."""
+    """Rank rows for few ranks of many classes."""
     spare = np.empty(LANES, dtype=scores.dtype), np.empty(scores.shape[1] + 1, dtype=np.int32)
     owners = room(len(rule.rho)), spare, scores, rule, rows
     keys, lanes, candidates = borrowed(owners[0]), borrowed(spare[0]), borrowed(spare[1])
@@ -213,7 +213,7 @@ def _rank_by_lanes(scores: Any, rule: Any, rows: Any) -> None:
 
 @jit(fastmath={"contract"})
 def _rank_by_sort(scores: Any, rule: Any, rows: Any) -> None:
-    """Do it for many ranks, by a stable sort of all classes."""
+    """Rank rows for many ranks, by a stable sort of all classes."""
     keys, m = room(len(rule.rho)), scores.shape[1]
     values, spare = room(m), room(m)
     order, spare_order = np.empty(m, dtype=np.int64), np.empty(m, dtype=np.int64)
@@ -230,9 +230,9 @@ def _rank_by_sort(scores: Any, rule: Any, rows: Any) -> None:
 
 @jit(fastmath={"contract"})
 def _prepare_row(row: Any, own: int, rule: Any) -> float:
-    """Make the scores of a row into keys in the order of its a_j; return the score of its own class."""
+    """Turn the scores of a row into keys in the order of its a_j; return the score of its own class."""
     own_score = np.float64(row[own])
-    # The common margin 1 is taken off the own class.
+    # Subtract the common margin 1 from the own class instead.
     if rule.margins.shape[0] == 0:
         row[own] -= 1.0
     else:
@@ -245,7 +245,7 @@ def _prepare_row(row: Any, own: int, rule: Any) -> float:
 
 @jit(fastmath={"contract"})
 def _write_row(i: int, keys: Any, own_score: float, rule: Any, rows: Any) -> None:
-    """Write how many of the listed classes have mass, and the loss, and add to the sums."""
+    """Write the loss and the number of listed classes with mass, and add to the sums."""
     rho, margins, sums, labels = rule.rho, rule.margins, rows.sums, rows.ranked[i]
     own, weight = rows.y[i], rows.weights[i]
     size = len(rho)
@@ -278,7 +278,7 @@ def _write_row(i: int, keys: Any, own_score: float, rule: Any, rows: Any) -> Non
 
 @jit(fastmath={"contract"})
 def _loss_of_row(keys: Any, labels: Any, own: Any, own_score: float, margin: float, rho: Any) -> float:
-    """Return sum_j rho_j a_[j] of the listed classes, a_j = margin + key - own score; a_[j] stay in keys."""
+    """Return sum_j rho_j a_[j] of the listed classes, a_j = margin + key - own score; keys become a_[j]."""
     total = 0.0
     for j in range(len(rho)):
         a = 0.0 if labels[j] == own else margin + (keys[j] - own_score)

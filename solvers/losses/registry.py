@@ -30,7 +30,7 @@ _CONSTRUCTORS: tuple[Callable[..., Loss], ...] = (
     WeightedUsunierHinge, Softmax, TopKEntropy, TruncatedTopKEntropy, partial(OneVsAll, "hinge"),
     partial(OneVsAll, "logistic"), MultilabelHinge, MultilabelSoftmax,
 )  # fmt: skip
-#: Every loss by its name, with the parameter that its constructor takes (None: takes none).
+#: Every loss by name, with the parameter of its constructor, if any.
 LOSSES: Mapping[str, tuple[Callable[..., Loss], str | None]] = MappingProxyType(
     {
         name: (constructor, rule.parameter)
@@ -44,7 +44,7 @@ RANK_WEIGHTS: Mapping[str, Callable[[int], Float64Array]] = MappingProxyType(
 
 
 def loss_from_dict(record: Mapping[str, Any]) -> Loss:
-    """Make the loss that `Loss.to_dict` described; InvalidProblemError where it is not one of ours."""
+    """Make a loss from its `Loss.to_dict` record; InvalidProblemError for an unknown one."""
     fields = dict(record)
     constructor, parameter = _look_up(fields.pop("name", None))
     expected = set() if parameter is None else {parameter}
@@ -62,13 +62,11 @@ def make_loss(
     weights: str | Sequence[float] | Float64Array | None = None,
     margins: Any = None,
 ) -> Loss:
-    """Make a loss from what a command line or configuration says.
+    """Make a loss from the options of a command line or configuration.
 
-    `k` for the losses that count guesses, such as topk_hinge; `weights` for the weighted ones, as numbers, or
-    as "flat", "linear", "exponential" together with k; `margins` (m, m) for structured_hinge, which may
-    have a k besides.  What a loss does not take is refused.
-
-    Raises InvalidProblemError for an unknown name, and for what is missing or not taken.
+    `k` is for losses that count guesses, such as topk_hinge; `weights` for weighted ones, as numbers, or as
+    "flat", "linear" or "exponential" together with k; `margins` (m, m) for structured_hinge, which may also
+    take k.  InvalidProblemError for an unknown name and for missing or extra parameters.
 
     Examples
     --------

@@ -1,8 +1,7 @@
-"""Gradients, losses and conjugates of any loss, row by row, compiled.
+"""Compiled gradients, losses and conjugates of any loss, row by row.
 
-u = -grad Phi_gamma(s) is the column problem's solution at q = s, c = gamma
-(`topline.solvers.losses.functions`), and Fenchel and Young's equality gives the loss: Phi_gamma(s) = -<u, s>
-- Phi*(-u) - (gamma/2) |u|^2.
+u = -grad Phi_gamma(s) solves the column problem at q = s, c = gamma (`topline.solvers.losses.functions`), and
+the Fenchel-Young equality gives the loss: Phi_gamma(s) = -<u, s> - Phi*(-u) - (gamma/2) |u|^2.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from topline.solvers.projections.columns import ColumnProblem, column_workspace
 from topline.solvers.projections.ordering import room
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
-#: What stands for losses that nobody asks for.
+#: Placeholder for losses that are not requested.
 _NOT_ASKED = np.empty(0)
 
 
@@ -34,11 +33,11 @@ def gradient_rows(
     sums: Float64Array,
     losses: Float64Array = _NOT_ASKED,
 ) -> None:
-    """Write u_i = -grad Phi_gamma(s_i) to U (b, m), which may be `scores`, and add what the rows sum to.
+    """Write u_i = -grad Phi_gamma(s_i) to U (b, m), which may be `scores`, and add to `sums`.
 
-    Adds w_i times: the loss, -Phi*(-u_i) - (gamma/2) |u_i|^2, |u_i|^2; and the number of rows with u_i != 0.
-    With gamma = 0 u_i is minus a subgradient.  `gammas` are gamma, and gamma again or 0 where only the others
-    are smoothed.  `losses` (b,), if given, receives the loss of each row.
+    Adds w_i times the loss, -Phi*(-u_i) - (gamma/2) |u_i|^2 and |u_i|^2; and the number of rows with u_i !=
+    0.  With gamma = 0, u_i is minus a subgradient.  `gammas` is (gamma, gamma), or (gamma, 0) where only the
+    other classes are smoothed.  `losses` (b,), if given, receives the loss of each row.
     """
     family, rows = form.family, LossRows(scores, y, weights, form.rho, form.table, U, losses, sums)
     if gammas[0] == 0.0 and family.gradient_rows is not None:
@@ -54,7 +53,7 @@ def gradient_rows(
 
 @jit
 def _closed_rows(gradient: JitFunction, rows: LossRows) -> None:
-    """Do it by the closed form of a loss."""
+    """Evaluate rows by the closed form of a loss."""
     rows = borrowed(rows)
     m = rows.scores.shape[1]
     owners = column_workspace(m)[0], room(m), room(m), rows.rho, rows.margins
@@ -78,7 +77,7 @@ def _envelope_rows(
     gamma: float,
     gamma_own: float,
 ) -> None:
-    """Do it by the column update."""
+    """Evaluate rows by the column update."""
     rows = borrowed(rows)
     scores, m = rows.scores, rows.scores.shape[1]
     owners = column_workspace(m), room(m), room(m), rows.rho, rows.margins
@@ -106,7 +105,7 @@ def _envelope_rows(
 
 @jit
 def _copy_row(scores: FloatArray, i: int, row: Float64Array, u: Float64Array) -> bool:
-    """Copy the scores of a row; where they are no numbers, set u to 0 and return False."""
+    """Copy the scores of a row; if they are not finite, set u to 0 and return False."""
     total = 0.0
     for j in range(len(row)):
         row[j] = scores[i, j]
@@ -131,7 +130,7 @@ def _write_row(i: int, u: Float64Array, loss: float, conjugate: float, rows: Los
 def _loss_of_class(
     s: Float64Array, own: int, gamma: float, gamma_own: float, u: Float64Array, conjugate: float
 ) -> tuple[float, float]:
-    """Return the loss and -Phi*(-u) - (gamma/2) |u|^2 from u and -Phi*(-u), where y is a class."""
+    """Return the loss and -Phi*(-u) - (gamma/2) |u|^2 from u and -Phi*(-u), for single labels."""
     conjugate -= 0.5 * gamma_own * u[own] * u[own]
     linear = 0.0
     for j in range(len(s)):
@@ -145,8 +144,8 @@ def _loss_of_class(
 def _loss_of_sets(
     s: Float64Array, balanced: bool, gamma: float, u: Float64Array, conjugate: float
 ) -> tuple[float, float]:
-    """Return the same whatever the own classes are."""
-    # A row that sums to zero: what all scores have in common is left out.
+    """Return the same for label sets."""
+    # For rows that sum to zero a common offset of the scores drops out.
     common = s[0] if balanced else 0.0
     linear = 0.0
     for j in range(len(s)):
@@ -180,9 +179,9 @@ def change_of_conjugate(
     y: int,
     margins: Float64Array,
 ) -> float:
-    """Return -Phi*(-after) + Phi*(-before); overwrites `after` where that is linear.
+    """Return -Phi*(-after) + Phi*(-before); overwrites `after` if the conjugate is linear.
 
-    There the difference of the rows is taken first, without the cancellation of two large values.
+    Applying a linear one to the difference avoids cancellation of two large values.
     """
     value: float = 0.0
     if linear:
@@ -196,7 +195,7 @@ def change_of_conjugate(
 
 @jit
 def add_to_sums(rows: LossRows, i: int, loss: float, conjugate: float, square: float) -> None:
-    """Write the loss of row i where it is asked for, and add it, -Phi*(-u) and |u|^2, times its weight."""
+    """Store the loss of row i if requested, and add it, -Phi*(-u) and |u|^2, times its weight."""
     weight, sums = rows.weights[i], rows.sums
     if len(rows.losses):
         rows.losses[i] = loss
@@ -208,5 +207,5 @@ def add_to_sums(rows: LossRows, i: int, loss: float, conjugate: float, square: f
 
 @jit
 def is_finite(x: float) -> bool:
-    """Return whether x is a number, where arithmetic that may be reordered takes x - x for 0."""
+    """Return whether x is finite, even under fast-math, which folds x - x to 0."""
     return math.isfinite(x)
