@@ -1,7 +1,7 @@
-"""What scores are worth: probabilities fitted on held-out rows, their quality, and sets with a guarantee.
+"""Calibration of scores: probabilities fitted on held-out rows, their quality, and conformal sets.
 
 `probabilities` turns scores into probabilities, `quality` measures them, and `conformal` makes sets that hold
-the right class with a stated probability.  Nothing here knows how the scores came about.
+the right class with a stated probability.  Nothing here depends on how the scores were computed.
 """
 
 from __future__ import annotations

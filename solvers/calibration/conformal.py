@@ -1,20 +1,20 @@
 """Split-conformal sets: classes of a row that together hold the right one with a stated probability.
 
-Of n calibration rows, which served nothing else, each has the conformity score E of its own class; a new
-row's set has the classes whose E is at most the ceil((n + 1) coverage)-th smallest of them.  If calibration
-rows and new row are exchangeable, the set holds the right class with a probability of at least `coverage`,
-and of at most coverage + 1 / (n + 1) as no two E are equal (Vovk et al. 2005; Angelopoulos and Bates 2023,
-section 1).  With the rows of one class alone it holds for that class.
+Each of n calibration rows, used for nothing else, has the conformity score E of its own class; a new row's
+set holds the classes with E at most the ceil((n + 1) coverage)-th smallest of them.  If calibration rows and
+the new row are exchangeable, the set holds the right class with probability at least `coverage` and, since no
+two E are equal, at most coverage + 1 / (n + 1) (Vovk et al. 2005; Angelopoulos and Bates 2023, section 1).
+With calibration rows of one class only, this holds given that class.
 
     E(x, c) = sum_{j before c} p_j + u p_c + penalty (rank_c - 1 + u)
 
-where classes are ordered by score, p are probabilities, and u is drawn uniformly for each row: Adaptive
-Prediction Sets (Romano et al. 2020), regularised as by Angelopoulos et al. (2021), with the penalty from the
-first class on so that E is strictly rising along the order.
+where classes are ordered by score, p are probabilities, and u is uniform, drawn once per row: Adaptive
+Prediction Sets (Romano et al. 2020), regularised as by Angelopoulos et al. (2021), with the penalty applied
+from the first class on so that E rises strictly along the order.
 
-By rank, E = rank_c - p_c, where u settles equals; without probabilities E = rank_c - 1 + u.  Where the best
-class is right more often than `coverage`, the empty sets are thus those of the least certain rows.  By
-probability, E = 1 - p_c: no sets are smaller on average where the p are right (Sadinle et al. 2019).
+By rank, E = rank_c - p_c, with ties broken by u; without probabilities E = rank_c - 1 + u.  If top-1 accuracy
+exceeds `coverage`, the empty sets are then those of the least certain rows.  By probability, E = 1 - p_c: no
+sets are smaller on average if the p are right (Sadinle et al. 2019).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from numpy.typing import NDArray
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.typing import Float64Array, IntArray
 
-#: What E is made of: of adaptive sets the penalty; None for the rank.
+#: How E is computed: a number is the penalty of adaptive sets, None means by rank.
 Weighing = float | Literal["probability"] | None
 
-#: Penalties of adaptive sets that are tried; the largest leave little but the rank.
+#: Penalties tried for adaptive sets; the largest leave little but the rank.
 PENALTIES = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0, 100.0)
-#: The share of u by rank and by probability: probabilities that differ by less are settled by u.
+#: Weight of u by rank and by probability: it decides between probabilities closer than this.
 SETTLES = 1e-6
 
 
@@ -47,11 +47,10 @@ def conformity(
 
     Parameters
     ----------
-    scores : (r, m); they order the classes, the first of equals coming first
-    probabilities : (r, m); by rank they order the classes of equal rank, and may be None
+    scores : (r, m); they order the classes, ties by class number
+    probabilities : (r, m); optional by rank, where they order classes of equal rank
     draws : (r,) u of each row, uniform in [0, 1)
-    weighing : the penalty of each class before and of this one, "probability", or None for the rank
-
+    weighing : the penalty of adaptive sets, "probability", or None for the rank
     """
     order = np.argsort(-np.asarray(scores), axis=1, kind="stable")
     u = np.asarray(draws, dtype=np.float64)[:, None]
@@ -70,16 +69,17 @@ def conformity(
 
 
 def _uncertainty(p: Float64Array, u: Float64Array) -> Float64Array:
-    """Return 1 - p, in [0, 1], where u settles equals."""
+    """Return 1 - p, in [0, 1], with ties broken by u."""
     return (1.0 - SETTLES) * (1.0 - p) + SETTLES * u
 
 
 @dataclass(frozen=True, eq=False)
 class CalibrationRows:
-    """What is kept of calibration rows, for every coverage and penalty; all (n,).
+    """Statistics of calibration rows that give the thresholds for any coverage and weighing; all (n,).
 
-    `labels` are their classes, `ranks` the ranks of these (from 1), `before` the probabilities of the classes
-    ahead, `own` their own probabilities, `draws` the u of the rows; without probabilities both are NaN.
+    `labels` are the classes, `ranks` their ranks by score (from 1), `before` the total probability of the
+    classes ranked ahead, `own` their own probability (both NaN without probabilities), `draws` the u of the
+    rows.
     """
 
     labels: NDArray[np.int32]
@@ -95,7 +95,7 @@ class CalibrationRows:
     def of(
         cls, scores: NDArray[Any], probabilities: NDArray[Any] | None, labels: IntArray, draws: NDArray[Any]
     ) -> CalibrationRows:
-        """Return what is kept of rows with scores and probabilities (n, m) and classes (n,)."""
+        """Return the statistics of rows with scores and probabilities (n, m) and classes (n,)."""
         y = np.asarray(labels, dtype=np.int64)
         place, u = np.arange(len(y)), np.asarray(draws, dtype=np.float64)
         nothing = np.zeros_like(u)
@@ -126,11 +126,11 @@ class CalibrationRows:
     def thresholds(
         self, coverage: float, weighing: Weighing, classes: Sequence[str], *, per_class: bool
     ) -> Float64Array:
-        """Return the largest E that each class (m,) may have in a set.
+        """Return the largest E at which each class (m,) joins a set.
 
-        With `per_class` that of a class comes from its own rows; it is infinite for a class that has too few
-        of them, which is then in every set.  Raises `InvalidProblemError` for a coverage that is not between
-        0 and 1, and for one that so few rows, or no class's, can give.
+        With `per_class` each threshold comes from the rows of its class, and is infinite (the class is in
+        every set) where these are too few.  Raises `InvalidProblemError` for a coverage outside (0, 1), and
+        for one that no class has enough rows to give.
         """
         if not 0.0 < coverage < 1.0:
             raise InvalidProblemError(f"the coverage is {coverage:g}; give a share between 0 and 1")
@@ -148,18 +148,18 @@ class CalibrationRows:
 
 
 def exact_rank(n: int, coverage: float) -> int:
-    """Return ceil((n + 1) coverage), for the coverage as it is written in decimal digits."""
+    """Return ceil((n + 1) coverage), exact for the coverage's decimal representation."""
     return math.ceil((n + 1) * Fraction(repr(float(coverage))))
 
 
 def least_rows(coverage: float) -> int:
-    """Return the least number of calibration rows that can give a coverage: coverage <= n / (n + 1)."""
+    """Return the least n with coverage <= n / (n + 1), the calibration rows that a coverage needs."""
     share = Fraction(repr(float(coverage)))
     return math.ceil(share / (1 - share))
 
 
 def _quantile(E: Float64Array, coverage: float) -> float:
-    """Return the ceil((n + 1) coverage)-th smallest of E (n,), infinity where there are too few."""
+    """Return the ceil((n + 1) coverage)-th smallest of E (n,), infinity if there are too few."""
     place = exact_rank(len(E), coverage)
     return float(np.partition(E, place - 1)[place - 1]) if place <= len(E) else math.inf
 
@@ -171,7 +171,7 @@ def prediction_sets(
     weighing: Weighing,
     thresholds: Float64Array,
 ) -> NDArray[np.bool_]:
-    """Return which classes are in the set of each row, shape (r, m); a set may be empty."""
+    """Return a mask (r, m) of the classes in each row's set; a set may be empty."""
     return conformity(scores, probabilities, draws, weighing) <= thresholds
 
 
@@ -186,8 +186,8 @@ def smallest_weighings(
 ) -> list[Weighing]:
     """Return for each coverage the weighing with the smallest sets on tuning rows (n, m).
 
-    With `per_class` each class has a threshold of its own.  Tuning rows are none of
-    the calibration rows, so that the guarantee holds whatever is chosen.
+    With `per_class` each class has its own threshold.  Tuning rows must not be calibration rows: the
+    guarantee then holds whichever weighing is chosen.
     """
     y = np.asarray(labels, dtype=np.int64)
     place = np.arange(len(y))
@@ -198,7 +198,7 @@ def smallest_weighings(
         own = E[place, y]
         groups = [own[y == code] for code in range(E.shape[1])] if per_class else [own]
         for j, coverage in enumerate(coverages):
-            # A class without tuning rows, or with too few, takes the largest threshold.
+            # A class with too few tuning rows takes the largest threshold.
             bounds = [min(_quantile(part, coverage), (part if len(part) else own).max()) for part in groups]
             sizes[i, j] = np.count_nonzero(np.array(bounds) >= E)
     return [weighings[i] for i in sizes.argmin(axis=0).tolist()]

@@ -1,4 +1,4 @@
-"""Scores to probabilities: one or two numbers, fitted on rows that trained nothing."""
+"""Maps from scores to probabilities with one or two parameters, fitted on held-out rows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from topline.solvers.typing import Float64Array, IntArray
 
 Kind = Literal["temperature", "one_vs_all", "labels"]
 
-# Slopes are looked for between these, in units of the spread of the scores.
+# Range of slopes, in units of the spread of the scores.
 _FLATTEST, _STEEPEST = 1e-9, 1e9
-# Offsets of sigmoids, and logarithms of their slopes, are looked for up to this.
+# Largest absolute offset and log slope of sigmoids.
 LARGEST = 30.0
 
 
@@ -37,7 +37,7 @@ class ProbabilityMap:
 
     @property
     def temperature(self) -> float | None:
-        """Return 1 / slope of a softmax; None for sigmoids, and where all classes are equally probable."""
+        """1 / slope of a softmax; None for sigmoids and where all classes are equally probable."""
         return 1.0 / self.slope if self.kind == "temperature" and self.slope > 0.0 else None
 
     def log_probabilities(self, scores: NDArray[Any]) -> Float64Array:
@@ -51,7 +51,7 @@ class ProbabilityMap:
         return np.asarray(singles - logsumexp(singles, axis=1, keepdims=True))
 
     def probabilities(self, scores: NDArray[Any]) -> Float64Array:
-        """Return the probabilities of scores (r, m), same shape; rows add to 1, but not of several labels."""
+        """Return the probabilities of scores (r, m), same shape; rows sum to 1 except for "labels"."""
         return np.exp(self.log_probabilities(scores))
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,12 +60,12 @@ class ProbabilityMap:
 
 
 def fit_probabilities(scores: NDArray[Any], labels: IntArray, *, one_vs_all: bool = False) -> ProbabilityMap:
-    """Return the map with the least log loss on scores (n, m) and their classes (n,).
+    """Return the map of least log loss on scores (n, m) and their classes (n,).
 
-    The slope of a softmax, or with `one_vs_all` slope and offset of sigmoids that share them.  Where every
-    row is right no slope is the best, as log loss falls without end: it is then chosen such that the mean
-    probability of the first class is (n + 1) / (n + 2), Laplace's estimate after n rights of n.  Raises
-    `InvalidProblemError` for no rows or fewer than two classes.
+    It fits the slope of a softmax, or with `one_vs_all` the shared slope and offset of sigmoids.  If every
+    row is right, log loss has no minimiser: the slope then makes the mean probability of the first class (n +
+    1) / (n + 2), Laplace's estimate after n successes.  Raises `InvalidProblemError` for no rows or fewer
+    than two classes.
     """
     scores, y = np.asarray(scores, dtype=np.float64), np.asarray(labels, dtype=np.int64)
     if scores.ndim != 2 or not len(scores) or scores.shape[1] < 2 or y.shape != scores.shape[:1]:
@@ -76,18 +76,18 @@ def fit_probabilities(scores: NDArray[Any], labels: IntArray, *, one_vs_all: boo
     own = scores[np.arange(len(y)), y]
     slope = _temperature_slope(scores, own)
     softmax = ProbabilityMap("temperature", slope)
-    # Of two classes only the difference of the scores means anything.
+    # With two classes only the difference of the scores matters.
     if not one_vs_all or scores.shape[1] == 2 or slope == 0.0 or bool((own == scores.max(axis=1)).all()):
         return softmax
     return _best_sigmoids(scores, y, slope)
 
 
 def _temperature_slope(scores: Float64Array, own: Float64Array) -> float:
-    """Return the slope b of least mean of log sum_j exp(b s_j) - b s_y, which is convex in b."""
+    """Return the slope b that minimises the mean of log sum_j exp(b s_j) - b s_y, which is convex in b."""
     centred = scores - scores.mean(axis=1, keepdims=True)
     margin = own - scores.mean(axis=1)
     spread = float(np.abs(centred).max(axis=1).mean())
-    # The derivative at zero: scores that know nothing make every class equally probable.
+    # The derivative at zero: uninformative scores make all classes equally probable.
     if spread == 0.0 or margin.mean() <= 0.0:
         return 0.0
     if bool((own == scores.max(axis=1)).all()):
@@ -106,13 +106,13 @@ def _first(slope: float, scores: Float64Array) -> Float64Array:
 
 
 def _root(rising: Callable[[float], float], spread: float) -> float:
-    """Return where a rising function of the slope is zero, the steepest slope where it is never."""
+    """Return the root of a rising function of the slope, or the steepest slope if there is none."""
 
     def of_log(x: float) -> float:
         return rising(float(np.exp(x)))
 
     low, high = np.log(_FLATTEST / spread), np.log(_STEEPEST / spread)
-    # Flattest and steepest slopes stand for zero and for none.
+    # The ends of the range stand for a slope of zero and for no finite slope.
     if of_log(low) >= 0.0:
         return 0.0
     if of_log(high) <= 0.0:
@@ -121,7 +121,7 @@ def _root(rising: Callable[[float], float], spread: float) -> float:
 
 
 def _best_sigmoids(scores: Float64Array, y: NDArray[np.int64], slope: float) -> ProbabilityMap:
-    """Return the sigmoids of least log loss, from several starts, or the softmax where that is better."""
+    """Return the best sigmoids found from several starts, or the softmax if it has less log loss."""
     rows = np.arange(len(y))
 
     def made(at: NDArray[Any]) -> ProbabilityMap:
@@ -149,8 +149,8 @@ def _best_sigmoids(scores: Float64Array, y: NDArray[np.int64], slope: float) -> 
 def fit_labels(scores: NDArray[Any], relevant: NDArray[np.bool_]) -> ProbabilityMap:
     """Return the sigmoid of least log loss over all labels of all rows, scores and `relevant` both (n, m).
 
-    The targets are Platt's, (p + 1) / (p + 2) and 1 / (q + 2) for p relevant and q other labels, so that
-    the slope is finite where a threshold separates them.
+    The targets are Platt's, (p + 1) / (p + 2) and 1 / (q + 2) for p relevant and q other labels, which keeps
+    the slope finite for separable scores.
     """
     s, r = np.asarray(scores, dtype=np.float64).ravel(), np.asarray(relevant, dtype=bool).ravel()
     if not s.size or s.shape != r.shape:

@@ -1,4 +1,4 @@
-"""How far figures can be trusted: intervals of shares, reliability and the expected calibration error."""
+"""Confidence intervals of shares, reliability bins and the expected calibration error."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 BINS = 15
-#: The confidence level of intervals where nobody names one.
+#: Default confidence level of intervals.
 CONFIDENCE = 0.95
 
 Interval = tuple[float, float]
 
 
 def share_interval(share: float, rows: float, confidence: float = CONFIDENCE) -> Interval:
-    """Return Wilson's interval of a share that was measured on so many rows; of none it is all of [0, 1].
+    """Return Wilson's interval of a share measured on `rows` rows; [0, 1] for none.
 
     E. B. Wilson, "Probable inference", 1927: the shares p with |share - p| <= z sqrt(p (1 - p) / rows).
     """
@@ -30,7 +30,7 @@ def share_interval(share: float, rows: float, confidence: float = CONFIDENCE) ->
     grown = 1.0 + z * z / rows
     middle = (share + z * z / (2.0 * rows)) / grown
     half = z / grown * math.sqrt(share * (1.0 - share) / rows + (z / (2.0 * rows)) ** 2)
-    # What rounding leaves of an end that is the share itself.
+    # Rounding can push an end past the share itself.
     return min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share)
 
 
@@ -39,9 +39,9 @@ def class_mean_interval(
 ) -> Interval:
     """Return the interval of the weighted share of rows that are right, with classes as strata; all (n,).
 
-    Wilson's for so many rows as have the variance sum_c v_c^2 p_c (1 - p_c) / n_c, v_c what class c weighs.
-    Each p_c has one hit and one miss more than was seen, as a few rows that agree make no class certain; and
-    as that variance is estimated, mostly from the rows of a few classes, the quantile is Student's, with
+    Wilson's interval at the effective number of rows that has the variance sum_c v_c^2 p_c (1 - p_c) / n_c,
+    v_c the weight of class c.  Each p_c gets one pseudo-hit and one pseudo-miss, since a few rows that agree
+    make no class certain.  As that variance is itself estimated, the quantile is Student's with
     Satterthwaite's degrees of freedom.
     """
     used = weights > 0.0
@@ -58,7 +58,7 @@ def class_mean_interval(
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """Rows whose first class has a probability in (low, high], how probable it is, and how often right."""
+    """Rows whose first class has a probability in (low, high]: mean probability and accuracy."""
 
     low: float
     high: float
@@ -70,10 +70,10 @@ class ReliabilityBin:
 def reliability(
     confidence: NDArray[Any], right: NDArray[np.bool_], bins: int = BINS
 ) -> tuple[ReliabilityBin, ...]:
-    """Return the bins, of equal width, that have rows; `confidence` and `right` are (n,).
+    """Return the non-empty bins of equal width; `confidence` and `right` are (n,).
 
-    Guo et al. 2017, section 2: the first class of a row is right as often as its probability says if mean
-    confidence and accuracy of every bin agree.
+    A classifier is calibrated if mean confidence and accuracy agree in every bin (Guo et al. 2017, section
+    2).
     """
     p = np.asarray(confidence, dtype=np.float64)
     place = np.clip(np.ceil(p * bins).astype(np.int64) - 1, 0, bins - 1)

@@ -1,4 +1,4 @@
-"""The calibration of a classifier as a whole: its probabilities, and rules that make sets of classes."""
+"""The calibration of a classifier: its probabilities, and rules that make sets of classes."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from topline.solvers.calibration.probabilities import ProbabilityMap
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.typing import Float64Array, IntArray
 
-#: How classes are weighed for sets: by the probabilities up to them, their rank, or their own probability.
+#: Conformity of a class: cumulative probability, rank, or its own probability.
 SetsBy = Literal["adaptive", "rank", "probability"]
-#: A coverage, and the weighings of the smallest sets for it: on average, and in every class.
+#: A coverage, and the weighings with the smallest sets for it: on average, and within every class.
 Weighings = tuple[tuple[float, Weighing, Weighing], ...]
 
 TUNED_COVERAGES = (0.5, 0.8, 0.9, 0.95, 0.99)
-# Fewer rows say next to nothing about the size of sets; more scores than these do not change it.
+# Fewer rows say little about the size of sets; more scores do not change the choice.
 TUNING_ROWS = 20
 TUNING_SCORES = 1 << 20
-#: So many classes are named in a sentence.
+#: Most class names listed in a sentence.
 _NAMED = 8
-# Of adaptive sets that are asked for where others are smaller.
+# Penalty of requested adaptive sets when other sets are smaller.
 PENALTY = 0.01
 
 
 @dataclass(frozen=True, eq=False)
 class SetRule:
-    """Which classes are in a row's set: those whose conformity is at most their threshold (m,).
+    """Rule for sets: a row's set holds the classes whose conformity is at most their threshold (m,).
 
-    With `never_empty` a set that would hold none holds the class with the highest score.  `note` is a
-    sentence on classes that are in every set, as they have too few calibration rows.
+    With `never_empty` an otherwise empty set holds the class with the highest score.  `note` is a sentence on
+    classes that are in every set because they have too few calibration rows.
     """
 
     coverage: float
@@ -54,7 +54,7 @@ class SetRule:
     note: str | None = None
 
     def sets(self, scores: NDArray[Any], draws: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which classes are in the sets of rows with scores (r, m) and draws (r,), shape (r, m)."""
+        """Return a mask (r, m) of the classes in the sets of rows with scores (r, m) and draws (r,)."""
         p = None if self.probabilities is None else self.probabilities.probabilities(scores)
         found = prediction_sets(scores, p, draws, self.weighing, self.thresholds)
         if self.never_empty:
@@ -79,9 +79,9 @@ class SetRule:
 class Calibration:
     """Probabilities of a classifier's scores, and its calibration rows.
 
-    `probabilities` is None where there was nothing to fit them on, and `fitted_rows` is 0 where they are the
-    loss's own; `fitted_on` says which rows these are.  `weighings` are those of the smallest sets on the rows
-    that probabilities were fitted on, and empty without such rows.
+    `probabilities` is None if there were no rows to fit them on, and `fitted_rows` is 0 if they are the
+    loss's own; `fitted_on` names the rows they were fitted on.  `weighings` give the smallest sets on these
+    rows, and are empty without them.
     """
 
     class_names: tuple[str, ...]
@@ -92,12 +92,12 @@ class Calibration:
     fitted_on: str = "validation rows"
 
     def rule(self, coverage: float, *, per_class: bool = False, sets_by: SetsBy | None = None) -> SetRule:
-        """Return the rule whose sets hold the right class with a probability of `coverage`.
+        """Return the rule whose sets hold the right class with probability `coverage`.
 
-        With `per_class` they do so in every class; one with too few calibration rows for that is in every
-        set.  `sets_by` is by default what made the smallest sets on the rows that probabilities were fitted
-        on, "rank" without such rows.  Raises `InvalidProblemError` without calibration rows and for a
-        coverage that so few cannot give.
+        With `per_class` they do so within every class; a class with too few calibration rows is in every set.
+        `sets_by` defaults to the kind that gave the smallest sets on the rows probabilities were fitted on,
+        "rank" without such rows.  Raises `InvalidProblemError` without calibration rows and if they are too
+        few for the coverage.
         """
         if self.rows is None:
             raise InvalidProblemError(
@@ -132,7 +132,7 @@ class Calibration:
         )
 
     def _weighing(self, coverage: float, sets_by: SetsBy | None, *, per_class: bool) -> Weighing:
-        """Return what is asked for; tuned it is that of the coverage with the nearest odds."""
+        """Return the requested weighing, or the one tuned for the coverage with the nearest odds."""
 
         def distance(tuned: tuple[float, Weighing, Weighing]) -> float:
             return abs(math.log(tuned[0] / (1.0 - tuned[0])) - math.log(coverage / (1.0 - coverage)))
@@ -150,7 +150,7 @@ class Calibration:
 def tuned_weighings(
     probabilities: ProbabilityMap, scores: NDArray[Any], labels: IntArray, draws: NDArray[Any]
 ) -> Weighings:
-    """Return the weighings with the smallest sets on rows with scores (n, m); none of too few rows.
+    """Return the weighings with the smallest sets on rows with scores (n, m); empty for too few rows.
 
     The rows are those that probabilities were fitted on, never calibration rows.
     """

@@ -1,7 +1,7 @@
 """Kernel functions k(x, y) = <phi(x), phi(y)>: their matrices in float64, and their names in records.
 
-A kernel is a frozen value.  Its `gamma` may wait for the data ("scale" and "auto", as in scikit-learn's SVC)
-until `resolved` has seen them.
+A kernel is a frozen value.  `resolved` turns a data-dependent `gamma` ("scale", "auto", "median") into a
+number.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from topline.solvers.core.rows import RowSource, is_sparse, squared_norms, witho
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.typing import Float64Array, FloatArray
 
-#: A number, "scale" = 1 / (d var X) (None is the same), "auto" = 1 / d, or "median" = 1 over the median of
-#: the distances that the kernel is of.
+#: A number, "scale" = 1 / (d var X) (also None), "auto" = 1 / d, or "median" = 1 / the median of the kernel's
+#: distances.
 Gamma: TypeAlias = float | str | None
 _RULES = ("scale", "auto", "median")
 
-#: Rows that are read at once, and about so many of which the distances are looked at.
+#: Rows read at once, and about how many rows the median distance is estimated from.
 _TILE_ROWS, _SAMPLED_ROWS = 4096, 1000
 
 
@@ -33,7 +33,7 @@ def real_number(value: Any) -> float | None:
 
 
 def checked_gamma(gamma: Any, name: str) -> Gamma:
-    """Return a gamma that a kernel takes; InvalidProblemError for any other."""
+    """Return a valid gamma; InvalidProblemError for any other value."""
     if gamma is None or (isinstance(gamma, str) and gamma in _RULES):
         return gamma
     number = real_number(gamma)
@@ -45,9 +45,9 @@ def checked_gamma(gamma: Any, name: str) -> Gamma:
 
 
 def gamma_of(gamma: Gamma, X: Any, power: int = 2) -> float:
-    """Return the number for these training rows, "scale" and "auto" as in scikit-learn's SVC.
+    """Return gamma as a number for training rows X, "scale" and "auto" as in scikit-learn's SVC.
 
-    The median is that of sum_j |x_j - y_j|^power, over pairs of rows evenly spread, those of 0 left out.
+    "median" takes sum_j |x_j - y_j|^power over pairs of evenly spaced rows, leaving out zeros.
     """
     if isinstance(gamma, float):
         return gamma
@@ -67,7 +67,7 @@ def _median_distance(X: Any, power: int) -> float:
         rows = X[start : start + _TILE_ROWS][-start % step :: step]
         found.append(np.asarray(rows.toarray() if is_sparse(rows) else rows, dtype=np.float64))
     rows = np.concatenate(found)
-    # Its import would take a tenth of a second from all who have no such rule.
+    # Importing this takes a tenth of a second, needed only for this rule.
     from scipy.spatial.distance import pdist
 
     distances = pdist(rows, "sqeuclidean" if power == 2 else "cityblock")
@@ -76,7 +76,7 @@ def _median_distance(X: Any, power: int) -> float:
 
 
 def _variance(X: RowSource) -> float:
-    """Return the variance of all entries, those that are not stored included, a few rows at a time."""
+    """Return the variance of all entries, implicit zeros included, reading a few rows at a time."""
     size = mean = squares = 0.0
     n, d = int(X.shape[0]), int(X.shape[1])
     for start in range(0, n, _TILE_ROWS):
@@ -85,7 +85,7 @@ def _variance(X: RowSource) -> float:
         new = float(rows.shape[0]) * d
         here = float(values.sum(dtype=np.float64)) / new
         about = float(np.square(values.astype(np.float64) - here).sum()) + (new - values.size) * here**2
-        # Chan, Golub and LeVeque: the squares about a common mean from those about two.
+        # Chan, Golub and LeVeque's update of the sum of squares about the joint mean.
         shift = here - mean
         squares += about + shift**2 * size * new / (size + new)
         size += new
@@ -94,7 +94,7 @@ def _variance(X: RowSource) -> float:
 
 
 def number_of(gamma: Gamma, name: str) -> float:
-    """Return a gamma that is a number; InvalidProblemError where it waits for the training rows."""
+    """Return a numeric gamma; InvalidProblemError if it still depends on the training rows."""
     if not isinstance(gamma, float):
         raise InvalidProblemError(
             f"gamma of the kernel {name} still waits for data; call resolved(X) with the training rows first"
@@ -102,25 +102,25 @@ def number_of(gamma: Gamma, name: str) -> float:
     return gamma
 
 
-#: Errors of an exponent through products that are looked at, in float64 and in float32, and how many
-#: roundings of |x|^2 + |y|^2 a squared distance is off by.
+#: Largest error of an exponent computed from products in float64 and in float32, and rounding errors of a
+#: squared distance in units of |x|^2 + |y|^2.
 _FINE, _COARSE, _ROUNDINGS = 1e-9, 1e-5, 8.0
-#: exp of minus more than this is 0 beside a diagonal of 1.
+#: exp of minus more than this is negligible beside a diagonal of 1.
 _VANISHES = 50.0
-#: Differences that are formed at once, in numbers.
+#: Numbers in a batch of differences.
 _AT_ONCE = 1 << 22
 
 
 def squared_distances(X: Any, Y: Any, gamma: float) -> FloatArray:
     """Return |x - y|^2 of the rows of X and Y, dense or CSR, in their precision.
 
-    Where exp(-gamma |x - y|^2) would not have nine digits from products, it is from differences: the rows of
-    a tile are then equal to themselves, and to rows of another tile, whatever gamma.  Where products in
-    float32 would not have five, it is found in float64.
+    Products would leave exp(-gamma |x - y|^2) without nine digits for close rows; differences are used there,
+    so that equal rows have distance 0 whatever their tile and gamma.  If float32 products leave fewer than
+    five digits, float64 is used.
     """
     given, same = (X, Y), X is Y
     if not is_sparse(X) and not is_sparse(Y):
-        # Distances do not change with the origin, and about the mean less of them is rounded away.
+        # Distances do not depend on the origin; centring reduces rounding.
         centre = Y.mean(axis=0) if len(Y) else 0.0
         X = X - centre
         Y = X if same else Y - centre
@@ -144,14 +144,14 @@ def squared_distances(X: Any, Y: Any, gamma: float) -> FloatArray:
 
 
 def _off_by(left: Float64Array, right: Float64Array, dtype: Any) -> float:
-    """Return how far off products leave the largest squared distances."""
+    """Return a bound on the error that products leave in the largest squared distances."""
     return _ROUNDINGS * float(np.finfo(dtype).eps) * float(left.max(initial=0.0) + right.max(initial=0.0))
 
 
 def _by_differences(
     X: Any, Y: Any, gamma: float, left: Float64Array, right: Float64Array, squares: FloatArray
 ) -> None:
-    """Replace the squared distances that matter and are rounded too much."""
+    """Recompute, from differences, the squared distances that matter and have too large an error."""
     unit = _ROUNDINGS * float(np.finfo(squares.dtype).eps)
     step = max(1, _AT_ONCE // max(1, int(X.shape[1])))
     for i in range(squares.shape[0]):
@@ -166,7 +166,7 @@ def _by_differences(
 
 @runtime_checkable
 class Kernel(Protocol):
-    """A kernel as a value: frozen, comparable, and written to JSON by `to_dict`.
+    """A kernel as a value: frozen, comparable, and serialised by `to_dict`.
 
     Examples
     --------
@@ -181,7 +181,7 @@ class Kernel(Protocol):
         ...
 
     def resolved(self, X: Any) -> Kernel:
-        """Return the kernel with every parameter a number, as training rows X (n, d) decide it."""
+        """Return the kernel with every parameter a number, resolved on training rows X (n, d)."""
         ...
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
@@ -189,13 +189,13 @@ class Kernel(Protocol):
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values from which `kernel_from_dict` makes the same kernel again."""
+        """Return plain values from which `kernel_from_dict` rebuilds the kernel."""
         ...
 
 
 @dataclass(frozen=True)
 class NamedKernel:
-    """What kernels have in common whose parameters are plain values."""
+    """Base of kernels whose parameters are plain values."""
 
     name: ClassVar[str]
 
@@ -209,7 +209,7 @@ class NamedKernel:
 
 
 class _TiledKernel(NamedKernel):
-    """What kernels have in common that have tiles in the precision of their rows."""
+    """Base of kernels with tiles in the precision of their rows."""
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
         """Return k(x, y) in float64, whatever the precision of the rows."""
@@ -217,13 +217,13 @@ class _TiledKernel(NamedKernel):
         return np.asarray(self.tile(wide, wide if Y is X else _float64(Y)), dtype=np.float64)
 
     def tile(self, X: Any, Y: Any) -> FloatArray:
-        """Return k(x, y) in the precision of the rows, or where that is too coarse in float64."""
+        """Return k(x, y) in the precision of the rows, or in float64 if that is too coarse."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class _KernelOfDistances(NamedKernel):
-    """What kernels of distances sum_j |x_j - y_j|^power have in common: gamma may wait for the data."""
+    """Base of kernels of distances sum_j |x_j - y_j|^power, with a gamma that may depend on the data."""
 
     gamma: Gamma = None
     power: ClassVar[int] = 2
@@ -232,7 +232,7 @@ class _KernelOfDistances(NamedKernel):
         object.__setattr__(self, "gamma", checked_gamma(self.gamma, self.name))
 
     def resolved(self, X: Any) -> Self:
-        """Take gamma from the training rows; their median distance is that of such sums."""
+        """Resolve gamma on the training rows."""
         return replace(self, gamma=gamma_of(self.gamma, X, power=self.power))
 
 
@@ -260,8 +260,8 @@ class LinearKernel(_TiledKernel):
 class RBFKernel(_KernelOfDistances, _TiledKernel):
     """k(x, y) = exp(-gamma |x - y|^2).
 
-    `gamma` is a positive number, "scale" = 1 / (d var X) (None is the same), "auto" = 1 / d or "median" = 1
-    over the median of |x - y|^2; else InvalidProblemError.
+    `gamma` is a positive number, "scale" = 1 / (d var X) (also None), "auto" = 1 / d or "median" = 1 over the
+    median of |x - y|^2; otherwise InvalidProblemError.
 
     Examples
     --------
@@ -284,9 +284,10 @@ class RBFKernel(_KernelOfDistances, _TiledKernel):
 
 @dataclass(frozen=True)
 class PolynomialKernel(_TiledKernel):
-    """k(x, y) = (gamma <x, y> + coef0)^degree, with coef0 >= 0, for else it is no inner product.
+    """k(x, y) = (gamma <x, y> + coef0)^degree.
 
-    Raises InvalidProblemError where degree < 1, coef0 < 0 or gamma is no positive number, "scale" or "auto".
+    Raises InvalidProblemError unless degree >= 1, coef0 >= 0 (required for an inner product), and gamma is a
+    positive number, "scale" or "auto".
 
     Examples
     --------
@@ -317,7 +318,7 @@ class PolynomialKernel(_TiledKernel):
         object.__setattr__(self, "coef0", coef0)
 
     def resolved(self, X: Any) -> Self:
-        """Take gamma from the training rows."""
+        """Resolve gamma on the training rows."""
         return replace(self, gamma=gamma_of(self.gamma, X))
 
     def tile(self, X: Any, Y: Any) -> FloatArray:
@@ -331,9 +332,9 @@ class PolynomialKernel(_TiledKernel):
 
 @dataclass(frozen=True)
 class ChiSquaredKernel(NamedKernel):
-    """k(x, y) = exp(-gamma sum_j (x_j - y_j)^2 / (x_j + y_j)) of features >= 0; 0/0 counts 0.
+    """k(x, y) = exp(-gamma sum_j (x_j - y_j)^2 / (x_j + y_j)) of features >= 0, with 0/0 = 0.
 
-    Raises InvalidProblemError where gamma is no positive number, or features are negative.
+    Raises InvalidProblemError for negative features and unless gamma is a positive number.
 
     Examples
     --------
@@ -356,8 +357,8 @@ class ChiSquaredKernel(NamedKernel):
         object.__setattr__(self, "gamma", 1.0 if gamma is None else gamma)
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
-        """Return exp(-gamma chi2(x, y)); negative or sparse features are refused."""
-        # It gives -chi2.
+        """Return exp(-gamma chi2(x, y)); refuse negative or sparse features."""
+        # scikit-learn returns -chi2.
         values = _pairwise("additive_chi2_kernel", X, Y, self.name, positive=True)
         values *= number_of(self.gamma, self.name)
         return np.asarray(np.exp(values, out=values))
@@ -365,7 +366,7 @@ class ChiSquaredKernel(NamedKernel):
 
 @dataclass(frozen=True)
 class PrecomputedKernel(NamedKernel):
-    """The caller gives k itself: X is K(train, train) in training and K(new, train) afterwards.
+    """A precomputed kernel: X is K(train, train) in training and K(new, train) afterwards.
 
     Examples
     --------
@@ -389,7 +390,7 @@ def _float64(X: Any) -> Any:
 
 
 def _products(X: Any, Y: Any) -> FloatArray:
-    """<x, y> of all rows, dense, in their precision."""
+    """Return <x, y> of all rows, dense, in their precision."""
     values: Any = X @ Y.T
     return np.ascontiguousarray(values.toarray() if is_sparse(values) else values)
 
@@ -432,7 +433,7 @@ class IntersectionKernel(NamedKernel):
     name: ClassVar[str] = "intersection"
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
-        """Return (|x|_1 + |y|_1 - |x - y|_1) / 2; negative or sparse features are refused."""
+        """Return (|x|_1 + |y|_1 - |x - y|_1) / 2; refuse negative or sparse features."""
         values = _pairwise("manhattan_distances", X, Y, self.name, positive=True)
         totals = [np.asarray(rows, dtype=np.float64).sum(axis=1) for rows in (X, Y)]
         return np.asarray(0.5 * (totals[0][:, None] + totals[1] - values))
@@ -440,7 +441,7 @@ class IntersectionKernel(NamedKernel):
 
 def _pairwise(sums: str, X: Any, Y: Any, name: str, *, positive: bool = False) -> Float64Array:
     """Return scikit-learn's sums over the features of dense rows, in float64."""
-    # They are compiled; the import would double the time of ours.
+    # Importing this would double our import time.
     from sklearn.metrics import pairwise
 
     if is_sparse(X) or is_sparse(Y):

@@ -1,9 +1,9 @@
 """Features that reproduce a kernel matrix: K = F F^T by a pivoted Cholesky factorisation.
 
-With the pivots first, P^T K P = L L^T + E, where L (n, r) is lower trapezoidal and E, the Schur complement at
-which the factorisation stops, has no diagonal entry above n eps max K_ii.  The rows of F = P L are features,
-one an example, and the linear problem in them is the kernel problem up to E: losses and methods work as they
-are.
+With the pivots first, P^T K P = L L^T + E, where L (n, r) is lower trapezoidal and no diagonal entry of E,
+the final Schur complement, exceeds n eps max K_ii.  The rows of F = P L are features of the examples; the
+linear problem in them is the kernel problem up to E, so losses and methods need no change.
+
 Source: N. J. Higham, "Accuracy and Stability of Numerical Algorithms", section 10.3; LAPACK's dpstrf.
 """
 
@@ -28,11 +28,11 @@ from topline.solvers.kernels.functions import Kernel, PrecomputedKernel
 from topline.solvers.kernels.registry import WithConstant, as_kernel
 from topline.solvers.typing import Float64Array
 
-#: Bytes that K, its factor and what LAPACK works on may take together.
+#: Most bytes that K, its factor and LAPACK's workspace may take together.
 MEMORY_BYTES = 4 << 30
-#: So many n x n float64 arrays are in memory at the worst moment.
+#: Peak number of n x n float64 arrays in memory.
 ARRAYS = 3
-#: Entries of E beyond this many times its bound are no rounding: K has negative eigenvalues.
+#: A diagonal of E beyond this many times its bound is not rounding: K has negative eigenvalues.
 _SLACK = 10.0
 
 
@@ -59,10 +59,10 @@ class KernelFeatures:
 
     @classmethod
     def of(cls, kernel: Any, X: RowSource) -> KernelFeatures:
-        """Compute K of the rows of X (n, d), or check the K that X is, and factor it; once is enough.
+        """Compute K of the rows of X (n, d), or check a precomputed K, and factor it.
 
-        Raises InvalidProblemError where K would not fit `MEMORY_BYTES`, or is not symmetric and positive
-        semi-definite, and NonFiniteError for features or kernel values that are no finite numbers.
+        Raises InvalidProblemError if K does not fit `MEMORY_BYTES` or is not symmetric positive
+        semi-definite, and NonFiniteError for non-finite features or kernel values.
         """
         if isinstance(kernel, KernelFeatures):
             if len(kernel.K) != int(X.shape[0]):
@@ -74,7 +74,7 @@ class KernelFeatures:
         kernel, train, K = gram_matrix(kernel, X)
         rows, pivots, dropped = factor(K, plain(kernel).name, rounded=is_precomputed(kernel))
         if not len(pivots):
-            # K = 0: one feature that is always 0.
+            # K = 0 has one feature, which is always 0.
             rows = np.zeros((len(K), 1))
         return cls(kernel, train, K, rows, pivots, dropped)
 
@@ -86,9 +86,9 @@ class KernelFeatures:
         return np.asarray(solved, dtype=np.float64)
 
     def features_of(self, X: Any) -> Float64Array:
-        """Return features (q, r) of new rows X (q, d), whose products with `rows` are the kernel values.
+        """Return features K(X, pivots) L^-T (q, r) of new rows X (q, d), with L = rows[pivots].
 
-        That is K(X, pivots) L^-T with L = rows[pivots].
+        Their products with `rows` are the kernel values.
         """
         if not len(self.pivots):
             return np.zeros((X.shape[0], 1))
@@ -100,10 +100,10 @@ class KernelFeatures:
 
 
 def gram_matrix(kernel: Any, X: RowSource) -> tuple[Kernel, Any, Float64Array]:
-    """Return the kernel, its parameters resolved, the training rows, and K (n, n) of them, float64.
+    """Return the resolved kernel, the training rows, and their K (n, n) float64.
 
-    X (n, d) has the rows, or is K itself where the kernel is precomputed.  Raises what `KernelFeatures.of`
-    does, except for an indefinite K.
+    X (n, d) holds the rows, or K itself for a precomputed kernel.  Raises what `KernelFeatures.of` does,
+    except for an indefinite K.
     """
     kernel = as_kernel(kernel)
     _refuse_size(int(X.shape[0]))
@@ -120,12 +120,12 @@ def gram_matrix(kernel: Any, X: RowSource) -> tuple[Kernel, Any, Float64Array]:
 
 
 def plain(kernel: Kernel) -> Kernel:
-    """Return the kernel without a constant."""
+    """Return the kernel without its constant."""
     return kernel.kernel if isinstance(kernel, WithConstant) else kernel
 
 
 def is_precomputed(kernel: Kernel) -> bool:
-    """Return whether features are values of the kernel already."""
+    """Return whether features are kernel values already."""
     return isinstance(plain(kernel), PrecomputedKernel)
 
 
@@ -134,8 +134,8 @@ def factor(
 ) -> tuple[Float64Array, np.ndarray[Any, np.dtype[np.intp]], float]:
     """Return F (n, r), the pivots (r,) and the norm of E of a symmetric K (n, n) = F F^T + E.
 
-    Where entries may have been `rounded` to float32, whatever their type is now, what lies below that
-    rounding is left to E if it has to be.  Raises InvalidProblemError where K is indefinite beyond rounding.
+    If entries may have been `rounded` to float32, E may hold what lies below that rounding.  Raises
+    InvalidProblemError if K is indefinite beyond rounding.
     """
     n = len(K)
     largest = max(float(np.diag(K).max(initial=0.0)), 0.0)
@@ -159,10 +159,10 @@ def factor(
 
 
 def _pivoted(K: Float64Array, tolerance: float) -> tuple[Float64Array, np.ndarray[Any, np.dtype[np.intp]]]:
-    """Factor until every pivot that is left is at most the tolerance; F (n, r) and all rows, pivots first."""
+    """Factor until no remaining pivot exceeds the tolerance; return F (n, r) and all rows, pivots first."""
     n = len(K)
     packed, order, rank, _ = linalg.lapack.dpstrf(K.T, tol=tolerance, lower=1, overwrite_a=0)
-    # Where the first pivot is not above the tolerance LAPACK gives no order.
+    # LAPACK returns no order if the first pivot is within the tolerance.
     order = np.arange(n) if rank == 0 else np.asarray(order, dtype=np.intp) - 1
     for column in range(1, rank):
         packed[:column, column] = 0.0
@@ -172,10 +172,7 @@ def _pivoted(K: Float64Array, tolerance: float) -> tuple[Float64Array, np.ndarra
 
 
 def symmetric(K: Any) -> Float64Array:
-    """Return a precomputed K in float64 and exactly symmetric.
-
-    InvalidProblemError where it is farther from that than entries rounded to float32 are.
-    """
+    """Return a precomputed K, symmetrised, in float64; InvalidProblemError beyond float32 rounding."""
     K = np.array(K.toarray() if is_sparse(K) else K, dtype=np.float64)
     if K.ndim != 2 or K.shape[0] != K.shape[1]:
         raise InvalidProblemError(

@@ -1,8 +1,8 @@
 """The kernel problem: solved in the features of `topline.solvers.kernels.low_rank`, certified on K itself.
 
-With f(x) = (1/(lam n)) sum_i k(x, x_i) alpha_i, the scores of the training rows are K A / (lam n) and
-|W|^2 = tr(A^T K A) / (lam n)^2: P and D of `topline.solvers.core.problem` need K and A alone.  That is what
-the reported values are computed from, in float64, whatever the features of the factor leave out.
+With f(x) = (1/(lam n)) sum_i k(x, x_i) alpha_i, the scores of the training rows are K A / (lam n) and |W|^2 =
+tr(A^T K A) / (lam n)^2, so P and D of `topline.solvers.core.problem` need only K and A. Reported values are
+computed from these in float64, including what the features of the factor leave out.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 ResultT = TypeVar("ResultT", bound=SolveResult)
 
-#: Bytes of kernel values that are in memory at once while new rows are scored.
+#: Bytes of kernel values held at once while new rows are scored.
 _SCORED_BYTES = 1 << 26
-#: A gap below minus this share of P and b is a mistake, not rounding.
+#: A gap below minus this share of P and b is an error, not rounding.
 _ROUNDING = 1e-6
-#: Support rows are copied out where they are fewer than this share of all rows.
+#: Support rows are copied out if they are fewer than this share of all rows.
 _WORTH_A_COPY = 0.9
 
 
@@ -43,9 +43,9 @@ class KernelExpansion:
 
     Attributes
     ----------
-    kernel : its parameters resolved.
+    kernel : the resolved kernel.
     rows : (s, d) features of the support; None for a precomputed kernel, whose rows are K(new, train).
-    support : (s,) places of the support among the training rows.
+    support : (s,) positions of the support among the training rows.
     coefficients : (s, m) float64, row j = c_j.
     n : number of training rows.
     """
@@ -58,20 +58,20 @@ class KernelExpansion:
 
     @classmethod
     def of(cls, kernel: Kernel, train: Any, support: Any, coefficients: Float64Array) -> KernelExpansion:
-        """Keep of the training rows what a coefficient other than zero stands beside."""
+        """Keep the training rows with non-zero coefficients."""
         n = int(train.shape[0])
         used = np.flatnonzero(coefficients.any(axis=1))
         if len(used) >= _WORTH_A_COPY * n:
             used = np.arange(len(support))
         support = np.asarray(support, dtype=np.intp)[used]
-        # Pivots may be all rows in an order of their own.
+        # Pivots may be all rows in another order.
         whole = len(support) == n and bool((support == np.arange(n)).all())
         rows = None if is_precomputed(kernel) else train if whole else train[support]
         return cls(kernel, rows, support, coefficients[used], n)
 
     @property
     def width(self) -> int:
-        """Columns of the rows that it scores."""
+        """Number of columns of the rows it scores."""
         return self.n if self.rows is None else int(self.rows.shape[1])
 
     def scores(self, X: Any) -> Float64Array:
@@ -92,11 +92,11 @@ class KernelExpansion:
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class KernelResult(SolveResult):
-    """What a run with a kernel reached; `primal`, `dual` and `gap` were computed from K.
+    """The result of a run with a kernel; `primal`, `dual` and `gap` were computed from K.
 
-    `A` (n, m) holds the dual variables, None for a method that keeps none.  `W` (r, m) and `state` live in
-    the space of the factor's r features, which is `problem`'s too: they continue this very run and mean
-    nothing besides.  `kernel_seconds` went into K, its factor and the certificate; `seconds` lacks them.
+    `A` (n, m) holds the dual variables, None for a method without any.  `W` (r, m), `state` and `problem`
+    belong to the r features of the factor and serve only to continue this run.  `kernel_seconds` is the time
+    for K, its factor and the certificate, which `seconds` leaves out.
 
     Examples
     --------
@@ -126,7 +126,7 @@ class KernelResult(SolveResult):
 
 
 def judged_by_gap(result: ResultT, tol: float) -> ResultT:
-    """Return a result that was certified on K, solved no more where the factor leaves too much of K out."""
+    """Return a result certified on K, no longer solved if the factor leaves too much of K out."""
     if result.status is Status.SOLVED and result.relative_gap > tol:
         return replace(result, status=Status.NO_PROGRESS)
     return result
@@ -140,7 +140,7 @@ def certified_on_matrix(
     result: SolveResult,
     A: FloatArray | None,
 ) -> dict[str, Any]:
-    """Return P, D and the gap of a result on K itself, and the expansion that makes its scores."""
+    """Return P, D and the gap of a result on K itself, and the expansion that gives its scores."""
     kernel, train = features.kernel, features.train
     everyone = np.arange(problem.n)
     if not math.isfinite(result.primal):
@@ -171,7 +171,7 @@ def certified_on_matrix(
 def values_on_matrix(
     K: RowSource, problem: Problem, labels: IntArray, weights: Float64Array | None, A: FloatArray
 ) -> dict[str, Any]:
-    """Return b, P, D and smoothed_gap of A (n, m) on K (n, n), which is read twice by rows, in float64."""
+    """Return b, P, D and smoothed_gap of A (n, m) on K (n, n), in float64; reads K by rows twice."""
     kept: Float64Array = np.asarray(A, dtype=np.float64)
     lam, gamma, n = problem.lam, problem.smoothing, problem.n
     with SerialExecutor() as executor:
@@ -196,9 +196,9 @@ def _values(primal: float, dual: float, smoothed_gap: float, conjugate_mean: flo
 
 
 def _loss_of_dual(features: KernelFeatures, problem: Problem, weights: Float64Array | None) -> float:
-    """Return the most by which D on K = F F^T + E lies below D on F F^T, for a dual point that is not known.
+    """Bound how far D on K = F F^T + E lies below D on F F^T for an unknown dual point.
 
-    It is tr(A^T E A) / (2 lam n^2) <= |E| |A|^2 / (2 lam n^2), and |A| has the bound of its domain.
+    tr(A^T E A) / (2 lam n^2) <= |E| |A|^2 / (2 lam n^2), where |A| is bounded over its domain.
     """
     squares = float(problem.n) if weights is None else float(np.sum(np.square(weights)))
     if isinstance(problem.risk, AverageTopK):
@@ -209,7 +209,7 @@ def _loss_of_dual(features: KernelFeatures, problem: Problem, weights: Float64Ar
 
 
 def _largest_square(form: LossForm) -> float:
-    """Bound of |beta|^2 over the domain of a loss."""
+    """Return a bound of |beta|^2 over the domain of a loss."""
     if not form.family.balanced:
         return float(form.m)
     return 2.0 * float(form.rho.sum()) ** 2

@@ -1,4 +1,4 @@
-"""Kernels made of others, and all by name, for callers, configurations and model records."""
+"""Sums and products of kernels, and every kernel by name for callers, configurations and model records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from topline.solvers.typing import Float64Array
 
 @dataclass(frozen=True)
 class FeatureGroup:
-    """A kernel over the features [start, stop), to the last where `stop` is None, times a weight > 0.
+    """A kernel over the features [start, stop) (to the last if `stop` is None), times a weight > 0.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class FeatureGroup:
 
 @dataclass(frozen=True)
 class _Combined:
-    """What sums and products have in common."""
+    """Base of sums and products."""
 
     groups: tuple[FeatureGroup, ...]
     name: ClassVar[str]
@@ -77,7 +77,7 @@ class _Combined:
             raise InvalidProblemError(f"the {self.name} of kernels has no group; give at least one")
 
     def resolved(self, X: Any) -> Any:
-        """Resolve every kernel by its own features of the training rows."""
+        """Resolve every kernel on its own features of the training rows."""
         resolved = (replace(g, kernel=g.kernel.resolved(_Columns(X, g.features))) for g in self.groups)
         return replace(self, groups=tuple(resolved))
 
@@ -137,7 +137,7 @@ class ProductKernel(_Combined):
 
 
 class _Columns:
-    """Some features of rows that are read a few at a time."""
+    """A selection of the features of a row source."""
 
     def __init__(self, rows: Any, features: slice) -> None:
         self._rows, self._features = rows, features
@@ -150,7 +150,7 @@ class _Columns:
 
 @dataclass(frozen=True)
 class WithConstant:
-    """k(x, y) + 1: the features of k and one that is always 1, which makes a bias."""
+    """k(x, y) + 1: appends to the features of k a constant 1, which acts as a bias."""
 
     kernel: Kernel
     name: ClassVar[str] = "with_constant"
@@ -168,7 +168,7 @@ class WithConstant:
         return {"name": self.name, "kernel": self.kernel.to_dict()}
 
 
-#: Every kernel that a name stands for.
+#: Every named kernel.
 KERNELS: Mapping[str, type[Any]] = MappingProxyType(
     {
         kind.name: kind
@@ -192,7 +192,7 @@ COMBINED: Mapping[Any, Any] = MappingProxyType({kind.name: kind for kind in (Sum
 def make_kernel(
     name: str, gamma: Gamma = None, degree: int | None = None, coef0: float | None = None
 ) -> Kernel:
-    """Make a kernel from what a command line or configuration says; what it does not take is refused.
+    """Make a kernel from the options of a command line or configuration.
 
     Raises InvalidProblemError for an unknown name and for a parameter that the kernel does not take.
 
@@ -213,7 +213,7 @@ def make_kernel(
 
 
 def as_kernel(kernel: Any) -> Kernel:
-    """Return a kernel from its name or itself."""
+    """Return a kernel given by name or as itself."""
     if isinstance(kernel, str):
         return make_kernel(kernel)
     if isinstance(kernel, type) or not isinstance(kernel, Kernel):
@@ -224,7 +224,7 @@ def as_kernel(kernel: Any) -> Kernel:
 
 
 def is_positive(kernel: Kernel) -> bool:
-    """Whether a kernel is an inner product by its formula; of any other K itself has to tell."""
+    """Return whether the formula makes a kernel positive semi-definite; for others K itself must show it."""
     inner = kernel.kernel if isinstance(kernel, WithConstant) else kernel
     if isinstance(inner, SumKernel | ProductKernel):
         return all(is_positive(group.kernel) for group in inner.groups)
@@ -232,7 +232,7 @@ def is_positive(kernel: Kernel) -> bool:
 
 
 def kernel_from_dict(record: Mapping[str, Any]) -> Kernel:
-    """Make the kernel that `Kernel.to_dict` described; InvalidProblemError where it is not one of ours."""
+    """Make a kernel from its `Kernel.to_dict` record; InvalidProblemError for an unknown one."""
     parameters = dict(record)
     name = parameters.pop("name", None)
     if name == WithConstant.name and set(parameters) == {"kernel"}:

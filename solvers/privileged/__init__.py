@@ -1,8 +1,8 @@
 """Few examples: SVM+ with privileged features, SVMs with instance weights, and learned weights.
 
-Functions of kernel matrices are here; their scikit-learn faces `SVMPlusClassifier`, `WeightedSVC` and
-`LearnedWeightsSVC` come from `topline`.  Problems are small by nature, and solved to a
-duality gap at the limit of float64 by one interior point method (`interior_point`).
+This room works on kernel matrices; `topline` exports the scikit-learn estimators `SVMPlusClassifier`,
+`WeightedSVC` and `LearnedWeightsSVC`.  Problems are small, and solved to a duality gap at the limit of
+float64 by one interior point method (`interior_point`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""scikit-learn faces of the methods for limited data: two classes, kernels, a bias that is not penalised."""
+"""scikit-learn estimators for limited data: two classes, kernels, an unpenalised bias."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from topline.solvers.typing import Float64Array, Int64Array
 # scikit-learn has no types.
 @dataclass(eq=False, repr=False)
 class BinaryKernelClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[misc]
-    """What the classifiers share: f(x) = sum_i a_i k(x_i, x) + b, positive for the second class."""
+    """Base of the classifiers: f(x) = sum_i a_i k(x_i, x) + b, positive for the second class."""
 
     C: float = 1.0
     _: KW_ONLY
@@ -39,7 +39,7 @@ class BinaryKernelClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[
         return tags
 
     def _validated(self, X: Any, y: Any) -> tuple[Any, Float64Array]:
-        """Check X and y, keep the classes, and give X with labels of -1 and +1."""
+        """Check X and y, set `classes_`, and return X with labels -1 and +1."""
         X, classes, codes = self._examples(X, y)
         if len(classes) > 2:
             raise InvalidProblemError(
@@ -50,18 +50,18 @@ class BinaryKernelClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[
         return X, np.where(codes > 0, 1.0, -1.0)
 
     def _raw_scores(self, X: Any) -> Float64Array:
-        """Return f of checked rows, (rows, 1), adding the bias, which is not part of the kernel."""
+        """Return f of checked rows, (rows, 1); the bias is not part of the kernel."""
         return np.asarray(self._expansion.scores(X) + self.intercept_)
 
     def _keep_classifier(self, features: KernelFeatures, coefficients: Float64Array, bias: float) -> None:
-        """Keep what scores new rows."""
+        """Set the attributes that score new rows."""
         rows = np.arange(len(coefficients))
         expansion = KernelExpansion.of(features.kernel, features.train, rows, coefficients[:, None])
         self._keep_expansion(expansion, two_as_one=False)
         self.intercept_ = np.array([bias])
 
     def _keep_result(self, result: DualSVMResult, tol: float) -> None:
-        """Keep what is known about the distance from the optimum, and say where it is too much."""
+        """Set the attributes of the duality gap, and warn if it exceeds tol."""
         self._keep_certificate(result, max(result.rounds, 1))
         if result.relative_gap > tol:
             warnings.warn(
@@ -121,11 +121,11 @@ class WeightedSVC(BinaryKernelClassifier):
     class_weight: Any = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train on X (n, d), dense or CSR, y (n,) with two classes and sample weights (n,) >= 0, None for 1.
+        """Train on X (n, d), dense or CSR, y (n,) with two classes and sample weights (n,) >= 0, default 1.
 
         Raises
         ------
-        InvalidProblemError (a ValueError) : a parameter or the data cannot make a problem.
+        InvalidProblemError (a ValueError) : invalid parameters or data.
         NonFiniteError : kernel values overflow.
         """
         X, y = self._validated(X, y)
@@ -200,8 +200,7 @@ class SVMPlusClassifier(BinaryKernelClassifier):
 
         Raises
         ------
-        InvalidProblemError (a ValueError) : there are no privileged features, or a parameter or the data
-            cannot make a problem.
+        InvalidProblemError (a ValueError) : no privileged features, or invalid parameters or data.
         NonFiniteError : kernel values overflow.
         """
         X, y = self._validated(X, y)
@@ -278,14 +277,14 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
     random_state: Any = 0
 
     def fit(self, X: Any, y: Any, X_validation: Any = None, y_validation: Any = None) -> Self:
-        """Train on X (n, d) and y (n,), weighing examples by their use for the validation examples (N, d).
+        """Train on X (n, d) and y (n,), learning weights to minimise the loss on validation examples (N, d).
 
-        Without these a part of X and y is set aside.  For a precomputed kernel X_validation is K(validation,
+        By default a part of X and y is set aside.  For a precomputed kernel X_validation is K(validation,
         train).
 
         Raises
         ------
-        InvalidProblemError (a ValueError) : a parameter or the data cannot make a problem.
+        InvalidProblemError (a ValueError) : invalid parameters or data.
         NonFiniteError : kernel values overflow.
         """
         X, y = self._validated(X, y)
@@ -332,10 +331,9 @@ class LearnedWeightsSVC(BinaryKernelClassifier):
 
 
 def stratified_split(y: Any, share: float, rng: np.random.Generator) -> tuple[Int64Array, Int64Array]:
-    """Return the places of the examples outside and inside a random `share` of every class, both in order.
+    """Return the sorted positions outside and inside a random `share` of every class.
 
-    Every class is on both sides.  Raises InvalidProblemError where one has a single example, or for a share
-    outside (0, 1).
+    Every class is on both sides; InvalidProblemError for a class of one example or a share outside (0, 1).
     """
     if not 0.0 < share < 1.0:
         raise InvalidProblemError(f"the share of a split is {share!r}; give a number between 0 and 1")

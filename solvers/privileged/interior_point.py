@@ -2,11 +2,12 @@
 
     min  1/2 x^T H x + q^T x   over  E x = e,  0 <= x <= u,  some u_i infinite
 
-Every round factors H + D once, with D the barrier's diagonal, and takes Mehrotra's predictor and corrector.
-Ten to thirty rounds reach the limit of float64 whatever the conditioning of H, which first-order and
-two-variable methods feel: the correcting kernel of SVM+ is divided by gamma.  Iterates are given to the
-caller, who judges them by the gap of the problem that the program stands for.
-Source: S. Mehrotra, "On the implementation of a primal-dual interior point method", SIAM J. Optim. 2, 1992;
+Every round factors H + D once, with D the barrier's diagonal, and takes Mehrotra's predictor and corrector
+steps.  Ten to thirty rounds reach the limit of float64 whatever the conditioning of H, which slows down
+first-order and two-variable methods (SVM+ divides its correcting kernel by gamma).  The caller judges
+iterates by the gap of the original problem.
+
+Sources: S. Mehrotra, "On the implementation of a primal-dual interior point method", SIAM J. Optim. 2, 1992;
 J. Nocedal and S. Wright, "Numerical Optimization", section 16.6.
 """
 
@@ -23,21 +24,21 @@ from topline.solvers.core.objective import HasObjective
 from topline.solvers.errors import CertificateError
 from topline.solvers.typing import Float64Array
 
-#: Share of the way to the nearest bound that a step may go.
+#: Fraction of the way to the nearest bound that a step may go.
 _TO_THE_BOUND = 0.995
-#: A step is tried without its corrector if it leaves more than this of the complementarity,
+#: A step that leaves more than this fraction of the complementarity is retried without its corrector,
 _PROGRESS = 0.5
-#: and is then to lead to no less than this.
+#: and with at least this centring.
 _CENTRED = 0.3
-#: Shares of the largest entry that are added to a diagonal until it has a factor.
+#: Fractions of the largest entry added to the diagonal until the factorisation succeeds.
 _RIDGES = (0.0, 1e-15, 1e-13)
-#: A free variable is farther from its bound than this times the multiplier of the bound, in units of both.
+#: A variable is free if its distance from the bound exceeds this times the bound's multiplier.
 _SETTLED = 1.0
-#: Rounds without a smaller gap after which only rounding is left.
+#: Rounds without a smaller gap before stopping.
 _PATIENCE = 8
 #: A relative gap below which more digits are rounding.
 _DIGITS = 1e-12
-#: Share of the first complementarity below which steps follow rounding, and lead away from E x = e.
+#: Fraction of the first complementarity below which rounding dominates steps and violates E x = e.
 _RESOLVED = 1e-22
 
 
@@ -64,7 +65,7 @@ class Iterate:
 
     @property
     def complementarity(self) -> float:
-        """Mean of x_i z_i and (u_i - x_i) v_i, the barrier's parameter."""
+        """Mean of x_i z_i and (u_i - x_i) v_i, the barrier parameter."""
         bounded = np.isfinite(self.room)
         products = self.x @ self.z + self.room[bounded] @ self.v[bounded]
         return float(products) / (len(self.x) + int(bounded.sum()))
@@ -81,9 +82,9 @@ def solve_certified(
 ) -> ResultT:
     """Return the result with the smallest gap among those that `certify` makes of the iterates.
 
-    `certify(x, rounds)` makes x feasible and measures P and D there.  Once the gap is within `tol` the
-    optimum of the face that the iterates approach is tried too: it meets its bounds exactly and has the last
-    digits right.  Where the face is not clear yet, or tol out of reach, rounds continue while they help.
+    `certify(x, rounds)` makes x feasible and measures P and D there.  Once the gap is within `tol`, the
+    optimum of the face that the iterates approach is tried too: it meets its bounds exactly and is accurate
+    to the last digits.  While the face is unclear or tol not reached, rounds continue as long as they help.
     """
     best: ResultT | None = None
     stalled = 0
@@ -96,7 +97,7 @@ def solve_certified(
         if best.relative_gap <= tol:
             face = vertex_of_face(program, point)
             polished = best if face is None else certify(face, done)
-            # Exact bounds are worth more than digits of the gap that are rounding.
+            # Exact bounds are worth more than digits of the gap at rounding level.
             if polished is not best and polished.relative_gap <= max(best.relative_gap, _DIGITS):
                 return polished
         if stalled >= _PATIENCE:
@@ -107,9 +108,9 @@ def solve_certified(
 
 
 def interior_points(program: QuadraticProgram, rounds: int) -> Iterator[Iterate]:
-    """Return the iterates, at most `rounds` after the first; they end where float64 does.
+    """Yield the iterates, at most `rounds` after the first, until float64 allows no progress.
 
-    The first lies well inside the bounds, and E x = e holds up to rounding as soon as a full step was taken.
+    The first lies well inside the bounds; E x = e holds up to rounding after the first full step.
     """
     point = _start(program)
     resolved = _RESOLVED * point.complementarity
@@ -129,9 +130,9 @@ def interior_points(program: QuadraticProgram, rounds: int) -> Iterator[Iterate]
 
 
 def vertex_of_face(program: QuadraticProgram, point: Iterate) -> Float64Array | None:
-    """Return the optimum of the face that an iterate approaches, bounds met exactly; None if it lies outside.
+    """Return the optimum of the face that an iterate approaches, bounds met exactly; None if infeasible.
 
-    A variable counts as at a bound where its distance from it is smaller than the bound's multiplier.
+    A variable counts as at a bound if its distance from it is smaller than the bound's multiplier.
     """
     low = point.x < _SETTLED * point.z
     high = point.room < _SETTLED * point.v
@@ -144,7 +145,7 @@ def vertex_of_face(program: QuadraticProgram, point: Iterate) -> Float64Array | 
     matrix[: len(free), : len(free)] = program.H[np.ix_(free, free)]
     matrix[: len(free), len(free) :] = -program.E[:, free].T
     matrix[len(free) :, : len(free)] = program.E[:, free]
-    # From the iterate, not from zero: where many points of the face are optimal, the nearest.
+    # Start at the iterate: among several optimal points of the face this selects the nearest.
     near = np.concatenate([point.x[free], point.y])
     right = np.concatenate([pull, missing])
     try:
@@ -154,7 +155,7 @@ def vertex_of_face(program: QuadraticProgram, point: Iterate) -> Float64Array | 
     x[free] = (near + change)[: len(free)]
     slack = 1e-12 * max(float(np.abs(x).max(initial=0.0)), 1.0)
     outside = (x < -slack).any() or (x > program.upper + slack).any()
-    # A face may miss the equations altogether.
+    # The face may not intersect E x = e.
     missed = np.abs(program.E @ x - program.e).max() > 1e-9 * max(float(np.abs(x).sum()), 1.0)
     if outside or missed:
         return None
@@ -172,7 +173,7 @@ def _start(program: QuadraticProgram) -> Iterate:
 
 
 def _step(program: QuadraticProgram, point: Iterate) -> Iterate:
-    """Take one predictor and corrector."""
+    """Take one predictor-corrector step."""
     x, room, z, v = point.x, point.room, point.z, point.v
     inverse = np.where(np.isfinite(room), 1.0 / room, 0.0)
     room_v = np.where(np.isfinite(room), room, 0.0) * v
@@ -196,7 +197,7 @@ def _step(program: QuadraticProgram, point: Iterate) -> Iterate:
     share = (ahead / before) ** 3
     bounded = np.isfinite(room)
     best = point
-    # The corrector may lead away, even around in circles; without it and more centred there is a way down.
+    # The corrector can lead astray, even cycle; a more centred step without it makes progress.
     for bend, centring in ((1.0, share), (0.0, max(share, _CENTRED))):
         target = centring * before
         to_v = np.where(bounded, target - room_v + bend * dx * dv, 0.0)
@@ -210,7 +211,7 @@ def _step(program: QuadraticProgram, point: Iterate) -> Iterate:
 
 
 def _factored(H: Float64Array, barrier: Float64Array) -> tuple[Float64Array, bool]:
-    """Factor H + diag(barrier), with more of a diagonal where rounding leaves a negative pivot."""
+    """Factor H + diag(barrier), increasing the diagonal if rounding leaves a negative pivot."""
     largest = float(np.max(np.diag(H)))
     for ridge in _RIDGES:
         M = H.copy()

@@ -39,7 +39,7 @@ from topline.solvers.typing import Float64Array
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SVMPlusResult(DualSVMResult):
-    """What `solve_svm_plus` reached.
+    """Result of `solve_svm_plus`.
 
     Attributes
     ----------
@@ -64,14 +64,13 @@ def solve_svm_plus(
 ) -> SVMPlusResult:
     """Solve (3.1) for kernel matrices K and K~ (n, n) and labels y (n,) of -1 and +1.
 
-    Both are to be positive semi-definite, which is not checked: P - D says nothing where one is not.
-
-    Ends at a relative gap of `tol`, or where float64 cannot improve it; the result says which gap it has.
+    Both must be positive semi-definite for P - D to mean anything; this is not checked.  Stops at a relative
+    gap of `tol`, or where float64 cannot improve it; the result holds the gap reached.
 
     Raises
     ------
-    InvalidProblemError : sizes, labels or parameters that make no problem, gamma < 0 (SVM-) among them, or
-        too many examples for memory.
+    InvalidProblemError : invalid sizes, labels or parameters, such as gamma < 0 (SVM-), or too many examples
+        for memory.
     NonFiniteError : NaN or infinity in a kernel matrix.
     """
     y = signs(y)
@@ -132,7 +131,7 @@ def _gamma(gamma: Any) -> float:
 def _program(
     K: Float64Array, correcting: Float64Array, y: Float64Array, C: float, gamma: float
 ) -> QuadraticProgram:
-    """Write (A.9) in x = (alpha, beta) / C, divided by C."""
+    """Return (A.9) in x = (alpha, beta) / C, divided by C."""
     n = len(y)
     H = np.empty((2 * n, 2 * n))
     H[n:, n:] = (C / gamma) * correcting
@@ -152,7 +151,7 @@ def _program(
 def _feasible(
     alpha: Float64Array, beta: Float64Array, y: Float64Array, total: float
 ) -> tuple[Float64Array, Float64Array]:
-    """Return (alpha, beta) >= 0 with y^T alpha = 0 and a sum of `total`, by shrinking and stretching."""
+    """Rescale to (alpha, beta) >= 0 with y^T alpha = 0 and a sum of `total`."""
     alpha = balanced(alpha, y)
     used, rest = float(alpha.sum()), float(beta.sum())
     if used >= total or rest <= 0.0:

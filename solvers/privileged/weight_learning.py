@@ -9,9 +9,10 @@ implicit function theorem (3.5)
     [ I + diag(v) K   v ] [da/dc]     [diag(u)]
     [ 1^T             0 ] [db/dc] = - [   0   ].
 
-The minus is missing in print, in (3.23) and in (3.25), da/dc = -diag(u) and db/dc = 0, its case v = 0.  The
-gradient takes one solution of the transposed system, whatever the number of weights.
-A new loss is a frozen class with the methods of `MarginLoss`, and an entry in `LOSSES` of its tests.
+The printed (3.23) and its case v = 0, (3.25), da/dc = -diag(u) and db/dc = 0, lack the minus.  The gradient
+takes one solve with the transposed system, whatever the number of weights.  A new loss is a frozen class with
+the methods of `MarginLoss`, and an entry in `LOSSES` of its tests.
+
 Source: M. Lapin's thesis, 2017, section 3.5.3.
 """
 
@@ -37,11 +38,11 @@ from topline.solvers.typing import Float64Array
 
 
 class MarginLoss(Protocol):
-    """A convex loss L(t), not increasing and twice continuously differentiable."""
+    """A convex, non-increasing, twice continuously differentiable loss L(t)."""
 
     @property
     def steepest(self) -> float:
-        """The largest L'' there is."""
+        """The maximum of L''."""
         ...
 
     def value(self, t: Float64Array) -> Float64Array:
@@ -90,25 +91,25 @@ class TwiceSmoothHinge:
         return np.asarray(3.0 * s * (1.0 - s) / self.delta)
 
     def _share(self, t: Float64Array) -> Float64Array:
-        """How much of the quartic's interval lies above t, 0 to 1."""
+        """Return the fraction of the quartic's interval above t, from 0 to 1."""
         return np.asarray(np.clip((1.0 - t) / (2.0 * self.delta), 0.0, 1.0))
 
 
-#: The lower problem is solved when no residual of a = -c u is above this share of the largest weight.
+#: The lower problem is solved if no residual of a = -c u exceeds this fraction of the largest weight.
 _TOLERANCE = 1e-12
 _NEWTON_STEPS = 200
-#: Points that are tried along one direction.
+#: Points tried along one direction.
 _TRIALS = 60
-#: Curvature that is added everywhere, as a share of the most there could be.
+#: Curvature added everywhere, as a fraction of the largest possible.
 _FIRST_FLOOR = 1e-8
 _LEAST_FLOOR = 1e-14
-#: A step this short shows that the curvature here is misleading.
+#: A step this short shows that the curvature is misleading.
 _SHORT = 0.01
 
 
 @dataclass(frozen=True, eq=False)
 class LowerSolution:
-    """Optimum of (3.22): a (n,), bias b, scores K a + b (n,); `residual` measures how far off it is."""
+    """Optimum of (3.22): a (n,), bias b, scores K a + b (n,), and the `residual` of its equations."""
 
     a: Float64Array
     b: float
@@ -118,14 +119,14 @@ class LowerSolution:
 
 @dataclass(frozen=True, eq=False)
 class LearnedWeights:
-    """What `learn_weights` reached.
+    """Result of `learn_weights`.
 
     Attributes
     ----------
     c : (n,) weights.
     solution : LowerSolution of these weights.
     validation_losses : (steps + 1,) mean loss on the validation examples, from the start to the end.
-    evaluations : how often the lower problem was solved.
+    evaluations : number of lower problems solved.
     converged : whether L-BFGS-B met its tolerance within its budget.
     """
 
@@ -139,10 +140,10 @@ class LearnedWeights:
 def solve_lower(
     K: Float64Array, y: Float64Array, c: Float64Array, loss: MarginLoss, start: LowerSolution | None = None
 ) -> LowerSolution:
-    """Solve (3.22) by Newton's method with an exact line search, from another solution if one is given.
+    """Solve (3.22) by Newton's method with an exact line search, warm-started if `start` is given.
 
-    Where the loss is flat or straight at every example its curvature says nothing about b; a little is added
-    to begin with, more after steps that came to nothing.
+    Where the loss is flat or linear at every example its curvature does not determine b, so a little is added
+    at first, and more after failed steps.
     """
     n = len(y)
     a, b = (np.zeros(n), 0.0) if start is None else (start.a, start.b)
@@ -210,16 +211,16 @@ def learn_weights(
     *,
     max_steps: int = 100,
 ) -> LearnedWeights:
-    """Learn weights c >= 0 by L-BFGS-B from `start`, usually C everywhere; the loss never ends above that.
+    """Learn weights c >= 0 by L-BFGS-B from `start`, usually C everywhere, whose loss they never exceed.
 
     Parameters
     ----------
     K, y : (n, n) kernel matrix and (n,) labels, -1 and +1, of the training examples.
     K_validation, y_validation : (N, n) kernel of validation with training examples, (N,) labels -1 and +1.
-    loss : on both levels; `TwiceSmoothHinge` or another.
+    loss : `TwiceSmoothHinge` or another, used on both levels.
     start : (n,) weights, or one number for all.
 
-    Raises InvalidProblemError where sizes, labels or weights make no problem.
+    Raises InvalidProblemError for invalid sizes, labels or weights.
     """
     y, y_validation = signs(y), signs(y_validation)
     n = len(y)
@@ -251,7 +252,7 @@ def learn_weights(
 
 
 class _Search:
-    """The upper objective of c / scale; it remembers the last lower solution and the best weights so far."""
+    """The upper objective of c / scale; keeps the last lower solution and the best weights."""
 
     def __init__(
         self,
@@ -271,7 +272,7 @@ class _Search:
         self.evaluations = 0
 
     def value_and_gradient(self, scaled: Float64Array) -> tuple[float, Float64Array]:
-        """Return what L-BFGS-B asks for."""
+        """Return the objective and its gradient for L-BFGS-B."""
         K, y, rows, y_rows, loss = self._data
         c = self.scale * scaled
         self._last = solve_lower(K, y, c, loss, self._last)
@@ -284,7 +285,7 @@ class _Search:
         return value, self.scale * gradient
 
     def record(self, _c: Float64Array) -> None:
-        """Note the loss at the end of a step."""
+        """Record the loss at the end of a step."""
         self.losses.append(self._value)
 
 
@@ -301,7 +302,7 @@ def _bordered(K: Float64Array, v: Float64Array) -> Float64Array:
 
 
 def _solved(matrix: Float64Array, right: Float64Array) -> Float64Array:
-    """Solve, in the sense of least squares where elimination meets a zero: v can be too small to count."""
+    """Solve the system, by least squares if it is singular: v can underflow."""
     factor, pivots, info = linalg.lapack.dgetrf(matrix)
     if info == 0:
         found: Float64Array = linalg.lapack.dgetrs(factor, pivots, right)[0]
@@ -311,9 +312,9 @@ def _solved(matrix: Float64Array, right: Float64Array) -> Float64Array:
 
 
 def _line_minimum(slope: Callable[[float], float]) -> float:
-    """Return a step to where the rising `slope` of a convex function is at most a tenth of that at 0.
+    """Return a step at which the rising `slope` of a convex function is at most a tenth of its value at 0.
 
-    It is 0 where the function does not fall from there, by rounding.
+    Return 0 if, by rounding, the function does not fall from there.
     """
     first = slope(0.0)
     if not first < 0.0:

@@ -1,10 +1,11 @@
-"""Support vector machine with instance weights (WSVM), its bias not penalised.
+"""Support vector machine with instance weights (WSVM) and an unpenalised bias.
 
     P(w, b) = 1/2 |w|^2 + sum_i c_i max(0, 1 - y_i (<w, x_i> + b))                       (3.2)
     D(a)    = sum_i a_i - 1/2 |sum_i a_i y_i x_i|^2,   0 <= a_i <= c_i,  y^T a = 0       (3.4), (A.6)
 
 Features enter through K_ij = <x_i, x_j> alone.  The reported gap is P - D at w = sum_i a_i y_i x_i, with the
-best b for that w, computed in float64 from a and K: it does not rest on how a was found.
+best b for that w, computed in float64 from a and K however a was found.
+
 Source: M. Lapin, "Image Classification with Limited Training Data and Class Ambiguity", 2017, section 3.2.3.
 """
 
@@ -22,12 +23,12 @@ from topline.solvers.kernels.low_rank import symmetric
 from topline.solvers.privileged.interior_point import QuadraticProgram, solve_certified
 from topline.solvers.typing import Float64Array
 
-#: Bytes that the matrix of a quadratic program, its copy and its factor may take together.
+#: Most bytes that a quadratic program's matrix, its copy and its factor may take together.
 MEMORY_BYTES = 4 << 30
 
 
 def signs(y: Any) -> Float64Array:
-    """Return labels of -1 and +1, both of them, as (n,) float64."""
+    """Return labels -1 and +1 as (n,) float64; refuse others, and a single class."""
     values = np.asarray(y)
     if values.ndim != 1 or not np.isin(values, (-1, 1)).all():
         raise InvalidProblemError("the labels are not all -1 or +1; give one of the two for each example")
@@ -37,7 +38,7 @@ def signs(y: Any) -> Float64Array:
 
 
 def checked_kernel_matrix(name: str, K: Any, n: int) -> Float64Array:
-    """Return a symmetric kernel matrix (n, n) in float64; its eigenvalues are the caller's responsibility."""
+    """Return a symmetric kernel matrix (n, n) in float64; the caller answers for its eigenvalues."""
     matrix = np.asarray(K, dtype=np.float64)
     if matrix.shape != (n, n):
         raise InvalidProblemError(f"{name} has the shape {matrix.shape}; give the kernel of {n} examples")
@@ -57,7 +58,7 @@ def finite_vector(name: str, values: Any, n: int) -> Float64Array:
 
 
 def instance_weights(c: Any, y: Float64Array) -> Float64Array:
-    """Return instance weights c >= 0 that leave examples of both classes, as (n,) float64."""
+    """Return instance weights c >= 0, not all zero in either class, as (n,) float64."""
     weights = finite_vector("c", c, len(y))
     if (weights < 0.0).any():
         raise InvalidProblemError(f"the least weight in c is {weights.min():g}; give weights of at least 0")
@@ -79,17 +80,17 @@ def refuse_size(variables: int, what: str) -> None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DualSVMResult(HasObjective):
-    """A point of the dual and the classifier f(x) = sum_i alpha_i y_i k(x_i, x) + bias that it stands for.
+    """A dual point and its classifier f(x) = sum_i alpha_i y_i k(x_i, x) + bias.
 
     Attributes
     ----------
-    alpha : (n,) float64, multipliers of the margins, feasible.
-    beta : (n,) float64 >= 0, multipliers of the slacks' signs; the weight that a margin did not use up.
-    bias : b, the middle where a whole interval is optimal for w.
+    alpha : (n,) float64, feasible multipliers of the margins.
+    beta : (n,) float64 >= 0, multipliers of slack >= 0, the part of the weights not used by alpha.
+    bias : b, the middle of the optimal interval for w.
     scores : (n,) f at the training examples.
     slack : (n,) xi_i = max(0, 1 - y_i f(x_i)).
-    objective : P and D (also `primal`, `dual`) at this very point, so that P - D bounds the distance of both
-        from the optimum.
+    objective : P and D (also `primal`, `dual`) at this very point, so that P - D bounds the suboptimality of
+        both.
     rounds : of the interior point method.
     """
 
@@ -104,7 +105,7 @@ class DualSVMResult(HasObjective):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class WeightedSVMResult(DualSVMResult):
-    """What `solve_weighted_svm` reached: `c` (n,) holds the weights, and beta = c - alpha."""
+    """Result of `solve_weighted_svm`: `c` (n,) holds the weights, and beta = c - alpha."""
 
     c: Float64Array
 
@@ -114,14 +115,13 @@ def solve_weighted_svm(
 ) -> WeightedSVMResult:
     """Solve (3.2) for a kernel matrix K (n, n), labels y (n,) of -1 and +1 and weights c (n,) >= 0.
 
-    K is to be positive semi-definite, which is not checked: P - D says nothing where it is not.
-
-    Examples of weight 0 are scored and otherwise ignored.  Ends at a relative gap of `tol`, or where float64
-    cannot improve it; the result says which gap it has.
+    K must be positive semi-definite for P - D to mean anything; this is not checked.  Examples of weight 0
+    are scored and otherwise ignored.  Stops at a relative gap of `tol`, or where float64 cannot improve it;
+    the result holds the gap reached.
 
     Raises
     ------
-    InvalidProblemError : sizes, labels or weights that make no problem, or too many examples for memory.
+    InvalidProblemError : invalid sizes, labels or weights, or too many examples for memory.
     NonFiniteError : NaN or infinity in K or c.
     """
     y = signs(y)
@@ -131,7 +131,7 @@ def solve_weighted_svm(
     used = np.flatnonzero(c > 0.0)
     refuse_size(len(used), "a weighted SVM")
     y_used = y[used]
-    # The alphas of both classes have the same sum: twice the weight of the lighter class is no bound.
+    # The alphas of both classes have equal sums, so twice the weight of the lighter class never binds.
     lighter = min(float(c[y > 0.0].sum()), float(c[y < 0.0].sum()))
     upper = np.minimum(c[used], 2.0 * lighter)
     scale = float(upper.max())
@@ -170,7 +170,7 @@ def weighted_svm_result(
 
 
 def balanced(alpha: Float64Array, y: Float64Array) -> Float64Array:
-    """Return alpha >= 0 with the sums of both classes equal, by shrinking those of the heavier class."""
+    """Return alpha >= 0 with equal sums over both classes, by shrinking the heavier class."""
     positive = y > 0.0
     ups, downs = float(alpha[positive].sum()), float(alpha[~positive].sum())
     if ups == downs or min(ups, downs) < 0.0:
@@ -188,14 +188,14 @@ def best_bias(scores: Float64Array, y: Float64Array, c: Float64Array) -> float:
 def bias_interval(scores: Float64Array, y: Float64Array, c: Float64Array) -> tuple[float, float]:
     """Return the least and the largest b that minimise sum_i c_i max(0, 1 - y_i (scores_i + b)).
 
-    They are equal, and the bias unique, unless weights balance as Theorem 3.1 says.  The sum is convex and
-    bends at b = y_i - scores_i.  Its slope rises from minus the weight of the positive class, by c_i at each
-    bend: the minimum begins where it reaches zero and ends where it leaves it.
+    They are equal unless weights balance as in Theorem 3.1.  The sum is convex with kinks at b = y_i -
+    scores_i.  Its slope rises from minus the weight of the positive class, by c_i at each kink; the interval
+    is where it is 0.
     """
     bends = y - scores
     order = np.argsort(bends, kind="stable")
     slope = np.cumsum(c[order]) - float(c[y > 0.0].sum())
-    # Sums of weights that are equal differ by rounding.
+    # Sums of equal weights differ by rounding.
     noise = 4.0 * len(c) * float(np.finfo(np.float64).eps) * float(c.sum())
     first = int(np.argmax(slope >= -noise))
     last = int(np.argmax(slope > noise)) if slope[-1] > noise else first
