@@ -1,8 +1,8 @@
-"""What is on disk and how it is found again.
+"""Storage of datasets, models, runs and cached results; storage/README.md specifies the format.
 
-A store holds datasets, models, runs and cached results; storage/README.md specifies its format.  `stores` and
-`arrays` know files and Zarr shards; `datasets`, `models`, `runs` and `cache` know what is stored.  Nothing
-visible is ever changed, nothing half-written is ever visible, nothing is pickled, and no loss is known here.
+`stores` and `arrays` handle files and Zarr shards; `datasets`, `models`, `runs` and `cache` what they
+contain.  Visible files never change, half-written ones are never visible, nothing is pickled, and storage
+knows no losses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Results that follow from other things in a store: kernel matrices and predictions.
+"""Cached results derived from other things in a store: kernel matrices and predictions.
 
-Each lies in a folder of its own, and is visible once the record <kind>/<key>.json names that folder.  The key
-stands for everything that the result follows from.  Drafts are written by many processes.  All of it may be
-deleted at any time, and is then computed again.
+Each has its own folder, and becomes visible with the record <kind>/<key>.json that names the folder.  The key
+digests everything the result depends on.  Many processes write a draft.  Everything here may be deleted at
+any time and is then recomputed.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _RECORD = re.compile(r"^([0-9a-f]{16})\.json$")
 
 
 def cache_key(facts: Mapping[str, Any]) -> str:
-    """Return the key of what follows from `facts`, plain values for JSON: 16 hexadecimal digits."""
+    """Return the key of a result determined by `facts`, plain JSON values: 16 hexadecimal digits."""
     return digest_json(plain(facts))[:16]
 
 
 @dataclass(frozen=True)
 class CacheKind:
-    """Where entries of one kind lie, the type in their records, and what messages call them."""
+    """Folder, record type and name in messages of one kind of entry."""
 
     folder: str
     encoding: str
@@ -60,7 +60,7 @@ class CacheKind:
 
 @dataclass(frozen=True)
 class Draft:
-    """An entry that is being written; pickles, so that workers write its shards, one writer each."""
+    """An entry being written; picklable, so that workers write its shards, one writer each."""
 
     kind: ClassVar[CacheKind]
 
@@ -70,7 +70,7 @@ class Draft:
 
     @classmethod
     def new(cls, store: Store, key: str, specs: Mapping[str, ArraySpec]) -> Self:
-        """Return a draft for `key` in a folder that nobody else writes to."""
+        """Return a draft for `key` in a new folder."""
         return cls(store, join(cls.kind.folder, f"{key}-{uuid.uuid4().hex[:8]}"), specs)
 
     @property
@@ -84,7 +84,7 @@ class Draft:
         return [put_file(self.store, self.folder, file) for file in files]
 
     def publish_files(self, key: str, entries: Sequence[FileEntry], facts: Mapping[str, Any]) -> None:
-        """Write the record that makes the draft visible; of two drafts of a key the first wins."""
+        """Write the record that makes the draft visible; the first draft of a key wins."""
         group = [packed_metadata(name, spec) for name, spec in self.specs.items()]
         group.append(packed_group("", encoding(self.kind.encoding)))
         files = [*entries, *(put_file(self.store, self.folder, file) for file in group)]
@@ -107,8 +107,7 @@ class Draft:
 class StoredEntry:
     """A visible entry, opened for reading.
 
-    Pickles with its record, so that every process reads the same arrays, whatever its key stands for
-    by then.
+    Pickles with its record, so that every process reads the same arrays even if the key gets a new entry.
     """
 
     kind: ClassVar[CacheKind]
@@ -146,7 +145,7 @@ class StoredEntry:
 
     @classmethod
     def findings(cls, store: Store, *, deep: bool) -> Iterator[Finding]:
-        """Yield what a check of the store finds among the entries."""
+        """Yield the findings of a check of all entries."""
         fix = f"delete its record and folder: {cls.kind.remake}"
         named = set()
         for key in cls.keys(store):
@@ -174,7 +173,7 @@ _FACTOR = "factor"
 
 
 class KernelDraft(Draft):
-    """A kernel matrix (n, n) in float64 that is being written."""
+    """A kernel matrix (n, n) in float64 being written."""
 
     kind = _KERNELS
 
@@ -194,7 +193,7 @@ class KernelDraft(Draft):
         return ArrayReader(files, _MATRIX, self.specs[_MATRIX], "the kernel matrix")
 
     def publish(self, key: str, entries: Sequence[FileEntry], factor: RowBlocks, facts: Any) -> StoredKernel:
-        """Write the factor (n, r) and the record that makes both visible; return the first one of the key."""
+        """Write the factor (n, r) and the record that makes both visible; return the key's first entry."""
         written, _ = write_row_blocks(self.store, self.folder, _FACTOR, factor)
         self.publish_files(key, [*entries, *written], facts)
         return StoredKernel.load(self.store, key)
@@ -203,7 +202,8 @@ class KernelDraft(Draft):
 class StoredKernel(StoredEntry):
     """A kernel matrix (n, n) and its factor (n, r).
 
-    The factor of an equal matrix may be another basis: workers open the one whose record they were sent.
+    The factor of an equal matrix may use another basis, so workers open the entry whose record they were
+    sent.
     """
 
     kind = _KERNELS
@@ -223,10 +223,10 @@ _PREDICTIONS = CacheKind("predictions", PREDICTIONS_ENCODING, "predictions", "ru
 
 
 class PredictionsDraft(Draft):
-    """Predictions that are being written: best classes (n, k) in int32 and their scores (n, k) in float32.
+    """Predictions being written: best classes (n, k) in int32 and their scores (n, k) in float32.
 
-    Where there are any, their probabilities (n, k) in float32, and the classes of sets as bits (n, b) in
-    uint8, the first class in the highest bit of the first byte.
+    Optionally also their probabilities (n, k) in float32, and the classes of sets as bits (n, b) in uint8,
+    the first class in the highest bit of the first byte.
     """
 
     kind = _PREDICTIONS
@@ -242,10 +242,7 @@ class PredictionsDraft(Draft):
         probabilities: bool = False,
         set_classes: int = 0,
     ) -> PredictionsDraft:
-        """Begin predictions of rows that are cut as `plan` says, in a new folder.
-
-        `set_classes` is the number of classes that a set may have, 0 without sets.
-        """
+        """Begin predictions of rows cut by `plan`, in a new folder; `set_classes` is 0 without sets."""
         whole = ChunkPlan(plan.n_rows, plan.shard_rows, plan.shard_rows)
         kinds: dict[str, tuple[int, type[np.generic]]] = {
             "classes": (top_k, np.int32),
@@ -259,7 +256,7 @@ class PredictionsDraft(Draft):
         return cls.new(store, key, specs)
 
     def publish(self, key: str, entries: Sequence[FileEntry], facts: Mapping[str, Any]) -> StoredPredictions:
-        """Write the record that makes them visible; return the first ones of the key."""
+        """Write the record that makes them visible; return the key's first entry."""
         self.publish_files(key, entries, facts)
         return StoredPredictions.load(self.store, key)
 
@@ -281,12 +278,12 @@ class StoredPredictions(StoredEntry):
 
     @cached_property
     def probabilities(self) -> ArrayReader | None:
-        """Their probabilities (n, k); None where the model has none."""
+        """Their probabilities (n, k); None if the model has none."""
         return self._optional("probabilities")
 
     @cached_property
     def sets(self) -> ArrayReader | None:
-        """Bits of the classes in each row's set (n, b); None where no sets were asked for."""
+        """Bits of the classes in each row's set (n, b); None without sets."""
         return self._optional("sets")
 
     def _optional(self, name: str) -> ArrayReader | None:

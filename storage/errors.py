@@ -1,15 +1,15 @@
-"""Errors of the storage; each message is one sentence that names the place and the fix."""
+"""Storage errors; each message is one sentence that names the place and the fix."""
 
 from __future__ import annotations
 
 import errno
 
-#: Numbers of an OSError for which no room is left: on the disk, in a quota, or in what one file may hold.
+#: OSError numbers that mean no room: on the disk, in a quota, or in a file's size limit.
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class StorageError(Exception):
-    """Base of everything that the storage raises on purpose."""
+    """Base of all deliberate storage errors."""
 
 
 class UnsupportedURLError(StorageError, ValueError):
@@ -17,15 +17,15 @@ class UnsupportedURLError(StorageError, ValueError):
 
 
 class UnsafePathError(StorageError, ValueError):
-    """A path that leads out of its store."""
+    """A path that leaves its store."""
 
 
 class MissingExtraError(StorageError, ImportError):
-    """The package that speaks to this kind of store is not installed."""
+    """The driver package for this kind of store is not installed."""
 
 
 class AccessError(StorageError, OSError):
-    """The store cannot be reached, or refuses to be read or written."""
+    """The store cannot be reached, or denies access."""
 
 
 class NotFoundError(StorageError, FileNotFoundError):
@@ -45,7 +45,7 @@ class MismatchError(StorageError, ValueError):
 
 
 class ConflictError(StorageError, OSError):
-    """Somebody else has already written that name."""
+    """Another writer has already taken that name."""
 
 
 class IncompleteError(StorageError, RuntimeError):

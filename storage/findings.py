@@ -1,21 +1,20 @@
-"""What a check of a store reports."""
+"""Findings of a check of a store."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-#: What to do with a file that nothing else holds.
+#: Advice for a file of which there is no other copy in the store.
 RESTORE = "restore it from a copy"
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """One thing that is wrong: `kind` is a stable word, `path` the file from the store's root.
+    """One defect: `kind` is a stable word, `path` the file relative to the store's root.
 
-    `rows` are the dataset's rows start..stop-1 that it touches, None where it touches none; `what` says
-    what was seen, `fix` what to do.  Leftovers of interrupted work are findings that harm nobody:
-    `harmless` is True.
+    `rows` are the affected dataset rows start..stop-1, if any; `what` says what was found, `fix` what to do.
+    Leftovers of interrupted work are `harmless`.
     """
 
     kind: str
@@ -31,6 +30,6 @@ class Finding:
 
     def __str__(self) -> str:
         rows = f" (rows {self.rows[0]}-{self.rows[1] - 1})" if self.rows else ""
-        # An error that became a finding says itself what to do.
+        # An error turned into a finding already says what to do.
         fix = "" if self.fix in self.what else f"; {self.fix}"
         return f"{self.path}: {self.what}{rows}{fix}"

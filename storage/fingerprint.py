@@ -19,9 +19,9 @@ def digest_bytes(data: bytes | memoryview) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return the one JSON text of `value`.
+    """Return the canonical JSON text of `value`: sorted keys, no spaces.
 
-    Sorted keys, no spaces; `FormatError` for NaN and foreign types.
+    `FormatError` for NaN and unsupported types.
     """
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -31,10 +31,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def digest_json(value: Any) -> str:
-    """Return the SHA-256 of the canonical JSON of `value`.
-
-    Equal for equal configurations, in any order of keys.
-    """
+    """Return the SHA-256 of the canonical JSON of `value`, independent of the order of keys."""
     return digest_bytes(canonical_json(value))
 
 
@@ -46,14 +43,14 @@ def digest_array(array: NDArray[Any]) -> str:
 
 
 def seal(record: Mapping[str, Any]) -> bytes:
-    """Return the JSON file of `record` with its own digest inside, under "seal"."""
+    """Return the JSON text of `record` with its own digest inside, under "seal"."""
     body = {key: value for key, value in record.items() if key != "seal"}
     text = json.dumps({**body, "seal": digest_json(body)}, indent=1, sort_keys=True, ensure_ascii=False)
     return text.encode() + b"\n"
 
 
 def unseal(data: bytes, place: str) -> dict[str, Any]:
-    """Record that `seal` wrote; `IntegrityError` naming `place` if a single bit of it has changed."""
+    """Return the record that `seal` wrote; `IntegrityError` naming `place` if a single bit has changed."""
     try:
         record = json.loads(data)
         claimed = record.pop("seal")

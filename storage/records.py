@@ -1,4 +1,4 @@
-"""Frozen dataclasses as JSON objects and back: only the fields that this version knows are read."""
+"""Frozen dataclasses as JSON objects and back; fields unknown to this version are ignored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def now() -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` in JSON's types: NumPy numbers and tuples are converted, what is not finite is null."""
+    """Return `value` in JSON types: NumPy numbers and tuples converted, non-finite numbers null."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -38,13 +38,13 @@ def plain(value: Any) -> Any:
 
 
 def json_object(value: Any) -> dict[str, Any]:
-    """Return a dataclass, with those that it holds, as a JSON object that `from_fields` reads."""
+    """Return a dataclass, nested ones included, as a JSON object that `from_fields` reads."""
     return {key: plain(item) for key, item in dataclasses.asdict(value).items()}
 
 
 @contextmanager
 def reading(place: str) -> Iterator[None]:
-    """Turn a field that is missing in the record `place` into a `FormatError` that names both."""
+    """Turn a missing field of the record `place` into a `FormatError` that names both."""
     try:
         yield
     except KeyError as error:
@@ -52,9 +52,9 @@ def reading(place: str) -> Iterator[None]:
 
 
 def from_fields(cls: type[T], record: Mapping[str, Any], place: str) -> T:
-    """Return the object of the dataclass `cls` from a JSON object, with the dataclasses that it holds.
+    """Return a dataclass `cls` from a JSON object, nested dataclasses included.
 
-    Raises `FormatError` naming `place` if a field is missing, or a number, text or truth is something else.
+    Raises `FormatError` naming `place` if a field is missing, or a number, text or bool has another type.
     """
     kinds: Mapping[str, Any] = _field_types(cls)  # type: ignore[arg-type]
     values = {name: _value(kinds[name], value, place) for name, value in record.items() if name in kinds}
@@ -74,7 +74,7 @@ def _field_types(cls: type) -> dict[str, Any]:
 
 
 def _fits(kind: Any, value: Any) -> bool:
-    """Return whether a value may stand in a field of a plain kind; a number that is not finite is null."""
+    """Return whether a value fits a field of a plain type; null stands for a non-finite number."""
     if kind not in (int, float, str, bool) or value is None:
         return True
     return isinstance(value, int | float if kind is float else kind) and (
@@ -83,7 +83,7 @@ def _fits(kind: Any, value: Any) -> bool:
 
 
 def _value(kind: Any, value: Any, place: str) -> Any:
-    """Return a JSON value as a field of type `kind` holds it: JSON has no tuples, dataclasses or int keys."""
+    """Return a JSON value as type `kind`: JSON has no tuples, dataclasses or int keys."""
     parts = [part for part in typing.get_args(kind) if part is not type(None)]
     if isinstance(value, Mapping):
         if dataclasses.is_dataclass(kind):

@@ -59,12 +59,12 @@ CSR_ARRAYS: Final = ("indptr", "indices", "data")
 
 
 def encoding(kind: str) -> dict[str, str]:
-    """Return the attributes by which a stored group or record tells what it is."""
+    """Return the attributes that identify the kind and version of a stored group or record."""
     return {"encoding-type": kind, "encoding-version": _version(kind)}
 
 
 def check_encoding(record: Mapping[str, Any], kind: str, place: str) -> None:
-    """`FormatError` naming `place` unless `record` is a `kind` of a version that this code reads."""
+    """Raise `FormatError` naming `place` unless `record` is a `kind` of a version that this code reads."""
     found, version = record.get("encoding-type"), record.get("encoding-version")
     if found != kind:
         raise FormatError(f"{place} is a {found}, not a {kind}")
@@ -80,7 +80,7 @@ def _version(kind: str) -> str:
 
 
 def feature_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return `dtype` as one that features are stored in; `FormatError` for all but float16 and float32."""
+    """Return `dtype` if features can be stored in it, float16 or float32; otherwise `FormatError`."""
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
@@ -106,20 +106,20 @@ MANIFESTS: Final = "manifests"
 
 
 def mark_path(unit: int) -> str:
-    """Return the mark of a unit in its dataset's folder: whose contents it is waiting for, or has."""
+    """Return the path of a unit's mark in its dataset's folder, which names the unit's contents."""
     return f"{MARKS}/{unit:05d}.json"
 
 
 def unit_folder(digest: str) -> str:
-    """Return the folder of the features of a unit, from the store's root."""
+    """Return the folder of a unit's features, relative to the store's root."""
     return f"{UNITS}/{digest}"
 
 
 def manifest_path(digest: str) -> str:
-    """Return the file of the manifest rows of a unit, from the store's root."""
+    """Return the file of a unit's manifest rows, relative to the store's root."""
     return f"{MANIFESTS}/{digest}.parquet"
 
 
 def own_csr_path(unit: int) -> str:
-    """Return the group of a sparse unit in the dataset's own folder, as version 1 has it."""
+    """Return the group of a sparse unit in the dataset's own folder, as in version 1."""
     return f"{OWN_FEATURES}/{unit:05d}"

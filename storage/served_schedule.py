@@ -1,6 +1,6 @@
-"""The schedule on which a store is retrained, and how its runs went: schedule.json.
+"""The retraining schedule of a store and the state of its runs: schedule.json.
 
-The process that serves it writes it; where a deployment of Prefect's does, each of its runs.
+Written by the process that serves it, or by each run of a Prefect deployment.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _PATH = "schedule.json"
 
 @dataclass(frozen=True)
 class ServedSchedule:
-    """A schedule as given, such as "0 2 * * *" or "6h", and what is known of the process that serves it.
+    """A schedule as given, such as "0 2 * * *" or "6h", and the state of the process that serves it.
 
-    It was served from the time `since` on, last gave a sign of life at `beat`, and said at `ended` that it
-    ends, by the `error` if it was one; a process that was killed never does.  `process` is its machine and
-    number, or the `deployment` whose runs say all this.  It has been `paused` since then, and its Prefect
-    server `lost`.  The last run that succeeded did at `succeeded`; after it came so many `failures` in a row
-    from `failing` on, the last one for the reason `failure`.  A run of a deployment is under way since `run`.
+    Served since `since`, with the last heartbeat at `beat`; `ended` and `error` record its end, unless the
+    process was killed.  `process` is its machine and number, or the `deployment` whose runs record all this.
+    It has been `paused` since then, and its Prefect server `lost`.  The last successful run ended at
+    `succeeded`; it was followed by `failures` failed ones since `failing`, the last for the reason `failure`.
+    A deployment's run is in progress since `run`.
     """
 
     every: str
@@ -46,11 +46,11 @@ class ServedSchedule:
     failure: str = ""
 
     def beating(self, when: str) -> ServedSchedule:
-        """Return the same with a sign of life at the time `when`, in the form of `records.now`."""
+        """Return the schedule with a heartbeat at the time `when`, in the form of `records.now`."""
         return replace(self, since=self.since or when, beat=when)
 
     def after(self, when: str, failure: str = "") -> ServedSchedule:
-        """Return the same after a run that ended at `when`, by a failure where one is named."""
+        """Return the schedule after a run that ended at `when`, failed if `failure` is given."""
         if not failure:
             return replace(self, run="", succeeded=when, failing="", failures=0, failure="")
         failing = self.failing or when
@@ -58,14 +58,14 @@ class ServedSchedule:
 
 
 def note_schedule(store: Store, schedule: ServedSchedule) -> None:
-    """Record what is known of the schedule of a store, in the place of what was."""
+    """Record the schedule of a store and its state, replacing the previous record."""
     write_record(store, _PATH, SCHEDULE_ENCODING, asdict(schedule))
 
 
 def read_schedule(store: Store) -> ServedSchedule | None:
-    """Return the schedule that was served last, None where none ever was.
+    """Return the last schedule served, None if there never was one.
 
-    Raises `FormatError` for times that are none, and as `read_record` does.
+    Raises `FormatError` for invalid times, and as `read_record` does.
     """
     try:
         record = read_record(store, _PATH, SCHEDULE_ENCODING)

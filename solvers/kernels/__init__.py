@@ -1,7 +1,7 @@
 """SVM kernels: k(x, y) as a value, its matrix and factor, and the kernel problem.
 
-A problem with a kernel is solved in the features of the factor and certified on the matrix itself. ("Kernel"
-never means a compiled function here.)
+A problem with a kernel is solved in the features of the factor and certified on the matrix itself.  A kernel
+never means a compiled function here.
 """
 
 from __future__ import annotations

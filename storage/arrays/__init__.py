@@ -1,7 +1,7 @@
 """Arrays of rows as sharded Zarr 3 arrays: cut by a `ChunkPlan`, written a shard at a time, read by rows.
 
-Every read checks what it reads: a missing file or a flipped bit is an `IntegrityError`, never a fill value.
-Dual variables have a format of their own, in parts that many processes write at once.
+Every read is checked: a missing file or a flipped bit is an `IntegrityError`, never a fill value.  Dual
+variables have their own format, in parts that many processes write concurrently.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where the rows of a dataset are cut: integers only.
+"""How the rows of a dataset are cut into shards and chunks.
 
-A chunk is what is compressed and checked as one; a shard is a file of whole chunks.  The shard is also
-the unit of writing, of resuming and of partitioning: no two writers ever meet in one.
+A chunk is compressed and checked as one; a shard is a file of whole chunks.  The shard is also the unit of
+writing, resuming and partitioning, with a single writer each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Span:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         return self.stop - self.start
 
     def __str__(self) -> str:
@@ -33,7 +33,7 @@ class Span:
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """`n_rows` rows in shards of `shard_rows`, each of whole chunks; the last may be short."""
+    """`n_rows` rows in shards of `shard_rows`, each of whole chunks; the last shard may be short."""
 
     n_rows: int
     chunk_rows: int
@@ -49,11 +49,9 @@ class ChunkPlan:
 
     @classmethod
     def choose(cls, n_rows: int, d: int, itemsize: int, max_shard_rows: int | None = None) -> ChunkPlan:
-        """Return the plan for `n_rows` rows of `d` numbers of `itemsize` bytes.
+        """Return the plan for rows of `d` numbers of `itemsize` bytes: chunks near 1 MiB, shards near 16 MiB.
 
-        Chunks near 1 MiB, shards near 16 MiB.
-
-        `max_shard_rows` bounds a unit of work, where making a row costs far more than storing it.
+        `max_shard_rows` bounds a unit where making a row costs far more than storing it.
         """
         row_bytes, rows = max(1, d * itemsize), max(1, n_rows)
         largest = rows if max_shard_rows is None else max_shard_rows
@@ -76,7 +74,7 @@ class ChunkPlan:
         return self.shard_rows // self.chunk_rows
 
     def bounds(self, unit: int) -> Span:
-        """Return rows of `unit`; `FormatError` for a unit that is not there."""
+        """Return the rows of `unit`; `FormatError` if there is no such unit."""
         if not 0 <= unit < self.units:
             raise FormatError(f"unit {unit} is not one of the {self.units} units of {self.shard_rows} rows")
         return Span(unit * self.shard_rows, min(self.n_rows, (unit + 1) * self.shard_rows))
@@ -86,7 +84,7 @@ class ChunkPlan:
         return [*range(0, self.n_rows, self.shard_rows), self.n_rows] if self.n_rows else [0]
 
     def overlapping(self, start: int, stop: int) -> Iterator[tuple[int, Span]]:
-        """Yield the units that rows start..stop-1 meet, each with the rows of the dataset in both."""
+        """Yield the units that overlap rows start..stop-1, each with the dataset rows in the overlap."""
         if not 0 <= start <= stop <= self.n_rows:
             raise FormatError(f"rows {start}..{stop} are not within the {self.n_rows} rows")
         for unit in range(start // self.shard_rows, -(-stop // self.shard_rows) if stop > start else 0):

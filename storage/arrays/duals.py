@@ -1,8 +1,8 @@
 """Dual variables in parts: a file for each run of rows, sparse where that is smaller.
 
-Whoever holds rows writes them: parts of one whole come from many processes at once, in any cut.  A part is a
-line of JSON that describes it, and its arrays, each compressed: the values of a dense part, or the numbers of
-entries of each row, their columns and their values.
+Each process writes the rows it holds, so the parts of a matrix come from many processes, cut anywhere.  A
+part is a line of JSON describing it and its compressed arrays: the values if dense, or the entry counts per
+row, columns and values if sparse.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ RowBlocks: TypeAlias = Iterable[tuple[int, int, NDArray[Any]]]
 
 @dataclass(frozen=True)
 class DualWriter:
-    """Writes parts below `folder`; pickles, so that every process writes the rows that it holds."""
+    """Writes parts below `folder`; picklable, so that every process writes the rows it holds."""
 
     store: Store
     folder: str
 
     def write(self, blocks: RowBlocks) -> list[FileEntry]:
-        """Write runs of rows and return the files; a part holds many short runs that follow each other."""
+        """Write runs of rows and return the files; consecutive short runs share a part."""
         return put_files(self.store, self.folder, (_packed(start, rows) for start, rows in _parts(blocks)))
 
 
@@ -53,14 +53,14 @@ DualSource: TypeAlias = Callable[[DualWriter], Sequence[FileEntry]]
 
 
 def from_rows(blocks: RowBlocks) -> DualSource:
-    """Return the source of dual variables that this process has."""
+    """Return a `DualSource` of dual variables in this process."""
     return lambda writer: writer.write(blocks)
 
 
 class StoredDuals:
-    """Dual variables of a `FileSet`, read by rows; pickles, so that each process reads its own.
+    """Dual variables of a `FileSet`, read by rows; picklable, so that each process reads its own.
 
-    Every part is read whole and its SHA-256 checked; the last one is kept at hand.
+    Parts are read whole, with their SHA-256 checked; the last one is cached.
     """
 
     def __init__(self, files: FileSet) -> None:
@@ -77,7 +77,7 @@ class StoredDuals:
         return self.between(0, self.n_rows)
 
     def check(self) -> None:
-        """Read every part and drop it; `IntegrityError` for one that differs from what was written."""
+        """Read every part; `IntegrityError` for one that differs from what was written."""
         with ThreadPoolExecutor(_CHECKED_AT_ONCE, thread_name_prefix="topline-check") as pool:
             for _ in pool.map(self._check, self._entries):
                 pass
@@ -92,7 +92,7 @@ class StoredDuals:
         return _joined([rows for _, _, rows in self.between(start, stop)])
 
     def between(self, start: int, stop: int) -> Iterator[tuple[int, int, NDArray[Any]]]:
-        """Yield rows start..stop-1, at most a part at once, as (first, row after the last, rows)."""
+        """Yield rows start..stop-1 as (first row, end row, rows), at most a part at a time."""
         if not 0 <= start < stop <= self.n_rows:
             raise FormatError(f"rows {start}..{stop} are not within the {self.n_rows} rows")
         for entry in self._entries[bisect_right(self._starts, start) - 1 : bisect_left(self._starts, stop)]:
@@ -112,7 +112,7 @@ class StoredDuals:
 
 
 def parts_in_order(entries: Iterable[FileEntry]) -> list[FileEntry]:
-    """Return the parts among some files; `FormatError` unless they hold each row from 0 on once."""
+    """Return the parts among some files in order; `FormatError` unless they hold each row from 0 on once."""
     found = sorted((e for e in entries if e.path.startswith(f"{DUALS}/")), key=_rows_of)
     reached = 0
     for entry in found:
@@ -124,12 +124,12 @@ def parts_in_order(entries: Iterable[FileEntry]) -> list[FileEntry]:
 
 
 def stored_rows(entries: Iterable[FileEntry]) -> int:
-    """Return the number of rows whose dual variables are among some files."""
+    """Return the number of rows whose dual variables are in some files."""
     return sum(len(range(*_rows_of(entry))) for entry in parts_in_order(entries))
 
 
 def encode(rows: NDArray[Any]) -> bytes:
-    """Return the part that holds `rows` (r, m) of real numbers."""
+    """Return the encoded part that holds `rows` (r, m) of real numbers."""
     r, m = rows.shape
     values = np.ascontiguousarray(rows).reshape(-1)
     filled = values != 0
@@ -151,24 +151,24 @@ def encode(rows: NDArray[Any]) -> bytes:
 
 
 def _compressed(array: NDArray[Any]) -> bytes:
-    """Return the zstd of an array; of an empty one nothing, which Zstd itself does not read back."""
+    """Return an array compressed by zstd; b"" if empty, which Zstd itself cannot read back."""
     return bytes(Zstd(level=ZSTD_LEVEL).encode(np.ascontiguousarray(array))) if array.size else b""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """A part, unpacked: one array of all values, or counts, columns and values."""
+    """An unpacked part: all values, or counts, columns and values."""
 
     shape: tuple[int, int]
     arrays: tuple[NDArray[Any], ...]
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
-        """Where the entries of each row of a sparse part begin, and where the last ones end."""
+        """Offsets of the entries of each row of a sparse part, and their end."""
         return np.concatenate([[0], np.cumsum(self.arrays[0], dtype=np.int64)])
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows start..stop-1 of the part, dense, for the caller to keep."""
+        """Return rows start..stop-1 of the part as a new dense array."""
         if len(self.arrays) == 1:
             return self.arrays[0].reshape(self.shape)[start:stop].copy()
         counts, columns, values = self.arrays
@@ -191,7 +191,7 @@ def _decode(data: bytes, place: str) -> _Part:
 
 
 def _parts(blocks: RowBlocks) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Join runs of rows to parts: (first row, rows)."""
+    """Join runs of rows into parts: (first row, rows)."""
     waiting: list[NDArray[Any]] = []
     first = reached = 0
     for start, rows in _pieces(blocks):
@@ -207,7 +207,7 @@ def _parts(blocks: RowBlocks) -> Iterator[tuple[int, NDArray[Any]]]:
 
 
 def _pieces(blocks: RowBlocks) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Cut runs of rows where they are longer than a part: (first row, rows), nothing copied."""
+    """Cut runs of rows longer than a part without copying: (first row, rows)."""
     reached = 0
     for start, stop, rows in blocks:
         if len(rows) != stop - start or start < reached:

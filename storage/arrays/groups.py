@@ -1,4 +1,4 @@
-"""Bundles: named arrays and dual variables in one folder, listed with their digests."""
+"""Groups: named arrays and dual variables in one folder, listed with their digests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_group(
     arrays: Mapping[str, NDArray[Any]],
     duals: DualSource | None,
 ) -> list[FileEntry]:
-    """Write arrays as a Zarr group of encoding `kind`, and duals from wherever they are; return the files."""
+    """Write arrays as a Zarr group of encoding `kind`, and the duals of a source; return the files."""
     for name in arrays:
         if not _NAME.match(name) or name == DUALS:
             raise FormatError(f"an array is not named {name!r}; use letters, digits, '_', '-' and '.'")
@@ -40,7 +40,7 @@ def write_group(
 
 
 def discard_group(store: Store, folder: str) -> None:
-    """Remove what was written of a group, as far as that goes: others may still be writing to it."""
+    """Remove a group's files as far as possible: others may still be writing to it."""
     with contextlib.suppress(StorageError):
         store.delete_tree(folder)
 
@@ -62,7 +62,7 @@ class ArrayGroup:
         self._duals: StoredDuals | None = None
 
     def check(self) -> None:
-        """Raise `IntegrityError` where the group's own documents are damaged; `array` checks the rest."""
+        """Raise `IntegrityError` if the group's metadata is damaged; `array` checks the rest."""
         for path in self._files.by_path:
             if "/" not in path:
                 self._files.read(path)

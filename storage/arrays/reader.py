@@ -1,4 +1,4 @@
-"""Reading stored arrays: any run of rows, each file's size and each chunk's checksum checked on the way."""
+"""Readers of stored arrays by rows, checking file sizes and chunk checksums on the way."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ from topline.storage.stores.urls import join
 class ArrayReader:
     """An array of a `FileSet`, read by rows; safe to share between threads.
 
-    Synchronous and single-threaded on purpose: the callers are workers that own one core each, and
-    decompression releases the interpreter's lock for those who read from several threads.
-
-    `title` names the array in messages.  Where the array is a unit of something larger, `unit` is reported
-    as the shard, and `first_row` is the row there that its first one is; where it is a part of a unit (the
-    arrays of a CSR unit), the whole unit's `unit_rows` are reported.
+    Synchronous and single-threaded on purpose: callers are one-core workers, and decompression releases the
+    GIL for those that read from several threads.  In messages `title` names the array.  For a unit of a
+    larger array, `unit` is reported as the shard and `first_row` offsets its rows; for a part of a unit (an
+    array of a CSR unit) the rows of the whole unit, `unit_rows`, are reported.
     """
 
     files: FileSet
@@ -56,16 +54,13 @@ class ArrayReader:
         unit: int | None = None,
         unit_rows: tuple[int, int] | None = None,
     ) -> ArrayReader:
-        """Return the reader of the array at `path`, as its zarr.json describes it."""
+        """Return the reader of the array at `path`, described by its zarr.json."""
         metadata = join(path, "zarr.json")
         spec = ArraySpec.from_metadata(files.read(metadata), files.place(metadata))
         return cls(files, path, spec, title, unit, unit_rows)
 
     def rows(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows start..stop-1.
-
-        Raises `IntegrityError` naming shard and rows for anything missing or changed.
-        """
+        """Return rows start..stop-1; `IntegrityError` naming shard and rows of damaged data."""
         out = np.empty((stop - start, *self.spec.row_shape), dtype=self.spec.dtype)
         self.read_into(out, start)
         return out
@@ -77,7 +72,7 @@ class ArrayReader:
                 self._read_shard(unit, span, out[span.start - start : span.stop - start])
 
     def whole(self) -> NDArray[Any]:
-        """Return the whole array, in the shape it was given."""
+        """Return the whole array in its original shape."""
         array = self.rows(0, self.spec.plan.n_rows)
         return array.reshape(()) if self.spec.attributes.get("dimensions") == 0 else array
 
@@ -106,7 +101,7 @@ class ArrayReader:
             self._decode(unit, number, chunk, out[first:last])
 
     def _read_part(self, unit: int, path: str, wanted: Span, out: NDArray[Any]) -> None:
-        """Read only the chunks that the wanted rows, counted from the shard's first, lie in: one request."""
+        """Read in one request only the chunks with the wanted rows, counted from the shard's first."""
         layout = self.spec.layout
         index = self._index(unit, path)
         numbers = [number for number, _, _ in chunks_between(wanted.start, wanted.stop, layout)]
@@ -143,7 +138,7 @@ class ArrayReader:
         return index
 
     def _check_size(self, unit: int, path: str) -> int:
-        """Return the recorded size of a shard's file, once it was found to have it."""
+        """Return the recorded size of a shard's file after checking it."""
         if unit not in self._sizes_checked:
             self.files.check_size(path, subject=self._subject(unit))
             with self._lock:
@@ -174,7 +169,7 @@ def read_strings(files: FileSet, path: str, title: str) -> list[str]:
 
 
 def read_checked(files: FileSet, path: str, title: str) -> NDArray[Any]:
-    """Return a small array with the SHA-256 of each of its files checked, not only the chunks' checksums."""
+    """Return a small array after checking the SHA-256 of each of its files, not just chunk checksums."""
     reader = ArrayReader.open(files, path, title)
     for unit in range(reader.spec.plan.units if np.prod(reader.spec.shape) else 0):
         files.read(join(path, reader.spec.shard_path(unit)), subject=f"{title}: shard {unit}")

@@ -1,9 +1,9 @@
 """The bytes of one Zarr shard: whole chunks, each zstd then crc32c, and an index with its own crc32c.
 
 This is Zarr 3's `sharding_indexed` codec (https://zarr-specs.readthedocs.io, codecs/sharding-indexed), cut
-along the first axis only and written here because Zarr's own path would not do: it reads a missing or
-empty shard as fill values, its event loop neither survives a fork nor fails quietly on a full disk, and
-its thread pool fights with workers of one thread.  Any Zarr reader opens the result.
+along the first axis only.  Zarr's own implementation reads a missing or empty shard as fill values, its event
+loop neither survives a fork nor fails quietly on a full disk, and its thread pool competes with
+single-threaded workers.  Any Zarr reader opens the result.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numcodecs.zstd import Zstd
 from numpy.typing import NDArray
 
 ZSTD_LEVEL = 1
-# A chunk that shrinks to more than this share is stored as it is, if in a frame of zstd all the same: noise,
-# such as the mantissas of features without zeros, is read seven times as fast that way.
+# A chunk that compresses to more than this fraction is stored in an uncompressed zstd frame: noise, such as
+# the mantissas of dense features, then reads seven times as fast.
 _WORTH_PACKING = 0.875
 _AS_IT_IS = -1
 CRC_BYTES = 4
@@ -29,7 +29,7 @@ _ABSENT = 2**64 - 1
 
 
 class DamagedError(Exception):
-    """Bytes that are not what was written; callers add the place and the rows, as an `IntegrityError`."""
+    """Bytes differ from what was written; callers add place and rows and raise `IntegrityError`."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def decode_index(tail: bytes, layout: ChunkLayout, shard_bytes: int) -> NDArray[
 
 
 def decode_chunk(data: bytes | NDArray[np.uint8], out: NDArray[Any], layout: ChunkLayout) -> None:
-    """Unpack one chunk into `out`: a contiguous array of its first rows, or of all of them."""
+    """Unpack one chunk into `out`, a contiguous array of all its rows or its first ones."""
     raw = np.frombuffer(data, dtype=np.uint8)
     if len(raw) <= CRC_BYTES:
         raise DamagedError("is cut short")
@@ -111,7 +111,7 @@ def decode_chunk(data: bytes | NDArray[np.uint8], out: NDArray[Any], layout: Chu
 
 
 def chunks_between(start: int, stop: int, layout: ChunkLayout) -> Iterator[tuple[int, int, int]]:
-    """Yield the chunks that rows start..stop-1 of a shard meet: (number, first row, row after the last)."""
+    """Yield the chunks that overlap rows start..stop-1 of a shard: (number, first row, end row)."""
     for number in range(start // layout.rows, -(-stop // layout.rows)):
         yield number, max(start, number * layout.rows), min(stop, (number + 1) * layout.rows)
 

@@ -1,4 +1,4 @@
-"""Arrays of a Zarr group, cut along the rows: their metadata, and the files that they become."""
+"""Metadata and files of Zarr arrays cut along the rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MANY_ROWS = 1 << 40
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """What a Zarr array's metadata says: `plan` cuts its first axis, `row_shape` are the others."""
+    """The metadata of a Zarr array: `plan` cuts its first axis, `row_shape` is the shape of a row."""
 
     plan: ChunkPlan
     row_shape: tuple[int, ...]
@@ -54,7 +54,7 @@ class ArraySpec:
 
     @property
     def fill(self) -> float | bool:
-        """Value of what was never written, chosen to be impossible: NaN, -1 where there is a sign."""
+        """Fill value, chosen to be impossible: NaN, or -1 for signed integers."""
         if self.dtype.kind == "f":
             return float("nan")
         return -1 if self.dtype.kind == "i" else 0
@@ -94,10 +94,7 @@ class ArraySpec:
 
     @classmethod
     def from_metadata(cls, data: bytes, place: str) -> ArraySpec:
-        """Return the specification from a zarr.json that `metadata` wrote.
-
-        Raises `FormatError` naming `place` for others.
-        """
+        """Return the specification from a zarr.json by `metadata`; or `FormatError` naming `place`."""
         try:
             record = json.loads(data)
             shape = [int(n) for n in record["shape"]]
@@ -112,7 +109,7 @@ class ArraySpec:
         return spec
 
     def shard_path(self, unit: int) -> str:
-        """Return the file of a shard, from the array's folder."""
+        """Return the path of a shard's file relative to the array's folder."""
         return join("c", str(unit), *("0" for _ in self.row_shape))
 
 
@@ -128,7 +125,7 @@ def packed_group(path: str, attributes: Mapping[str, Any]) -> PackedFile:
 
 
 def packed_shard(path: str, spec: ArraySpec, unit: int, rows: NDArray[Any]) -> PackedFile:
-    """Return one shard of the array at `path`; `FormatError` if `rows` are not exactly its rows."""
+    """Return one shard of the array at `path`; `FormatError` unless `rows` has exactly its rows."""
     span = spec.plan.bounds(unit)
     if rows.shape != (span.rows, *spec.row_shape):
         raise FormatError(
@@ -139,7 +136,7 @@ def packed_shard(path: str, spec: ArraySpec, unit: int, rows: NDArray[Any]) -> P
 
 
 def packed_array(path: str, array: NDArray[Any]) -> Iterator[PackedFile]:
-    """Yield all files of an array; one without dimensions is stored with shape (1,) and says so."""
+    """Yield all files of an array; a scalar is stored with shape (1,) and marked as such."""
     spec = ArraySpec.of(np.atleast_1d(array))
     if array.ndim == 0:
         spec = replace(spec, attributes={"dimensions": 0})
@@ -151,11 +148,9 @@ def packed_array(path: str, array: NDArray[Any]) -> Iterator[PackedFile]:
 
 
 def packed_strings(path: str, strings: Sequence[str], attributes: Mapping[str, Any]) -> Iterator[PackedFile]:
-    """Yield the strings as a group of two arrays.
+    """Yield the strings as a group of two arrays, since Zarr 3 has no standard string type.
 
-    `data`, their UTF-8 bytes, and `offsets`, len(strings) + 1 of them.
-
-    Zarr 3 has no standard string type, and these two are read by anything.
+    `data` holds their UTF-8 bytes, and `offsets` the len(strings) + 1 boundaries.
     """
     encoded = [text.encode() for text in strings]
     offsets = np.cumsum([0, *(len(text) for text in encoded)], dtype=np.int64)
@@ -167,9 +162,9 @@ def packed_strings(path: str, strings: Sequence[str], attributes: Mapping[str, A
 def write_row_blocks(
     store: Store, folder: str, path: str, blocks: Iterable[tuple[int, int, NDArray[Any]]]
 ) -> tuple[list[FileEntry], int]:
-    """Write an array that comes as (start, stop, rows), in order and without gaps; return files and rows.
+    """Write an array given as consecutive blocks (start, stop, rows); return files and number of rows.
 
-    At most a shard and a block are in memory.  `FormatError` for a gap, an overlap or no rows at all.
+    Holds at most a shard and a block in memory.  `FormatError` for a gap, an overlap or no rows at all.
     """
     spec: ArraySpec | None = None
     entries: list[FileEntry] = []
@@ -199,7 +194,7 @@ def write_row_blocks(
 
 
 def _open_ended(rows: NDArray[Any]) -> ArraySpec:
-    """Return the specification of an array without rows yet, that grows by rows like these."""
+    """Return the specification of an array, without rows yet, that rows like these can be appended to."""
     sample = ArraySpec.of(rows)
     plan = ChunkPlan.choose(_MANY_ROWS, int(np.prod(sample.row_shape)), sample.dtype.itemsize)
     return replace(sample, plan=replace(plan, n_rows=0))
@@ -208,7 +203,7 @@ def _open_ended(rows: NDArray[Any]) -> ArraySpec:
 def _append_shard(
     store: Store, folder: str, path: str, spec: ArraySpec, rows: NDArray[Any]
 ) -> tuple[ArraySpec, FileEntry]:
-    """Write the next shard; the specification then has its rows too."""
+    """Write the next shard; return it with the extended specification."""
     unit = spec.plan.units
     longer = replace(spec, plan=replace(spec.plan, n_rows=spec.plan.n_rows + len(rows)))
     return longer, put_file(store, folder, packed_shard(path, longer, unit, rows))

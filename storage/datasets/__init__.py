@@ -1,7 +1,7 @@
 """Datasets: features, labels, splits and the manifest of their rows, made visible by one commit.
 
-A `DatasetWriter` (or `CsrDatasetWriter`) stages whole units, from as many processes as there are, and commits
-them; a `Dataset` reads what was committed.  A committed dataset never changes.
+A `DatasetWriter` (or `CsrDatasetWriter`) stages whole units, from any number of processes, and commits them;
+a `Dataset` reads what was committed.  A committed dataset never changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checking one dataset: every file against its record, and with `deep` every value against the rules."""
+"""Checks of one dataset: every file against its record, and with `deep` the values too."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _REWRITE = "restore it from a copy, or write the dataset again under another key
 
 
 def check_dataset(dataset: Dataset, *, deep: bool, checked: set[str] | None = None) -> list[Finding]:
-    """Return everything that is wrong with a dataset; values are checked only where all files are sound.
+    """Return the findings of a dataset; values are checked only if all files are sound.
 
-    Units in `checked`, by the folder of their features, were looked at already, for another dataset that
-    shares them; those of this one are added.
+    Units in `checked`, given by the folder of their features, were already checked for another dataset that
+    shares them; this dataset's are added.
     """
     found = check_files(dataset.files, deep=deep, fix=_REWRITE)
     found += _foreign_files(dataset)
@@ -45,10 +45,7 @@ def check_dataset(dataset: Dataset, *, deep: bool, checked: set[str] | None = No
 
 
 def _foreign_files(dataset: Dataset) -> Iterator[Finding]:
-    """Yield the files in the dataset's folder that it does not list.
-
-    Killed writers' are reported with the store's.
-    """
+    """Yield unlisted files in the dataset's folder, except partial ones (found with the store)."""
     known = {FILES_LIST, STAGING, TOMBSTONE, *dataset.files.by_path}
     folder = dataset.info.folder
     if not dataset.store.exists(join(folder, STAGING)):
@@ -66,7 +63,7 @@ def _foreign_files(dataset: Dataset) -> Iterator[Finding]:
 def _unit_findings(
     dataset: Dataset, number: int, unit: UnitRef, checked: set[str], *, deep: bool
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the contents that a unit refers to."""
+    """Yield the findings of the contents that a unit refers to."""
     features, manifest = unit_folder(unit.features), manifest_path(unit.manifest)
     if manifest not in checked:
         checked.add(manifest)
@@ -92,7 +89,7 @@ def _unit_findings(
 
 
 def _feature_findings(dataset: Dataset, number: int, unit: UnitRef) -> Iterator[Finding]:
-    """Yield what a unit's features say against the dataset, though every file has its recorded digest."""
+    """Yield disagreements between a unit's features and the dataset, given intact files."""
     info, place, (start, stop) = dataset.info, unit_folder(unit.features), unit.rows
     fix = "write the dataset again under another key"
     if info.layout == "dense":
@@ -113,7 +110,7 @@ def _feature_findings(dataset: Dataset, number: int, unit: UnitRef) -> Iterator[
 
 
 def _value_findings(dataset: Dataset) -> Iterator[Finding]:
-    """Yield what the stored values say against each other, though every file has its recorded digest."""
+    """Yield inconsistencies between stored values, given intact files."""
     info = dataset.info
     fix = "write the dataset again under another key"
     try:

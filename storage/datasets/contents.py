@@ -1,9 +1,9 @@
-"""What versions of a dataset share: features and manifest rows of units, each under its own digest.
+"""Contents shared by versions of a dataset: features and manifest rows of units, stored by digest.
 
-units/<digest>/ is a Zarr array or group with files.json, the list of its files, of which <digest> is the
-SHA-256; manifests/<digest>.parquet has the SHA-256 that it is named by.  Nobody owns them: they stay as long
-as a dataset, or one in the making, refers to them.  Which contents a writer is about to need it marks in its
-own folder first; who removes contents reads the marks after announcing that it does.
+units/<digest>/ is a Zarr array or group with files.json, the list of its files, whose SHA-256 is <digest>;
+manifests/<digest>.parquet is named by its own SHA-256.  Contents stay as long as a dataset, committed or
+staged, refers to them.  A writer first marks the contents it needs in its own folder; whoever removes
+contents first announces it and then reads the marks.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _PRUNE_SECONDS = 3600.0
 class UnitRef:
     """A unit of a dataset: its `rows` there, and the digests of its features and of its manifest rows.
 
-    `nonzeros` counts the stored entries of a sparse unit, None in a dense one.  Both digests are "" where the
-    dataset keeps them in its own folder.
+    `nonzeros` counts the stored entries of a sparse unit; None for a dense one.  Both digests are "" if the
+    contents are in the dataset's own folder (version 1).
     """
 
     rows: tuple[int, int]
@@ -45,7 +45,7 @@ class UnitRef:
 
     @property
     def places(self) -> set[str]:
-        """The folder and the file of its contents, from the store's root."""
+        """The folder and file of its contents, relative to the store's root."""
         return {unit_folder(self.features), manifest_path(self.manifest)}
 
     def to_json(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class UnitRef:
 
 @dataclass(frozen=True)
 class PackedUnit:
-    """A unit that is ready to be stored: the files of its features with their list, and its manifest rows."""
+    """A unit ready to be stored: the files of its features with their list, and its manifest rows."""
 
     files: tuple[PackedFile, ...]
     listing: bytes
@@ -75,7 +75,7 @@ class PackedUnit:
 
     @classmethod
     def of(cls, files: Iterable[PackedFile], table: pa.Table) -> PackedUnit:
-        """Pack the files of the features, whose rows count from the unit's first, and manifest rows."""
+        """Pack the files of the features, with rows counted from the unit's first, and the manifest rows."""
         packed = tuple(replace(file, rows=None) for file in files)
         return cls(packed, dump_entries(file.entry for file in packed), dump_manifest(table))
 
@@ -84,10 +84,7 @@ class PackedUnit:
         return UnitRef(rows, digest_bytes(self.listing), digest_bytes(self.manifest), nonzeros)
 
     def put(self, store: Store) -> None:
-        """Store what of it is not there, or is damaged there.
-
-        Its digests must be marked before: then nobody removes what is found here.
-        """
+        """Store whatever is missing or damaged; mark its digests first, so that nobody removes it."""
         await_prune(store)
         folder = unit_folder(digest_bytes(self.listing))
         for file in self.files:
@@ -106,14 +103,14 @@ def _put(store: Store, path: str, data: bytes) -> None:
 
 
 def await_prune(store: Store) -> None:
-    """Return once nobody removes contents who may not have seen what this process has marked."""
+    """Wait for any pruning that may not have seen the marks of this process."""
     if tenant(store, PRUNE_LEASE) is not None:
         with held_lease(store, PRUNE_LEASE, "a writer that waits", wait=_PRUNE_SECONDS):
             pass
 
 
 def is_stored(store: Store, ref: UnitRef) -> bool:
-    """Return whether all files of a unit are there, with their sizes."""
+    """Return whether all files of a unit are there, with their recorded sizes."""
     try:
         files = unit_files(store, ref, "a unit")
         store.size(manifest_path(ref.manifest))
@@ -123,9 +120,9 @@ def is_stored(store: Store, ref: UnitRef) -> bool:
 
 
 def unit_files(store: Store, ref: UnitRef, owner: str, subject: str = "a unit") -> FileSet:
-    """Return the files of a unit's features, as its list of files has them.
+    """Return the files of a unit's features, from its list of files.
 
-    `IntegrityError` naming `subject` and rows if the list is missing or is not the one that is referred to.
+    `IntegrityError` naming `subject` and rows if the list is missing or has another digest.
     """
     known = FileSet(store, unit_folder(ref.features), (), owner)
     listed = load_entries(known.named_by(ref.features, FILES_LIST, subject, ref.rows))
@@ -143,12 +140,12 @@ def unit_table(store: Store, ref: UnitRef, owner: str) -> pa.Table:
 
 
 def dump_units(units: Sequence[UnitRef]) -> bytes:
-    """Return the list of a dataset's units as one canonical text."""
+    """Return the list of a dataset's units as canonical text."""
     return canonical_json([unit.to_json() for unit in units])
 
 
 def load_units(data: bytes, n_rows: int, owner: str) -> tuple[UnitRef, ...]:
-    """Return the list that `dump_units` wrote; `FormatError` where units do not follow one another."""
+    """Return the list that `dump_units` wrote; `FormatError` unless the units are consecutive."""
     units = tuple(UnitRef.from_json(record) for record in json.loads(data))
     ends = [0, *(unit.rows[1] for unit in units)]
     if [unit.rows[0] for unit in units] != ends[:-1] or ends[-1] != n_rows:
@@ -157,15 +154,15 @@ def load_units(data: bytes, n_rows: int, owner: str) -> tuple[UnitRef, ...]:
 
 
 def write_mark(store: Store, folder: str, unit: int, ref: UnitRef) -> None:
-    """Mark the contents of `unit`, before they are stored: from here on nobody removes them."""
+    """Mark the contents of `unit` before they are stored, so that nobody removes them."""
     path = join(folder, mark_path(unit))
     store.write_bytes(path, sealed(path, {"unit": unit, **ref.to_json()}))
 
 
 def finished_unit(store: Store, folder: str, unit: int) -> UnitRef | None:
-    """Return what `unit` refers to if all of that is stored: then the unit is done.
+    """Return the reference of a unit that is marked and completely stored; otherwise None.
 
-    Otherwise None: whatever the reason, the fix is to write the unit again.
+    Whatever the reason for None, the fix is to write the unit again.
     """
     try:
         ref = UnitRef.from_json(unsealed(store, join(folder, mark_path(unit))))
@@ -175,7 +172,7 @@ def finished_unit(store: Store, folder: str, unit: int) -> UnitRef | None:
 
 
 def marked_units(store: Store, folder: str) -> list[int]:
-    """Return the units that are marked, done or not."""
+    """Return the marked units, finished or not."""
     names = store.list(join(folder, MARKS))
     stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
     return [int(stem) for stem in stems if stem.isdecimal()]

@@ -53,10 +53,10 @@ from topline.storage.stores.urls import join
 
 
 class Dataset:
-    """A committed dataset, opened for reading; pickles as store URL and record, and threads may share it.
+    """A committed dataset, opened for reading; pickles as store URL and record, and is thread-safe.
 
-    Every read checks what it reads.  A file that is missing, empty or short, or a chunk of which a bit has
-    flipped, is an `IntegrityError` that names the rows.  On a local disk nobody removes it while it is open.
+    Every read is checked: a missing, empty or short file or a flipped bit is an `IntegrityError` that names
+    the rows.  On a local disk it is not removed while open.
     """
 
     def __init__(self, store: Store, info: DatasetInfo) -> None:
@@ -69,10 +69,7 @@ class Dataset:
 
     @classmethod
     def open(cls, store: Store, which: str = "latest") -> Dataset:
-        """Return the newest dataset of `store`, or the one with the id `which`.
-
-        Raises `NotFoundError` if there is none.
-        """
+        """Return the newest dataset of `store`, or the one with id `which`; `NotFoundError` if absent."""
         return cls(store, find_dataset(store, which))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -80,12 +77,12 @@ class Dataset:
 
     @property
     def plan(self) -> ChunkPlan:
-        """Where its rows are cut."""
+        """How its rows are cut."""
         return self.info.plan
 
     @property
     def shares_nothing(self) -> bool:
-        """Whether it is of version 1, and has its features and manifest in its own folder."""
+        """Whether it is of version 1, with features and manifest in its own folder."""
         return self.info.version == "1"
 
     @property
@@ -98,7 +95,7 @@ class Dataset:
         return self._checked(LABELS)
 
     def label_sets(self) -> LabelSetTable | None:
-        """Return the label sets that labels are numbers of; None where each row has one label."""
+        """Return the label sets numbered by the labels; None if each row has one label."""
         if self.info.label_sets is None:
             return None
         table = LabelSetTable.checked(
@@ -117,7 +114,7 @@ class Dataset:
         return self._checked(SPLIT)
 
     def facts(self) -> RowFacts:
-        """Return groups and weights of the rows, where some were given."""
+        """Return groups and weights of the rows, as far as given."""
         groups, weights = (
             self._checked(name) if join(name, "zarr.json") in self.files.by_path else None
             for name in (GROUPS, WEIGHTS)
@@ -125,19 +122,19 @@ class Dataset:
         return RowFacts(groups, weights)
 
     def sample_ids(self) -> list[str]:
-        """Return the ids of the rows, in their order."""
+        """Return the ids of the rows, in order."""
         ids: list[str] = self.shared_manifest()["sample_id"].to_pylist()
         return ids
 
     def edits(self) -> RecordedEdits | None:
-        """Return what it has otherwise than its images; None where nothing is recorded of any edits."""
+        """Return the edits of labels and rows relative to the images; None if none are recorded."""
         if EDITS not in self.files.by_path:
             return None
         return load_edits(self.files.read(EDITS), self.files.place(EDITS))
 
     @cached_property
     def units(self) -> tuple[UnitRef, ...]:
-        """The units that hold its rows, one after the other, some of them shared with other datasets."""
+        """The units of its rows in order, some of them shared with other datasets."""
         if self.shares_nothing:
             spans = map(self.plan.bounds, range(self.plan.units))
             return tuple(UnitRef((span.start, span.stop), "", "") for span in spans)
@@ -149,13 +146,13 @@ class Dataset:
         return unit_files(self.store, self.units[number], self.files.owner, subject)
 
     def stored_class_names(self) -> tuple[str, ...]:
-        """Return the class names as the Zarr group has them; `class_names` are those of the commit record."""
+        """Return the class names stored in the Zarr group; `class_names` are those of the commit record."""
         return tuple(read_strings(self.files, CLASS_NAMES, self._title(CLASS_NAMES)))
 
     def rows(self, start: int, stop: int) -> NDArray[Any] | csr_matrix:
         """Return the features of rows start..stop-1, shape (stop - start, d).
 
-        Dense: the stored type (float16 or float32).  CSR: a float32 matrix, as SciPy has no float16.
+        Dense: the stored type (float16 or float32).  CSR: float32, as SciPy has no float16.
         """
         if not 0 <= start <= stop <= self.info.n_rows:
             raise FormatError(f"rows {start}..{stop} are not within the {self.info.n_rows} rows")
@@ -172,7 +169,7 @@ class Dataset:
         return csr_matrix((data, indices, np.cumsum(lengths)), shape=(stop - start, self.info.d), copy=False)
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return dense features (r, d) of rows in any order; a chunk that holds several is read once."""
+        """Return dense features (r, d) of rows in any order; each chunk is read once."""
         X = np.empty((len(rows), self.info.d), dtype=np.float32)
         order = np.argsort(rows, kind="stable")
         chunks = rows[order] // self.plan.chunk_rows
@@ -194,7 +191,7 @@ class Dataset:
         return with_labels_and_splits(table, self.labels(), self.split(), names)
 
     def check_manifest(self) -> None:
-        """Read the whole manifest, a unit at a time; `IntegrityError` where some is damaged or missing."""
+        """Read the whole manifest, a unit at a time; `IntegrityError` if any of it is damaged or missing."""
         if self.shares_nothing:
             self.shared_manifest()
             return
@@ -204,13 +201,13 @@ class Dataset:
             load_overrides(self.files.read(OVERRIDES), self.files.place(OVERRIDES))
 
     def shared_manifest(self) -> pa.Table:
-        """Return the manifest rows of all units, without what this version alone says."""
+        """Return the manifest rows of all units, without the columns specific to this version."""
         if self.shares_nothing:
             return load_manifest(self.files.read(OWN_MANIFEST), self.files.place(OWN_MANIFEST))
         return pa.concat_tables([unit_table(self.store, unit, self.files.owner) for unit in self.units])
 
     def _overlapping(self, start: int, stop: int) -> Iterator[tuple[int, Span]]:
-        """Yield the units that rows start..stop-1 meet, each with the rows of the dataset in both."""
+        """Yield the units that overlap rows start..stop-1, each with the dataset rows in the overlap."""
         number = bisect_right(self.units, start, key=lambda unit: unit.rows[1])
         while start < stop:
             end = min(stop, self.units[number].rows[1])
@@ -218,7 +215,7 @@ class Dataset:
             start, number = end, number + 1
 
     def _csr_rows(self, number: int, span: Span) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Return the entries in each row, column indices and values of some rows of a unit."""
+        """Return the entry counts per row, column indices and values of some rows of a unit."""
         first = span.start - self.units[number].rows[0]
         indptr, indices, data = self._opened(number)
         bounds = indptr.rows(first, first + span.rows + 1)
@@ -226,7 +223,7 @@ class Dataset:
         return np.diff(bounds), indices.rows(low, high), data.rows(low, high).astype(np.float32, copy=False)
 
     def _opened(self, number: int) -> tuple[ArrayReader, ...]:
-        """Return the reader of a dense unit, or those of the arrays of a sparse one, opened once."""
+        """Return the reader of a dense unit, or those of the arrays of a sparse one; cached."""
         found = self._readers.get(number)
         if found is None:
             found = self._own_readers(number) if self.shares_nothing else self._shared_readers(number)
@@ -266,7 +263,7 @@ class Dataset:
 
 
 def _listed_files(store: Store, info: DatasetInfo) -> FileSet:
-    """Return the dataset's list of files, which must be the one that was committed."""
+    """Return the dataset's list of files, checked against the committed digest."""
     empty = FileSet(store, info.folder, (), f"dataset {info.id}")
     subject = f"{FILES_LIST} of {empty.owner}"
     try:

@@ -1,4 +1,4 @@
-"""What is known of a committed dataset without reading its arrays."""
+"""Commit records of datasets, and the log that they make up."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from topline.storage.stores.urls import join
 class DatasetInfo:
     """Commit record of a dataset.
 
-    `id` is "d" and the number `seq` of its commit, then the head of `digest`, the SHA-256 of the list of
-    all its files with their own digests: a model that records id and digest has named every byte.
-    `key` is the caller's name for the content (equal keys, equal content).  `counts` are rows per split,
-    `features` says how the features were made, `folder` where they lie, `nonzeros` counts CSR entries.
-    `label_sets` is the number of label sets where a row has several labels, None where it has one.
-    Datasets of the format `version` 1 have features and manifest in their own folder, and share nothing.
+    `id` is "d", the number `seq` of its commit and the head of `digest`, the SHA-256 of the list of all its
+    files with their digests: id and digest pin every byte.  `key` is the caller's name for the content (equal
+    keys, equal content).  `counts` are rows per split, `features` specifies how the features were made,
+    `folder` is their place, and `nonzeros` counts CSR entries.  `label_sets` is the number of label sets of a
+    multilabel dataset, else None.  Datasets of format `version` 1 keep features and manifest in their own
+    folder.
     """
 
     id: str
@@ -68,7 +68,7 @@ class DatasetInfo:
 
 @dataclass(frozen=True)
 class Removal:
-    """The record of the log that puts a dataset out of sight: why, by whom and when."""
+    """The log record that hides a dataset: why, by whom and when."""
 
     dataset: str
     reason: str
@@ -79,13 +79,13 @@ class Removal:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as a JSON object."""
-        # By the digest version 0.1.0 names it as one that it cannot read.
+        # Version 0.1.0 reports a dataset that it cannot read by this digest.
         return {**asdict(self), "digest": self.dataset.partition("-")[2], **encoding(REMOVAL_ENCODING)}
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """What the log of datasets amounts to: those that are there, oldest first, and what was removed."""
+    """The state of the log of datasets: those present, oldest first, and the removals."""
 
     datasets: tuple[DatasetInfo, ...]
     removed: Mapping[str, Removal]
@@ -100,16 +100,16 @@ class Catalog:
 
 
 def dataset_folder(key: str, generation: int) -> str:
-    """Return the folder of that key of which so many before were given up.
+    """Return the folder of that key after `generation` earlier ones were given up.
 
-    The same for every writer of it, so that writing can be resumed.
+    Every writer of a key gets the same one, so that writing can be resumed.
     """
     again = f" {generation}" if generation else ""
     return join("datasets", digest_bytes(f"{key}{again}".encode())[:16])
 
 
 def dataset_log(store: Store) -> CommitLog:
-    """Return the log whose records make datasets visible, and put them out of sight."""
+    """Return the log whose records make datasets visible and hide them."""
     return CommitLog(store, "datasets")
 
 
@@ -119,7 +119,7 @@ def info_of_commit(record: Mapping[str, Any]) -> DatasetInfo:
 
 
 def removal_of_commit(record: Mapping[str, Any], place: str) -> Removal | None:
-    """Return the removal that a record of the log is, None where it is a dataset."""
+    """Return the removal that a log record describes; None for a dataset."""
     if record.get("encoding-type") != REMOVAL_ENCODING:
         return None
     check_encoding(record, REMOVAL_ENCODING, place)
@@ -127,7 +127,7 @@ def removal_of_commit(record: Mapping[str, Any], place: str) -> Removal | None:
 
 
 def read_catalog(store: Store) -> Catalog:
-    """Return what the log of datasets says; `IntegrityError` where it is damaged or contradicts itself."""
+    """Return the state of the log of datasets; `IntegrityError` if it is damaged or inconsistent."""
     datasets: dict[str, DatasetInfo] = {}
     removed: dict[str, Removal] = {}
     log = dataset_log(store)
@@ -155,15 +155,15 @@ def find_by_key(store: Store, key: str) -> DatasetInfo | None:
 
 
 def writers_folder(folder: str) -> str:
-    """Return the folder that all writers of a key begin with, of one in which any of them lists its files."""
+    """Return the common folder of a key's writers, given one in which any of them lists its files."""
     return folder.partition("-")[0]
 
 
 def folder_to_write(store: Store, key: str, catalog: Catalog) -> str:
-    """Return the folder that the writers of a key share: the first that was not given up.
+    """Return the folder shared by the writers of a key: the first not given up.
 
-    Given up is what a dataset was removed from, and what pruning has buried.  Nobody begins there again, so
-    that who deletes what is in it, however late, deletes nothing of a later writer.
+    A folder is given up when its dataset is removed or pruning buries it.  Nobody writes there again, so a
+    late deletion of its content never hits a later writer.
     """
     gone = {writers_folder(removal.folder) for removal in catalog.removed.values()}
     generation = catalog.generation(key)
@@ -202,7 +202,7 @@ def find_dataset(store: Store, which: str = "latest") -> DatasetInfo:
 
 
 def remove_dataset(store: Store, info: DatasetInfo, reason: str, by: str) -> Removal:
-    """Put a dataset out of sight; its bytes are for whoever knows that nobody reads them."""
+    """Hide a dataset; its bytes are removed once nobody reads them."""
     removal = Removal(info.id, reason, by, now(), info.folder, info.key)
     dataset_log(store).append(removal.to_json(), unique="dataset")
     return removal

@@ -1,4 +1,4 @@
-"""Labels, label sets and splits of a dataset, the rules that they keep, and what was edited of them."""
+"""Labels, label sets and splits of a dataset, the rules they obey, and their edits."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from topline.storage.schema import GROUPS, LABEL_DTYPE, NO_LABEL, SPLIT_DTYPE, S
 
 @dataclass(frozen=True, eq=False)
 class LabelSetTable:
-    """Distinct label sets, in rows of a sparse matrix without values.
+    """Distinct label sets, as the rows of a sparse matrix without values.
 
-    Set s holds the classes indices[indptr[s]:indptr[s + 1]], rising; `indptr` (sets + 1,) is int64, `indices`
-    int32.  A set may be empty.
+    Set s holds the classes indices[indptr[s]:indptr[s + 1]], ascending; `indptr` (sets + 1,) is int64,
+    `indices` int32.  A set may be empty.
     """
 
     indptr: NDArray[np.int64]
@@ -37,12 +37,12 @@ class LabelSetTable:
         return (self.indices[start:stop] for start, stop in pairwise(self.indptr.tolist()))
 
     def names(self, class_names: Sequence[str]) -> list[str]:
-        """Return the name of each set: those of its classes, with commas between them."""
+        """Return the name of each set: its class names joined by commas."""
         return [", ".join(class_names[c] for c in classes.tolist()) for classes in self]
 
     @classmethod
     def checked(cls, indptr: ArrayLike, indices: ArrayLike, m: int) -> LabelSetTable:
-        """Make a table of sets of the classes 0..m-1; `FormatError` naming one that is not, or is twice."""
+        """Make a table of distinct sets of classes 0..m-1; `FormatError` naming an invalid or repeated one."""
         bounds, classes = _integers(indptr, "indptr"), _integers(indices, "indices")
         ends = (bounds[0], bounds[-1]) if len(bounds) else (-1, -1)
         if ends != (0, len(classes)) or (np.diff(bounds) < 0).any():
@@ -67,7 +67,7 @@ class LabelSetTable:
 
 
 def check_class_names(class_names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names, which are text, at least one, and all different; `FormatError` otherwise."""
+    """Return the names, at least one, all text and distinct; otherwise `FormatError`."""
     names = tuple(class_names)
     if not names:
         raise FormatError("a dataset has at least one class")
@@ -89,8 +89,8 @@ def check_labels_and_splits(
 ) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
     """Return the labels as int32 and split as int8, both (n_rows,).
 
-    Every row has a label 0..m-1, or the number of one of its `label_sets`, except those of the split
-    "rejected", which have -1.  `FormatError` naming the first row and the number of rows that break this.
+    Every row has a label 0..m-1, or the number of one of its `label_sets`, or -1 in the split "rejected".
+    `FormatError` names the first row and the number of rows that break this.
     """
     what, count = ("classes", m) if label_sets is None else ("label sets", len(label_sets))
     y, s = _row_integers(labels, n_rows, "labels"), _row_integers(split, n_rows, "split")
@@ -111,7 +111,7 @@ def check_labels_and_splits(
 
 
 def check_rejected(table: pa.Table, split: NDArray[np.int8]) -> None:
-    """`FormatError` if a row that the manifest calls rejected is in a split other than "rejected"."""
+    """Raise `FormatError` if a row rejected by the manifest is in another split."""
     status = pc.equal(table["status"], "rejected").to_numpy()
     wrong = status & (split != SPLITS["rejected"])
     if wrong.any():
@@ -123,7 +123,7 @@ def check_rejected(table: pa.Table, split: NDArray[np.int8]) -> None:
 
 
 def split_counts(split: NDArray[np.int8]) -> dict[str, int]:
-    """Return the number of rows of each split; calibration, which few datasets have, only if there."""
+    """Return the number of rows of each split; calibration is listed only if it has rows."""
     counts = {name: int(np.count_nonzero(split == code)) for name, code in SPLITS.items()}
     return {name: count for name, count in counts.items() if count or name != "calibration"}
 
@@ -154,8 +154,8 @@ def _integers(values: ArrayLike, name: str) -> NDArray[np.int64]:
 class RecordedEdits:
     """Corrected labels and rows left out, by sample id.
 
-    `labels` are the label before all corrections and the one now; `left_out` holds digests of ids, for of a
-    row that is left out nothing is kept.
+    `labels` maps to the original label and the current one; `left_out` holds only digests of ids, since
+    nothing else is kept of a row that is left out.
     """
 
     labels: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -171,11 +171,10 @@ class RecordedEdits:
 
 @dataclass(frozen=True, eq=False)
 class RowFacts:
-    """What is known of the n rows of a dataset besides their labels, None where nothing is.
+    """Optional facts of the n rows of a dataset besides their labels.
 
-    `groups` (n,) int32 number the rows that belong together, which no split cuts, and `weights` (n,) float64
-    say how often a row counts in training.  `edits` are what a version has otherwise than its images; a
-    dataset says them by itself.
+    `groups` (n,) int32 number rows that no split may separate, and `weights` (n,) float64 are training
+    weights.  `edits` are a version's changes relative to its images; a dataset stores them separately.
     """
 
     groups: NDArray[np.int32] | None = None
@@ -183,22 +182,22 @@ class RowFacts:
     edits: RecordedEdits | None = None
 
     def take(self, rows: NDArray[np.int64]) -> RowFacts:
-        """Return what is known of some rows."""
+        """Return the facts of some rows."""
         groups, weights = self.groups, self.weights
         return RowFacts(None if groups is None else groups[rows], None if weights is None else weights[rows])
 
     def same_as(self, other: RowFacts) -> bool:
-        """Return whether both say the same of the same rows."""
+        """Return whether both hold the same facts of the same rows."""
         mine, theirs = self.arrays(), other.arrays()
         return mine.keys() == theirs.keys() and all(np.array_equal(mine[name], theirs[name]) for name in mine)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by the names that a dataset stores them under."""
+        """Return the arrays by their names in the store."""
         named = {GROUPS: self.groups, WEIGHTS: self.weights}
         return {name: values for name, values in named.items() if values is not None}
 
     def checked(self, n: int) -> RowFacts:
-        """Return the facts in the types that are stored; `FormatError` unless they are of n rows."""
+        """Return the facts in their stored types; `FormatError` unless they cover n rows."""
         for name, values in self.arrays().items():
             if values.shape != (n,) or (name == WEIGHTS and not (np.isfinite(values) & (values >= 0)).all()):
                 raise FormatError(f"{name} are n finite numbers from 0 on, not {values.shape} for {n} rows")
@@ -207,7 +206,7 @@ class RowFacts:
 
 
 def digest_of_id(sample_id: str) -> str:
-    """Return the digest by which a row that was left out is known again."""
+    """Return the digest that identifies a row left out."""
     return digest_bytes(sample_id.encode())
 
 
@@ -218,7 +217,7 @@ def dump_edits(edits: RecordedEdits) -> bytes:
 
 
 def load_edits(data: bytes, place: str) -> RecordedEdits:
-    """Return the edits that `dump_edits` wrote; `IntegrityError` naming `place` if they cannot be read."""
+    """Return the edits that `dump_edits` wrote; `IntegrityError` naming `place` if unreadable."""
     try:
         found = json.loads(data)
         labels = {str(name): (str(then), str(now)) for name, (then, now) in found["labels"].items()}

@@ -1,4 +1,4 @@
-"""The manifest: one row an image (or example), in the order of the features' rows."""
+"""The manifest: one row per image (or example), in the order of the features' rows."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ OVERRIDDEN = ("status", "error")
 
 
 def conform(table: pa.Table) -> pa.Table:
-    """Return `table` with exactly the columns of the manifest.
-
-    Missing ones are null, "status" is "ok" by default.
+    """Return `table` with exactly the manifest's columns; missing ones are null, "status" is "ok".
 
     Raises `FormatError` for a column of another name or type, and for a row without a sample id.
     """
@@ -74,14 +72,14 @@ def _column(table: pa.Table, name: str) -> pa.ChunkedArray | pa.Array:
 
 
 def empty_manifest(sample_ids: Sequence[str]) -> pa.Table:
-    """Return the manifest of rows of which nothing is known but their ids (imported features)."""
+    """Return the manifest of rows with nothing but ids (imported features)."""
     return conform(pa.table({"sample_id": pa.array(list(sample_ids), pa.string())}))
 
 
 def with_labels_and_splits(
     table: pa.Table, labels: NDArray[np.int32], split: NDArray[np.int8], class_names: Sequence[str]
 ) -> pa.Table:
-    """Return `table` with its label, class_name and split columns taken from the dataset's arrays."""
+    """Return `table` with label, class_name and split columns taken from the dataset's arrays."""
     names = pa.array(list(class_names), pa.string())
     known = pa.array(labels, pa.int32(), mask=labels == NO_LABEL)
     words = pa.array(list(SPLITS), pa.string())
@@ -94,22 +92,22 @@ def with_labels_and_splits(
 
 
 def _replaced(table: pa.Table, columns: Mapping[str, pa.Array]) -> pa.Table:
-    """Return a manifest with other values in some columns."""
+    """Return a manifest with some columns replaced."""
     for name, values in columns.items():
         table = table.set_column(MANIFEST_SCHEMA.get_field_index(name), MANIFEST_SCHEMA.field(name), values)
     return table
 
 
 def shared_columns(table: pa.Table) -> pa.Table:
-    """Return `table` without what a version alone says: labels, class names and splits."""
+    """Return `table` without the columns specific to a version: labels, class names and splits."""
     kinds = {name: MANIFEST_SCHEMA.field(name).type for name in OF_A_VERSION}
     return _replaced(table, {name: pa.nulls(table.num_rows, kind) for name, kind in kinds.items()})
 
 
 def overrides_of(shared: pa.Table, table: pa.Table) -> pa.Table | None:
-    """Return the rows of `table` with another status or error than the units' rows, None without any.
+    """Return the rows of `table` whose status or error differs from the units' rows; None if none does.
 
-    `FormatError` if something else differs, for that is what the units were written with.
+    `FormatError` if another column differs: the units were written with those.
     """
     if table.num_rows != shared.num_rows:
         raise FormatError(f"the manifest has {table.num_rows} rows, and the dataset {shared.num_rows}")
@@ -127,7 +125,7 @@ def overrides_of(shared: pa.Table, table: pa.Table) -> pa.Table | None:
 
 
 def overridden(shared: pa.Table, overrides: pa.Table) -> pa.Table:
-    """Return the units' rows with status and error of some of them replaced."""
+    """Return the units' rows with the overriding status and error."""
     rows, columns = overrides["row"].to_pylist(), {}
     for name in OVERRIDDEN:
         values = shared[name].to_pylist()
@@ -145,18 +143,18 @@ def dump_manifest(table: pa.Table) -> bytes:
 def dump_overrides(table: pa.Table) -> bytes:
     """Return the Parquet file of the rows that `overrides_of` found."""
     sink = io.BytesIO()
-    # Statistics of hashes and paths are a third of the file, and nobody asks for them.
+    # Statistics of hashes and paths would take a third of the file and serve nobody.
     pq.write_table(table.replace_schema_metadata(None), sink, compression="zstd", write_statistics=False)
     return sink.getvalue()
 
 
 def _read(data: bytes) -> pa.Table:
-    # Not `read_table`, which imports pyarrow's datasets and pandas for half a second.
+    # `read_table` would spend half a second importing pyarrow's datasets and pandas.
     return pq.ParquetFile(pa.BufferReader(data)).read()
 
 
 def load_manifest(data: bytes, place: str) -> pa.Table:
-    """Return the table of a Parquet file; `IntegrityError` naming `place` if it cannot be read."""
+    """Return the table of a Parquet file; `IntegrityError` naming `place` if unreadable."""
     try:
         return conform(_read(data))
     except (pa.ArrowException, OSError, FormatError) as error:
@@ -164,7 +162,7 @@ def load_manifest(data: bytes, place: str) -> pa.Table:
 
 
 def load_overrides(data: bytes, place: str) -> pa.Table:
-    """Return the table that `dump_overrides` wrote; `IntegrityError` naming `place` if it cannot be read."""
+    """Return the table that `dump_overrides` wrote; `IntegrityError` naming `place` if unreadable."""
     try:
         return _read(data).select(["row", *OVERRIDDEN])
     except (pa.ArrowException, OSError, KeyError) as error:

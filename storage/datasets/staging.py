@@ -1,4 +1,4 @@
-"""Datasets in the making: what the writers of one key have agreed on."""
+"""Staged datasets: what the writers of one key have agreed on."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from topline.storage.stores.urls import join
 
 
 def claim(owner: object, store: Store, folder: str, description: Mapping[str, Any]) -> None:
-    """Write a staging's description, or find the same one there; `MismatchError` names what differs.
+    """Write a staging's description, or check the existing one; `MismatchError` names what differs.
 
-    On a local disk retention leaves it alone as long as `owner` lives.
+    On a local disk retention spares it as long as `owner` lives.
     """
     wanted = {**encoding(STAGING_ENCODING), **plain(description)}
     if _begin(owner, store, folder, wanted):
@@ -37,24 +37,24 @@ def claim(owner: object, store: Store, folder: str, description: Mapping[str, An
 
 
 def _begin(owner: object, store: Store, folder: str, description: Mapping[str, Any]) -> bool:
-    """Hold the record that a folder is begun with as long as `owner` lives; return whether it is new."""
+    """Hold a folder's staging record as long as `owner` lives; return whether it is new."""
     path = join(folder, STAGING)
     while True:
         begun = store.put_if_absent(path, sealed(path, {**description, "begun": now()}))
         hold_while(owner, store, path)
-        # Otherwise it was removed as one that nobody finished, just before it was held.
+        # It can be removed as abandoned just before it is held.
         if store.exists(path):
             return begun
 
 
 def staged(store: Store, key: str) -> Mapping[str, Any] | None:
-    """Return what the writers of a dataset that is not committed have agreed on, None before the first."""
+    """Return the description that the writers of an uncommitted dataset agreed on; None before the first."""
     path = join(folder_to_write(store, key, read_catalog(store)), STAGING)
     return unsealed(store, path) if store.exists(path) else None
 
 
 def discard_staged(store: Store, key: str) -> None:
-    """Delete the staging of a key, unless it is committed; what its units refer to is left to be pruned."""
+    """Delete the staging of a key unless committed; pruning removes what its units refer to."""
     catalog = read_catalog(store)
     if catalog.of_key(key) is None:
         store.delete_tree(folder_to_write(store, key, catalog))
@@ -63,9 +63,9 @@ def discard_staged(store: Store, key: str) -> None:
 def folder_for(owner: object, store: Store, folder: str, listing: bytes) -> str:
     """Return the folder for the files that `listing` lists, with that list in it.
 
-    The first writer to commit takes the staging's own `folder`.  One whose files differ, as the last bits of
-    features that two machines compute may, takes one beside it: nobody replaces what another publishes.
-    On a local disk retention leaves that alone as long as `owner` lives.
+    The first writer to commit takes the staging's own `folder`.  A writer with other files (two machines may
+    compute features that differ in the last bits) takes one beside it, so that nobody replaces what another
+    publishes.  On a local disk retention spares it as long as `owner` lives.
     """
     if store.put_if_absent(join(folder, FILES_LIST), listing) or _lists(store, folder) == listing:
         return folder
@@ -76,10 +76,7 @@ def folder_for(owner: object, store: Store, folder: str, listing: bytes) -> str:
 
 
 def listed_units(store: Store, folder: str) -> list[UnitRef]:
-    """Return the units that a dataset in this folder refers to, whether it is committed or not.
-
-    Raises `IntegrityError` where that cannot be read.
-    """
+    """Return the units of a dataset in this folder, committed or not; `IntegrityError` if unreadable."""
     path = join(folder, UNITS_LIST)
     try:
         return [UnitRef.from_json(unit) for unit in json.loads(store.read_bytes(path))]
@@ -90,7 +87,7 @@ def listed_units(store: Store, folder: str) -> list[UnitRef]:
 
 
 def _lists(store: Store, folder: str) -> bytes | None:
-    """Return the list of files of a folder, None where the writer of another has just taken it away."""
+    """Return a folder's list of files; None if the writer of another has just removed it."""
     try:
         return store.read_bytes(join(folder, FILES_LIST))
     except NotFoundError:
@@ -98,6 +95,6 @@ def _lists(store: Store, folder: str) -> bytes | None:
 
 
 def check_cuts(cuts: tuple[int, ...], n_rows: int) -> None:
-    """`FormatError` unless the cuts of units rise from 0 to the number of rows."""
+    """Raise `FormatError` unless the cuts of units rise from 0 to the number of rows."""
     if cuts[:1] != (0,) or cuts[-1] != n_rows or any(a >= b for a, b in pairwise(cuts)):
         raise FormatError(f"units are cut at 0 < ... < {n_rows}, not at {cuts}")

@@ -1,8 +1,8 @@
 """Models and the decisions on them.
 
-A model is a sealed record with revisions, and arrays that are written once; `save_model` publishes it and
-`load_model` opens it.  Which model is the champion follows from an append-only log of decisions, which
-`read_standing` reads and `record_decision` extends.
+A model is a sealed record with revisions, and arrays written once; `save_model` publishes it and `load_model`
+opens it.  The champion follows from an append-only log of decisions, which `read_standing` reads and
+`record_decision` extends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Decisions on models: an append-only log from which stages and the champions' history follow.
+"""Decisions on models: an append-only log that determines stages and the champions' history.
 
-Each decision is a sealed record under the next number of the log commits/registry, put only if nobody else
-has taken that number: of two who decide at once on the same standing one wins, and the other learns who
-did what.  Nothing is ever rewritten.  A log that is damaged, or contradicts itself, is refused by name.
+Each decision is a sealed record under the next number of the log commits/registry, put only if that number is
+free: of two concurrent decisions on the same standing one wins, and the other learns which.  Nothing is ever
+rewritten.  A damaged or contradictory log is refused, naming the entry.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _DONE = {
 class DecisionRecord:
     """One decision: what happened to `model`, who was champion before, why and on what evidence.
 
-    `action` "keep" says that a challenger was weighed and the champion stays.  `by` is a run's id, or where
-    else the decision was made; `evidence` is plain JSON (metrics, certificate, drift).  `forced`: a guard
-    stood against it.  `kinds` name the conditions of the rule that decided, and `repeated` counts how often
-    in a row a champion was kept because of the same ones.
+    `action` "keep" means that the champion stays after comparison with a challenger.  `by` is a run's id or
+    another origin of the decision; `evidence` is plain JSON (metrics, certificate, drift).  `forced`: a guard
+    was overridden.  `kinds` name the conditions of the rule that decided, and `repeated` counts how often in
+    a row they kept a champion.
     """
 
     action: str
@@ -72,7 +72,7 @@ class DecisionRecord:
 
 @dataclass(frozen=True)
 class Reign:
-    """A time as champion: from decision `seq` until the next change, None while it lasts."""
+    """A period as champion: from decision `seq` until the next change, None while it lasts."""
 
     model: str
     seq: int
@@ -84,10 +84,10 @@ class Reign:
 
 @dataclass(frozen=True)
 class Standing:
-    """What the decisions so far amount to.
+    """The state that the decisions so far lead to.
 
-    `former` are the champions that a rollback would bring back, the next one last; `pinned` models stay
-    until they are unpinned.
+    `former` are the champions that rollbacks would restore, the next one last; `pinned` models stay until
+    they are unpinned.
     """
 
     entries: tuple[DecisionRecord, ...] = ()
@@ -104,7 +104,7 @@ class Standing:
 
     @property
     def previous(self) -> str | None:
-        """The champion that a rollback would bring back."""
+        """The champion that a rollback would restore."""
         return self.former[-1] if self.former else None
 
     def stage(self, model: str) -> str:
@@ -121,7 +121,7 @@ class Standing:
 
     @cached_property
     def reigns(self) -> tuple[Reign, ...]:
-        """Who was champion from when to when, oldest first."""
+        """Return the periods of all champions, oldest first."""
         found: list[Reign] = []
         standing = Standing()
         for entry in self.entries:
@@ -135,7 +135,7 @@ class Standing:
         return tuple(found)
 
     def after(self, entry: DecisionRecord) -> Standing:
-        """Return the standing once `entry` is taken; `FormatError` if it cannot be."""
+        """Return the standing after `entry`; `FormatError` if it is not allowed."""
         refusal = self._refusal(entry)
         if refusal is not None:
             raise FormatError(refusal)
@@ -165,7 +165,7 @@ class Standing:
         return replace(self, entries=entries, champion=model, former=former, archived=stepped_down - {model})
 
     def _refusal(self, entry: DecisionRecord) -> str | None:
-        """Return why an entry cannot follow, None if it can."""
+        """Return why an entry is not allowed here, None if it is."""
         action, model = entry.action, entry.model
         if action not in ACTIONS:
             return f"a decision is one of {', '.join(ACTIONS)}, not {action!r}"
@@ -183,16 +183,13 @@ class Standing:
 
 
 def _without_repeats(names: Sequence[str], champion: str | None) -> tuple[str, ...]:
-    """Drop what would be rolled back to itself."""
+    """Drop entries for which a rollback would change nothing."""
     following = [*names[1:], champion]
     return tuple(name for name, after in zip(names, following, strict=True) if name != after) if names else ()
 
 
 def read_standing(store: Store) -> Standing:
-    """Return the standing of a store's models.
-
-    Raises `IntegrityError` for a log that is damaged or contradicts itself.
-    """
+    """Return the standing of a store's models; `IntegrityError` for a damaged or contradictory log."""
     log = _log(store)
     standing = Standing()
     for record in log.records():
@@ -206,10 +203,10 @@ def read_standing(store: Store) -> Standing:
 
 
 def record_decision(store: Store, standing: Standing, entry: DecisionRecord) -> Standing:
-    """Take a decision that was made in view of `standing`, and return what follows.
+    """Record a decision based on `standing`, and return the new standing.
 
-    `champion_before`, `when` and `seq` are filled in here.  Raises `FormatError` for what cannot follow, and
-    `ConflictError` naming the decision that somebody else took in the meantime.
+    Fills in `champion_before`, `when` and `seq`.  Raises `FormatError` for a decision that is not allowed,
+    and `ConflictError` naming a concurrent one that came first.
     """
     entry = replace(
         entry,
@@ -229,7 +226,7 @@ def record_decision(store: Store, standing: Standing, entry: DecisionRecord) -> 
 
 
 def decision_findings(store: Store) -> Iterator[Finding]:
-    """Yield what is wrong with the log of decisions, or between it and the models that are there."""
+    """Yield defects of the log of decisions, and contradictions between it and the stored models."""
     log = _log(store)
     found = list(log.findings("registry"))
     yield from found

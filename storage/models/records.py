@@ -1,7 +1,7 @@
 """Published models: a sealed record, its revisions, and named arrays that are written once.
 
-What held-out rows say of a model's scores lies in arrays beside its own, named by its newest record.  Its
-stage is not its own to say: it follows from the decisions in `topline.storage.models.decisions`.
+Calibration arrays lie beside the model's own and are named by its newest record.  The model's stage follows
+from the decisions in `topline.storage.models.decisions`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _CHANGEABLE = frozenset({"result", "certificate", "evaluation", "threshold", "ca
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """All that is known of a model besides its arrays.
+    """Everything known of a model besides its arrays.
 
-    `id` and `created` are given by `save_model`, `revision` counts from 1 and grows with every
-    `update_record`.  `loss` is the loss's own dictionary, `features` the features' specification (so that
-    new images become the same features), `transforms` those fitted on the training split.  `class_weights`
-    (m,) says how often an example of each class counts, None once.  With a `kernel` the dual variables take
-    the place of weights.  `parents` are the ids of the models that training started from.  A `multilabel`
-    model predicts the labels that score above the value of its `threshold`, which says how it was chosen.
-    `calibration` says how scores become probabilities, and in which folder and files its arrays lie.
+    `save_model` sets `id` and `created`; `revision` counts from 1 and grows with every `update_record`.
+    `loss` is the loss's own dictionary, `features` the features' specification (so that new images become the
+    same features), `transforms` those fitted on the training split.  `class_weights` (m,) multiply the
+    examples of each class, None for 1.  With a `kernel`, dual variables replace the weights.  `parents` are
+    the ids of the models that training started from.  A `multilabel` model predicts the labels that score
+    above the value of its `threshold`, which records how it was chosen.  `calibration` describes the map from
+    scores to probabilities, and where its arrays are.
     """
 
     dataset: str
@@ -74,12 +74,12 @@ class ModelRecord:
 
     @property
     def version(self) -> int:
-        """Number of the model in its store: later models have higher ones, and none is given twice."""
+        """Number of the model in its store: ascending and never reused."""
         return int(self.id.removeprefix(_MODELS.letter) or 0)
 
     @property
     def lineage(self) -> dict[str, Any]:
-        """Where the model comes from: data, code, configuration, run, and the models it started from."""
+        """Origin of the model: data, code, configuration, run, and the models it started from."""
         names = ("dataset", "dataset_digest", "code_version", "config", "run", "parents")
         return {"version": self.version, **plain({name: getattr(self, name) for name in names})}
 
@@ -104,7 +104,7 @@ class ModelRecord:
 class Model:
     """A published model, opened for reading; pickles by its URL.
 
-    On a local disk retention leaves it alone while it is open.
+    On a local disk retention spares it while it is open.
     """
 
     def __init__(self, store: Store, record: ModelRecord, entries: list[FileEntry]) -> None:
@@ -124,10 +124,7 @@ class Model:
         return self._group.names
 
     def array(self, name: str) -> NDArray[Any]:
-        """Return the array `name` with its digest checked.
-
-        Raises `NotFoundError` if the model has none of that name.
-        """
+        """Return the array `name` after checking its digest; `NotFoundError` if there is none."""
         return self._group.array(name)
 
     @property
@@ -136,21 +133,21 @@ class Model:
         return self._group.has_duals
 
     def dual_blocks(self) -> StoredDuals:
-        """Return all dual variables; the reader chooses which rows; `NotFoundError` if none was stored."""
+        """Return all dual variables, readable by rows; `NotFoundError` if none were stored."""
         return self._group.duals
 
     def duals(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows start..stop-1 of the dual matrix A (n x m); `NotFoundError` if none was stored."""
+        """Return rows start..stop-1 of the dual matrix A (n x m); `NotFoundError` if none were stored."""
         return self._group.duals.rows(start, stop)
 
 
 def save_model(
     store: Store, record: ModelRecord, arrays: Mapping[str, NDArray[Any]], duals: DualSource | None = None
 ) -> str:
-    """Publish a model and return its URL, <store>/models/m0001; nobody sees it before all of it is stored.
+    """Publish a model and return its URL, <store>/models/m0001; it is invisible until completely stored.
 
-    `duals` writes the dual matrix A (n x m) in parts; `topline.storage.arrays.duals.from_rows` for what
-    is here.  If writing fails, what was written is removed again.
+    `duals` writes the dual matrix A (n x m) in parts; use `topline.storage.arrays.duals.from_rows` for a
+    local one.  Files are removed again if writing fails.
     """
     name = _MODELS.reserve(store)
     with whole_or_nothing(store, _arrays_folder(name)):
@@ -158,7 +155,7 @@ def save_model(
         _check_dual_rows(entries, record.n)
     published = replace(record, id=name, created=now(), revision=1)
     files = [entry.to_json() for entry in entries]
-    # An error here does not say that the record was not put: what it names stays.
+    # An error here does not mean that the record was not put, so the files it names stay.
     model_log(store, name).append({**published.to_json(), "files": files})
     return join(store.url, _MODELS.path(name))
 
@@ -174,9 +171,9 @@ def load_model(url: str) -> Model:
 
 
 def update_record(url: str, **changes: Any) -> ModelRecord:
-    """Add a revision of the model's record with some fields changed, those that come after training.
+    """Add a revision of the model's record with some fields changed, of those set after training.
 
-    Racing updates are all kept, each made on top of the one before it.  `FormatError` for other fields.
+    Concurrent updates are all kept, each on top of the one before.  `FormatError` for other fields.
     """
     foreign = sorted(set(changes) - _CHANGEABLE)
     if foreign:
@@ -198,14 +195,14 @@ def list_models(store: Store) -> list[ModelRecord]:
         try:
             found.append(ModelRecord.from_json(_latest(store, name)))
         except NotFoundError:
-            # One that is deleted after the look is none.
+            # Skip a model deleted since it was listed.
             if not _is_deleted(store, name):
                 raise
     return found
 
 
 def readable_models(store: Store) -> tuple[list[ModelRecord], dict[str, str]]:
-    """Return the newest revisions of the models that can be read, and why the others cannot, by id."""
+    """Return the newest revisions of the readable models, and the errors of the others, by id."""
     found, damaged = [], {}
     for name in published_models(store):
         try:
@@ -219,24 +216,24 @@ def readable_models(store: Store) -> tuple[list[ModelRecord], dict[str, str]]:
 
 
 def published_models(store: Store) -> list[str]:
-    """Return the names of the models that everybody can see, damaged ones among them."""
+    """Return the names of visible models, damaged ones included."""
     names = _MODELS.names(store)
     return [name for name in names if not _is_deleted(store, name) and model_log(store, name).begun]
 
 
 def unfinished_models(store: Store) -> list[str]:
-    """Return the names of models whose writer has not finished, or was killed."""
+    """Return the names of models whose writer is still at work or was killed."""
     published = set(published_models(store))
     names = _MODELS.names(store)
     return [name for name in names if name not in published and not _is_deleted(store, name)]
 
 
 def delete_model(url: str, reason: str) -> None:
-    """Remove a model: from one moment on nobody sees it, and its number is never given again.
+    """Delete a model: it becomes invisible at once, and its number is never reused.
 
-    Its files go with it only where locks say that nobody reads them; pruning deletes them otherwise.  Called
-    again it finishes what was interrupted.  Whether a model may go is for `topline.storage.models.decisions`
-    to say.
+    Its files go at once only if locks show that nobody reads them; otherwise pruning deletes them.  Calling
+    it again finishes an interrupted deletion.  Whether a model may be deleted is decided by
+    `topline.storage.models.decisions`.
     """
     root, name = split_url(url, _MODELS.folder)
     store = open_store(root)
@@ -255,7 +252,7 @@ def remove_model(store: Store, name: str, reason: str) -> None:
 
 
 def deleted_models(store: Store) -> list[str]:
-    """Return the names of models that were there and were deleted."""
+    """Return the names of deleted models."""
     return [name for name in _MODELS.names(store) if _is_deleted(store, name)]
 
 
@@ -272,7 +269,7 @@ def _latest(store: Store, name: str) -> dict[str, Any]:
         except (NotFoundError, IntegrityError):
             if not _is_deleted(store, name):
                 raise
-            # It was deleted after the look, and its records went one after the other.
+            # The model was deleted since it was listed, and its records vanish one by one.
             return _latest(store, name)
         if record.get("id") != name:
             place = join(store.url, _MODELS.path(name))
@@ -295,7 +292,7 @@ def model_log(store: Store, name: str) -> CommitLog:
 
 
 def model_folder(name: str) -> str:
-    """Return the folder of a model in its store; while it is open its begun.json is held."""
+    """Return the folder of a model in its store; an open model holds begun.json in it."""
     return _MODELS.path(name)
 
 
@@ -312,9 +309,9 @@ def _check_dual_rows(entries: list[FileEntry], n: int) -> None:
 def save_calibration(
     model: Model, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 ) -> ModelRecord:
-    """Write the arrays into a new folder of the model and add a revision that names them; return it.
+    """Write the arrays into a new folder of the model, and return the new revision that names them.
 
-    `facts` are plain values for the record's field `calibration`.  Of racing writers the last one's counts.
+    `facts` are plain values for the record's field `calibration`.  Among concurrent writers the last wins.
     """
     folder = f"calibration-{uuid.uuid4().hex[:8]}"
     place = join("models", model.record.id, folder)
@@ -325,7 +322,7 @@ def save_calibration(
 
 
 def calibration_files(model: Model) -> FileSet | None:
-    """Return the files of the model's calibration, None where it has none."""
+    """Return the files of the model's calibration, None without one."""
     record = model.record.calibration
     if record is None:
         return None
@@ -335,7 +332,7 @@ def calibration_files(model: Model) -> FileSet | None:
 
 
 def calibration_array(model: Model, name: str) -> NDArray[Any]:
-    """Return an array of the model's calibration, with its digest checked; `NotFoundError` without one."""
+    """Return an array of the model's calibration after checking its digest; `NotFoundError` without one."""
     files = calibration_files(model)
     if files is None:
         raise NotFoundError(f"model {model.record.id} has no calibration")

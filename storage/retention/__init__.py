@@ -1,7 +1,7 @@
-"""Retention: what a written rule lets go, and removing it from under nobody who reads it.
+"""Retention: what a policy releases, and its removal while nobody reads it.
 
-`plan_pruning` says what may go and why, without changing anything; `prune` lets it go.  What a champion, a
-run under way or a younger version still refers to stays.
+`plan_pruning` says what may go and why, without changing anything; `prune` removes it.  Whatever a champion,
+a running run or a younger version still refers to stays.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Letting go what a plan names: each thing only where nobody holds it, and in an order that leaves no gap.
+"""Removal of what a plan names: only what nobody holds, and in an order that is safe to interrupt.
 
-Every step appears whole and is finished by the next pruning if it is cut off.  On a disk the kernel's locks
-say who reads.  An object store has none, nor have some file systems: there datasets, models and what was
-never committed are first put out of sight, which is a record, and their bytes go `GRACE` later, when whoever
-had opened them is done.
+Each step is atomic, and the next pruning finishes an interrupted one.  On a disk, kernel locks show who
+reads.  Object stores and some file systems have no locks: there datasets, models and uncommitted work are
+first hidden by a record, and their bytes removed `GRACE` later, when earlier readers are done.
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ from topline.storage.stores.urls import join
 
 GRACE = timedelta(days=1)
 _WAIT_SECONDS = 60.0
-#: Files that are held while something is read, or worked on, from its folder.
+#: Files held while something in their folder is read or worked on.
 _HELD = {"model": "begun.json", "run": "lock", "dataset": FILES_LIST, "staging": STAGING}
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What went, and what stays though the rule lets it go, because somebody uses it or may still do."""
+    """What was removed, and what stays, though released, because it is or may be in use."""
 
     gone: tuple[Going, ...]
     in_use: tuple[Going, ...]
 
     @property
     def bytes(self) -> int:
-        """Bytes of what went."""
+        """Bytes removed."""
         return sum(item.bytes for item in self.gone)
 
     def to_json(self) -> dict[str, Any]:
@@ -62,27 +61,27 @@ class Pruned:
 
 
 def prune(store: Store, policy: RetentionPolicy, now: datetime, by: str = "topline prune") -> Pruned:
-    """Let go what the rule lets go at the time `now`; one process at a time does.
+    """Remove what the policy releases at the time `now`; one process at a time.
 
-    Who writes a dataset meanwhile waits for the end of it, and who reads keeps what is read.  Raises
-    `LeaseHeldError` where another pruning takes longer than a minute.
+    Writers of datasets wait until it ends; readers keep what they read.  Raises `LeaseHeldError` if another
+    pruning takes longer than a minute.
     """
     with held_lease(store, PRUNE_LEASE, by, wait=_WAIT_SECONDS) as lease:
         return _Pruning(store, now, by, lease).run(policy)
 
 
 def remove_now(store: Store, datasets: Sequence[DatasetInfo], reason: str, by: str, now: datetime) -> Pruned:
-    """Remove datasets at once, whatever the rule says, with what was computed from them.
+    """Remove datasets at once, whatever the policy, with the results computed from them.
 
-    Those that somebody reads on a local disk are out of sight at once, and in `in_use`: the next pruning
-    removes their files.
+    Those being read on a local disk are hidden at once and listed in `in_use`; the next pruning removes their
+    files.
     """
     with held_lease(store, PRUNE_LEASE, by, wait=_WAIT_SECONDS) as lease:
         return _Pruning(store, now, by, lease).remove(datasets, reason)
 
 
 class _Pruning:
-    """A pruning that holds the store's lease."""
+    """A pruning in progress, which holds the store's lease."""
 
     def __init__(self, store: Store, now: datetime, by: str, lease: Lease) -> None:
         self.store = store
@@ -115,7 +114,7 @@ class _Pruning:
         return Pruned(tuple(self.gone), tuple(self.in_use))
 
     def remove(self, datasets: Sequence[DatasetInfo], reason: str) -> Pruned:
-        """Remove datasets, and cached results that follow from them."""
+        """Remove datasets and the cached results computed from them."""
         ids = {info.id for info in datasets}
         for info in datasets:
             item = Going("dataset", info.id, info.folder, reason, size_of(self.store, info.folder))
@@ -134,20 +133,20 @@ class _Pruning:
 
     @contextmanager
     def _alone(self, item: Going) -> Iterator[bool]:
-        """Yield whether nobody uses a thing; then nobody can until the block ends."""
+        """Yield whether something is unused; if so, it stays so until the block ends."""
         name = _HELD.get(item.kind)
         with ExitStack() as stack:
             held = name is None or stack.enter_context(alone_with(self.store, join(item.path, name)))
             yield held and not self._may_be_read(item) and not self._committed_meanwhile(item)
 
     def _committed_meanwhile(self, item: Going) -> bool:
-        """Return whether what was in the making when the plan was made has been finished since."""
+        """Return whether something staged when the plan was made has been committed since."""
         if item.kind != "staging":
             return False
         return any(info.folder == item.path for info in read_catalog(self.store).datasets)
 
     def _may_be_read(self, item: Going) -> bool:
-        """Put a thing in a store without locks out of sight; return whether somebody may be at it still."""
+        """Hide something in a store without locks; return whether somebody may still use it."""
         if self.store.locks or item.kind not in ("dataset", "model", "staging"):
             return False
         if item.kind == "dataset":
@@ -161,7 +160,7 @@ class _Pruning:
             taken = [info.folder for info in catalog.datasets]
             taken += [removal.folder for removal in catalog.removed.values()]
             if folder in map(writers_folder, taken):
-                # Whoever writes beside what is committed comes too late.
+                # A writer beside committed data comes too late.
                 return False
             since = bury(self.store, folder, item.why)
         return is_after(since, self.now - GRACE)
@@ -171,7 +170,7 @@ class _Pruning:
         remove_model(self.store, item.name, item.why)
 
     def _decided_to_delete(self, item: Going) -> None:
-        """Record the decision to delete a model, unless it is there."""
+        """Record the decision to delete a model, unless recorded already."""
         standing = read_standing(self.store)
         if item.name not in standing.deleted:
             if item.name in (standing.champion, standing.previous, *standing.pinned):
@@ -184,7 +183,7 @@ class _Pruning:
         self._files(item)
 
     def _staging(self, item: Going) -> None:
-        """Delete what was written; the record that a folder was given up stays."""
+        """Delete staged files; the record that the folder was given up stays."""
         if self.store.exists(join(item.path, TOMBSTONE)):
             delete_inside(self.store, item.path, but=(TOMBSTONE,))
         else:
@@ -203,9 +202,9 @@ class _Pruning:
             self.store.delete_tree(item.path)
 
     def _contents(self) -> None:
-        """Delete the contents that nobody refers to, once the datasets that went are gone.
+        """Delete contents that nobody refers to, after the released datasets are gone.
 
-        They are listed first: what is stored after that has its mark already.
+        They are listed first: anything stored later already has its mark.
         """
         listed = list(contents(self.store))
         referred = referred_contents(self.store)

@@ -1,4 +1,4 @@
-"""What may go from a store by the rule that says what stays: looked at without changing anything."""
+"""What may be removed from a store under a policy, determined without changing anything."""
 
 from __future__ import annotations
 
@@ -30,38 +30,38 @@ from topline.storage.stores.urls import join
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """What stays: the newest `keep` of each kind, and whatever is younger than `days`.
+    """What stays: the newest `keep` of each kind, and everything younger than `days`.
 
-    Models stay too that are champion, would be after a rollback, or are pinned; with a model its run, and
-    with models, runs and sweeps their datasets.  What is in use stays in any case.
+    Also kept are models that are champion, would be after a rollback, or are pinned; the runs of kept models;
+    the datasets of kept models, runs and sweeps; and anything in use.
     """
 
     keep: int = 10
     days: float = 30.0
 
     def kept(self, created: Mapping[str, str], now: datetime) -> set[str]:
-        """Return the names, oldest first with the times they were made, that are new or young enough."""
+        """Return which names are new or young enough; `created` maps names, oldest first, to their times."""
         oldest = now - timedelta(days=self.days)
         newest = list(created)[-self.keep :]
         return {*newest, *(name for name, when in created.items() if is_after(when, oldest))}
 
 
 def is_after(when: str, oldest: datetime) -> bool:
-    """Return whether a time of a record is later than another; True for one that cannot be read."""
+    """Return whether a record's time is later than another; True if unreadable."""
     try:
         return datetime.fromisoformat(when) > oldest
     except (TypeError, ValueError):
         return True
 
 
-# A writer that was killed left it, or one is at work: so long no write takes.
+# Longer than any write takes: older leftovers come from killed writers.
 _WRITING = timedelta(days=1)
 _LEASE_OF_RUN = re.compile(r"^train-(r\d+)$")
 
 
 @dataclass(frozen=True)
 class Going:
-    """Something that may go: its `kind` (the rooms of a store), name, why, and the bytes of it alone."""
+    """Something that may be removed: its `kind` (a room of the store), name, reason, and own bytes."""
 
     kind: str
     name: str
@@ -79,31 +79,31 @@ class Going:
 
 @dataclass(frozen=True)
 class PruningPlan:
-    """All that may go, in the order in which it has to, and the names of what stays by kind."""
+    """Everything that may be removed, in order of removal, and the names of what stays by kind."""
 
     going: tuple[Going, ...]
     staying: dict[str, tuple[str, ...]]
 
     @property
     def bytes(self) -> int:
-        """Bytes of all that may go."""
+        """Bytes of everything that may be removed."""
         return sum(item.bytes for item in self.going)
 
     def of(self, kind: str) -> tuple[Going, ...]:
-        """Return what may go of one kind."""
+        """Return what may be removed of one kind."""
         return tuple(item for item in self.going if item.kind == kind)
 
 
 def plan_pruning(store: Store, policy: RetentionPolicy, now: datetime) -> PruningPlan:
-    """Return what the rule lets go of `store` at the time `now`.
+    """Return what the policy releases from `store` at the time `now`.
 
-    Raises `IntegrityError` for records that are damaged: what they refer to is not known.
+    Raises `IntegrityError` for damaged records, since what they refer to is unknown.
     """
     return _Plan(store, policy, now).made()
 
 
 class _Plan:
-    """A plan while it is made: each kind is asked what stays because of those before it."""
+    """Builder of a plan: for each kind, what stays because of the kinds before it."""
 
     def __init__(self, store: Store, policy: RetentionPolicy, now: datetime) -> None:
         self.store = store
@@ -186,7 +186,7 @@ class _Plan:
     def _staging(self) -> Iterator[Going]:
         known = {info.folder for info in self.catalog.datasets}
         known |= {removal.folder for removal in self.catalog.removed.values()}
-        # Nothing says whether somebody writes to a store without locks.
+        # Without locks nothing shows whether somebody writes to a store.
         least = 0.0 if self.store.locks else 1.0
         oldest = self.now - timedelta(days=max(self.policy.days, least))
         for name in self.store.list("datasets"):
@@ -227,7 +227,7 @@ class _Plan:
     def _partials(self) -> Iterator[Going]:
         root = self.store.local_path
         for path in self.store.walk() if root is not None else ():
-            # One that goes meanwhile was being written.
+            # A file that vanishes meanwhile was being written.
             with suppress(FileNotFoundError):
                 if path.endswith(PARTIAL) and root is not None:
                     written = datetime.fromtimestamp((root / path).stat().st_mtime, self.now.tzinfo)
@@ -244,7 +244,7 @@ class _Plan:
 
 
 def contents(store: Store) -> Iterator[Going]:
-    """Yield all contents that datasets share, as what may go where nothing refers to them."""
+    """Yield all shared contents, as candidates for removal if nothing refers to them."""
     for root, kind in ((UNITS, "unit"), (MANIFESTS, "manifest")):
         for name in store.list(root):
             path = join(root, name)
@@ -253,7 +253,7 @@ def contents(store: Store) -> Iterator[Going]:
 
 
 def cached_results(store: Store) -> Iterator[Going]:
-    """Yield record and folder of every cached result, once by its dataset and once by its model."""
+    """Yield record and folder of every cached result, once for its dataset and once for its model."""
     for kind in (StoredKernel, StoredPredictions):
         for key in kind.keys(store):
             found = kind.load(store, key)
@@ -263,11 +263,11 @@ def cached_results(store: Store) -> Iterator[Going]:
 
 
 def referred_contents(store: Store, but: Collection[str] = ()) -> set[str]:
-    """Return the places of contents that datasets, or those in the making, refer to; not those in `but`.
+    """Return the places of contents that datasets, committed or staged, refer to, except those in `but`.
 
-    `but` are folders of datasets.  Those that were removed count as long as their files are there, and so do
-    those that list their units and are not committed yet.  Marks are read before the log: what loses its mark
-    meanwhile is visible by then.
+    `but` are folders of datasets.  Removed datasets count while their files exist, and so do listed units not
+    yet committed.  Marks are read before the log: a dataset that loses its mark meanwhile is visible in the
+    log.
     """
     found: set[str] = set()
     for path in store.walk("datasets"):
@@ -281,7 +281,7 @@ def referred_contents(store: Store, but: Collection[str] = ()) -> set[str]:
     for info in catalog.datasets:
         if info.folder not in but:
             found |= _shared(Dataset(store, info))
-    # Of those that were removed, and of those about to be committed, whose marks another writer may replace.
+    # Removed datasets, and uncommitted ones whose marks another writer may replace.
     folders = {join("datasets", name) for name in store.list("datasets")}
     for folder in folders.difference(but, (info.folder for info in catalog.datasets)):
         found = found.union(*(unit.places for unit in listed_units(store, folder)))
@@ -289,7 +289,7 @@ def referred_contents(store: Store, but: Collection[str] = ()) -> set[str]:
 
 
 def _shared(dataset: Dataset) -> set[str]:
-    """Return the places of the contents that a dataset shares with others, or may share."""
+    """Return the places of the contents that a dataset shares or may share with others."""
     if dataset.shares_nothing:
         return set()
     return set[str]().union(*(unit.places for unit in dataset.units))
@@ -303,7 +303,7 @@ def _begun(store: Store, folder: str) -> str:
 
 
 def size_of(store: Store, path: str) -> int:
-    """Return the bytes of a file, or of all files below a folder; what vanishes meanwhile has none."""
+    """Return the bytes of a file or of all files below a folder; 0 for what vanishes meanwhile."""
     if store.exists(path):
         return store.size(path)
     total = 0

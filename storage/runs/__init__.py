@@ -1,8 +1,8 @@
 """Runs of training and sweeps: their records, histories, checkpoints and locks.
 
-A run is a numbered folder that a later process can resume: `latest_checkpoint` returns its last whole state,
-`read_history` every round so far, and `run_lock` keeps two processes from training it at once.  A sweep keeps
-the answers that it has so far in the same way.
+A run is a numbered folder that a later process can resume: `latest_checkpoint` returns its last complete
+state, `read_history` every round so far, and `run_lock` keeps two processes from training it at once.  A
+sweep stores its answers so far in the same way.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ _RECORD, _FOLDER = re.compile(r"^(\d{8})\.json$"), re.compile(r"^(\d{8})-")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint of which every digest was checked; duals are read again when they are asked for.
+    """A checkpoint whose digests were all checked; duals are read again on demand.
 
-    `skipped` names newer checkpoints that were found damaged and skipped.
+    `skipped` names newer checkpoints that were damaged.
     """
 
     run_id: str
@@ -46,7 +46,7 @@ class Checkpoint:
         return self._group.has_duals
 
     def dual_blocks(self) -> StoredDuals:
-        """Return all dual variables: runs (start, stop, rows) in row order, or some for whoever asks."""
+        """Return all dual variables, readable as consecutive blocks (start, stop, rows) or by rows."""
         return self._group.duals
 
 
@@ -58,12 +58,12 @@ def save_checkpoint(
     duals: DualSource | None,
     meta: Mapping[str, Any],
 ) -> int:
-    """Publish the state after `round`; older checkpoints than the last two are then deleted.
+    """Publish the state after `round`, then delete all but the last two checkpoints; return its bytes.
 
-    `duals` writes the dual variables in parts, from as many processes as hold some; the checkpoint is there
-    for others with its record, which is written last.  What a crashed save left goes first, to make room.
-    `meta` is a JSON object; its "fingerprint" (an object) says what data and configuration it belongs to.
-    Writing a round again replaces it.  Returns the bytes that it takes.
+    `duals` writes the dual variables in parts, from as many processes as hold some; the record, written last,
+    makes the checkpoint visible.  Leftovers of a crashed save are removed first, to make room.  `meta` is a
+    JSON object; its "fingerprint" (an object) identifies data and configuration.  Saving a round again
+    replaces it.
     """
     _prune(store, run_id)
     folder = join(checkpoint_folder(run_id), f"{round:08d}-{uuid.uuid4().hex[:8]}")
@@ -84,9 +84,9 @@ def save_checkpoint(
 def latest_checkpoint(
     store: Store, run_id: str, *, fingerprint: Mapping[str, Any] | None = None, check_duals: bool = True
 ) -> Checkpoint | None:
-    """Return the newest checkpoint of the run that is whole, None if there is none at all.
+    """Return the newest intact checkpoint of the run, None if there is none at all.
 
-    Dual variables are all read for that, without keeping them, unless `check_duals` is off.  Raises
+    Dual variables are read in full for this, without keeping them, unless `check_duals` is off.  Raises
     `MismatchError`, naming the keys that differ, if its fingerprint is not `fingerprint`, and
     `IntegrityError` if there are checkpoints but all are damaged.
     """
@@ -96,7 +96,8 @@ def latest_checkpoint(
         try:
             record, files = read_checkpoint_record(store, run_id, round_number)
             if fingerprint is not None:
-                # Before its arrays are read, which may be large; one that says nothing differs in every key.
+                # Checked before reading arrays, which may be large; a missing fingerprint differs in every
+                # key.
                 _check_fingerprint(run_id, record["meta"].get("fingerprint", {}), fingerprint)
             group = ArrayGroup(files)
             group.check()
@@ -108,7 +109,7 @@ def latest_checkpoint(
             continue
         return Checkpoint(run_id, round_number, arrays, record["meta"], tuple(skipped), group)
     if checkpoint_rounds(store, run_id) != rounds:
-        # They were dropped for newer ones while they were read: another training has taken over.
+        # Newer checkpoints replaced these while they were read: another training has taken over.
         return latest_checkpoint(store, run_id, fingerprint=fingerprint, check_duals=check_duals)
     if skipped:
         raise IntegrityError(f"no checkpoint of run {run_id} is whole ({skipped[0]}); start a new run")
@@ -131,7 +132,7 @@ def read_checkpoint_record(
     run_id: str,
     round: int,  # noqa: A002
 ) -> tuple[dict[str, Any], FileSet]:
-    """Record of a checkpoint and its files; `IntegrityError` if the record is damaged."""
+    """Return a checkpoint's record and files; `IntegrityError` if the record is damaged."""
     record = read_record(store, _record_path(run_id, round), CHECKPOINT_ENCODING)
     owner = f"checkpoint {round} of run {run_id}"
     return record, FileSet.recorded(store, record["folder"], record["files"], owner)
@@ -150,8 +151,8 @@ def _check_fingerprint(run_id: str, found: Mapping[str, Any], expected: Mapping[
 def stray_folders(store: Store, run_id: str) -> list[str]:
     """Return the folders that no record names: their writer is at work or was killed.
 
-    A listing may be late: the record of a folder's own round is asked for.  Where that is damaged, nobody
-    knows its folder, and none is given.
+    Listings may lag, so the record of a folder's own round is read; if it is damaged, its folder is unknown
+    and none is returned.
     """
     root = checkpoint_folder(run_id)
     strays = []
@@ -170,7 +171,7 @@ def stray_folders(store: Store, run_id: str) -> list[str]:
 
 
 def _prune(store: Store, run_id: str) -> None:
-    """Drop checkpoints beyond the last `KEPT`, and folders that no record names."""
+    """Delete checkpoints beyond the last `KEPT`, and folders that no record names."""
     for old in checkpoint_rounds(store, run_id)[:-KEPT]:
         store.delete(_record_path(run_id, old))
     for folder in stray_folders(store, run_id):

@@ -1,9 +1,9 @@
-"""The history of a run: one JSON line a record, appended; the truth that reports and dashboards read.
+"""The history of a run: one JSON line per record, append-only; the source of reports and dashboards.
 
-It lies in runs/<run>/history.jsonl; on an object store, which cannot append, it is continued in
-history.00001.jsonl and so on.  Numbers that JSON cannot hold (NaN, infinities) are null.  storage/README.md
-lists the fields of every record.  The outcome of a run has a digest of the history up to there: what a report
-shows is what training wrote.
+It lies in runs/<run>/history.jsonl; on an object store, which cannot append, it continues in
+history.00001.jsonl and so on.  Non-finite numbers are null. storage/README.md lists the fields of every
+record.  The outcome of a run holds a digest of the history so far, so that a report shows what training
+wrote.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from topline.storage.stores import Store
 from topline.storage.stores.urls import join
 
 _PART = re.compile(r"^history(?:\.(\d{5}))?\.jsonl$")
-# An object is rewritten whole with every flush, so none grows much beyond this.
+# Every flush rewrites an object whole, so parts do not grow much beyond this.
 _PART_BYTES = 1 << 20
-# Read at once; far more than most lines, and than any.
+# Bytes per read, more than most lines; and a bound on the length of any line.
 _CHUNK, _LONGEST = 1 << 20, 1 << 24
 
 
 class HistoryWriter:
-    """Appends to a run's history; also a context manager that closes itself; threads may share it.
+    """Appends to a run's history; a thread-safe context manager.
 
-    On a local disk a line is with the operating system when `append` returns, so that it survives the
-    process, and on the disk with the first `append` after `interval` seconds, with `flush` or `close`.  On
-    an object store the last part is rewritten whole, at the same moments.
+    On a local disk `append` hands a line to the operating system before it returns, so it survives the
+    process; it reaches the disk with the first `append` after `interval` seconds, with `flush` or `close`.
+    On an object store the last part is rewritten at those moments.
     """
 
     def __init__(self, store: Store, run_id: str, *, interval: float = 1.0) -> None:
@@ -64,7 +64,7 @@ class HistoryWriter:
             self._lines += store.read_range(self._path, 0, end)
 
     def append(self, *records: Mapping[str, Any]) -> None:
-        """Add records, all or none of them."""
+        """Append records, all or none of them."""
         lines = b"".join(_line(record) for record in records)
         with self._lock:
             if self._closed:
@@ -77,12 +77,12 @@ class HistoryWriter:
                 self._sync()
 
     def flush(self) -> None:
-        """Bring everything appended so far to where it survives a crash of the machine."""
+        """Make everything appended so far survive a crash of the machine."""
         with self._lock:
             self._sync()
 
     def close(self) -> None:
-        """Flush and close; more than once is harmless."""
+        """Flush and close; may be called repeatedly."""
         with self._lock:
             if self._closed:
                 return
@@ -108,7 +108,7 @@ class HistoryWriter:
         return join(self._store.url, self._path)
 
     def _reopened(self, end: int) -> BinaryIO:
-        """Return the file, open for appending at `end`, behind which a crash may have left a torn line."""
+        """Return the file, open for appending at `end`, dropping a torn line after it."""
         if not self._store.exists(self._path):
             self._store.write_bytes(self._path, b"")
         folder = self._store.local_path
@@ -120,7 +120,7 @@ class HistoryWriter:
         return file
 
     def _guarded(self, lines: bytes) -> None:
-        """Write lines whole; a part of them, left by a full disk, is taken back."""
+        """Write lines completely, or remove the part that a full disk left."""
         file = self._file
         if file is None:
             return
@@ -136,7 +136,7 @@ class HistoryWriter:
             raise AccessError(f"{self._place} cannot be written: {error.strerror}") from error
 
     def _collect(self, lines: bytes) -> None:
-        """Keep lines for the next flush; a part that is full is written for the last time first."""
+        """Keep lines for the next flush; write a full part for the last time first."""
         if len(self._lines) + len(lines) > _PART_BYTES and self._lines:
             self._sync()
             self._part += 1
@@ -152,29 +152,29 @@ class HistoryWriter:
 
 
 class HistoryReader:
-    """Reads a history while it grows, every record once and in bounded memory.
+    """Reads a growing history, every record once and in bounded memory.
 
-    A last line that is not whole is left for later: it is still being written, or a crash has torn it.
+    An incomplete last line is left for later: it is still being written, or a crash has torn it.
     """
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
         self._run_id = run_id
         self._part = self._offset = self._lines = 0
-        #: Of the records that were yielded, in all parts.
+        #: Bytes of the records yielded so far, in all parts.
         self.bytes = 0
 
     def read_new(self) -> Iterator[dict[str, Any]]:
-        """Yield the records that were appended since the last one yielded, oldest first.
+        """Yield the records appended since the last call, oldest first.
 
-        Raises `IntegrityError` naming a bad line, or where a file is shorter than it was, and `FormatError`
-        for a history of a later version.
+        Raises `IntegrityError` naming a bad line or a file that has become shorter, and `FormatError` for a
+        history of a later version.
         """
         while True:
             yield from self._rest_of_part()
             if not self._store.exists(history_path(self._run_id, self._part + 1)):
                 return
-            # What this part was given before the next one was begun.
+            # Read what was appended to this part before the next one was begun.
             yield from self._rest_of_part()
             self._part, self._offset, self._lines = self._part + 1, 0, 0
 
@@ -221,20 +221,20 @@ class HistoryReader:
         return data
 
     def _is_last(self, line: bytes) -> bool:
-        """Return whether nothing follows the line that begins at the offset."""
+        """Return whether nothing follows the line at the offset."""
         end = self._offset + len(line) + 1
         return not self._store.read_range(history_path(self._run_id, self._part), end, 1)
 
 
 def history_path(run_id: str, part: int = 0) -> str:
-    """Return the path of a part of a run's history in its store; on a local disk there is only the first."""
+    """Return the path of a part of a run's history; a local disk has only part 0."""
     return RUNS.path(run_id, f"history.{part:05d}.jsonl" if part else "history.jsonl")
 
 
 def read_history(store: Store, run_id: str) -> list[dict[str, Any]]:
-    """Return all records of a run, oldest first; none if it has no history yet.
+    """Return all records of a run, oldest first; [] without a history.
 
-    A last line that a crash has torn is left out; any other bad line is an `IntegrityError` naming it.
+    A torn last line is left out; any other bad line is an `IntegrityError` naming it.
     """
     return list(HistoryReader(store, run_id).read_new())
 
@@ -245,7 +245,7 @@ def _last_part(store: Store, run_id: str) -> int:
 
 
 def _whole_end(store: Store, path: str) -> int:
-    """Return the bytes up to the end of the last whole line, one with its end and its sense."""
+    """Return the length up to the end of the last complete and parseable line."""
     try:
         size = store.size(path)
     except NotFoundError:
@@ -267,7 +267,7 @@ def _line(record: Mapping[str, Any]) -> bytes:
 
 def _write_whole(file: BinaryIO, lines: bytes) -> None:
     if file.write(lines) < len(lines):
-        # The system wrote what it had room for.
+        # The system wrote only what it had room for.
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -283,9 +283,9 @@ _HISTORY = "history"
 
 
 def finish_run(store: Store, run_id: str, outcome: Mapping[str, Any]) -> None:
-    """Record how a run ended (status, model, gap, ...); a resumed run replaces it.
+    """Record how a run ended (status, model, gap, ...), replacing an earlier outcome.
 
-    The outcome holds the length and the digest of the history so far, under "history".
+    The outcome holds length and digest of the history so far, under "history".
     """
     read_run(store, run_id)
     size, digest = _history_digest(store, run_id, None)
@@ -295,8 +295,8 @@ def finish_run(store: Store, run_id: str, outcome: Mapping[str, Any]) -> None:
 def check_history(store: Store, run_id: str) -> dict[str, Any] | None:
     """Return the last record of a history, None without any.
 
-    Raises `IntegrityError` where it no longer begins as it did when the run ended, or goes on otherwise than
-    a process does that resumes the run.
+    Raises `IntegrityError` if the history up to the run's outcome has changed, or continues in any way but a
+    resumed run's.
     """
     outcome = read_run(store, run_id).outcome
     noted = None if outcome is None else outcome.get(_HISTORY)
@@ -317,7 +317,7 @@ def check_history(store: Store, run_id: str) -> dict[str, Any] | None:
 
 
 def _history_digest(store: Store, run_id: str, limit: int | None) -> tuple[int, str]:
-    """Return the length and SHA-256 of a history's first `limit` bytes, all of its parts in a row."""
+    """Return length and SHA-256 of a history's first `limit` bytes, its parts concatenated."""
     digest, seen, part, offset = hashlib.sha256(), 0, 0, 0
     while limit is None or seen < limit:
         length = _CHUNK if limit is None else min(_CHUNK, limit - seen)

@@ -1,4 +1,4 @@
-"""One training a run: a lock that dies with the process that holds it, or soon after."""
+"""One training per run: a lock that is released when its process dies, or soon after."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _LOCK = "lock"
 
 @dataclass(frozen=True)
 class RunLock:
-    """The right to work on a run; `check` before writing what another training must not write meanwhile."""
+    """The right to work on a run; call `check` before writing what no other training may write."""
 
     lease: Lease | None = None
 
     def check(self) -> None:
-        """`LeaseLostError` if this process sent no heartbeat for too long, and another has taken over."""
+        """Raise `LeaseLostError` if this process missed its heartbeats and another has taken over."""
         if self.lease is not None:
             self.lease.check()
 
 
 @contextmanager
 def run_lock(store: Store, run_id: str, *, terms: LeaseTerms = DEFAULT_TERMS) -> Iterator[RunLock]:
-    """Hold `run_id` while a process works on it; `LeaseHeldError` says who else does.
+    """Hold `run_id` while a process works on it; `LeaseHeldError` names another holder.
 
-    Where files have locks it is the kernel's, on runs/<run>/lock: a killed process leaves the file, no lock.
-    Elsewhere it is a lease that a thread renews, and that of a killed process ends some time after its last
-    renewal: a candidate that finds it old waits for `terms.expiry` seconds to be sure.
+    Where files have locks it is the kernel's, on runs/<run>/lock, which a killed process releases.  Elsewhere
+    it is a lease that a thread renews; after a kill, a candidate waits `terms.expiry` seconds to be sure that
+    it is no longer renewed.
     """
     root = store.local_path
     if root is None or not store.locks:
@@ -70,7 +70,7 @@ def _lease(store: Store, run_id: str, terms: LeaseTerms) -> Iterator[Lease]:
 
 
 def _sign(descriptor: int) -> None:
-    """Write down who holds the lock; on a full disk the lock holds without it."""
+    """Write who holds the lock into its file; on a full disk the lock holds without it."""
     holder = {"process": os.getpid(), "host": socket.gethostname(), "since": now()}
     try:
         os.ftruncate(descriptor, 0)
@@ -80,7 +80,7 @@ def _sign(descriptor: int) -> None:
 
 
 def _holder(path: Path) -> str:
-    """Return who holds a lock by what was left of them, nothing where that cannot be read."""
+    """Return who holds a lock from its file, "" if unreadable."""
     try:
         left = json.loads(path.read_bytes())
         return f" by process {left['process']} on {left['host']} since {left['since']}"

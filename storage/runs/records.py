@@ -1,4 +1,4 @@
-"""Runs: what was started with which configuration, and how it ended."""
+"""Runs: their configurations and outcomes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from topline.storage.stores.numbered_folders import RecordedFolders
 class RunRecord:
     """A run: `id` "r0001", `config` as resolved, the dataset's id; a resume must match `fingerprint`.
 
-    `outcome` is None while it runs (or was killed), then what `finish_run` was given, with
-    the length and digest of its history.
+    `outcome` is None until `finish_run` sets it, with length and digest of the history.
     """
 
     id: str
@@ -38,5 +37,5 @@ def create_run(
     dataset: str = "",
     fingerprint: Mapping[str, Any] | None = None,
 ) -> str:
-    """Record a new run and return its id.  Its URL is <store>/runs/<id>."""
+    """Record a new run and return its id; its URL is <store>/runs/<id>."""
     return RUNS.create(store, {"config": config, "dataset": dataset, "fingerprint": fingerprint or {}})

@@ -1,6 +1,4 @@
-"""Sweeps: what was tried on a dataset, and every answer so far.
-
-Each has a folder:
+"""Sweeps: the grid tried on a dataset, and every answer so far.
 
 sweeps/s0001/sweep.json             the grid and its dataset, sealed
 sweeps/s0001/answers/000000.json    one answer each, sealed, numbered in order and never changed
@@ -46,21 +44,21 @@ def create_sweep(store: Store, config: Mapping[str, Any], dataset: str, dataset_
 
 
 def add_answer(store: Store, sweep_id: str, number: int, answer: Mapping[str, Any]) -> None:
-    """Add answer `number`; `ConflictError` where another process has already added one of that number."""
+    """Add answer `number`; `ConflictError` if another process has already added it."""
     path = SWEEPS.path(sweep_id, _ANSWERS, f"{number:06d}.json")
     if not put_own(store, path, answer):
         raise ConflictError(f"another process works on sweep {sweep_id}: wait for it, or stop it first")
 
 
 def read_answers(store: Store, sweep_id: str, first: int = 0) -> list[dict[str, Any]]:
-    """Return the answers from number `first` on, in their order; `NotFoundError` naming a missing one."""
+    """Return the answers from number `first` on, in order; `NotFoundError` naming a missing one."""
     folder = SWEEPS.path(sweep_id, _ANSWERS)
     count = sum(name.endswith(".json") for name in store.list(folder))
     return [unsealed(store, join(folder, f"{number:06d}.json")) for number in range(first, count)]
 
 
 def finish_sweep(store: Store, sweep_id: str, outcome: Mapping[str, Any]) -> None:
-    """Record how a sweep ended and how many answers it has; one that was continued replaces it."""
+    """Record how a sweep ended and how many answers it has, replacing an earlier outcome."""
     SWEEPS.finish(store, sweep_id, {**outcome, _COUNT: len(read_answers(store, sweep_id))})
 
 
