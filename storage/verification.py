@@ -1,4 +1,4 @@
-"""Checking a whole store: what `topline fsck URL` prints."""
+"""Checks of a whole store, as printed by `topline fsck URL`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from topline.storage.stores.numbered_folders import TOMBSTONE
 from topline.storage.stores.sealed import unsealed
 from topline.storage.stores.urls import join
 
-#: Folders whose number `begun.json` takes, and the sealed records that no other check opens.
+#: Folders whose number `begun.json` reserves, and sealed records that no other check opens.
 _NUMBERED = re.compile(r"^(models/m|runs/r|sweeps/s)\d{4,}$")
 _RECORDS = {"runs": "run.json", "sweeps": "sweep.json"}
 _SEALED = re.compile(
@@ -42,12 +42,12 @@ _SEALED = re.compile(
 
 
 def verify_store(store: Store, *, deep: bool = True) -> list[Finding]:
-    """Return everything that is wrong in `store`, worst first; harmless leftovers are marked as such.
+    """Return all findings in `store`, worst first; harmless leftovers are marked as such.
 
-    Looks at every dataset, model, checkpoint, history and commit log: presence and sizes of files, and with
-    `deep` their digests, shapes, label ranges and agreement with the manifest; `.partial` files, staging
-    that was never committed, models never finished, runs and models whose dataset is gone, kernels, and
-    decisions on models that contradict each other or what is there.  Every record is looked at in its place.
+    Checks every dataset, model, checkpoint, history, commit log and cached result: presence and sizes of
+    files and, with `deep`, digests, shapes, label ranges and agreement with the manifest.  Also reports
+    `.partial` files, staging never committed, unfinished models, runs and models whose dataset is gone,
+    decisions that contradict each other or the stored models, and misplaced records.
     """
     datasets: dict[str, str] = {}
     paths = store.walk()
@@ -65,10 +65,7 @@ def verify_store(store: Store, *, deep: bool = True) -> list[Finding]:
 
 
 def _datasets(store: Store, known: dict[str, str], *, deep: bool) -> Iterator[Finding]:
-    """Yield the findings of the commit log, every dataset and staging.
-
-    Fills `known` with folders by dataset id.
-    """
+    """Yield the findings of the commit log, every dataset and staging; fill `known` (folders by id)."""
     log = dataset_log(store)
     found = list(log.findings("dataset"))
     yield from found
@@ -76,7 +73,7 @@ def _datasets(store: Store, known: dict[str, str], *, deep: bool) -> Iterator[Fi
     try:
         numbers = log.numbers()
     except StorageError:
-        # Named among the findings of the log.
+        # Reported with the log.
         return
     gone = _removed(store)
     checked: set[str] = set()
@@ -109,17 +106,17 @@ def _datasets(store: Store, known: dict[str, str], *, deep: bool) -> Iterator[Fi
             sound = False
     if read == len(numbers):
         yield from _staging(store, folders)
-    # What a damaged dataset refers to is not known.
+    # What a damaged dataset refers to is unknown.
     if sound:
         yield from _unreferenced(store, checked, known.values())
 
 
 def _removed(store: Store) -> Collection[str]:
-    """Return the ids of the datasets that were removed, none where the log cannot be read."""
+    """Return the ids of the removed datasets, none if the log is unreadable."""
     try:
         return read_catalog(store).removed
     except StorageError:
-        # Named among the findings of the log.
+        # Reported with the log.
         return ()
 
 
@@ -133,16 +130,16 @@ def _staging(store: Store, folders: Collection[str]) -> Iterator[Finding]:
 
 
 def _unreferenced(store: Store, referred: Collection[str], committed: Collection[str]) -> Iterator[Finding]:
-    """Yield contents that no dataset refers to, nor one in the making."""
+    """Yield contents that no dataset, committed or staged, refers to."""
     marked = set[str]()
     for path in store.walk("datasets"):
         if f"/{MARKS}/" in path and path.endswith(".json"):
             try:
                 marked |= UnitRef.from_json(unsealed(store, path)).places
             except StorageError:
-                # Named among the records.
+                # Reported with the records.
                 return
-    # One that was removed, or listed and not committed, keeps its contents as long as it is there.
+    # Removed datasets, and listed uncommitted ones, keep their contents while they exist.
     for folder in {join("datasets", name) for name in store.list("datasets")}.difference(committed):
         try:
             marked = marked.union(*(unit.places for unit in listed_units(store, folder)))
@@ -186,11 +183,11 @@ def _model(model: Model, place: str, datasets: Collection[str], *, deep: bool) -
 
 
 def _dataset_gone(store: Store, dataset: str, place: str) -> Finding:
-    """Return the finding of a model or run without its dataset, which is no damage where it was removed."""
+    """Return the finding of a model or run without its dataset; harmless if the dataset was removed."""
     try:
         removal = read_catalog(store).removed.get(dataset)
     except StorageError:
-        # Named among the findings of the log.
+        # Reported with the log.
         removal = None
     if removal is None:
         what, fix = f"its dataset {dataset} is gone", "restore the dataset; until then it cannot be used"
@@ -201,7 +198,7 @@ def _dataset_gone(store: Store, dataset: str, place: str) -> Finding:
 
 
 def _run_of(store: Store, record: ModelRecord) -> Iterator[Finding]:
-    """Yield what a model's run lacks."""
+    """Yield what is missing from a model's run."""
     if record.run is None:
         return
     folder = join("runs", record.run)
@@ -248,7 +245,7 @@ def _checkpoint(store: Store, run_id: str, round_number: int, *, deep: bool) -> 
 
 
 def _sealed_records(store: Store, paths: Collection[str], told: Collection[str]) -> Iterator[Finding]:
-    """Yield the records that are damaged or not in their place."""
+    """Yield the records that are damaged or misplaced."""
     for path in paths:
         if _SEALED.match(path) and path not in told:
             try:
@@ -258,10 +255,10 @@ def _sealed_records(store: Store, paths: Collection[str], told: Collection[str])
 
 
 def _numbered_folders(paths: Collection[str]) -> Iterator[Finding]:
-    """Yield the runs, models and sweeps without the records that make them what they are."""
+    """Yield the runs, models and sweeps without their essential records."""
     files: dict[str, set[str]] = {}
     for path in paths:
-        # A writer that was killed has taken no number yet, or written no record.
+        # Left by a writer killed before it took a number or wrote its record.
         if path.endswith(PARTIAL):
             continue
         kind, _, rest = path.partition("/")

@@ -42,7 +42,7 @@ class LabelSetTable:
 
     @classmethod
     def checked(cls, indptr: ArrayLike, indices: ArrayLike, m: int) -> LabelSetTable:
-        """Make a table of distinct sets of classes 0..m-1; `FormatError` naming an invalid or repeated one."""
+        """Make a table of sets of classes 0..m-1; `FormatError` naming an invalid or repeated set."""
         bounds, classes = _integers(indptr, "indptr"), _integers(indices, "indices")
         ends = (bounds[0], bounds[-1]) if len(bounds) else (-1, -1)
         if ends != (0, len(classes)) or (np.diff(bounds) < 0).any():

@@ -1,8 +1,8 @@
 """The contract of every store.
 
-A store holds files under relative paths with forward slashes.  Writes replace a file whole or not at
-all; `put_if_absent` is the one primitive on which "visible in one step" and "no commit is lost" rest.
-Stores travel to other processes by their URL.
+A store holds files under relative paths with forward slashes.  Writes replace a file completely or not at
+all; `put_if_absent` is the one primitive behind atomic visibility and lossless commits.  Stores travel to
+other processes by their URL.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ Names = list[str]
 class Store:
     """Files under one root.  `url` opens the same store again, and holds no credentials.
 
-    Every path goes through `topline.storage.stores.urls.clean_path`: what leads out of the root is an
-    `UnsafePathError`. All methods may raise `AccessError` when the store cannot be reached or refuses.
-
-    A kind of store defines what has one underscore here.
+    Every path goes through `topline.storage.stores.urls.clean_path`; one that leaves the root is an
+    `UnsafePathError`.  Any method may raise `AccessError` if the store cannot be reached or denies access.
+    Subclasses implement the methods with one underscore.
     """
 
     url: str
-    #: Errors of the driver, and what to say of one of them, but no secret.
+    #: Errors of the driver, and the message for one, without secrets.
     _failures: tuple[type[Exception], ...] = (OSError,)
     _refusal: Callable[[Exception], str]
     _exists: Callable[[str], bool]
@@ -51,12 +50,12 @@ class Store:
 
     @property
     def local_path(self) -> Path | None:
-        """Folder of a store on this machine's disk, None for all others."""
+        """Folder of a store on a local disk, None for all others."""
         return None
 
     @property
     def locks(self) -> bool:
-        """Whether the kernel's locks on the store's files say who reads and writes them; else leases do."""
+        """Whether kernel locks on the store's files show who reads and writes; otherwise leases do."""
         return False
 
     def exists(self, path: str) -> bool:
@@ -80,20 +79,20 @@ class Store:
             return self._read_range(clean_path(path), start, length)
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Put `data` at `path`, replacing what is there whole or not at all; `DiskFullError` without room."""
+        """Write `data` to `path`, replacing a file wholly or not at all; `DiskFullError` without room."""
         with self._translated(path):
             self._write_bytes(_named(path), data)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Put `data` at `path` only if nothing is there: True for exactly one of any racing writers.
+        """Write `data` to `path` only if nothing is there: True for exactly one of any concurrent writers.
 
-        `UnsupportedURLError` where that does not hold, before the first one that matters.
+        `UnsupportedURLError`, before the first such write, if the store cannot guarantee that.
         """
         with self._translated(path):
             return self._put_if_absent(_named(path), data)
 
     def list(self, path: str = "") -> Names:
-        """Return the sorted names of the files and folders directly in the folder `path`, none without it."""
+        """Return the sorted names of the files and folders directly in the folder `path`; empty if absent."""
         with self._translated(path):
             return sorted(self._list(clean_path(path)))
 
@@ -116,20 +115,20 @@ class Store:
             self._delete_tree(_named(path))
 
     def free_bytes(self) -> int | None:
-        """Return the room left where the store lies, None where nobody knows."""
+        """Return the free bytes where the store lies, None if unknown."""
         return None
 
     def is_writable(self) -> bool:
-        """Whether writing is worth a try: False where this process is known not to be let."""
+        """Return whether writing may succeed: False if this process is known to lack permission."""
         return True
 
     def used_bytes(self) -> int | None:
-        """Return the bytes of all files, None where only a listing of every object would tell."""
+        """Return the bytes of all files, None if only a listing of every object would tell."""
         return None
 
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
-        """Turn errors of the driver into the store's own, without its words, which may hold secrets."""
+        """Turn driver errors into the store's own, without their text, which may hold secrets."""
         place = join(self.url, path)
         try:
             yield

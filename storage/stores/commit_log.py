@@ -1,7 +1,7 @@
-"""The commit log: numbered records that appear whole, one writer a number, none lost unnoticed.
+"""The commit log: numbered records that appear atomically, one writer per number, no silent loss.
 
-Each record names its place and carries the digest of the one before, so that none can be exchanged.  What
-was put is witnessed by a head file beside it: a log whose newest record is gone is not a shorter log.
+Each record names its place and holds the digest of its predecessor, so that none can be exchanged.  A head
+file beside each record witnesses it, so that losing the newest record is noticed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from topline.storage.stores.urls import join
 
 _FILE = re.compile(r"^(\d{8})\.(json|head)$")
 _TRIES = 10_000
-#: Records of version 0.1.0 lack it, and have no head.
+#: Absent in records of version 0.1.0, which have no head either.
 _PREVIOUS = "previous"
 
 
@@ -28,13 +28,13 @@ _PREVIOUS = "previous"
 class CommitLog:
     """Records <root>/<name>/00000001.json, 00000002.json, ... of one store.
 
-    A number is taken by `Store.put_if_absent`, and only after all earlier records were seen: the log has
-    no gaps, and what `unique` names occurs once in it, however many writers race.  Every stored record has
-    three more fields: "seq", its number, "previous", the digest of the record before it (null in the first),
-    and "token", by which a writer knows its own record again when the answer to its write was lost.
+    A number is taken by `Store.put_if_absent`, only after all earlier records were seen: the log has no gaps,
+    and the value of a `unique` field occurs once, however many writers race.  Every stored record has three
+    more fields: "seq", its number; "previous", the digest of the record before it (null in the first); and
+    "token", by which a writer recognises its own record if the answer to its write was lost.
 
-    After a record its writer puts 00000001.head, with the record's digest.  A writer that was killed between
-    the two leaves the head to the next one, who puts it before a record of his own.
+    After a record its writer puts 00000001.head, with the record's digest.  If the writer is killed in
+    between, the next one puts the head before its own record.
     """
 
     store: Store
@@ -48,14 +48,13 @@ class CommitLog:
 
     @property
     def begun(self) -> bool:
-        """Whether a record was ever put, whether or not it can be read."""
+        """Whether a record was ever put, readable or not."""
         return any(self._listed())
 
     def append(self, record: Mapping[str, Any], *, unique: str | None = None) -> int:
-        """Add `record` and return its number (from 1).
+        """Append `record` and return its number (from 1).
 
-        `unique` names a field: if a record with the same value of it is there, its number is returned and
-        nothing is added.
+        If a record with the same value of the field `unique` exists, return its number and add nothing.
         """
         seen = 0
         for seq in self.numbers():
@@ -70,7 +69,7 @@ class CommitLog:
         raise self._crowded()
 
     def revise(self, change: Callable[[Mapping[str, Any], int], Mapping[str, Any]]) -> dict[str, Any]:
-        """Add `change(latest record, new number)` and return it; made again when somebody else was faster."""
+        """Append `change(latest record, new number)` and return it; repeat if another writer was faster."""
         for _ in range(_TRIES):
             latest = self.latest()
             seq = int(latest["seq"]) + 1
@@ -83,14 +82,14 @@ class CommitLog:
         records, heads = self._listed()
         last = max([*records, *heads], default=0)
         for seq in range(1, last + 1):
-            # A folder that grows while it is listed may show a later file and not an earlier one.
+            # Listing a growing folder may show a later file and miss an earlier one.
             if seq not in records and not self.store.exists(self._path(seq)):
                 place = join(self.store.url, self._path(seq))
                 raise IntegrityError(f"{place} is missing from the commit log; restore it from a copy")
         return list(range(1, last + 1))
 
     def record(self, seq: int) -> dict[str, Any]:
-        """Record number `seq`; `NotFoundError`, or `IntegrityError` if it is damaged or another's."""
+        """Return record `seq`; `NotFoundError`, or `IntegrityError` if it is damaged or misplaced."""
         path = self._path(seq)
         record = unsealed(self.store, path)
         if record.get("seq") != seq:
@@ -99,7 +98,7 @@ class CommitLog:
         return record
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield all records in order; `IntegrityError` where one does not follow the one before."""
+        """Yield all records in order; `IntegrityError` if one does not follow its predecessor."""
         before: str | None = None
         for seq in self.numbers():
             record = self.record(seq)
@@ -117,7 +116,7 @@ class CommitLog:
         return self.record(numbers[-1])
 
     def findings(self, kind: str) -> Iterator[Finding]:
-        """Yield every record that is missing, damaged, or not the one that its neighbours know."""
+        """Yield every record that is missing, damaged, or not the one its neighbours refer to."""
         records, heads = self._listed()
         before: str | None = None
         for seq in range(1, max([*records, *heads], default=0) + 1):
@@ -149,7 +148,7 @@ class CommitLog:
             yield Finding(kind, path, str(error), "delete it: the next record puts it again")
 
     def append_as(self, seq: int, record: Mapping[str, Any]) -> bool:
-        """Add `record` as number `seq`, the one after those its maker has read; False if that is taken."""
+        """Append `record` as number `seq`, after those its maker has read; return False if that is taken."""
         path, before = self._path(seq), None
         if seq > 1:
             before = digest_json(self.record(seq - 1))
@@ -165,13 +164,13 @@ class CommitLog:
         self.store.put_if_absent(path, sealed(path, {"digest": digest}))
 
     def _listed(self) -> tuple[set[int], set[int]]:
-        """Return the numbers of the records and of the heads that are there."""
+        """Return the numbers of the existing records and heads."""
         found: dict[str, set[int]] = {"json": set(), "head": set()}
         for name in self.store.list(self.folder):
             if match := _FILE.match(name):
                 found[match.group(2)].add(int(match.group(1)))
         following = max([*found["json"], *found["head"]], default=0) + 1
-        # A listing may be late; a read is not.
+        # Listings may lag; reads do not.
         while self.store.exists(self._path(following)):
             found["json"].add(following)
             following += 1

@@ -1,4 +1,4 @@
-"""Files of a stored thing with their sizes and digests: the list on which every integrity check rests."""
+"""Files with their sizes and digests: the lists behind every integrity check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, order=True)
 class FileEntry:
-    """A file: `path` from its folder, `size` in bytes, SHA-256, and the rows start..stop-1 in it."""
+    """A file: `path` relative to its folder, `size` in bytes, SHA-256, and its rows start..stop-1."""
 
     path: str
     size: int
@@ -44,7 +44,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class PackedFile:
-    """A file that is ready to be stored: `path` from its folder, its bytes, and the rows in it."""
+    """A file ready to be stored: `path` relative to its folder, its bytes, and its rows."""
 
     path: str
     data: bytes
@@ -63,12 +63,12 @@ def put_file(store: Store, folder: str, file: PackedFile) -> FileEntry:
 
 
 def put_files(store: Store, folder: str, files: Iterable[PackedFile]) -> list[FileEntry]:
-    """Write files to `folder`, one after the other, and return their entries."""
+    """Write files to `folder` in order, and return their entries."""
     return [put_file(store, folder, file) for file in files]
 
 
 def dump_entries(entries: Iterable[FileEntry]) -> bytes:
-    """Return the list as one canonical text: its digest stands for the contents of all files."""
+    """Return the list as canonical text, whose digest stands for the contents of all files."""
     return canonical_json([entry.to_json() for entry in sorted(entries, key=lambda entry: entry.path)])
 
 
@@ -79,7 +79,7 @@ def load_entries(data: bytes) -> list[FileEntry]:
 
 @dataclass(frozen=True)
 class FileSet:
-    """Files below `folder` of a store, as recorded; `owner` names what they belong to, in messages."""
+    """Recorded files below `folder` of a store; `owner` names what they belong to, in messages."""
 
     store: Store
     folder: str
@@ -88,32 +88,32 @@ class FileSet:
 
     @classmethod
     def recorded(cls, store: Store, folder: str, files: Iterable[dict[str, Any]], owner: str) -> FileSet:
-        """Return the files that a record lists as `FileEntry.to_json` writes them."""
+        """Return the files that a record lists in the form of `FileEntry.to_json`."""
         return cls(store, folder, [FileEntry.from_json(item) for item in files], owner)
 
     @cached_property
     def by_path(self) -> dict[str, FileEntry]:
-        """Entries by their path."""
+        """Entries by path."""
         return {entry.path: entry for entry in self.entries}
 
     def place(self, path: str) -> str:
-        """Return the path of a file from the store's root."""
+        """Return the path of a file relative to the store's root."""
         return join(self.folder, path)
 
     def broken(self, subject: str, problem: str, rows: tuple[int, int] | None = None) -> IntegrityError:
-        """Return the error for `subject` (a file or a shard) of this owner, with its rows and what to do."""
+        """Return the error for `subject` (a file or a shard) of this owner, with its rows and the fix."""
         where = f" (rows {rows[0]}-{rows[1] - 1})" if rows else ""
         return IntegrityError(f"{subject} {problem}{where}; run `topline fsck {self.store.url}`")
 
     def read(self, path: str, *, subject: str | None = None) -> bytes:
-        """Return a whole file, with its size and digest checked."""
+        """Return a whole file after checking its size and digest."""
         subject = subject or f"{self.owner}: {path}"
         data = self._checked(path, subject, self.store.read_bytes, len)
         entry = self.by_path[path]
         return self._digested(data, entry.sha256, subject, entry.rows)
 
     def named_by(self, digest: str, path: str, subject: str, rows: tuple[int, int]) -> bytes:
-        """Return a file that is not among the entries, but has a digest; `IntegrityError` for another."""
+        """Return an unlisted file that has this digest; `IntegrityError` if it has another."""
         try:
             data = self.store.read_bytes(self.place(path))
         except NotFoundError:
@@ -126,11 +126,11 @@ class FileSet:
         return data
 
     def check_size(self, path: str, *, subject: str) -> None:
-        """Find the file there, with its recorded size: cheap, and no fill value is read in its place."""
+        """Check that a file exists with its recorded size: cheap, and rules out fill values."""
         self._checked(path, subject, self.store.size, int)
 
     def _checked(self, path: str, subject: str, look: Callable[[str], T], size_of: Callable[[T], int]) -> T:
-        """Return what `look` finds at a recorded path, once it has the recorded size."""
+        """Return the result of `look` at a recorded path after checking its size."""
         entry = self.by_path.get(path)
         if entry is None:
             raise self.broken(subject, "was never recorded")
@@ -144,14 +144,14 @@ class FileSet:
 
 
 def wrong_size(found: int, recorded: int) -> str:
-    """Return what to say of a file of `found` bytes that should have `recorded`."""
+    """Return the message for a file of `found` bytes that should have `recorded`."""
     if found == 0:
         return f"is empty, and {recorded} bytes were written"
     return f"has {found} bytes, and {recorded} were written"
 
 
 def check_files(files: FileSet, *, deep: bool, fix: str) -> list[Finding]:
-    """Return findings of files that are missing or of another size, with `deep` of another SHA-256."""
+    """Return findings of files that are missing or of another size or, with `deep`, another SHA-256."""
     found = []
     for entry in files.entries:
         problem = _file_problem(files, entry, deep=deep)

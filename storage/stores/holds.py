@@ -1,8 +1,8 @@
-"""Holds: who reads something keeps it from being removed, by the kernel's shared lock on a file of it.
+"""Holds: a reader prevents removal by the kernel's shared lock on a file of what it reads.
 
-The lock is on a file that is there anyway and is opened for reading, so that readers need no right to write.
-A killed process lets go at once.  Object stores have no such locks, nor do some file systems: there what is
-to be removed is first put out of sight, and its bytes go later.
+The file exists anyway and is opened for reading, so that readers need no write permission.  A killed process
+releases its hold at once.  Object stores and some file systems have no such locks: there, what is to be
+removed is first hidden, and its bytes are removed later.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from topline.storage.stores.urls import join
 
 
 def hold_while(owner: object, store: Store, path: str) -> None:
-    """Hold the file at `path` as long as `owner` lives; a file that is not there, or no disk, holds nothing.
+    """Hold the file at `path` as long as `owner` lives; does nothing for a missing file or without locks.
 
-    Waits while somebody is alone with it: the file may be gone then.
+    Waits while another process has it exclusively, after which the file may be gone.
     """
     descriptor = kernel_lock(store, path, fcntl.LOCK_SH)
     if descriptor is not None:
@@ -43,22 +43,21 @@ def alone_with(store: Store, path: str) -> Iterator[bool]:
 
 
 def kernel_lock(store: Store, path: str, kind: int, *, create: bool = False) -> int | None:
-    """Return the descriptor of a file with a lock of a kind of `fcntl`; None where somebody else has it.
+    """Return the descriptor of a file locked with a `fcntl` kind; None if another process has the lock.
 
-    None as well where files have no locks, and where there is no such file, unless it is to be made.
-    `AccessError` where it cannot be used.
+    Also None without locks, and if the file is absent, unless `create`.  `AccessError` if it cannot be used.
     """
     root = store.local_path
     if root is None or not store.locks:
         return None
     if create:
         store.put_if_absent(path, b"")
-    # To read, for who looks may not write there; NFS locks a file for one alone only if it is open to write.
+    # Readers may lack write permission; NFS needs a file open for writing to lock it exclusively.
     flags = os.O_RDWR if kind & fcntl.LOCK_EX else os.O_RDONLY
     try:
         descriptor = os.open(root / path, flags | os.O_CLOEXEC)
     except OSError as error:
-        # One that was just made and is gone belongs to a number that others have had.
+        # A file just created and already gone belongs to a number that others have had.
         if not create or isinstance(error, FileNotFoundError):
             return None
         raise AccessError(f"{join(store.url, path)} cannot be written: {error.strerror}") from error

@@ -1,9 +1,9 @@
-"""A lease on a store: one holder at a time, on any kind of store, and none that is dead keeps it.
+"""A lease on a store: one holder at a time, on any kind of store, and freed if the holder dies.
 
-Tenures are numbered.  leases/<name>/00000001.json is put only if nobody else has that number, and says who
-holds it; 00000001.beat is renewed while the holder lives; 00000001.done ends it.  Where files have locks the
-holder also has the kernel's on 00000001.lock: a killed process frees the lease at once.  Elsewhere, and where
-a process hangs, the lease is free once no beat has come for `expiry` seconds.
+Tenures are numbered. leases/<name>/00000001.json, put only if that number is free, says who holds it;
+00000001.beat is renewed while the holder lives; 00000001.done ends it.  Where files have locks the holder
+also has the kernel's on 00000001.lock, and a killed process frees the lease at once.  Elsewhere, or if the
+holder hangs, the lease is free after `expiry` seconds without a beat.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Clock:
-    """Time as a lease sees it, in seconds; tests pass one that they advance themselves.
+    """Time for a lease, in seconds; tests pass one that they advance themselves.
 
     `monotonic` never jumps, `wall` counts from 1970 in UTC, `sleep` waits, and `wait` does too, but returns
-    True at once when its event is set.
+    True as soon as its event is set.
     """
 
     monotonic: Callable[[], float] = time.monotonic
@@ -51,7 +51,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class LeaseTerms:
-    """How a lease is kept: a beat every `beat` seconds, free without one for `expiry` seconds."""
+    """Timing of a lease: renewed every `beat` seconds, free after `expiry` seconds without a beat."""
 
     beat: float = 10.0
     expiry: float = 60.0
@@ -63,7 +63,7 @@ DEFAULT_TERMS = LeaseTerms()
 
 @dataclass(frozen=True)
 class Tenant:
-    """Who holds a lease, and when it was last renewed: seconds since 1970 by the holder's own clock."""
+    """Holder of a lease and time of its last renewal, in seconds since 1970 by the holder's clock."""
 
     by: str
     process: int
@@ -72,11 +72,11 @@ class Tenant:
     renewed: float
 
     def is_silent(self, now: float) -> bool:
-        """Return whether three renewals are overdue at the time `now`: it was killed, or hangs."""
+        """Return whether three renewals are overdue at the time `now`: the holder was killed or hangs."""
         return now - self.renewed > 3 * DEFAULT_TERMS.beat
 
     def where(self, now: float) -> str:
-        """Return its process, and how long ago it renewed the lease."""
+        """Return the holder's process, and how long ago it renewed the lease."""
         age = f"renewed {max(0.0, now - self.renewed):.0f} s ago"
         if self.is_silent(now):
             last = datetime.fromtimestamp(self.renewed, UTC)
@@ -84,21 +84,21 @@ class Tenant:
         return f"process {self.process} on {self.host} since {self.since}, {age}"
 
     def words(self, now: float) -> str:
-        """Return who it is, where and since when."""
+        """Return who holds the lease, where and since when."""
         return f"{self.by} ({self.where(now)})"
 
 
 class LeaseHeldError(ConflictError):
-    """Somebody else holds the lease."""
+    """Another process holds the lease."""
 
 
 class LeaseLostError(ConflictError):
-    """The lease was taken over by somebody else: this process sent no heartbeat for too long."""
+    """Another process has taken over the lease, because this one sent no heartbeat for too long."""
 
 
 @dataclass
 class Lease:
-    """A tenure that this process has; `check` before anything that others must not do meanwhile."""
+    """A tenure of this process; call `check` before anything that others must not do meanwhile."""
 
     store: Store
     name: str
@@ -106,7 +106,7 @@ class Lease:
     _lost: threading.Event = field(default_factory=threading.Event)
 
     def check(self) -> None:
-        """`LeaseLostError` if somebody has taken over."""
+        """Raise `LeaseLostError` if another process has taken over."""
         if self._lost.is_set() or not self.is_held():
             self._lost.set()
             raise LeaseLostError(
@@ -115,7 +115,7 @@ class Lease:
             )
 
     def is_held(self) -> bool:
-        """Return whether nobody has the number after it; a listing may be late, a read is not."""
+        """Return whether nobody has the next number, by a read, since listings may lag."""
         return not self.store.exists(_path(self.name, self.number + 1, "json"))
 
     def _taker(self) -> str:
@@ -153,13 +153,13 @@ def held_lease(
             try:
                 store.put_if_absent(_path(name, lease.number, "done"), b"")
             except AccessError as error:
-                # It ends by itself, and how the work went is what counts.
+                # The lease expires by itself; the outcome of the work must not be masked.
                 logger.warning("the lease %s is not given back: %s", name, error)
     _tidy(store, name, lease.number)
 
 
 def _taken(store: Store, name: str, by: str, wait: float, terms: LeaseTerms, held: ExitStack) -> Lease:
-    """Return the next tenure once it is this process's, with the kernel's lock of it on `held`."""
+    """Return the next tenure once this process has it, putting its kernel lock on `held`."""
     clock = terms.clock
     deadline = clock.monotonic() + wait
     watched = _Watched(terms)
@@ -186,11 +186,11 @@ def _taken(store: Store, name: str, by: str, wait: float, terms: LeaseTerms, hel
 
 
 def _is_taken(lease: Lease, by: str, clock: Clock, attempt: ExitStack) -> bool:
-    """Try to take a tenure after one that is over; return whether this process has it."""
+    """Try to take the tenure after a finished one; return whether this process has it."""
     store, number = lease.store, lease.number
     lock = kernel_lock(store, _path(lease.name, number, "lock"), fcntl.LOCK_EX | fcntl.LOCK_NB, create=True)
     attempt.callback(_unlock, lock)
-    # Where another candidate has the lock, the number is as good as taken.
+    # If another candidate has the lock, it gets the number.
     alone = lock is not None or not store.locks
     if not alone or not put_own(store, _path(lease.name, number, "json"), _signature(by)):
         return False
@@ -199,15 +199,15 @@ def _is_taken(lease: Lease, by: str, clock: Clock, attempt: ExitStack) -> bool:
 
 
 def holder(store: Store, name: str, clock: Clock = DEFAULT_TERMS.clock) -> str | None:
-    """Return who holds the lease in words, None where its last tenure has ended."""
+    """Return who holds the lease as text, None if its last tenure has ended."""
     who = tenant(store, name)
     return None if who is None else who.words(clock.wall())
 
 
 def tenant(store: Store, name: str) -> Tenant | None:
-    """Return who holds the lease, None where its last tenure has ended.
+    """Return who holds the lease, None if its last tenure has ended.
 
-    A dead holder counts as none where the kernel's lock tells; elsewhere it falls silent.
+    Where kernel locks exist a dead holder counts as none; elsewhere it only falls silent.
     """
     number = _newest(store, name)
     if number == 0 or store.exists(_path(name, number, "done")):
@@ -217,7 +217,7 @@ def tenant(store: Store, name: str) -> Tenant | None:
     try:
         signed = unsealed(store, _path(name, number, "json"))
     except NotFoundError:
-        # Its tenure ended meanwhile, and another's took its place.
+        # The tenure ended meanwhile and the next one began.
         return tenant(store, name)
     facts = {key: signed[key] for key in ("by", "process", "host", "since")}
     beat = _seconds(_read(store, _path(name, number, "beat")))
@@ -226,7 +226,7 @@ def tenant(store: Store, name: str) -> Tenant | None:
 
 @dataclass
 class _Watched:
-    """The last beat that was seen of a tenure, and since when there was no other."""
+    """The last beat seen of a tenure, and when it was first seen."""
 
     terms: LeaseTerms
     number: int = 0
@@ -237,14 +237,14 @@ class _Watched:
     told: bool = False
 
     def silent(self, number: int, beat: bytes) -> float:
-        """Return the seconds without another beat, by this process's own clock."""
+        """Return the seconds since the last new beat, by this process's clock."""
         if (number, beat) != (self.number, self.beat):
             self.alive = number == self.number
             self.number, self.beat, self.since = number, beat, self.terms.clock.monotonic()
         return self.terms.clock.monotonic() - self.since
 
     def in_doubt(self) -> bool:
-        """Return whether its holder looks dead, and a little more waiting will tell."""
+        """Return whether the holder looks dead and a little more waiting will tell."""
         age = self.terms.clock.monotonic() - self.since
         return self.doubtful and not self.alive and age < self.terms.expiry
 
@@ -252,8 +252,8 @@ class _Watched:
 def _is_free(store: Store, name: str, number: int, watched: _Watched) -> bool:
     """Return whether a tenure has ended, or its holder is dead.
 
-    Clocks of two machines differ and may jump: a beat that looks old is watched for as long as a lease
-    lasts before its holder counts as dead.
+    Clocks of two machines differ and may jump, so an old-looking beat is watched for as long as a lease lasts
+    before its holder counts as dead.
     """
     if store.exists(_path(name, number, "done")):
         return True
@@ -267,7 +267,7 @@ def _is_free(store: Store, name: str, number: int, watched: _Watched) -> bool:
 
 
 def _keep(lease: Lease, over: threading.Event, terms: LeaseTerms) -> None:
-    """Renew the lease until it is over, or lost."""
+    """Renew the lease until it is over or lost."""
     count = 0
     while not terms.clock.wait(over, terms.beat):
         count += 1
@@ -306,7 +306,7 @@ def _read(store: Store, path: str) -> bytes:
 def _newest(store: Store, name: str) -> int:
     found = (_TENURE.match(entry) for entry in store.list(join("leases", name)))
     number = max((int(match.group(1)) for match in found if match), default=0)
-    # A listing may be late; a read is not.
+    # Listings may lag; reads do not.
     while store.exists(_path(name, number + 1, "json")):
         number += 1
     return number
@@ -317,7 +317,7 @@ def _path(name: str, number: int, kind: str) -> str:
 
 
 def _tidy(store: Store, name: str, number: int) -> None:
-    """Drop what earlier tenures leave but their records: a number is never given twice."""
+    """Remove all files of earlier tenures but their records, so that numbers are never reused."""
     for entry in store.list(join("leases", name)):
         head, _, kind = entry.partition(".")
         if kind in ("beat", "done", "lock") and head.isdecimal() and int(head) < number:
@@ -325,8 +325,8 @@ def _tidy(store: Store, name: str, number: int) -> None:
 
 
 def _lock_is_free(store: Store, path: str) -> bool:
-    """Return whether nobody alive has the lock; without locks, or such a file, nothing is known."""
-    # Shared, so that those who look do not take one another for the holder.
+    """Return whether no live process has the lock; False without locks or without the file."""
+    # A shared lock, so that observers do not take one another for the holder.
     descriptor = kernel_lock(store, path, fcntl.LOCK_SH | fcntl.LOCK_NB)
     _unlock(descriptor)
     return descriptor is not None

@@ -24,9 +24,9 @@ from topline.storage.stores.base import Names, Store
 PARTIAL = ".partial"
 """Ending of files in the making; a process that finds one later may delete it."""
 
-#: What a file system answers to a call that it does not have: FAT, SMB, many that live in user space.
+#: Error numbers for calls that a file system lacks: FAT, SMB, many in user space.
 _NOT_HAD = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
-#: Flags of `renameat2`: paths from the working folder, and no target that is there already.
+#: Arguments of `renameat2`: paths relative to the working folder, fail if the target exists.
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 
 _ATTEMPTS = 8
@@ -34,7 +34,7 @@ _ATTEMPTS = 8
 
 
 class LocalStore(Store):
-    """A folder.  A file is written beside its place, flushed to the disk and renamed or linked there."""
+    """A folder.  A file is written to a temporary name, flushed to the disk and renamed or linked."""
 
     def __init__(self, root: Path, *, create: bool = False) -> None:
         self.url = str(root)
@@ -48,7 +48,7 @@ class LocalStore(Store):
             if not root.is_dir():
                 raise UnsupportedURLError(f"{root} is a file, and a store is a folder")
             self._root = root.resolve()
-            #: Folders that are on the disk, by what the file system calls them.
+            #: Folders known to be on the disk, by inode.
             self._durable: dict[Path, int] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -61,9 +61,9 @@ class LocalStore(Store):
 
     @cached_property
     def locks(self) -> bool:
-        """Whether the file system of the folder has locks: NFS without a lock daemon has none."""
+        """Whether the folder's file system has locks: NFS without a lock daemon has none."""
         with self._translated(""):
-            # A file, for NFS lets a folder pass; whoever may not write here locks nothing alone.
+            # Probe a file, since NFS accepts locks on a folder; read-only processes take only shared locks.
             probe = self._root / f"locks.{uuid.uuid4().hex[:12]}{PARTIAL}"
             place, flags = (
                 (probe, os.O_RDWR | os.O_CREAT) if self.is_writable() else (self._root, os.O_RDONLY)
@@ -74,7 +74,7 @@ class LocalStore(Store):
             except BlockingIOError:
                 return True
             except OSError as error:
-                # Any other error says nothing: who took it for a no would lock nobody out.
+                # Any other error is inconclusive; taking it for a no would exclude nobody.
                 if error.errno not in _NOT_HAD | {errno.ENOLCK}:
                     raise
                 return False
@@ -101,7 +101,7 @@ class LocalStore(Store):
         self._write(path, data, _renamed)
 
     def _put_if_absent(self, path: str, data: bytes) -> bool:
-        # The kernel lets one of racing writers link its file to the name.
+        # Linking fails if the name exists, so one of the concurrent writers wins.
         return self._write(path, data, _linked)
 
     def _list(self, path: str) -> Names:
@@ -126,7 +126,7 @@ class LocalStore(Store):
     def _delete_tree(self, path: str) -> None:
         folder = self._locate(path)
         while folder.is_dir():
-            # What somebody else removes at the same time is gone when its turn comes.
+            # Another process may remove the same files concurrently.
             with suppress(FileNotFoundError):
                 shutil.rmtree(folder)
                 _sync_folder(folder.parent)
@@ -141,7 +141,7 @@ class LocalStore(Store):
         return os.access(self._root, os.W_OK)
 
     def used_bytes(self) -> int:
-        """Return the bytes of all files; one that goes meanwhile counts for nothing."""
+        """Return the bytes of all files, ignoring those that vanish meanwhile."""
         used = 0
         for path in self.walk():
             with suppress(NotFoundError), self._translated(path):
@@ -149,16 +149,16 @@ class LocalStore(Store):
         return used
 
     def _locate(self, path: str) -> Path:
-        """Return where `path` lies, with every symbolic link on the way followed and found to stay inside."""
+        """Return the real location of `path`, after checking that symbolic links stay inside the store."""
         place = self._root / path
         if not place.resolve().is_relative_to(self._root):
             raise UnsafePathError(f"{path} in {self.url} is a symbolic link that leaves the store")
         return place
 
     def _write(self, path: str, data: bytes, place: Callable[[Path, Path], bool]) -> bool:
-        """Finish a file on the disk, `place` it where it belongs and return whether that was free.
+        """Write a file to the disk, `place` it, and return whether the target was free.
 
-        Where somebody else removes the folder in the middle it is written again.
+        Repeated if another process removes the folder meanwhile.
         """
         target = self._locate(path)
         for _ in range(_ATTEMPTS - 1):
@@ -167,7 +167,7 @@ class LocalStore(Store):
         return self._placed(target, data, place)
 
     def _placed(self, target: Path, data: bytes, place: Callable[[Path, Path], bool]) -> bool:
-        """Write a file beside `target`, on the disk, and `place` it; no trace is left on failure."""
+        """Write a temporary file beside `target`, flush it and `place` it; nothing remains on failure."""
         self._make_folders(target.parent)
         partial = target.with_name(f"{target.name}.{uuid.uuid4().hex[:12]}{PARTIAL}")
         try:
@@ -181,9 +181,9 @@ class LocalStore(Store):
         return free
 
     def _make_folders(self, folder: Path) -> None:
-        """Make `folder` and those above it, each on the disk before anything is put into it.
+        """Make `folder` and its parents, each on the disk before anything is put into it.
 
-        Whoever made a folder that is there may have been killed before it was on the disk.
+        An existing folder may not be on the disk yet if its maker was killed.
         """
         if folder == self._root:
             return
@@ -206,7 +206,7 @@ def _renamed(partial: Path, target: Path) -> bool:
 
 
 def _linked(partial: Path, target: Path) -> bool:
-    """Name a finished file `target` unless that is taken, by a rename where there are no hard links."""
+    """Link a finished file to `target` unless that exists; rename where there are no hard links."""
     try:
         os.link(partial, target)
     except FileExistsError:
@@ -219,7 +219,7 @@ def _linked(partial: Path, target: Path) -> bool:
 
 
 def _renamed_if_absent(partial: Path, target: Path) -> bool:
-    """Rename a file unless its target is there; `AccessError` where the file system cannot do that either."""
+    """Rename a file unless its target exists; `AccessError` if the file system cannot do that either."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     names = os.fsencode(partial), os.fsencode(target)
     if rename is not None and rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE) == 0:
@@ -251,7 +251,7 @@ def _read_up_to(descriptor: int, length: int) -> bytes:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the folder's new entry survive a power cut, where the file system can sync a folder."""
+    """Make a folder's new entry survive a power cut, if the file system can sync folders."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

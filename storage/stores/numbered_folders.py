@@ -1,4 +1,4 @@
-"""Numbered folders (models/m0001, runs/r0001): each number goes to one of any racing writers."""
+"""Numbered folders (models/m0001, runs/r0001): each number goes to one of any concurrent writers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TOMBSTONE = "deleted.json"
 
 
 def bury(store: Store, folder: str, reason: str) -> str:
-    """Record that nobody is to use a folder from now on; return when that was first said."""
+    """Record that a folder must not be used from now on; return when that was first recorded."""
     stone = join(folder, TOMBSTONE)
     store.put_if_absent(stone, sealed(stone, {"deleted": now(), "reason": reason}))
     return str(unsealed(store, stone)["deleted"])
 
 
 def delete_inside(store: Store, folder: str, but: Collection[str]) -> None:
-    """Delete all that is in a folder but what has one of these names."""
+    """Delete everything in a folder except these names."""
     for inside in store.list(folder):
         path = join(folder, inside)
         if inside in but:
@@ -48,11 +48,11 @@ class NumberedFolders:
     letter: str
 
     def path(self, name: str, *parts: str) -> str:
-        """Return the path of a folder, or of what is in it."""
+        """Return the path of a folder, or of something in it."""
         return join(self.folder, name, *parts)
 
     def names(self, store: Store) -> list[str]:
-        """Return the names of the folders, finished or not, in the order of their numbers."""
+        """Return the names of the folders, finished or not, by number."""
         pattern = re.compile(rf"^{self.letter}(\d{{4,}})$")
         listed = store.list(self.folder)
         found = [(int(match.group(1)), name) for name in listed if (match := pattern.match(name))]
@@ -72,19 +72,19 @@ class NumberedFolders:
         )
 
     def reservation(self, name: str) -> str:
-        """Return the path of the file that takes a name: while it is there, nobody else gets that name."""
+        """Return the path of the file that reserves a name."""
         return self.path(name, _RESERVATION)
 
     def remove(self, store: Store, name: str, reason: str) -> None:
-        """Remove all of a folder but what keeps its number taken and says why it is gone.
+        """Remove a folder's files, except those that reserve its number and say why it is gone.
 
-        From one moment on nobody sees it; called again it finishes what was interrupted.
+        It becomes invisible at once; calling it again finishes an interrupted removal.
         """
         bury(store, self.path(name), reason)
         delete_inside(store, self.path(name), but=(TOMBSTONE, _RESERVATION))
 
     def unknown(self, store: Store, name: str) -> NotFoundError:
-        """Return the error for a name that is not there, with those that are."""
+        """Return the error for an unknown name, listing the known ones."""
         names = self.names(store)
         known = f"it has {', '.join(names[-5:])}" if names else "it has none yet"
         return NotFoundError(f"{store.url} has no {self.folder.rstrip('s')} {name}; {known}")
@@ -92,9 +92,9 @@ class NumberedFolders:
 
 @dataclass(frozen=True)
 class RecordedFolders(NumberedFolders, Generic[T]):
-    """Numbered folders that each have a sealed record of type `kind`, and an outcome once they have ended.
+    """Numbered folders that each have a sealed record of type `kind`, and an outcome once ended.
 
-    They are read as the dataclass `made`, of which `id` is the name and `outcome` None before the end.
+    They are read as the dataclass `made`, with `id` the name and `outcome` None before the end.
     """
 
     record: str
@@ -102,13 +102,13 @@ class RecordedFolders(NumberedFolders, Generic[T]):
     made: type[T]
 
     def create(self, store: Store, fields: Mapping[str, Any]) -> str:
-        """Write a new record with `id`, `created` and some fields; racing callers get different names."""
+        """Write a new record with `id`, `created` and the fields; concurrent callers get different names."""
         name = self.reserve(store)
         write_record(store, self.path(name, self.record), self.kind, {"id": name, "created": now(), **fields})
         return name
 
     def recorded(self, store: Store) -> list[str]:
-        """Return the names of the folders whose record was written, in the order of their numbers."""
+        """Return the names of the folders that have a record, by number."""
         return [
             name
             for name in self.names(store)
@@ -116,15 +116,15 @@ class RecordedFolders(NumberedFolders, Generic[T]):
         ]
 
     def removed(self, store: Store) -> list[str]:
-        """Return the names of the folders that were removed."""
+        """Return the names of the removed folders."""
         return [name for name in self.names(store) if store.exists(self.path(name, TOMBSTONE))]
 
     def all(self, store: Store) -> list[T]:
-        """Return what `recorded` names, read."""
+        """Return all records."""
         return [self.read(store, name) for name in self.recorded(store)]
 
     def read(self, store: Store, name: str) -> T:
-        """Return the record with its outcome; `NotFoundError` naming others if there is none."""
+        """Return the record with its outcome; `NotFoundError` listing the known names if there is none."""
         stone = self.path(name, TOMBSTONE)
         if store.exists(stone):
             gone = unsealed(store, stone)
@@ -145,6 +145,6 @@ class RecordedFolders(NumberedFolders, Generic[T]):
         return from_fields(self.made, {**record, "outcome": outcome}, join(store.url, self.path(name)))
 
     def finish(self, store: Store, name: str, outcome: Mapping[str, Any]) -> None:
-        """Write the outcome, in the place of an earlier one."""
+        """Write the outcome, replacing an earlier one."""
         path = self.path(name, _OUTCOME)
         store.write_bytes(path, sealed(path, {"finished": now(), **outcome}))

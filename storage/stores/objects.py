@@ -32,24 +32,24 @@ _FAILURES: dict[str, tuple[str, ...]] = {
     "s3": ("botocore.exceptions:BotoCoreError", "botocore.exceptions:ClientError", "aiohttp:ClientError"),
     "gs": ("google.auth.exceptions:GoogleAuthError", "gcsfs.retry:HttpError", "aiohttp:ClientError"),
 }
-#: Where drivers say that they repeat a request, and how.
+#: Loggers in which drivers report repeated requests.
 _DRIVER_LOGS = ("s3fs", "botocore.retryhandler", "gcsfs")
 _REPEATED = re.compile(r"Retryable error|Retry needed|.*retrying after exception")
 _SAID_AT = frozenset({1, 10, 100, 1000, 10_000})
 _MEMORY_LOCK = threading.Lock()
-#: Buckets that were seen to refuse a conditional put, in this process.
+#: Buckets that this process has seen refuse a conditional put.
 _CONDITIONAL: set[str] = set()
 _PRECONDITION_FAILED = 412
-#: What two writers at once put to see which of them a bucket lets through.
+#: Contents of two concurrent puts that test whether a bucket lets only one through.
 _RACERS = (b"one", b"another")
-#: What a call to a bucket may take, its driver's own repetitions included.
+#: Time limit of a call to a bucket, the driver's retries included.
 _CALL_SECONDS = 900.0
 _CONFLICT_TRIES = 8
 _CONFLICT_PAUSE = 0.05
 
 
 class _Repetitions(logging.Filter):
-    """Counts requests that drivers repeat, which they say in their logs for debugging alone."""
+    """Counts requests repeated by drivers, which report them only in debug logs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class _Repetitions(logging.Filter):
             driver.setLevel(logging.DEBUG)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Take note of a record, and let through what the log would show without this."""
+        """Count a record, and pass on what the log would show without this filter."""
         if _REPEATED.match(record.getMessage()):
             self.count += 1
             if self.count in _SAID_AT:
@@ -73,12 +73,12 @@ _repetitions = cache(_Repetitions)
 
 
 def repeated_requests() -> int:
-    """Return how many requests to buckets were repeated in this process, by their drivers."""
+    """Return the number of requests to buckets repeated by drivers in this process."""
     return _repetitions().count
 
 
 class _Bounded:
-    """A driver whose calls end within a time: the wait for a free connection has no limit of its own."""
+    """A driver whose calls have a time limit: waiting for a free connection has none of its own."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
@@ -88,9 +88,9 @@ class _Bounded:
 
 
 class ObjectStore(Store):
-    """A bucket and prefix, or a folder in memory.  One write is one object: it appears whole.
+    """A bucket and prefix, or a folder in memory.  Each write is one object, which appears atomically.
 
-    What is in memory:// belongs to this process alone, and is gone with it.
+    The content of memory:// belongs to this process alone and vanishes with it.
     """
 
     def __init__(self, address: StoreURL) -> None:
@@ -114,7 +114,7 @@ class ObjectStore(Store):
 
     @property
     def _fs(self) -> Any:
-        """The driver, made once a process: its event loop does not survive a fork."""
+        """The driver, made once per process: its event loop does not survive a fork."""
         opened = self._opened
         if opened is None or opened[0] != os.getpid():
             import fsspec
@@ -142,7 +142,7 @@ class ObjectStore(Store):
         try:
             return bytes(self._fs.cat_file(self._key(path), start=start, end=start + max(length, 1)))[:length]
         except OSError as error:
-            # S3 refuses a range that begins behind the end; a file would give no bytes.
+            # S3 refuses a range that begins past the end; a file would give no bytes.
             if error.errno == errno.EINVAL and self._size(path) <= start:
                 return b""
             raise
@@ -151,7 +151,7 @@ class ObjectStore(Store):
         self._fs.pipe_file(self._key(path), data)
 
     def _put_if_absent(self, path: str, data: bytes) -> bool:
-        """Put the object on condition that there is none (If-None-Match, or generation 0 on Google's)."""
+        """Put the object if absent (If-None-Match, or generation 0 on Google Cloud Storage)."""
         key = self._key(path)
         if self._address.scheme == "memory":
             with _MEMORY_LOCK:
@@ -171,7 +171,7 @@ class ObjectStore(Store):
             except OSError as error:
                 if _is_refused(error):
                     return False
-                # 409: another conditional write to the name is under way; S3 asks to try again.
+                # 409: another conditional write to the name is in progress; S3 asks to retry.
                 if error.errno != errno.EBUSY:
                     raise
                 time.sleep(_CONFLICT_PAUSE * 2**attempt)
@@ -180,10 +180,10 @@ class ObjectStore(Store):
         raise ConflictError(f"{self._address.scheme}://{key} is being written by somebody else; try again")
 
     def _check_conditions(self) -> None:
-        """See once a process and bucket that of two conditional puts at once one is refused, and one after.
+        """Check, once per process and bucket, that one of two concurrent conditional puts is refused.
 
-        Some servers ignore the header, or look first and put then: of two writers each would believe to be
-        the first.  What is refused must leave the bytes that are there.
+        Some servers ignore the header, or check first and put then, so that both writers would believe to be
+        first.  A put after the first must be refused as well, and leave the stored bytes unchanged.
         """
         bucket = self._address.root.partition("/")[0]
         if self._address.scheme != "s3" or bucket in _CONDITIONAL:
@@ -194,7 +194,7 @@ class ObjectStore(Store):
                 answers = zip(_RACERS, pool.map(partial(self._created, probe), _RACERS), strict=True)
                 winners = [data for data, created in answers if created]
             later = self._created(probe, b"later")
-            # Where neither won, one of them was put by a request of ours whose answer was lost.
+            # If neither won, one of them was put by a request of ours whose answer was lost.
             kept = bytes(self._fs.cat_file(probe)) in (winners or _RACERS)
         finally:
             self._fs.rm_file(probe)
@@ -234,12 +234,12 @@ class ObjectStore(Store):
         return join(self._address.root, path)
 
     def _refusal(self, error: Exception) -> str:
-        # The driver's own words may quote requests, signatures and keys: only the kind is passed on.
+        # The driver's text may quote requests, signatures and keys: pass on only the error's type.
         return f" ({type(error).__name__}); check its address, network and credentials"
 
 
 def _is_refused(error: OSError) -> bool:
-    """Return whether a conditional put was refused, in whatever words: s3fs knows those of AWS alone."""
+    """Return whether a conditional put was refused; s3fs recognises only AWS's wording."""
     answer = getattr(error.__cause__, "response", None) or {}
     return bool(answer.get("ResponseMetadata", {}).get("HTTPStatusCode") == _PRECONDITION_FAILED)
 

@@ -1,7 +1,7 @@
-"""Sealed records: JSON objects that carry their own digest and the place where they belong.
+"""Sealed records: JSON objects that contain their own digest and place.
 
-A record that was copied to another place, by accident or by hand, is noticed like a flipped bit.  With a key
-in the environment each one is signed as well, so that who may write to a store cannot make one up.
+A record copied to another place is detected like a flipped bit.  With a key in the environment records are
+also signed, so that write access to a store does not suffice to forge one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from topline.storage.schema import check_encoding, encoding
 from topline.storage.stores.base import Store
 from topline.storage.stores.urls import join
 
-#: The variable that holds the key; records are signed with it, and read only if they are.
+#: Environment variable of the key with which records are signed and, if set, must be signed.
 STORE_KEY = "TOPLINE_STORE_KEY"
 _WRITER = "token"
 _PLACE, _SIGNATURE = "place", "signature"
@@ -32,21 +32,21 @@ def write_record(store: Store, path: str, kind: str, fields: Mapping[str, Any]) 
 
 
 def put_own(store: Store, path: str, record: Mapping[str, Any]) -> bool:
-    """Put a sealed record if there is none; return whether the one that is there then is this call's.
+    """Put a sealed record if there is none; return whether the one now there is this call's.
 
-    A driver that lost the answer to a write writes again, and then finds the name taken: by this record.  One
-    that cannot be read is another's.
+    A driver that lost the answer to a write repeats it and finds the name taken by this very record.  An
+    unreadable record counts as another's.
     """
     return put_marked(store, path, marked(record))
 
 
 def marked(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with a token by which `put_marked` knows it again."""
+    """Return a record with a token by which `put_marked` recognises it."""
     return {**plain(record), _WRITER: uuid.uuid4().hex}
 
 
 def put_marked(store: Store, path: str, record: Mapping[str, Any]) -> bool:
-    """Put a record as `put_own` does, with the token that it has from `marked`."""
+    """Put a record as `put_own` does, with its token from `marked`."""
     if store.put_if_absent(path, sealed(path, record)):
         return True
     try:
@@ -58,8 +58,8 @@ def put_marked(store: Store, path: str, record: Mapping[str, Any]) -> bool:
 def read_record(store: Store, path: str, kind: str) -> dict[str, Any]:
     """Return the record at `path`.
 
-    Raises `NotFoundError`, `IntegrityError` for one that is damaged or belongs elsewhere, and `FormatError`
-    for another type or version.
+    Raises `NotFoundError`, `IntegrityError` for a damaged or misplaced one, and `FormatError` for another
+    type or version.
     """
     record = unsealed(store, path)
     check_encoding(record, kind, join(store.url, path))
@@ -67,17 +67,17 @@ def read_record(store: Store, path: str, kind: str) -> dict[str, Any]:
 
 
 def sealed(path: str, record: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a record for `path`, its place from the root of its store."""
+    """Return the bytes of a record for `path`, relative to the store's root."""
     body = {**plain(record), _PLACE: path}
     key = os.environ.get(STORE_KEY)
     return seal({**body, _SIGNATURE: _signature(body, key)} if key else body)
 
 
 def unsealed(store: Store, path: str) -> dict[str, Any]:
-    """Return the record at `path` as `sealed` was given it.
+    """Return the record at `path` that `sealed` encoded.
 
-    Raises `NotFoundError`, and `IntegrityError` if it was changed, belongs elsewhere, or is not signed with
-    the key of the environment.
+    Raises `NotFoundError`, and `IntegrityError` if it was changed, is misplaced, or is not signed with the
+    key of the environment.
     """
     place = join(store.url, path)
     record = unseal(store.read_bytes(path), place)
@@ -85,7 +85,7 @@ def unsealed(store: Store, path: str) -> dict[str, Any]:
     key = os.environ.get(STORE_KEY)
     if key and not hmac.compare_digest(str(signature), _signature(record, key)):
         raise IntegrityError(f"{place} is not signed with the key in {STORE_KEY}; restore it from a copy")
-    # Records of version 0.1.0 do not say where they belong; what they are records of is checked by who reads.
+    # Records of version 0.1.0 do not name their place; their readers check what they describe.
     belongs = record.pop(_PLACE, path)
     if belongs != path:
         raise IntegrityError(f"{place} is a record of {belongs}, not its own; restore it from a copy")

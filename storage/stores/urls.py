@@ -19,7 +19,7 @@ _QUERY = re.compile(r"[?#].*$", re.DOTALL)
 
 @dataclass(frozen=True)
 class StoreURL:
-    """A store's address: `scheme` is one of `SCHEMES`, `root` the folder, or bucket and prefix, behind it."""
+    """A store's address: `scheme` is one of `SCHEMES`, `root` the folder, or bucket and prefix."""
 
     scheme: str
     root: str
@@ -29,10 +29,7 @@ class StoreURL:
 
 
 def masked(url: str) -> str:
-    """Return `url` for messages and records.
-
-    User information and queries, where secrets hide, are struck out.
-    """
+    """Return `url` for messages and records, with user information and queries (secrets) masked."""
     if not _SCHEME.match(url):
         return url
     return _QUERY.sub("?***", _USERINFO.sub("://***@", url))
@@ -41,8 +38,8 @@ def masked(url: str) -> str:
 def parse_url(url: str) -> StoreURL:
     """Return the address that `url` names: a path, or file://, memory://, s3:// or gs://.
 
-    Raises `UnsupportedURLError` for other schemes, for a bucket that is not named, and for credentials
-    inside the URL, which belong into the environment.
+    Raises `UnsupportedURLError` for other schemes, for a missing bucket, and for credentials in the URL,
+    which belong in the environment.
     """
     match = _SCHEME.match(url)
     if match is None:
@@ -81,7 +78,7 @@ def _local_root(url: str) -> str:
 
 
 def clean_path(path: str) -> str:
-    """Return `path` itself when it is a plain relative path inside a store; "" is the root.
+    """Return `path` unchanged if it is a plain relative path inside a store; "" is the root.
 
     Raises `UnsafePathError` for absolute paths, "..", empty parts, backslashes and control characters.
     """
@@ -93,14 +90,14 @@ def clean_path(path: str) -> str:
 
 
 def join(*parts: str) -> str:
-    """Return the parts joined by slashes, without the empty ones."""
+    """Return the non-empty parts joined by slashes."""
     return "/".join(part for part in parts if part)
 
 
 def split_url(url: str, folder: str) -> tuple[str, str]:
-    """Return the parts of a URL <store>/<folder>/<name>: the store's URL and the name.
+    """Return the store's URL and the name from a URL <store>/<folder>/<name>.
 
-    Model URLs have the folder "models", run URLs "runs".  Raises `UnsupportedURLError` otherwise.
+    Model URLs have the folder "models", run URLs "runs". Raises `UnsupportedURLError` otherwise.
     """
     head, _, name = str(url).rstrip("/").rpartition("/")
     root, _, middle = head.rpartition("/")
