@@ -1,8 +1,7 @@
-"""Dask: starting or reaching a cluster, calls to chosen workers that always end, and blocks on workers.
+"""Dask: starting or reaching a cluster, calls to chosen workers that always end, blocks on workers, memory.
 
-Blocks are pinned to workers in a registry of our own; when a worker is lost, hangs or is slow, they move to
-others without changing the answer.  Memory is planned here too, and `topline.pipeline.cluster.tls` makes the
-files for a cluster over TLS.
+Blocks are pinned to workers in a registry of our own and move to other workers when theirs is lost, hangs or
+is slow; the answer stays the same.  `topline.pipeline.cluster.tls` makes the files for a cluster over TLS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Assignment of consecutive blocks to workers, and when another one is worth moving blocks for."""
+"""Assign consecutive blocks to workers, and decide when a new assignment is worth moving blocks for."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from topline.pipeline.cluster.messages import Span
 #: Consecutive blocks of each worker, in the order of the blocks.
 Assignment: TypeAlias = dict[str, tuple[Span, ...]]
 
-#: A cut may be so large a part of a share away from where it should be, if fewer sums come back for it.
+#: A cut may miss its target by this part of a share if that leaves fewer sums to send.
 _SLACK = 1 / 16
-#: Another assignment must promise rounds so many times as fast: one that takes in a newcomer, and any other.
+#: Speed-up that a new assignment must promise: one that adds a worker, and any other.
 _GAIN_OF_NEWCOMERS, _GAIN = 1.05, 1.25
 
 
 def assign(spans: Sequence[Span], shares: Mapping[str, float]) -> Assignment:
-    """Return consecutive blocks for each worker, about its share of the rows; none for one without a block.
+    """Return consecutive blocks for each worker by its share; workers without blocks are absent.
 
-    A worker's sums merge along the tree over all blocks as far as they reach.  Where there is a choice, a cut
-    is therefore at a block whose number many powers of two divide: the fewest sums are then left to be sent.
+    A worker's sums merge along the tree over all blocks.  Near each target the cut is placed at the block
+    whose number is divisible by the largest power of two, so that the fewest sums are sent.
     """
     total, n = sum(shares.values()), spans[-1].stop
     owned: Assignment = {}
@@ -36,17 +36,16 @@ def assign(spans: Sequence[Span], shares: Mapping[str, float]) -> Assignment:
 
 
 def _cut(spans: Sequence[Span], wanted: float, slack: float) -> int:
-    """Return the number of blocks that end about `wanted` rows from the start."""
+    """Return the number of blocks whose end is closest to `wanted` rows from the start."""
     away = {index: abs(span.stop - wanted) for index, span in enumerate(spans, start=1)}
     near = [index for index, distance in away.items() if distance <= min(away.values()) + slack]
     return max(near, key=lambda index: (index & -index, -away[index]))
 
 
 def in_block_order(owned: Assignment, found: Sequence[str]) -> list[str]:
-    """Return the workers that were found in the order of their blocks.
+    """Return the workers `found`, in the order of their blocks.
 
-    Newcomers take the places of those that are gone; others are placed in the middle, where the fewest blocks
-    move.
+    Newcomers replace lost workers first; the rest go in the middle, where the fewest blocks move.
     """
     newcomers = [worker for worker in found if worker not in owned]
     line: list[str] = []
@@ -60,10 +59,7 @@ def in_block_order(owned: Assignment, found: Sequence[str]) -> list[str]:
 
 
 def reassign_after_loss(spans: Sequence[Span], owned: Assignment, shares: Mapping[str, float]) -> Assignment:
-    """Return an assignment to the workers of `shares`.
-
-    Where everyone who is gone was replaced, nobody else's blocks move.
-    """
+    """Return an assignment to the workers of `shares`; other blocks stay if all lost workers are replaced."""
     newcomers = [worker for worker in shares if worker not in owned]
     gone = [worker for worker in owned if worker not in shares]
     if owned and len(newcomers) >= len(gone):
@@ -75,9 +71,9 @@ def reassign_after_loss(spans: Sequence[Span], owned: Assignment, shares: Mappin
 def better_assignment(
     spans: Sequence[Span], owned: Assignment, shares: Mapping[str, float]
 ) -> Assignment | None:
-    """Return an assignment that makes rounds so much shorter that blocks are worth moving; None without one.
+    """Return an assignment whose rounds are enough shorter to justify moving blocks, or None.
 
-    `shares` are the rows a second of the workers that are there, which must hold all that own blocks.
+    `shares` are rows per second of the present workers, including every owner of blocks.
     """
     other = assign(spans, {worker: shares[worker] for worker in in_block_order(owned, list(shares))})
     gain = _GAIN if set(other) <= set(owned) else _GAIN_OF_NEWCOMERS
@@ -85,5 +81,5 @@ def better_assignment(
 
 
 def _round(owned: Assignment, shares: Mapping[str, float]) -> float:
-    """Return how long the slowest worker takes for its rows."""
+    """Return the relative time of a round: that of the slowest worker."""
     return max((blocks[-1].stop - blocks[0].start) / shares[worker] for worker, blocks in owned.items())

@@ -1,9 +1,9 @@
-"""Calls to chosen Dask workers that end: with answers, with the call's own error, or with who was lost.
+"""Calls to chosen Dask workers that always end: with answers, the call's error, or the lost workers.
 
-A call goes straight to its worker over a connection of Dask's, with its TLS, beside Dask's tasks: these take
-ten times as long, wait while a worker is paused, and are held back where a clock jumps.  A worker that cannot
-be reached is asked through the scheduler.  A call may be run again where a connection was cut: it gives the
-same answer.  Many workers hand a call on to each other, and join their answers on the way back (`by_tree`).
+A call goes straight to its worker over one of Dask's connections (with its TLS), not as a Dask task: tasks
+take ten times as long, wait while a worker is paused, and are delayed when a clock jumps.  A worker that
+cannot be reached directly is asked through the scheduler.  After a cut connection a call may run again, with
+the same answer.  With many workers, calls are forwarded and answers merged along a tree (`by_tree`).
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from topline.pipeline.cluster.messages import ShippedRows
 from topline.pipeline.cluster.watchdog import POLL_SECONDS, Clock, Watchdog, WorkerWatch
 from topline.solvers.errors import StateLostError
 
-#: Up to so many workers are called by the coordinator itself; so many of a larger number hand calls on.
+#: The coordinator calls at most this many workers itself; with more workers, these forward the calls.
 ROOTS = 8
-#: The name of calls among what Dask's workers can be asked.
+#: Name of the handler of calls on Dask's workers.
 _OPERATION = "topline-call"
 
 _worker: ContextVar[Any] = ContextVar("topline_worker")
-#: Addresses of workers that take calls, and of those that only the scheduler reaches.
+#: Addresses of workers that take calls, and of those that only the scheduler can reach.
 _serving: set[str] = set()
 _far: set[str] = set()
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """`function(*arguments)` on the worker at `worker`, a module-level function of ours.
+    """`function(*arguments)`, a module-level function of ours, on the worker at `worker`.
 
-    The answer of `source`, a call to another worker, is one more argument.  The worker hands the calls
-    `below` on to others, and answers `join` of its own answer and theirs.
+    The answer of `source`, a call to another worker, becomes one more argument.  The worker forwards the
+    calls `below` and answers with the `join` of its own answer and theirs.
     """
 
     worker: str
@@ -57,14 +57,14 @@ class Call:
     join: Callable[..., Any] = tuple
 
     def workers(self) -> Iterator[str]:
-        """Yield all workers that have a part in the call."""
+        """Yield all workers that take part in the call."""
         yield self.worker
         for other in (*self.below, *(() if self.source is None else (self.source,))):
             yield from other.workers()
 
 
 class WorkersLost(Exception):  # noqa: N818 - a signal to the executor, which handles it
-    """Some workers are gone, silent, or hold another epoch; nothing they were asked has an answer."""
+    """Some workers are gone, silent, or hold another epoch; no call to them has an answer."""
 
     def __init__(self, workers: Sequence[str], reason: str) -> None:
         super().__init__(workers, reason)
@@ -76,7 +76,7 @@ class WorkersLost(Exception):  # noqa: N818 - a signal to the executor, which ha
 
 @dataclass(frozen=True, eq=False)
 class Begun:
-    """A call under way, by the key under which its workers know it."""
+    """A call in progress, with the key by which its workers know it."""
 
     call: Call
     key: str
@@ -89,10 +89,10 @@ def by_tree(
     arguments: tuple[Any, ...],
     join: Callable[..., Any],
 ) -> list[Call]:
-    """Return the calls of `function(*arguments)` on all workers, at most `ROOTS`, which hand on the others.
+    """Return at most `ROOTS` calls of `function(*arguments)`, which forward to all other workers.
 
-    Who has half of a run of workers below it hands on to the first of the other half: each link passes a few
-    copies, and the answers of neighbours meet first.
+    Each worker forwards to the first of the other half of its run: a link carries few copies, and the
+    answers of neighbours merge first.
     """
 
     def handed_on(run: Sequence[str]) -> Call:
@@ -111,7 +111,7 @@ def by_tree(
 class WorkerCalls:
     """Runs calls on the workers of `client` and never waits for one that will not answer.
 
-    A worker may send no heartbeat, or a call do nothing, for `heartbeat_timeout` seconds of `clock`.
+    A worker is given up after `heartbeat_timeout` seconds of `clock` without a heartbeat or progress.
     """
 
     def __init__(self, client: Client, *, heartbeat_timeout: float, clock: Clock = time.monotonic) -> None:
@@ -121,13 +121,13 @@ class WorkerCalls:
         self.begin_count()
 
     def begin_count(self) -> None:
-        """Count the bytes of arguments and answers from here on."""
+        """Start counting the bytes of arguments and answers."""
         self.sent = self.received = 0
 
     def run(self, calls: Sequence[Call], *, limit: float | None = None) -> dict[str, Any]:
-        """Answers by worker, of calls to different workers; all together may take `limit` seconds.
+        """Return the answers by worker of calls to different workers, within `limit` seconds in total.
 
-        Raises `WorkersLost`, `ClusterError` when the scheduler is gone, or what a call raised itself.
+        Raises `WorkersLost`, `ClusterError` if the scheduler is gone, or what a call itself raised.
         """
         self._watch.check_scheduler()
         deadline = self._clock() + (limit or float("inf"))
@@ -142,7 +142,7 @@ class WorkerCalls:
         return answers
 
     def begin(self, call: Call) -> Begun:
-        """Begin a call, for which nobody has to wait."""
+        """Start a call without waiting for it."""
         self.sent += nbytes(call.arguments)
         loop: Any = self._client.loop
         key = f"{call.function.__name__}-{uuid.uuid4().hex}"
@@ -150,25 +150,25 @@ class WorkerCalls:
         return Begun(call, key, answer)
 
     def wait_for_workers(self, hoped_for: int, seconds: float) -> dict[str, int]:
-        """Threads of each worker that can be trusted, by address, in a fixed order.
+        """Return the threads of each trusted worker, by address, in a fixed order.
 
-        Waits a little for `hoped_for` of them, and `seconds` for the first one.
+        Waits briefly for `hoped_for` of them, and up to `seconds` for the first.
         """
         return self._watch.wait(hoped_for, seconds)
 
     def trusted_workers(self) -> dict[str, int]:
-        """Threads of each worker that is there and can be trusted, by address, in a fixed order."""
+        """Return the threads of each present, trusted worker, by address, in a fixed order."""
         return self._watch.trusted()
 
     def _wait(self, begun: Sequence[Begun], deadline: float) -> None:
-        """Return when all are done; raise as soon as one never will be."""
+        """Return when all are done; raise as soon as one is known never to finish."""
         watchdog = Watchdog(self._client, self._watch.heartbeat_timeout, self._clock)
         futures = {each.future: each for each in begun}
         while True:
             done, pending = concurrent.futures.wait(
                 futures, POLL_SECONDS, return_when=concurrent.futures.FIRST_EXCEPTION
             )
-            # Errors first: who has failed says so, however long the others still take.
+            # Errors first: a failed call is reported at once, however long the others still take.
             for future in done:
                 self._raise_error(futures[future])
             if not pending:
@@ -194,18 +194,18 @@ class WorkerCalls:
             self._watch.check_scheduler()
             raise WorkersLost([ended.call.worker], "gave up its call")
         if (error := ended.future.exception()) is not None:
-            # What fails without a scheduler fails for the want of it.
+            # Without a scheduler every call fails, so report that first.
             self._watch.check_scheduler()
             raise error
 
 
 async def _answer_of(node: Any, call: Call, key: str) -> Any:
-    """Return the answer of a call that a client or a worker of Dask's, `node`, asks for.
+    """Return the answer of a call that `node`, a Dask client or worker, asks for.
 
-    Raises what the call raised; `WorkersLost` where its worker is not there, or says that it lost its blocks.
+    Raises what the call raised; `WorkersLost` if its worker is gone or says that it lost its blocks.
     """
     problem: Exception | None = None
-    # A connection that lay open may have been cut meanwhile.
+    # An idle connection may have been cut in the meantime.
     for way in (_to_worker, _to_worker, _by_scheduler):
         if way is _to_worker and call.worker in _far:
             continue
@@ -221,7 +221,7 @@ async def _answer_of(node: Any, call: Call, key: str) -> Any:
         if way is _by_scheduler:
             _far.add(call.worker)
         if response is None:
-            # Another process has come to the address.
+            # Another process now has the address.
             _serving.discard(call.worker)
             continue
         _serving.add(call.worker)
@@ -243,7 +243,7 @@ async def _by_scheduler(node: Any, worker: str, message: dict[str, Any]) -> Any:
 
 
 def _serve(dask_worker: Any) -> None:
-    """Let a worker take calls from now on."""
+    """Register the handler of calls on a worker."""
 
     async def answer(call: Call, key: str) -> Any:
         try:
@@ -256,7 +256,7 @@ def _serve(dask_worker: Any) -> None:
 
 
 async def _carried_out(worker: Any, call: Call, key: str) -> Any:
-    """Return the answer of a call to this worker; what others do for it goes on at the same time."""
+    """Run a call on this worker and return its answer; forwarded calls run at the same time."""
     handed = [asyncio.ensure_future(_answer_of(worker, other, key)) for other in call.below]
     try:
         more = () if call.source is None else (await _answer_of(worker, call.source, key),)
@@ -270,7 +270,7 @@ async def _carried_out(worker: Any, call: Call, key: str) -> Any:
 
 
 async def _on_thread(worker: Any, key: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the answer of a function that works for a call, on a thread that no exit waits for."""
+    """Return the result of a function run for a call, on a thread that does not delay exit."""
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
     place = str(worker.address), key
 
@@ -292,12 +292,12 @@ async def _on_thread(worker: Any, key: str, function: Callable[..., Any], *argum
 
 
 def this_worker() -> Any:
-    """Return Dask's worker whose call this thread works for."""
+    """Return the Dask worker whose call this thread runs."""
     return _worker.get()
 
 
 def nbytes(value: Any) -> int:
-    """Return the bytes of the arrays in an argument or answer, which are nearly all that is sent."""
+    """Return the bytes of the arrays in an argument or answer, which are nearly all of the traffic."""
     if isinstance(value, np.ndarray | ShippedRows):
         return value.nbytes
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The Dask cluster of a job: none, one of its own on this machine, or one that is already running."""
+"""The Dask cluster of a job: none, a local one of its own, or one that is already running."""
 
 from __future__ import annotations
 
@@ -34,38 +34,38 @@ from topline.pipeline.options import ClusterConfig
 
 logger = logging.getLogger(__name__)
 
-# Below this size the data fits the caches of one process many times over, and what a round costs is the way
-# to the workers and back: 6 ms to threads against 9 ms and half a second of start-up to processes.
+# Data of this size fits one process's caches many times over, and a round costs mostly latency: 6 ms with
+# threads, against 9 ms and half a second of start-up with processes.
 SMALL_JOB_BYTES = 64 << 20
 
-# A worker that is silent this long is given up by the scheduler (Dask's own default is five minutes).
+# The scheduler gives up a worker that is silent this long (Dask's default is five minutes).
 WORKER_TTL = "60s"
 
-# Its nanny starts a worker that died again.  Dask closes one that is not back after 15 seconds, which a busy
-# machine takes to start a process: for good, or as soon as it is back and has been given blocks.
+# The nanny restarts a worker that died.  Dask closes one that is not back within 15 seconds, which starting a
+# process on a busy machine can take: permanently, or just after it is back and holds blocks.
 LOST_WORKER_TIMEOUT = "24h"
 
-# What we hold Dask cannot write to disk, and a worker that pauses waits for ever: it ends at its limit.
+# Dask cannot spill what we hold to disk, and a paused worker waits forever: let it end at its limit.
 MEMORY_SETTINGS = {
     f"distributed.worker.memory.{name}": value
     for name, value in (("target", False), ("spill", False), ("pause", False), ("terminate", 0.95))
 }
 
-# Each end of a connection keeps its last messages of up to a megabyte for whoever debugs Dask: by default
-# 1,000, hundreds of megabytes after some hundred rounds.
+# For debugging, each end of a Dask connection keeps its last messages of up to a megabyte each: 1,000 by
+# default, which is hundreds of megabytes after a few hundred rounds.
 LOG_SETTINGS = {"distributed.admin.low-level-log-length": 10}
 
 DASHBOARD_PORT = 8787
-# The module that adds the page of a run to Dask's dashboard.
+# Module that adds a run's page to Dask's dashboard.
 PAGE = "topline.pipeline.dashboard.dask_page"
-# Topic of the events that tell a scheduler which run is in progress, for that page.
+# Topic of the events that tell the scheduler, for that page, which run is in progress.
 TOPIC = "topline-runs"
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class IgnoreInterrupts(WorkerPlugin):
-    """Leave Ctrl-C to the coordinator: a terminal sends it to the worker processes as well."""
+    """Leave Ctrl-C to the coordinator: a terminal sends it to worker processes too."""
 
     idempotent = True
     name = "topline-ignore-interrupts"
@@ -76,7 +76,7 @@ class IgnoreInterrupts(WorkerPlugin):
 
 
 class _PagelessWorker(Worker):
-    """A worker thread whose server has no pages, which have no password."""
+    """A worker thread without HTTP pages, since those have no password."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{**options, "dashboard": False})
@@ -88,11 +88,11 @@ def open_cluster(
 ) -> Iterator[Client | None]:
     """Yield a client of the cluster that `config` describes, or None for work in this process.
 
-    `data_bytes` is the size of the job's data: a small job on a cluster of its own gets worker threads
-    instead of processes, which start sooner and answer within milliseconds.  `worker_bytes` is the memory of
-    each worker of a local cluster, by default its part of `config.memory_limit`, or of the machine's memory.
-    Raises `ClusterError` where no worker can be reached within `config.worker_wait` seconds, or where the
-    workers' packages do not match, `ConfigError` where the memory limit is too small for them.
+    `data_bytes` is the size of the job's data: a small job on a local cluster gets worker threads, which
+    start sooner than processes and answer within milliseconds.  `worker_bytes` is the memory of each local
+    worker, by default its part of `config.memory_limit` or of the machine's memory.
+    Raises `ClusterError` if no worker is reachable within `config.worker_wait` seconds or package versions
+    differ, `ConfigError` if the memory limit is too small for the workers.
     """
     limit = memory_limit(config.memory_limit)
     if config.scheduler is not None:
@@ -116,7 +116,7 @@ def open_cluster(
 def given_or_own_client(
     config: ClusterConfig, client: Client | None, data_bytes: int, worker_bytes: int | None = None
 ) -> Iterator[Client | None]:
-    """Yield `client`, which stays open, or where there is none what `open_cluster` yields."""
+    """Yield `client`, which stays open, or what `open_cluster` yields if there is none."""
     if client is not None:
         yield client
         return
@@ -125,17 +125,17 @@ def given_or_own_client(
 
 
 def takes_processes(data_bytes: int | None) -> bool:
-    """Whether workers of a local cluster are processes, for data of that size."""
+    """Return whether the workers of a local cluster are processes for data of that size."""
     return data_bytes is None or data_bytes >= SMALL_JOB_BYTES
 
 
 def worker_count(config: ClusterConfig) -> int:
-    """How many workers a local cluster has."""
+    """Return the number of workers of a local cluster."""
     return config.workers or max(1, CPU_COUNT // config.threads_per_worker)
 
 
 def announce(client: Client, store_url: str, run_id: str) -> None:
-    """Tell the scheduler which run begins, for its page; where that fails, nothing is lost."""
+    """Tell the scheduler which run starts, for its page; a failure is harmless."""
     try:
         client.log_event(TOPIC, {"store": store_url, "run": run_id})
     except (OSError, ValueError, RuntimeError) as error:
@@ -143,7 +143,7 @@ def announce(client: Client, store_url: str, run_id: str) -> None:
 
 
 def _refuse_unguarded() -> None:
-    """Raise `ClusterError` where the processes to be started would begin by running this script again."""
+    """Raise `ClusterError` if worker processes would start by running this script again."""
     main = sys.modules["__main__"]
     path, frame = getattr(main, "__file__", None), inspect.currentframe()
     while frame and not (frame.f_globals is vars(main) and frame.f_code.co_name == "<module>"):
@@ -168,7 +168,7 @@ def _own_cluster(
     if processes:
         _refuse_unguarded()
     threads = config.threads_per_worker
-    # Threads need no port; Dask's configuration may ask for one, and for encryption.
+    # Threads need no port, but Dask's configuration may ask for one, and for encryption.
     closed = processes or dask.config.get("distributed.comm.require-encryption")
     settings: dict[str, Any] = {
         **MEMORY_SETTINGS,
@@ -183,7 +183,7 @@ def _own_cluster(
         preloads = [*dask.config.get("distributed.scheduler.preload"), PAGE]
         settings["distributed.scheduler.preload"] = preloads
     else:
-        # The pages have no password, and every user of the machine reaches its loopback.
+        # The pages have no password, and every user of the machine can reach its loopback.
         settings |= {f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker")}
     with ExitStack() as stack:
         stack.enter_context(_environment_kept())
@@ -198,12 +198,12 @@ def _own_cluster(
                 security=temporary_security() if closed else None,
                 scheduler_kwargs={"dashboard": config.dashboard},
                 dashboard_address=_dashboard_address() if config.dashboard else "127.0.0.1:0",
-                # Worker threads have no host of their own, and would listen to every network.
+                # Worker threads have no host of their own and would listen on every network.
                 worker_dashboard_address=None if processes else "127.0.0.1:0",
                 worker_class=None if processes or config.dashboard else _PagelessWorker,
-                # Worker threads share this process: a share of its memory each would only pause them.
+                # Worker threads share this process: a memory limit each would only pause them.
                 memory_limit=(worker_bytes or "auto") if processes else 0,
-                # A worker whose heartbeat finds the cluster closing calls that an error.
+                # A worker whose heartbeat meets a closing cluster logs an error.
                 silence_logs=logging.CRITICAL,
             )
         except RuntimeError as error:
@@ -218,30 +218,30 @@ def _own_cluster(
         stack.callback(_close, cluster)
         client = stack.enter_context(Client(cluster, set_as_default=False, direct_to_workers=True))
         if processes:
-            # The one that starts in the place of a worker that is killed now gets it from the scheduler.
+            # The replacement of a worker that is killed just now gets it from the scheduler.
             with suppress(CommClosedError):
                 client.register_plugin(IgnoreInterrupts())
-        # Dask collects a client's messages for 10 ms; a round of a small job is over by then.
+        # Dask batches a client's messages for 10 ms; a round of a small job is over by then.
         client.scheduler_comm.interval = 0.001
         _wait_for_worker(client, "the cluster on this machine", config.worker_wait)
         yield client
 
 
 def _close(cluster: LocalCluster) -> None:
-    """Close a cluster whose work is done: Dask kills a worker that does not end in time, and raises then."""
+    """Close an idle cluster; Dask kills a worker that does not end in time, then raises."""
     with suppress(TimeoutError):
         cluster.close()
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:
-    """Whether a message of asyncio is not of a wait that Dask gave up because another had failed."""
+    """Return whether an asyncio message is not about a wait that Dask abandoned after another failure."""
     return not (record.exc_info and isinstance(record.exc_info[1], AllExit))
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Dask's comings and goings out of the job's log; what concerns the job, the job reports itself."""
-    # asyncio reports the tasks that Dask leaves behind when connections end, some once they are collected.
+    """Keep Dask's connection messages out of the job's log; the job reports what concerns it."""
+    # asyncio reports tasks that Dask leaves behind when connections end, some only at collection.
     logging.getLogger("asyncio").addFilter(_is_of_use)
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client", "asyncio")]
     levels = [each.level for each in loggers]
@@ -249,7 +249,7 @@ def _quiet() -> Iterator[None]:
         each.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
-            # Another job may take the dashboard's port between our look and Dask's.
+            # Another job may take the dashboard's port between our check and Dask's.
             warnings.filterwarnings("ignore", message="Port .* is already in use")
             yield
     finally:
@@ -259,7 +259,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Undo what LocalCluster writes into this process's environment for the sake of its children."""
+    """Restore the environment variables that LocalCluster sets for its children."""
     before = {name: os.environ.get(name) for name in (*THREAD_VARIABLES, "MALLOC_TRIM_THRESHOLD_")}
     try:
         yield
@@ -272,7 +272,7 @@ def _environment_kept() -> Iterator[None]:
 
 
 def _dashboard_address() -> str:
-    """Dask's usual port on this machine alone, or any free one: a second job must not complain."""
+    """Return Dask's usual port on loopback, or any free one, so that a second job does not complain."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -300,7 +300,7 @@ def _running_cluster(address: str, wait: float) -> Iterator[Client]:
 
 
 def _refusal(address: str, wait: float, error: Exception) -> str:
-    """Return why Dask's client did not reach the scheduler, and what to do."""
+    """Return why Dask's client could not reach the scheduler, and what to do."""
     fix = "DASK_CONFIG has to name the dask.yaml that `topline certs` made for this cluster"
     if isinstance(error, TypeError):
         return f"the scheduler at {address} asks for a certificate and Dask has none here: {fix}"
@@ -356,7 +356,7 @@ def _wait_for_worker(client: Client, place: str, wait: float) -> None:
 
 
 def _check_versions(client: Client, address: str) -> None:
-    """Refuse workers whose Python, NumPy, Dask or Topline would not understand what is sent to them."""
+    """Raise if a worker's Python, NumPy, Dask or Topline could not understand what is sent to it."""
     versions = cast("Mapping[str, Any]", client.get_versions(check=False))["workers"]
     ours = {
         "python": _minor(platform.python_version()),

@@ -1,14 +1,13 @@
-"""Blocks on Dask workers, by calls to their owners, over a registry of our own (`worker_blocks`).
+"""Blocks on Dask workers, run by calls to their owners over a registry of our own (`worker_blocks`).
 
-A request is one call of each worker, which runs it on all of its blocks and sends back their sums, merged
-along the solvers' tree, so the total is bitwise the same for any number of workers; many of them hand on the
-weights and merge their sums among each other.  Dask is asked for nothing else: nothing lost is run
-elsewhere, nothing is scattered to stay.  The coordinator watches its calls and the workers
-(`topline.pipeline.cluster.watchdog`); when an owner is gone, silent or hangs, a new epoch begins and its
-blocks go to others (`topline.pipeline.cluster.placement`).  Without dual variables the round is repeated and
-nothing is lost.  With them the rows that went with the worker come from the last checkpoint, or are 0; those
-of all others stay, and `DualsReplacedError` says that W has to be rebuilt.  Now and then, between rounds,
-blocks also go to workers that have joined, and from slow ones to fast ones: that loses nothing.
+A request is one call per worker, which runs it on all its blocks and returns their sums merged along the
+solvers' tree, so that the total is bitwise the same for any number of workers; many workers forward the
+weights and merge sums among each other.  Dask itself reruns and scatters nothing.  The coordinator watches
+calls and workers (`topline.pipeline.cluster.watchdog`); when an owner is gone, silent or hangs, a new epoch
+begins and its blocks move (`topline.pipeline.cluster.placement`).  Without dual variables the round is
+repeated and nothing is lost.  With them, only the lost worker's rows come from the last checkpoint, or are 0,
+and `DualsReplacedError` says that W must be rebuilt.  Between rounds, blocks occasionally also move to new
+workers and from slow to fast ones, without loss.
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ logger = logging.getLogger(__name__)
 
 RELEASE_SECONDS = 5.0
 LEASE_SECONDS = 900.0
-# Between two polls of the workers, for blocks that could be moved.
+# Interval at which workers are polled for blocks that could move.
 REBALANCE_SECONDS = 5.0
 
 
 class DaskExecutor:
     """`solvers.Executor` on the workers of `client`.
 
-    `bounds` or `blocks` cut the rows as in `SerialExecutor`; without `bounds`, `TrainingRows` say where.
-    `cache_bytes` of features stay in memory, over all workers; the rest is read again in each pass.
-    `worker_wait` is how long to wait while no worker is there at all, `heartbeat_timeout` how long a worker
-    may send no heartbeat, or its call do nothing, and `poll_interval` the time between two polls of the
-    workers, to see whether blocks should move; all in seconds.  `dual_bytes` is the memory for dual variables
-    over all workers, and `kept_bytes` that for what Newton's method keeps, None for as much as they take.
+    `bounds` or `blocks` cut the rows as in `SerialExecutor`; without `bounds`, `TrainingRows` decide.
+    `cache_bytes` of features stay in memory over all workers; each pass reads the rest again.  In seconds:
+    `worker_wait` is how long to wait while there is no worker, `heartbeat_timeout` how long a worker may send
+    no heartbeat or its call make no progress, `poll_interval` the time between polls for moves.  Over all
+    workers, `dual_bytes` is the memory for dual variables and `kept_bytes` that for what Newton's method
+    keeps, None for as much as needed.
     """
 
     in_process = False
@@ -93,7 +92,7 @@ class DaskExecutor:
 
     @property
     def workers(self) -> int:
-        """How many workers hold blocks."""
+        """Number of workers that hold blocks."""
         return max(1, len(self.owners))
 
     @property
@@ -108,7 +107,7 @@ class DaskExecutor:
 
     @property
     def epoch(self) -> int:
-        """How often blocks were placed; more than 1 after a loss or a move."""
+        """Number of placements of blocks; more than 1 after a loss or a move."""
         return 0 if self._scheduler is None else self._scheduler.placement.epoch
 
     @property
@@ -117,7 +116,7 @@ class DaskExecutor:
         return {} if self._scheduler is None else dict(self._scheduler.placement.owned)
 
     def recover_from(self, checkpoint_source: CheckpointSource) -> None:
-        """Take lost dual variables from `checkpoint_source` from now on, and note losses and moves there."""
+        """Restore lost dual variables from `checkpoint_source`, and record losses and moves there."""
         self._checkpoint_source = checkpoint_source
 
     def bind(
@@ -129,7 +128,7 @@ class DaskExecutor:
         keep_duals: bool,
         weights: Float64Array | None = None,
     ) -> None:
-        """Place the examples on the workers, with A = 0 where `keep_duals`, each with its `weights`."""
+        """Place the examples, with their `weights`, on the workers; A = 0 if `keep_duals`."""
         self._release()
         bounds = self._asked_bounds
         if bounds is None and isinstance(X, TrainingRows):
@@ -150,10 +149,10 @@ class DaskExecutor:
         self._renewal = LeaseRenewal(self._calls, self._scheduler.placement, self._lease)
 
     def run(self, operation: Operation[A]) -> A:
-        """Run an operation on every block and give the sum.
+        """Return the sum of an operation over all blocks.
 
-        Raises `DualsReplacedError` where dual variables went with a worker and others took their place,
-        `ClusterError` where there are no workers or they keep dying.
+        Raises `DualsReplacedError` if lost dual variables were replaced, `ClusterError` if there are no
+        workers or they keep dying.
         """
         scheduler, pending_step = self._here(), operation.pending_step
         scheduler.rebalance(pending_step)
@@ -171,7 +170,7 @@ class DaskExecutor:
             return total  # type: ignore[no-any-return]
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
-        """Yield A block by block, a run of rows after the other, after applying `pending_step` once."""
+        """Yield A block by block in runs of rows, after applying `pending_step` once."""
         places = self._here().placement
         epoch = places.epoch
         for owner, spans in sorted(self.owners.items(), key=lambda item: item[1][0].index):
@@ -184,7 +183,7 @@ class DaskExecutor:
     def map_duals(
         self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
     ) -> list[T]:
-        """Give A to calls of `visit` on the workers, at the same time, and join their answers."""
+        """Call `visit` on A on all workers at the same time, and join the answers."""
         answers = self._once(self._to_owners(worker_blocks.map_duals, visit, pending_step), pending_step)
         return [item for items in answers.values() for item in items]
 
@@ -202,7 +201,7 @@ class DaskExecutor:
             self._once([Call(owner, worker_blocks.write_duals, arguments)], None)
 
     def traffic(self) -> Traffic:
-        """Return what was moved and who worked since `bind`."""
+        """Return what was sent, and who worked, since `bind`."""
         log = self._here().log
         workers = log.activities(self.owners)
         return Traffic(
@@ -214,7 +213,7 @@ class DaskExecutor:
         )
 
     def close(self) -> None:
-        """Let go of the examples on all workers; the cluster stays."""
+        """Release the examples on all workers; the cluster stays."""
         self._release()
         self._bound = None
 
@@ -234,14 +233,14 @@ class DaskExecutor:
         return [Call(owner, function, (places.run, places.epoch, *arguments)) for owner in places.owned]
 
     def _sums(self, message: SentOperation) -> Sums:
-        """Sums over all blocks; many workers hand on the weights, and merge the sums, among each other."""
+        """Return the sums over all blocks; many workers forward weights and merge sums among each other."""
         places = self._here().placement
         arguments = places.run, places.epoch, message
         calls = by_tree([*places.owned], worker_blocks.run_request, arguments, Sums.joined)
         return Sums(self.blocks, [], {}).joined(*self._calls.run(calls).values())
 
     def _once(self, calls: Sequence[Call], pending_step: PendingStep | None) -> dict[str, Any]:
-        """Run calls that are not worth repeating on other rows of A."""
+        """Run calls that must not be repeated with other rows of A."""
         try:
             return self._calls.run(calls)
         except WorkersLost as lost:
@@ -249,7 +248,7 @@ class DaskExecutor:
             raise replaced(lost) from lost
 
     def _release(self) -> None:
-        """Tell the owners to forget the run; one that cannot be reached forgets it when the lease is over."""
+        """Release the run on its owners; an unreachable one drops it when its lease ends."""
         if self._scheduler is None:
             return
         if self._renewal is not None:

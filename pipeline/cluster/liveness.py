@@ -1,7 +1,7 @@
-"""Liveness of the calls on a worker, read beside them.
+"""Liveness of the calls on a worker, measured from outside them.
 
-A call that computes, compiles, reads or writes uses a processor or moves bytes, however slow the machine or
-the disk is; one that hangs in a lock or on a disk that is gone does neither, though heartbeats continue.
+A call that computes, compiles, reads or writes uses CPU time or moves bytes, however slow the machine or
+disk. One that hangs in a lock or on a lost disk does neither, though heartbeats continue.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from typing import Any, NamedTuple
 
 from topline.solvers.core.answers import Clock
 
-#: Threads at work for a call, by the worker's address and the call's key.
+#: Threads that work for a call, by the worker's address and the call's key.
 AT_WORK: Counter[tuple[str, str]] = Counter()
-#: The name of such a thread.
+#: Name of such threads.
 CALL_THREAD = "topline-call"
-# Threads that work for a call besides its own: ours by their names, and the one on which fsspec waits.
+# Names of helper threads of a call: ours, and the one on which fsspec waits.
 _HELPERS = (
     "topline-block", "topline-head", "topline-helper", "topline-duals", "topline-read-ahead", "topline-check",
     "fsspecIO",
 )  # fmt: skip
-# Where Linux says what each thread of this process has used.
+# Where Linux lists the usage of each thread of this process.
 _TASKS = Path("/proc/self/task")
 
 
 class Liveness(NamedTuple):
-    """What a worker says of a call that it is at work for.
+    """Activity of a call: CPU seconds, bytes read and written, and completed laps of work.
 
-    These are sums over all threads of calls, for one may wait for another, of which only the growth says
-    something: seconds of processors, bytes read and written, laps of clocks.
+    These are sums over the threads of all calls, since one may wait for another; only growth matters.
     """
 
     cpu: float
@@ -42,7 +41,7 @@ class Liveness(NamedTuple):
 
 
 def liveness_of(keys: Sequence[str], dask_worker: Any) -> dict[str, Liveness]:
-    """Return the liveness of those of some calls that a worker is at work for."""
+    """Return the liveness of those of the calls `keys` that run on this worker."""
     threads = [each for each in threading.enumerate() if each.name.startswith((CALL_THREAD, *_HELPERS))]
     spent = sum(map(_cpu_seconds, threads)) if _tells_cpu() else time.process_time()
     found = Liveness(spent, sum(map(_bytes_moved, threads)), Clock.laps)
@@ -51,12 +50,12 @@ def liveness_of(keys: Sequence[str], dask_worker: Any) -> dict[str, Liveness]:
 
 @lru_cache(1)
 def _tells_cpu() -> bool:
-    """Whether the system says what a thread has used, of which this one has used something."""
+    """Return whether the system reports CPU time per thread."""
     return _cpu_seconds(threading.current_thread()) > 0.0
 
 
 def _cpu_seconds(thread: threading.Thread) -> float:
-    """Processor seconds of a thread; 0 once it ended."""
+    """Return the CPU seconds of a thread; 0 once it has ended."""
     try:
         text = (_TASKS / str(thread.native_id) / "schedstat").read_text(encoding="ascii")
     except OSError:
@@ -65,7 +64,7 @@ def _cpu_seconds(thread: threading.Thread) -> float:
 
 
 def _bytes_moved(thread: threading.Thread) -> int:
-    """Bytes that a thread has read and written, by its own account and that of the disks; 0 once it ended."""
+    """Return the bytes a thread has read and written, in system calls and on disk; 0 once it has ended."""
     try:
         lines = (_TASKS / str(thread.native_id) / "io").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,9 +1,9 @@
-"""How the memory that a job may take is shared among its processes, and what can be kept in it.
+"""How a job's memory limit is shared among its processes, and what can be kept in it.
 
-The limit is for all processes together: the coordinator (with Dask's scheduler and nannies in it) and the
-workers.  What each needs at any rate is estimated here, from above, by what was measured; Dask's nannies end
-a worker that exceeds its share all the same.  What is left goes to features and dual variables, which do
-with any budget: the first are read again, the second packed and written to disk.
+The limit covers all processes: the coordinator (with Dask's scheduler and nannies) and the workers.  Their
+fixed needs are estimated from above, by measurement; a nanny still ends a worker that exceeds its share.  The
+rest goes to features and dual variables, which work with any budget: features are read again, dual variables
+packed and written to disk.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from topline.solvers.methods import PLAIN, MethodMemory
 
 MIB = 1 << 20
 
-# Resident memory with everything imported and the kernels of a method loaded, as measured, and some more.
+# Measured resident memory with everything imported and a method's kernels loaded, with a margin.
 COORDINATOR_BYTES = 450 * MIB
 WORKER_BYTES = 400 * MIB
-# A job in one process, without Dask, and what each of its threads reads at a time.
+# A job in one process without Dask, and what each of its threads reads at a time.
 ALONE_BYTES = 380 * MIB
 ALONE_READING_BYTES = 128 * MIB
-# Arrays of d x m float64 that exist at the same time, besides the sums of blocks: W, the last and the next,
-# the direction and what is on its way; in a worker W as it came and as it is used, a product and its copy.
+# Simultaneous d x m float64 arrays besides the sums of blocks: W, the previous and the next one, the
+# direction and the one being sent; in a worker W as received and as used, a product and its copy.
 COORDINATOR_ARRAYS = 7
 WORKER_ARRAYS = 8
-# Copies of a matrix of second order while a block sums it, besides the sums of blocks.
+# Copies of a second-order matrix while a block sums it, besides the sums of blocks.
 FORMED_COPIES = 1
-# Features, and dual variables opened with them, that are read, converted and worked on.
+# Features, and unpacked dual variables, that are being read, converted and used.
 READING_BYTES = 192 * MIB
-# Labels, weights, norms and permutation of a row, wherever the rows are.
+# Labels, weights, norms and permutation of a row, always in memory.
 ROW_BYTES = 96
-# The few classes of a row that sweeps touch, where one block has all dual variables.
+# The few classes of a row that sweeps touch, if one block has all dual variables.
 LISTED_BYTES = 128
-# The same of a row of a kernel's blocks, which have neither norms nor a permutation.
+# The same for a row of a kernel's blocks, which have neither norms nor a permutation.
 KERNEL_ROW_BYTES = 48
-# Workers are filled up to this share: Dask ends one at 95 %.
+# Workers are filled to this share: Dask ends one at 95 %.
 FILLED = 0.85
-# A worker that is there already may have Dask's defaults, by which it takes no more tasks from 80 % on.
+# A running worker may have Dask's defaults and take no more tasks from 80 % on.
 FILLED_THERE = 0.7
-# Of this machine's memory, where nobody says what a job may take.
+# Share of this machine's memory for a job without a limit.
 MACHINE_SHARE = 0.8
-# Dual variables and their change in float64 take so many bytes a number.
+# Bytes per entry of dual variables and their change in float64.
 WHOLE_DUALS = 16
 
 
 @dataclass(frozen=True)
 class ProblemSize:
-    """n rows of d features, m classes, the blocks they are cut into, and bytes of all features in float32.
+    """n rows of d features, m classes, the number of blocks, and bytes of all features in float32.
 
-    `keeps_duals` says whether dual variables are held, `ranked` how many classes are noted of a row, `method`
-    what the method takes; `besides` are bytes that the coordinator needs for more, such as the matrix of a
-    kernel, `held` those that all workers together do, such as the scores of atoms, and `row_bytes` those of a
-    row wherever it is.
+    `keeps_duals` says whether dual variables are held, `ranked` is the number of classes kept per row,
+    `method` what the method needs.  In bytes: `besides` is what the coordinator needs in addition, such as a
+    kernel's matrix, `held` what all workers together do, such as scores of atoms, `row_bytes` each row's
+    part.
     """
 
     n: int
@@ -78,10 +78,9 @@ class ProblemSize:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """`worker_bytes` is Dask's limit of each worker, the others are budgets over all workers.
+    """`worker_bytes` is Dask's limit per worker (None for threads or workers that are not ours).
 
-    `worker_bytes` is None where workers are threads or not ours; `dual_bytes` and `kept_bytes` are None for
-    what it takes.
+    The others are budgets over all workers; `dual_bytes` and `kept_bytes` are None for no limit.
     """
 
     worker_bytes: int | None
@@ -91,7 +90,7 @@ class MemoryPlan:
 
 
 def memory_limit(text: str | None) -> int | None:
-    """Bytes of a limit such as "6GiB", None for none; `ConfigError` for what is not a size."""
+    """Return the bytes of a limit such as "6GiB", None for none; raise `ConfigError` if it is not a size."""
     if text is None:
         return None
     try:
@@ -101,7 +100,7 @@ def memory_limit(text: str | None) -> int | None:
 
 
 def worker_share(limit: int, workers: int) -> int:
-    """Bytes of each of the workers of a job that is not training; `ConfigError` where they are too few."""
+    """Return the bytes per worker of a job other than training; raise `ConfigError` if they are too few."""
     share = (limit - COORDINATOR_BYTES) // workers
     if share < WORKER_BYTES:
         _refuse(limit, COORDINATOR_BYTES + workers * WORKER_BYTES, workers)
@@ -109,9 +108,9 @@ def worker_share(limit: int, workers: int) -> int:
 
 
 def room_for_rows(limit: int, workers: int | None, processes: int) -> int:
-    """Return the bytes of `limit` that each process has for rows, below 0 where not even it itself fits.
+    """Return the bytes of `limit` that each process has for rows; negative if the process does not fit.
 
-    `workers` are 0 for a job without Dask, `processes` for one whose workers are threads.
+    `workers` is 0 for a job without Dask, `processes` is that of a job whose workers are threads.
     """
     if workers == 0:
         return limit - ALONE_BYTES
@@ -123,10 +122,10 @@ def room_for_rows(limit: int, workers: int | None, processes: int) -> int:
 def plan_memory(
     limit: int | None, size: ProblemSize, workers: int, cache_bytes: int, *, processes: bool = True
 ) -> MemoryPlan:
-    """Share `limit` bytes out for a training; `ConfigError` naming the least limit where it is too small.
+    """Share `limit` bytes for a training run; raise `ConfigError` with the smallest limit if it is too small.
 
-    `cache_bytes` is what was asked for and no more than that is given.  Without `processes` the workers are
-    threads of the coordinator.  None as limit is most of this machine's memory, and refuses nothing.
+    At most the requested `cache_bytes` are given.  Without `processes` the workers are threads of the
+    coordinator.  A limit of None means most of this machine's memory, and is never refused.
     """
     coordinator, worker = _coordinator(size, workers), _worker(size, workers, processes=processes)
     least = coordinator + math.ceil(workers * worker / FILLED)
@@ -143,10 +142,9 @@ def plan_memory(
 def plan_alone(
     limit: int | None, size: ProblemSize, threads: int, cache_bytes: int
 ) -> tuple[MemoryPlan, int]:
-    """Share `limit` out for a training in one process without Dask; also return how many threads it can have.
+    """Share `limit` for training in one process without Dask; also return its threads, at most `threads`.
 
-    They are fewer than `threads` where memory asks for that.  `ConfigError` names the least limit where not
-    even one fits.
+    Raises `ConfigError` with the smallest limit if not even one thread fits.
     """
     for count in range(max(1, threads), 0, -1):
         alone, own = _alone(size, count)
@@ -160,10 +158,10 @@ def plan_alone(
 
 
 def plan_on_workers(limits: Sequence[int], size: ProblemSize, cache_bytes: int) -> MemoryPlan:
-    """Budgets on workers that are there already, by their own limits (0 for none); nothing is refused."""
+    """Return budgets on running workers, from their own limits (0 for none); nothing is refused."""
     if not limits or min(limits) == 0:
         return MemoryPlan(None, cache_bytes, None)
-    # What is shared out goes to those that have blocks.
+    # Only workers with blocks get a budget.
     workers = min(len(limits), size.blocks)
     worker = _worker(size, workers, processes=True)
     return MemoryPlan(None, *_budgets(min(limits), worker, size, workers, cache_bytes, FILLED_THERE))
@@ -172,9 +170,9 @@ def plan_on_workers(limits: Sequence[int], size: ProblemSize, cache_bytes: int) 
 def _budgets(
     share: int, worker: int, size: ProblemSize, workers: int, cache_bytes: int, filled: float = FILLED
 ) -> tuple[int, int | None, int]:
-    """Bytes for features, for dual variables and for what the method keeps between its requests.
+    """Return bytes for features, for dual variables and for what the method keeps between requests.
 
-    Workers have `share` each and need `worker` of it.
+    Each worker has `share` bytes and needs `worker` of them itself.
     """
     room = max(0, int(workers * (filled * share - worker)))
     duals = None
@@ -182,7 +180,7 @@ def _budgets(
         whole = WHOLE_DUALS * size.n * size.m
         if size.blocks == 1:
             whole += extrapolation_bytes((size.n + size.d) * size.m)
-        # Rows that fit whole are the faster ones; packed they need little, and features get half.
+        # Unpacked rows are faster if all fit; packed they need little, so features get half.
         if whole > 3 * room // 4:
             duals = room // 2
         room -= whole if duals is None else duals
@@ -193,20 +191,20 @@ def _budgets(
 def _coordinator(size: ProblemSize, workers: int) -> int:
     sums = 2 * ROOTS if workers > ROOTS else workers * _sums(size, workers)
     arrays = 8 * size.d * size.m * (COORDINATOR_ARRAYS + size.method.arrays + sums)
-    # What is formed is factored in its place.
+    # The formed matrix is factored in place.
     formed = 8 * size.method.formed * sums
     return COORDINATOR_BYTES + size.besides + arrays + formed + size.row_bytes // 2 * size.n
 
 
 def _alone(size: ProblemSize, threads: int) -> tuple[int, int]:
-    """Return what a process alone takes at any rate, and each of its threads besides."""
+    """Return the bytes that a single process needs, and those of each of its threads in addition."""
     spared = COORDINATOR_BYTES - ALONE_BYTES
     own = _worker(size, threads, processes=False) - min(READING_BYTES, 3 * size.features)
     return _coordinator(size, threads) - spared, own + min(ALONE_READING_BYTES, 3 * size.features)
 
 
 def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:
-    # Its own, and those of the workers that it hands calls on to.
+    # Its own sums, and those of the workers to which it forwards calls.
     sums = _sums(size, workers) * (1 + (-(-workers // ROOTS) - 1).bit_length())
     arrays = 8 * size.d * size.m * (WORKER_ARRAYS + sums)
     arrays += 8 * size.method.formed * (FORMED_COPIES + sums)
@@ -218,7 +216,7 @@ def _worker(size: ProblemSize, workers: int, *, processes: bool) -> int:
 
 
 def _sums(size: ProblemSize, workers: int) -> int:
-    """Sums of blocks that a worker can hold before they meet along the tree."""
+    """Return the number of sums of blocks that a worker may hold before they merge along the tree."""
     return max(1, math.ceil(size.blocks / workers)).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""What a coordinator sends to a worker, and what comes back."""
+"""Messages between the coordinator and the workers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ class Span:
 class Placement:
     """What one worker holds from this epoch on.
 
-    `spec` is of the rows spans[0].start .. spans[-1].stop-1, with this worker's budgets.  Dual variables of
-    the blocks `keeps` are kept from the epoch before, with `pending_step` applied where it waits; those of
-    other blocks are 0.  A run that no call has touched for `lease` seconds is dropped, since its coordinator
-    must have died.
+    `spec` covers the rows spans[0].start..spans[-1].stop-1, with this worker's budgets.  The blocks `keeps`
+    keep their dual variables, with any `pending_step` applied; other blocks start at 0.  A run without a
+    call for `lease` seconds is dropped, because its coordinator must have died.
     """
 
     run: str
@@ -42,7 +41,7 @@ class Placement:
 
 
 class WorkerCost(NamedTuple):
-    """What a request took of a worker; `bytes_read` of features counts since the blocks were placed."""
+    """Cost of a request on a worker; `bytes_read` of features counts from the placement of the blocks."""
 
     seconds: float
     memory_bytes: int
@@ -51,10 +50,9 @@ class WorkerCost(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums over blocks of some workers, merged as far as they reach, and the cost of each by its address.
+    """Sums over blocks of some workers, merged as far as possible, and each worker's cost by address.
 
-    Merging goes along the tree of `topline.solvers.core.answers`, whose nodes say what is added to what: no
-    bit depends on who adds.
+    The tree of `topline.solvers.core.answers` fixes the order of additions, so no bit depends on who adds.
     """
 
     blocks: int
@@ -62,7 +60,7 @@ class Sums:
     costs: dict[str, WorkerCost]
 
     def joined(self, *others: Sums) -> Sums:
-        """Return the sums of these workers and of others together."""
+        """Return the merged sums of these workers and of others."""
         merger: TreeMerger[Answer] = TreeMerger(self.blocks)
         costs: dict[str, WorkerCost] = {}
         for sums in (self, *others):
@@ -73,7 +71,7 @@ class Sums:
 
 
 class ShippedRows:
-    """Rows start.. of an array in memory, under the row numbers of the whole array."""
+    """Rows from `start` on of an array in memory, addressed by the row numbers of the whole array."""
 
     def __init__(self, values: Any, start: int, n: int) -> None:
         self._values = values
@@ -83,13 +81,13 @@ class ShippedRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows that are here."""
+        """Bytes of the rows held here."""
         parts = ("data", "indices", "indptr") if is_sparse(self._values) else ("data",)
         return sum(int(getattr(self._values, name).nbytes) for name in parts)
 
     @property
     def in_memory(self) -> bool:
-        """Whether slices cost no reading."""
+        """Whether slices need no reading."""
         return held_in_memory(self._values)
 
     @property

@@ -1,10 +1,9 @@
-"""Which worker holds which blocks of a run, and how blocks get to others without losing what they hold.
+"""Which worker holds which blocks of a run, and how blocks move without losing their dual variables.
 
-A move begins an epoch.  Every worker gets its blocks and keeps the dual variables that it has of them;
-those of blocks that move are fetched from their last owners, and those that nobody has any more are read
-from the last checkpoint.  Each row is then feasible, if not of the same round: W, b and |A|^2 have to be
-rebuilt where any were lost, and are what they were where none were.  A move that is cut short by another
-loss is begun again, and does only what is still to be done.
+A move begins an epoch.  Every worker gets its blocks and keeps the dual variables that it has of them; those
+of moved blocks are fetched from their last owners, lost ones are read from the last checkpoint.  Each row is
+then feasible, though perhaps of another round: W, b and |A|^2 must be rebuilt if any were lost and are
+unchanged otherwise.  A move interrupted by another loss starts again and does only what remains.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from topline.solvers.operations import RunSpec
 
 logger = logging.getLogger(__name__)
 
-#: Returns the round of the last checkpoint and its dual variables; None where there is none.
+#: Returns the round of the last checkpoint and its dual variables, or None.
 Saved = Callable[[], tuple[int, StoredDuals] | None]
 
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """What a run is about; workers that come later are placed from it.
+    """Everything a worker needs to take part in a run, including workers that join later.
 
     The budgets of the spec and `cache_bytes` are for all workers together.
     """
@@ -47,9 +46,9 @@ class Bound:
 
 @dataclass(frozen=True)
 class Moved:
-    """Numbers of blocks that went from one worker to another, and of those whose rows were lost.
+    """Numbers of blocks that moved, and of those whose rows were lost.
 
-    `saved_round` is that of the checkpoint from which these come; None where they begin at A = 0.
+    `saved_round` is the round of the checkpoint that replaces these; None if they restart at A = 0.
     """
 
     moved: tuple[int, ...]
@@ -67,11 +66,11 @@ class BlockPlacement:
         self.run = uuid.uuid4().hex
         self.epoch = 0
         self.owned: Assignment = {}
-        #: Who has the dual variables of each block, by its number; nobody has any at first.
+        #: Worker that has the dual variables of each block, by block number; empty at first.
         self._holders: dict[int, str] = {}
-        #: Rows of the worker that had most at the start: nobody gets budgets for more, whoever is lost.
+        #: Most rows of a worker at the start: budgets never grow beyond it, whoever is lost.
         self._most_rows = bound.spec.problem.n
-        #: What a move that was cut short has already replaced, and from which checkpoint.
+        #: Blocks that an interrupted move has already replaced, and from which checkpoint.
         self._replaced: set[int] = set()
         self._saved_round: int | None = None
 
@@ -86,9 +85,9 @@ class BlockPlacement:
     def move(
         self, owned: Assignment, alive: Iterable[str], pending_step: PendingStep | None, saved: Saved
     ) -> Moved:
-        """Give the blocks to `owned`, each with its dual variables after the pending step or those saved.
+        """Move the blocks to `owned`, each with its dual variables after the pending step, or the saved ones.
 
-        `alive` are all workers that can be asked.  Raises `WorkersLost`; it can then be called again.
+        `alive` are the reachable workers.  Raises `WorkersLost`, after which it can be called again.
         """
         before = {*self.owned, *self._holders.values()}
         old = {worker: () for worker in alive if worker in before and worker not in owned}
@@ -113,7 +112,7 @@ class BlockPlacement:
     def _place(
         self, owned: Assignment, asked: Mapping[str, tuple[Span, ...]], pending_step: PendingStep | None
     ) -> dict[str, set[int]]:
-        """Begin an epoch on all that are asked; return the blocks whose dual variables each of them has."""
+        """Begin an epoch on all of `asked`; return the blocks whose dual variables each worker has."""
         self.epoch += 1
         calls = [
             Call(worker, worker_blocks.place, (self._placement(worker, spans, pending_step),))
@@ -142,7 +141,7 @@ class BlockPlacement:
         )
 
     def _fetch(self, span: Span, worker: str) -> None:
-        """Bring the dual variables of a block to the worker that it is now with, directly and in runs."""
+        """Send a block's dual variables directly to its new worker, in runs of rows."""
         holder = self._holders[span.index]
         for start, stop in row_runs(span.start, span.stop, self.m):
             read = (self.run, self.epoch, span.index, start, stop, None)
@@ -152,7 +151,7 @@ class BlockPlacement:
         self._holders[span.index] = worker
 
     def _restore(self, lost: set[int], owned: Assignment, saved: Saved) -> None:
-        """Let workers read the blocks that nobody has from the last checkpoint, or leave them at A = 0."""
+        """Let workers read lost blocks from the last checkpoint, or leave them at A = 0."""
         found = saved()
         theirs = {
             worker: indices
@@ -171,10 +170,10 @@ class BlockPlacement:
 
 
 class LeaseRenewal:
-    """Renews the leases of a run on all workers that hold blocks, several times a lease.
+    """Renews a run's leases on all workers with blocks, several times per lease.
 
-    It continues until `stop`, or until the blocks' places are dropped.  Nothing waits for the workers:
-    the next request finds out which ones are lost.
+    It runs until `stop`, or until the placement is dropped.  It waits for no worker: the next request
+    detects lost ones.
     """
 
     def __init__(self, calls: WorkerCalls, places: BlockPlacement, lease: float) -> None:
@@ -183,7 +182,7 @@ class LeaseRenewal:
         threading.Thread(target=_renew, args=arguments, name="topline-leases", daemon=True).start()
 
     def stop(self) -> None:
-        """Let the leases run out."""
+        """Let the leases expire."""
         self._over.set()
 
 

@@ -1,4 +1,4 @@
-"""Who gets which blocks of a run: at the start, when workers are lost, and as they come, go and slow down."""
+"""Which worker gets which blocks: at the start, after losses, and as workers join, leave and slow down."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from topline.solvers.executors import StoredDuals
 
 logger = logging.getLogger(__name__)
 
-# So many losses without one finished call between them are no accident.
+# This many losses without one finished call between them are not accidental.
 LOSSES_IN_A_ROW = 5
-# Less work than this, in seconds, says nothing about how fast a worker is.
+# Seconds of work below which a worker's speed is unknown.
 _MEASURED_SECONDS = 2.0
 
 
 class CheckpointSource(Protocol):
-    """Who keeps what a run can be continued from, and its history."""
+    """Source of a run's last checkpoint, and writer of its history."""
 
     def saved_duals(self) -> tuple[int, StoredDuals] | None:
-        """Return the round of the last checkpoint and its dual variables, None where there is none."""
+        """Return the round of the last checkpoint and its dual variables, or None."""
         ...
 
     def note(self, record: Mapping[str, Any], /) -> None:
-        """Add to the history."""
+        """Add a record to the history."""
         ...
 
 
 class WorkerLog:
-    """Counts by worker; times count from the run's start and, for `shares`, from the last assignment."""
+    """Counts per worker since the run's start; for `shares`, since the last assignment."""
 
     def __init__(self) -> None:
         self._busy: dict[str, float] = {}
         self._memory: dict[str, int] = {}
         self._read: dict[str, int] = {}
         self._row_seconds: dict[str, list[float]] = {}
-        #: Bytes of features that were not in memory.
+        #: Bytes of features read because they were not in memory.
         self.bytes_read = 0
 
     def begin_assignment(self) -> None:
-        """Forget how fast anyone was with other blocks."""
+        """Discard the speeds measured with the previous blocks."""
         self._row_seconds, self._read = {}, {}
 
     def add(self, worker: str, rows: int, cost: WorkerCost) -> None:
-        """Count a request that a worker has done on its rows."""
+        """Add a request that a worker has run on its rows."""
         self._busy[worker] = self._busy.get(worker, 0.0) + cost.seconds
         self._memory[worker] = cost.memory_bytes
         self.bytes_read += cost.bytes_read - self._read.get(worker, 0)
@@ -64,7 +64,7 @@ class WorkerLog:
         sums[1] += cost.seconds
 
     def shares(self, threads: Mapping[str, int]) -> dict[str, float]:
-        """Return rows a second of each worker; of those not seen yet, by their threads, what is usual."""
+        """Return rows per second of each worker; new ones get the usual speed for their threads."""
         pace = {
             worker: rows / seconds
             for worker, (rows, seconds) in self._row_seconds.items()
@@ -77,7 +77,7 @@ class WorkerLog:
         return {worker: pace.get(worker, usual * count) for worker, count in threads.items()}
 
     def activities(self, owned: Assignment) -> tuple[WorkerActivity, ...]:
-        """Return those that hold blocks, in the order of their blocks."""
+        """Return the activity of the workers with blocks, in block order."""
         return tuple(
             WorkerActivity(
                 worker,
@@ -92,8 +92,8 @@ class WorkerLog:
 class BlockScheduler:
     """Assigns the blocks of one run to the workers that `calls` reach.
 
-    `worker_wait` is how long to wait while no worker is there at all, `poll_interval` the
-    time between two polls of the workers, to see whether blocks should move; both in seconds.
+    In seconds, `worker_wait` is how long to wait while there is no worker, `poll_interval` the time between
+    two polls for blocks that should move.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class BlockScheduler:
         self.log = WorkerLog()
 
     def begin(self) -> None:
-        """Assign the blocks to the workers that are there, until all have taken theirs."""
+        """Assign the blocks to the present workers, again until all are placed."""
         while True:
             found = self._calls.wait_for_workers(1, self._worker_wait)
             try:
@@ -127,21 +127,21 @@ class BlockScheduler:
             return
 
     def done(self, costs: Mapping[str, WorkerCost]) -> None:
-        """Note that a request was run."""
+        """Record a finished request."""
         self._losses = 0
         for worker, cost in costs.items():
             self.log.add(worker, rows_of(self.placement.owned[worker]), cost)
 
     def recover(self, lost: WorkersLost, pending_step: PendingStep | None) -> None:
-        """Give the blocks of lost workers to others; then `DualsReplacedError` where dual variables are kept.
+        """Move the blocks of lost workers; raise `DualsReplacedError` if dual variables are kept.
 
-        A of everyone else gets `pending_step`, the last step that was taken.
+        A on all other workers gets `pending_step`, the last step taken.
         """
         first, hoped_for = lost, len(self.placement.owned)
         while True:
             logger.warning("%s: its blocks are placed again (epoch %d)", lost, self.placement.epoch + 1)
             self._count(lost)
-            # One that hangs in a call gets its memory back.
+            # A worker that hangs in a call should still free its memory.
             for worker in lost.workers:
                 self._calls.begin(
                     Call(worker, worker_blocks.release, (self.placement.run, self.placement.epoch))
@@ -156,14 +156,13 @@ class BlockScheduler:
             break
         self._tell("loss", moved, workers=list(first.workers), reason=str(first))
         if self._bound.spec.keep_duals:
-            # Also where no block was lost: a worker may have said that its A was not what was asked for.
+            # Also if no block was lost: a worker may have reported that its A was not the expected one.
             raise replaced(first) from first
 
     def rebalance(self, pending_step: PendingStep | None) -> None:
-        """Now and then move blocks to workers that have joined, and from slow ones to fast ones.
+        """Occasionally move blocks to new workers and from slow to fast ones, between rounds.
 
-        Between rounds, when `pending_step` is the step that blocks have not yet applied to A: it tells
-        what A is, and without it nothing is moved.
+        `pending_step`, which blocks have not yet applied to A, says what A is; without it nothing moves.
         """
         now = time.monotonic()
         if now - self._polled <= self._poll_interval or (
@@ -171,7 +170,7 @@ class BlockScheduler:
         ):
             return
         found = self._calls.trusted_workers()
-        # Whoever was there at the last poll too has come to stay.
+        # A worker that was already there at the last poll is there to stay.
         stayed = {worker: threads for worker, threads in found.items() if worker in self._present}
         self._present, self._polled = frozenset(found), now
         if not self.placement.owned.keys() <= stayed.keys():
@@ -187,7 +186,7 @@ class BlockScheduler:
         self._tell("rebalance", moved)
 
     def _tell(self, event: str, moved: Moved, **more: Any) -> None:
-        """Note a move in the history, and start measuring speeds afresh."""
+        """Record a move in the history and restart the measurement of speeds."""
         self.log.begin_assignment()
         if self._checkpoint_source is not None:
             rows = {worker: rows_of(spans) for worker, spans in self.placement.owned.items()}

@@ -1,8 +1,7 @@
-"""Weights on their way to the workers: once while they stay the same, and no wider than blocks multiply with.
+"""Weights sent to the workers: only when they change, and in float32 if no bit of an answer depends on it.
 
-A round asks more than one thing at the same W, and products of float32 rows begin with W in float32.  So an
-operation goes without W where the one before had the same, and all weights go in float32 where that changes
-no bit of any answer.
+A round often asks several things at the same W, and products of float32 rows begin by converting W to
+float32.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from topline.solvers.errors import StateLostError
 from topline.solvers.operations import Operation
 from topline.solvers.typing import Float64Array, FloatArray
 
-#: Weights of fewer numbers go in float64: sweeps move small ones in that.
+#: Weights with fewer numbers are sent in float64, in which sweeps move small ones.
 _NARROWED = 1 << 13
 _NONE = np.empty((0, 0))
 
 
-#: Names of weights in operations.
+#: Names of the weights in operations.
 _W, _V = "W", "V"
 
 
 @dataclass(frozen=True, eq=False)
 class SentOperation:
-    """An operation without its weights, which lie beside it by name; `follows` where W is as before."""
+    """An operation without its weights, which are stored by name; `follows` if W is unchanged."""
 
     operation: Any
     weights: Mapping[str, FloatArray] = field(default_factory=dict)
@@ -36,20 +35,20 @@ class SentOperation:
 
 
 class WeightsSender:
-    """Says in which form operations go to workers whose rows have products of the type `dtype`."""
+    """Chooses the form of operations sent to workers whose products have the type `dtype`."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self._dtype = dtype
         self._there: tuple[int, Float64Array, np.dtype[Any]] | None = None
 
     def message(self, operation: Any, epoch: int) -> SentOperation:
-        """Return what goes to every worker of an epoch."""
+        """Return the message for every worker of an epoch."""
         weights = _weights_of(operation)
         if _W not in weights:
             return SentOperation(operation)
         dtype, there = self._type_of(operation), self._there
         same = there is not None and (there[0], there[2]) == (epoch, dtype) and there[1] is operation.W
-        # Until all have answered some workers may hold the one and some the other.
+        # Until all have answered, workers may hold either W.
         self._there = there if same else None
         sent = {
             name: array.astype(dtype, copy=False) for name, array in weights.items() if name != _W or not same
@@ -57,7 +56,7 @@ class WeightsSender:
         return SentOperation(replace(operation, **dict.fromkeys(weights, _NONE)), sent, follows=same)
 
     def answered(self, operation: Any, epoch: int) -> None:
-        """Note that all workers of an epoch have answered an operation, and so have its W."""
+        """Record that all workers of an epoch have answered an operation, and so hold its W."""
         if _W in _weights_of(operation):
             self._there = epoch, operation.W, self._type_of(operation)
 
@@ -67,12 +66,12 @@ class WeightsSender:
 
 
 class WeightsReceiver:
-    """Holds the last W that a worker was sent."""
+    """Holds the last W that a worker received."""
 
     _W: Float64Array | None = None
 
     def received(self, message: SentOperation) -> Any:
-        """Return the operation as it was meant; StateLostError where W is not here."""
+        """Return the complete operation; raise StateLostError if its W is not here."""
         weights = {name: array.astype(np.float64, copy=False) for name, array in message.weights.items()}
         if message.follows:
             if self._W is None:
@@ -83,7 +82,7 @@ class WeightsReceiver:
 
 
 def _weights_of(operation: Any) -> dict[str, Float64Array]:
-    """Return the weights that blocks take in the type of their products, by their names."""
+    """Return the weights that blocks convert to the type of their products, by name."""
     if not isinstance(operation, Operation) or not hasattr(operation, "exact"):
         return {}
     return {name: getattr(operation, name) for name in (_W, _V) if hasattr(operation, name)}

@@ -1,9 +1,9 @@
-"""TLS files for a Dask cluster: a CA of the cluster's own, and a certificate and a key for each role.
+"""TLS files for a Dask cluster: a CA of the cluster's own, and a certificate and key for each role.
 
-A library for test certificates such as trustme would give every role a certificate that serves as both ends
-of a connection, so that a client could pose as the scheduler; hence our own.
-Dask admits anyone who shows a certificate of the CA, and compares no host names.  So the CA's key is never
-written down: nobody can add a certificate later, and new ones shut out holders of old ones.
+A library for test certificates such as trustme issues certificates valid for both ends of a connection, so
+that a client could pose as the scheduler; hence our own.  Dask admits any certificate of the CA and compares
+no host names, so the CA's key is never written: nobody can add a certificate, and new files shut out old
+ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from topline.pipeline.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# A scheduler and a worker are called and call; a client only calls, so its certificate makes nobody a server.
+# Schedulers and workers are both servers and clients; a client's certificate makes nobody a server.
 ROLES = {
     "scheduler": (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
     "worker": (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
@@ -42,22 +42,22 @@ ROLES = {
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 CONFIG_NAME = "dask.yaml"
 
-# Clocks of other machines may be behind.
+# Other machines' clocks may be slow.
 BACKDATED = dt.timedelta(minutes=5)
 
-#: An expiry is warned of so long before.
+#: Time before expiry from which a warning is logged.
 WARNED_BEFORE = dt.timedelta(days=30)
 _RENEW = "make new ones with `topline certs`, for the scheduler, the workers and topline"
-# What a client's configuration names, and needs.
+# Entries of a client's configuration.
 _OWN = ("ca-file", "client.cert")
 
-# The certificates of a cluster on this machine lie in its processes' memory alone; no job takes longer.
+# A local cluster's certificates live only in its processes' memory; no job takes longer.
 TEMPORARY_DAYS = 365
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """What was made: the folder, Dask's configuration that names its files, hosts, and the time of expiry."""
+    """The files made: folder, Dask's configuration that names them, hosts, and time of expiry."""
 
     folder: Path
     config: Path
@@ -66,10 +66,10 @@ class TlsFiles:
 
 
 def make_tls_files(folder: Path, hosts: Sequence[str] = (), days: int = 365) -> TlsFiles:
-    """Write the CA's certificate, a certificate and a key for each role, and Dask's configuration of them.
+    """Write the CA's certificate, a certificate and key per role, and Dask's configuration of them.
 
-    `hosts` are names and addresses of the machines, besides this one's loopback.  Only the owner can read the
-    keys.  Raises `ConfigError` where `folder` holds anything already, or cannot be written.
+    `hosts` are the machines' names and addresses, in addition to loopback.  Only the owner can read the keys.
+    Raises `ConfigError` if `folder` is not empty or cannot be written.
     """
     folder = folder.expanduser().absolute()
     names = tuple(dict.fromkeys((*LOCAL_HOSTS, *hosts)))
@@ -90,7 +90,7 @@ def make_tls_files(folder: Path, hosts: Sequence[str] = (), days: int = 365) -> 
 
 
 def temporary_security() -> Security:
-    """Return certificates of a CA that ends with this process: nobody else can join, call or read."""
+    """Return certificates of a CA that exists only in this process: nobody else can join, call or read."""
     issued = {name: content.decode() for name, content in _issued(LOCAL_HOSTS, TEMPORARY_DAYS)[0].items()}
     roles = {
         f"tls_{role}_{kind}": issued[f"{role}.{ending}"]
@@ -101,16 +101,13 @@ def temporary_security() -> Security:
 
 
 def configured_expiry() -> dt.datetime | None:
-    """Return when the first of the certificates expires that Dask's configuration gives clients here.
-
-    None where it names none, or none that can be read.
-    """
+    """Return when the first of Dask's configured client certificates expires, None without a readable one."""
     read = (certificate_at(dask.config.get(f"distributed.comm.tls.{name}")) for name in _OWN)
     return min((one.not_valid_after_utc for one in read if one is not None), default=None)
 
 
 def warn_of_expiry() -> None:
-    """Log a warning where those certificates expire within a month."""
+    """Log a warning if those certificates expire within a month."""
     expires, now = configured_expiry(), dt.datetime.now(dt.UTC)
     if expires is not None and now < expires < now + WARNED_BEFORE:
         logger.warning(
@@ -120,7 +117,7 @@ def warn_of_expiry() -> None:
 
 
 def expired() -> tuple[str, str] | None:
-    """Return, in words and with the remedy, that the certificates of Dask's configuration have expired."""
+    """Return a message and remedy if the certificates of Dask's configuration have expired."""
     expires = configured_expiry()
     if expires is None or expires > dt.datetime.now(dt.UTC):
         return None
@@ -128,11 +125,11 @@ def expired() -> tuple[str, str] | None:
 
 
 def handshake_problem(address: str, seconds: float) -> tuple[str, str] | None:
-    """Return why the two ends of a connection do not understand each other, and what to do if that is known.
+    """Return why a TLS handshake fails, and the remedy if known; None if nothing is wrong with it.
 
-    None where nothing is wrong with the handshake.  Raises `OSError` where nobody answers.
+    Raises `OSError` if nobody answers.
     """
-    # Dask takes an address without a scheme for one of TCP.
+    # Dask reads an address without a scheme as TCP.
     address = address if "://" in address else f"tcp://{address}"
     parts, ca = urlsplit(address), certificate_at(dask.config.get("distributed.comm.tls.ca-file"))
     speaks, shown = _certificate_shown(parts.hostname or "", parts.port or 0, seconds)
@@ -150,12 +147,12 @@ def handshake_problem(address: str, seconds: float) -> tuple[str, str] | None:
 
 
 def _certificate_shown(host: str, port: int, seconds: float) -> tuple[bool, x509.Certificate | None]:
-    """Return whether who listens there speaks TLS, and its certificate, whoever issued it.
+    """Return whether the server speaks TLS, and its certificate, whoever issued it.
 
-    Before TLS 1.3 it shows none to somebody whose own it refuses.
+    Before TLS 1.3 a server shows none to a client whose own it refuses.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # It is looked at and not believed: nothing is sent.
+    # The certificate is inspected, not trusted: nothing is sent.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     own = [dask.config.get(f"distributed.comm.tls.client.{part}", None) for part in ("cert", "key")]
     with suppress(OSError, TypeError):
@@ -165,7 +162,7 @@ def _certificate_shown(host: str, port: int, seconds: float) -> tuple[bool, x509
             with context.wrap_socket(plain) as shaken:
                 shown = shaken.getpeercert(binary_form=True)
         except ssl.SSLError as error:
-            # Only who speaks TLS answers with an alert.
+            # Only a TLS server answers with an alert.
             return "ALERT" in str(error.reason), None
         except (ConnectionError, TimeoutError):
             return False, None
@@ -181,7 +178,7 @@ def _is_issued_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
 
 
 def certificate_at(name: str | None) -> x509.Certificate | None:
-    """Return the first certificate in a PEM file; None where there is none."""
+    """Return the first certificate in a PEM file, or None."""
     try:
         return None if name is None else x509.load_pem_x509_certificate(Path(name).read_bytes())
     except (OSError, ValueError):
@@ -189,7 +186,7 @@ def certificate_at(name: str | None) -> x509.Certificate | None:
 
 
 def _issued(names: Sequence[str], days: int) -> tuple[dict[str, bytes], dt.datetime]:
-    """Return certificates and keys in PEM, by the names of their files, and when they expire."""
+    """Return certificates and keys in PEM by file name, and their expiry."""
     alternatives = x509.SubjectAlternativeName([_general_name(name) for name in names])
     expires = dt.datetime.now(dt.UTC).replace(microsecond=0) - BACKDATED + dt.timedelta(days=days)
     ca = _Issuer(ec.generate_private_key(ec.SECP256R1()), expires - dt.timedelta(days=days), expires)
@@ -204,7 +201,7 @@ def _issued(names: Sequence[str], days: int) -> tuple[dict[str, bytes], dt.datet
 
 
 def dask_config(folder: Path) -> dict[str, object]:
-    """Return Dask's configuration of the certificates in `folder`: TLS everywhere, and nothing without it."""
+    """Return Dask's configuration for the certificates in `folder`: TLS everywhere, required."""
     tls: dict[str, object] = {"ca-file": str(folder / "ca.pem")}
     for role in ROLES:
         tls[role] = {"cert": str(folder / f"{role}.pem"), "key": str(folder / f"{role}.key")}
@@ -213,7 +210,7 @@ def dask_config(folder: Path) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class _Issuer:
-    """The CA: its key, and from when to when its certificates hold."""
+    """The CA: its key and the validity period of its certificates."""
 
     key: ec.EllipticCurvePrivateKey
     begins: dt.datetime
@@ -222,7 +219,7 @@ class _Issuer:
     def certificate(
         self, name: str, key: ec.EllipticCurvePrivateKey, *extensions: x509.ExtensionType
     ) -> bytes:
-        """Return the certificate of `key` in PEM, for the CA itself where `key` is its own."""
+        """Return the certificate of `key` in PEM; the CA's own certificate if `key` is its key."""
         is_ca = key is self.key
         builder = (
             x509.CertificateBuilder()
@@ -273,6 +270,6 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write a file that must not be there yet, with its permissions from the first byte."""
+    """Write a new file, with its permissions set from the first byte."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:  # noqa: PTH123
         file.write(content)

@@ -1,7 +1,7 @@
-"""Which workers are there and fit for work, and which calls do not end although their workers are there.
+"""Which workers are present and usable, and which calls hang although their workers are present.
 
-A call hangs where it neither computes nor reads nor writes, which its worker is asked about.  Time counts
-only between answers: a worker that was stopped, or a machine that slept, has lost none.
+A call hangs if it neither computes nor reads nor writes; its worker is asked.  Time counts only between
+answers, so that a stopped worker or a machine that slept loses none.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from topline.pipeline.cluster.liveness import Liveness, liveness_of
 from topline.pipeline.errors import ClusterError
 
 POLL_SECONDS = 0.25
-# Between two questions to the workers of calls that are not done.
+# Interval between questions about unfinished calls.
 ASK_SECONDS = 5.0
-# A worker that was killed is back from its nanny after about 3 s.
+# A nanny restarts a killed worker in about 3 s.
 REPLACEMENT_SECONDS = 5.0
-# A connection of Dask's pool that was cut shows when it is used; as many may lie there as calls ran at once.
+# A cut pooled connection shows only in use; there may be as many as there were simultaneous calls.
 ASK_AGAIN = 3
-# A call that ends no stretch of its work for so long, whatever else it does, is in an endless loop or queue.
+# A call that completes no stretch of work for this long is in an endless loop or queue.
 TASK_SECONDS = 3600.0
-# A living call uses a larger share of a processor than this, on whatever machine.
+# A living call uses a larger share of a CPU than this on any machine.
 _ALIVE = 1e-3
-# Dask's words for workers on their way out.
+# Dask's states of workers that are leaving.
 _LEAVING = ("closing_gracefully", "closing", "closed", "failed", "stopping", "stopped")
 
-#: Seconds that only go up.
+#: A monotonic clock, in seconds.
 Clock: TypeAlias = Callable[[], float]
 
 
 @dataclass
 class _Watched:
-    """What was last heard of a call, and for how long that has been so, in seconds between answers."""
+    """The last answer about a call, and the seconds between answers for which it has not changed."""
 
     liveness: Liveness | None
     at: float
@@ -47,24 +47,21 @@ class _Watched:
     lapless: float = 0.0
 
     def note(self, liveness: Liveness | None, now: float) -> None:
-        """Add the time since the last answer to all that has not changed."""
+        """Add the time since the last answer to everything that has not changed."""
         before, seconds = self.liveness, min(now - self.at, 2.0 * ASK_SECONDS)
         self.liveness, self.at = liveness, now
         if before is None or liveness is None:
-            # On its way, or waiting for what others do for it.
+            # In transit, or waiting for forwarded calls.
             self.still, self.lapless = 0.0, self.lapless + seconds if before is liveness else 0.0
             return
-        # A thread that has ended since was alive.
+        # A thread that has ended in the meantime was alive.
         worked = abs(liveness.cpu - before.cpu) > _ALIVE * seconds or before[1:] != liveness[1:]
         self.still = 0.0 if worked else self.still + seconds
         self.lapless = self.lapless + seconds if before.laps == liveness.laps else 0.0
 
 
 class Watchdog:
-    """Watches some calls that are not done, until one of them has long shown no sign of life.
-
-    `stillness` is how long a call may neither compute nor read nor write, in seconds of `clock`.
-    """
+    """Watches unfinished calls until one has shown no activity for `stillness` seconds of `clock`."""
 
     def __init__(self, client: Client, stillness: float, clock: Clock = time.monotonic) -> None:
         self._client = client
@@ -75,9 +72,9 @@ class Watchdog:
         self._watched: dict[str, _Watched] = {}
 
     def find(self, pending: Mapping[str, str], alive: Callable[[], Mapping[str, Any]]) -> dict[str, str]:
-        """Return the workers of `pending` that hang, by address, each with the reason.
+        """Return the hanging workers of `pending` by address, each with the reason.
 
-        `pending` are workers with the keys of their calls; `alive` gives those that the scheduler knows.
+        `pending` maps workers to the keys of their calls; `alive` returns the workers known to the scheduler.
         """
         now = self._clock()
         if now - self._polled < self._every:
@@ -102,7 +99,7 @@ class Watchdog:
         return "did not end its task in time" if watched.lapless > TASK_SECONDS else None
 
     async def _ask(self, pending: Mapping[str, str], scheduler: Any) -> dict[str, Mapping[str, Liveness]]:
-        """Return the liveness of the calls that each worker is at work for, of those who answer."""
+        """Return the liveness of the calls on each worker that answers."""
         keys = sorted(set(pending.values()))
         message = {"op": "run", "function": dumps(liveness_of), "args": dumps((keys,))}
         answers = await scheduler.broadcast(
@@ -118,17 +115,17 @@ class WorkerWatch:
         self._client = client
         self._clock = clock
         self.heartbeat_timeout = heartbeat_timeout
-        # When a worker was last seen, by the scheduler's account, and for how long that has been so.
+        # When a worker was last seen by the scheduler, and how long that has not changed.
         self._heard: dict[str, tuple[float, float]] = {}
         self._looked = clock()
         self._distrusted: set[str] = set()
-        #: Workers that get no more work here, whatever their heartbeats, each with the reason.
+        #: Workers that get no more work, despite heartbeats, each with the reason.
         self._unfit: dict[str, str] = {}
 
     def alive(self) -> dict[str, Any]:
-        """Workers that the scheduler knows, noting whose heartbeat has moved.
+        """Return the workers known to the scheduler, and note whose heartbeat has moved.
 
-        Raises `ClusterError` where the scheduler is gone or does not answer.
+        Raises `ClusterError` if the scheduler is gone or does not answer.
         """
         self.check_scheduler()
         try:
@@ -137,10 +134,10 @@ class WorkerWatch:
             raise ClusterError(
                 f"the scheduler does not answer ({error}): resume the run on another"
             ) from error
-        # One that is closing takes no more tasks, and may be a while at it.
+        # A closing worker takes no more tasks and may take a while to close.
         workers = {worker: info for worker, info in known.items() if info.get("status") not in _LEAVING}
         now = self._clock()
-        # A process that was stopped, or had no processor, may look before the scheduler reads what came.
+        # A process resumed after a stop may look before the scheduler has read waiting heartbeats.
         seconds, self._looked = min(now - self._looked, 2.0 * ASK_SECONDS), now
         for worker, info in workers.items():
             seen = float(info.get("last_seen", 0.0))
@@ -152,7 +149,7 @@ class WorkerWatch:
         return workers
 
     def silent(self, workers: Iterable[str]) -> list[str]:
-        """Those of some workers that were there, and not heard of for too long; they are not trusted now."""
+        """Return those of `workers` not heard of for too long, and distrust them for now."""
         found = [worker for worker in workers if self._heard[worker][1] > self.heartbeat_timeout]
         self.distrust(found)
         return found
@@ -166,7 +163,7 @@ class WorkerWatch:
         self._unfit.update(reasons)
 
     def trusted(self) -> dict[str, int]:
-        """Threads of each worker that is there and takes work, by address, in a fixed order."""
+        """Return the threads of each present worker that takes work, by address, in a fixed order."""
         return {
             worker: int(info["nthreads"])
             for worker, info in sorted(self.alive().items())
@@ -174,7 +171,7 @@ class WorkerWatch:
         }
 
     def wait(self, hoped_for: int, seconds: float) -> dict[str, int]:
-        """Return the trusted workers; wait a little for `hoped_for`, and `seconds` for the first one."""
+        """Return the trusted workers; wait briefly for `hoped_for`, and up to `seconds` for the first."""
         started = self._clock()
         while True:
             found = self.trusted()
@@ -186,14 +183,14 @@ class WorkerWatch:
             time.sleep(POLL_SECONDS)
 
     def check_scheduler(self) -> None:
-        """`ClusterError` where the connection to the scheduler is lost."""
+        """Raise `ClusterError` if the connection to the scheduler is lost."""
         if self._client.status not in ("running", "connecting"):
             raise ClusterError(
                 f"the connection to the scheduler is {self._client.status}: resume the run on another"
             )
 
     def _what_to_do(self) -> str:
-        """Return what is wrong with the workers that are there, and what to do."""
+        """Return what is wrong with the present workers, and what to do."""
         alive = self.alive()
         reasons = {worker: reason for worker, reason in self._unfit.items() if worker in alive}
         there = [f"worker {worker} {reason}" for worker, reason in sorted(reasons.items())]
@@ -201,11 +198,11 @@ class WorkerWatch:
 
 
 def known_workers(client: Client, timeout: float | None = None) -> Mapping[str, Any]:
-    """Return what the scheduler knows of each of its workers, by address, asked anew.
+    """Return what the scheduler knows about each worker, by address, freshly asked.
 
-    Not by `scheduler_info`: that waits for ever, gives what it last heard where nobody answers, and now and
-    then no worker at all, where Dask's own look every two seconds, which asks for none, comes in between.
-    Raises OSError or TimeoutError where the scheduler does not answer within `timeout` seconds.
+    `scheduler_info` waits forever, returns stale data if nobody answers, and sometimes lists no worker when
+    it coincides with Dask's own poll every two seconds.
+    Raises OSError or TimeoutError if the scheduler does not answer within `timeout` seconds.
     """
 
     async def identity(scheduler: Any) -> Any:
@@ -218,9 +215,9 @@ def known_workers(client: Client, timeout: float | None = None) -> Mapping[str, 
 def ask_scheduler(
     client: Client, question: Callable[[Any], Awaitable[Any]], timeout: float | None = None
 ) -> Any:
-    """Return the answer to `question(scheduler)`, which waits for one of the scheduler's own functions.
+    """Return the answer of `question(scheduler)`, which awaits one of the scheduler's own functions.
 
-    Raises OSError or TimeoutError where the scheduler does not answer within `timeout` seconds.
+    Raises OSError or TimeoutError if the scheduler does not answer within `timeout` seconds.
     """
 
     async def ask() -> Any:
@@ -229,7 +226,7 @@ def ask_scheduler(
         try:
             return await question(client.scheduler)
         except RuntimeError as error:
-            # What Dask's pool of connections says once its client has given the scheduler up.
+            # Raised by Dask's connection pool after its client has given up the scheduler.
             if client.status in ("running", "connecting"):
                 raise
             raise OSError(f"the client is {client.status}") from error

@@ -1,8 +1,8 @@
-"""What a Dask worker holds of a run: its blocks, in a registry of our own, and what it does with them.
+"""What a Dask worker holds of a run: its blocks, in a registry of our own, and the calls that use them.
 
-Dask neither sees nor moves these blocks.  Every call names the run, its epoch and what to do, so that a call
-that arrives late, twice, or at a worker that was restarted is refused instead of answered with stale numbers:
-the coordinator then starts a new epoch and places the blocks again, of which a worker keeps what it has.
+Dask neither sees nor moves these blocks.  Every call names its run and epoch, so that one that is late,
+repeated, or sent to a restarted worker is refused instead of answered with stale numbers; the coordinator
+then begins a new epoch and places the blocks again, and workers keep those that they have.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Held:
     placement: Placement
     blocks: dict[int, RowBlock]
     rows: RowSource
-    # Of all epochs of the run: a request of the last one may still be at work when the next one begins.
+    # Shared by all epochs of the run: a request of the last one may still run when the next one begins.
     lock: threading.Lock
     touched: float
     calls: int = 0
@@ -47,14 +47,14 @@ class Held:
 
 
 class BlockRegistry:
-    """What the workers of this process hold, by the worker's address and the run.
+    """What the workers of this process hold, by worker address and run.
 
-    A run that no call has touched for its lease, in seconds of `clock`, is dropped.
+    A run without a call for the length of its lease, in seconds of `clock`, is dropped.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # Workers of an in-process cluster share this registry, hence the worker's address in the key.
+        # Workers of an in-process cluster share this registry, hence the address in the key.
         self._held: dict[tuple[str, str], Held] = {}
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
@@ -65,12 +65,12 @@ class BlockRegistry:
             return {run: held for (address, run), held in self._held.items() if address == worker}
 
     def before(self, worker: str, placement: Placement) -> Held | None:
-        """Return what is held of a run; `StateLostError` where a later epoch has started."""
+        """Return what is held of a run; raise `StateLostError` if a later epoch has started."""
         with self._lock:
             return self._before(worker, placement)
 
     def put(self, worker: str, placement: Placement, blocks: dict[int, RowBlock], rows: RowSource) -> None:
-        """Hold the blocks of a placement from now on; `StateLostError` where a later epoch has started."""
+        """Hold the blocks of a placement; raise `StateLostError` if a later epoch has started."""
         with self._lock:
             before = self._before(worker, placement)
             lock = threading.Lock() if before is None else before.lock
@@ -85,9 +85,9 @@ class BlockRegistry:
 
     @contextmanager
     def using(self, worker: str, run: str, epoch: int) -> Iterator[Held]:
-        """Yield what is held of a run, to one call at a time; no lease ends meanwhile.
+        """Yield what is held of a run, to one call at a time, without expiry of the lease.
 
-        `StateLostError` for another epoch.
+        Raises `StateLostError` for another epoch.
         """
         with self._lock:
             held = self._of_epoch(worker, run, epoch)
@@ -117,14 +117,14 @@ class BlockRegistry:
                 held.touched = self._clock()
 
     def forget(self, worker: str, run: str, epoch: int) -> None:
-        """Forget everything of a run, unless an epoch after this one has begun."""
+        """Drop a run, unless a later epoch has begun."""
         with self._lock:
             held = self._held.get((worker, run))
             if held is not None and held.placement.epoch <= epoch:
                 del self._held[worker, run]
 
     def sweep(self) -> None:
-        """Drop the runs whose lease is over, and look again when the next one's may be."""
+        """Drop the runs whose lease has expired, and schedule the next check."""
         now = self._clock()
         with self._lock:
             for key, held in list(self._held.items()):
@@ -151,7 +151,7 @@ registry = BlockRegistry()
 def place(placement: Placement) -> list[int]:
     """Make the blocks of `placement` and return the numbers of those whose dual variables were kept.
 
-    Those of blocks that go elsewhere are kept as well, until `seal`.  Features in memory stay there.
+    Those of blocks that move away are kept too, until `seal`; features in memory stay.
     """
     before = registry.before(_here(), placement)
     with nullcontext() if before is None else before.lock:
@@ -171,7 +171,7 @@ def place(placement: Placement) -> list[int]:
 
 
 def seal(run: str, epoch: int, pending_step: PendingStep | None) -> None:
-    """Let go of blocks that are elsewhere by now; the others count as having `pending_step`."""
+    """Release blocks that have moved away; the others count as having `pending_step` applied."""
     with using(run, epoch) as held:
         own = {span.index for span in held.placement.spans}
         for index in held.blocks.keys() - own:
@@ -187,7 +187,7 @@ def run_request(run: str, epoch: int, message: SentOperation) -> Sums:
         merger = blocks.run(held.weights.received(message))
         seconds = time.perf_counter() - began
         read = int(getattr(held.rows, "bytes_read", 0))
-        # A worker within the coordinator's process has no memory of its own.
+        # A worker inside the coordinator's process has no memory of its own.
         memory = 0 if _here().startswith("inproc://") else resident_bytes()
         cost = WorkerCost(seconds, memory, read)
         return Sums(held.placement.blocks, merger.parts(), {_here(): cost})
@@ -209,7 +209,7 @@ def write_duals(run: str, epoch: int, block: int, start: int, rows: NDArray[Any]
 
 
 def restore_duals(run: str, epoch: int, blocks: Sequence[int], stored: StoredDuals) -> None:
-    """Replace A of some blocks by what is stored, which this worker reads itself."""
+    """Replace A of some blocks by stored rows, which this worker reads itself."""
     with using(run, epoch) as held:
         for block in (held.blocks[index] for index in blocks):
             for start, _, rows in stored.between(block.start, block.stop):
@@ -219,7 +219,7 @@ def restore_duals(run: str, epoch: int, blocks: Sequence[int], stored: StoredDua
 def map_duals(
     run: str, epoch: int, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None
 ) -> list[T]:
-    """Pass the dual rows of this worker to `visit`, a share on each thread, and return the answers."""
+    """Pass this worker's dual rows to `visit`, a share on each thread, and return the answers."""
     with using(run, epoch) as held:
         threads = int(this_worker().state.nthreads)
         with (
@@ -230,7 +230,7 @@ def map_duals(
 
 
 def load_own_duals(run: str, epoch: int, stored: StoredDuals) -> None:
-    """Replace A of every block of this worker by what is stored."""
+    """Replace A of every block of this worker by stored rows."""
     with using(run, epoch) as held:
         own = list(held.blocks)
     restore_duals(run, epoch, own, stored)
@@ -242,18 +242,18 @@ def renew(run: str) -> None:
 
 
 def release(run: str, epoch: int) -> None:
-    """Forget everything of a run, unless an epoch after this one has begun."""
+    """Drop a run, unless a later epoch has begun."""
     registry.forget(_here(), run, epoch)
 
 
 def using(run: str, epoch: int) -> AbstractContextManager[Held]:
-    """Return the context for using what this worker holds of a run; `StateLostError` for another epoch."""
+    """Return a context in which a run's blocks are used; `StateLostError` for another epoch."""
     return registry.using(_here(), run, epoch)
 
 
 @contextmanager
 def _block_set(held: Held) -> Iterator[BlockSet]:
-    """Yield the worker's own blocks; its threads work on as many of them, or several of them on each."""
+    """Yield the worker's blocks as a set; its threads share out the blocks, or work together on each."""
     blocks = [held.blocks[span.index] for span in held.placement.spans]
     threads, total = int(this_worker().state.nthreads), held.placement.blocks
     at_once = max(min(threads, len(blocks)), 1)
