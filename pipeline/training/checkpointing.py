@@ -28,17 +28,17 @@ from topline.storage.stores import FileEntry, repeated_requests
 
 logger = logging.getLogger(__name__)
 
-# Between two looks at how long the run will still take.
+# Interval between forecasts of the remaining time.
 FORECAST_SECONDS = 0.5
-# Saving takes no larger share of a run's time than this.
+# Largest share of a run's time that saving may take.
 SAVING_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class Pace:
-    """When to save: not before `seconds` after the last time, and later where saving is slow.
+    """When to save: at least `seconds` after the last save, later if saving is slow.
 
-    Of the time since `began`, saving has taken `spent` seconds, and `last` the last time, up to `saved`.
+    Of the time since `began`, saving took `spent` seconds, and `last` for the save that ended at `saved`.
     """
 
     seconds: float
@@ -48,7 +48,7 @@ class Pace:
     last: float = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether to save now; one that takes as long as the last must leave the share within its limit."""
+        """Return whether a save now, taking as long as the last, keeps the share within its limit."""
         since = self.began if self.saved is None else self.saved
         share = (self.spent + self.last) / (now - self.began + self.last) if self.last > 0.0 else 0.0
         return now - since >= self.seconds and share <= SAVING_SHARE
@@ -62,9 +62,8 @@ class Pace:
 class RunRecorder:
     """Callback of the solver's loop: appends each round to the history and saves checkpoints.
 
-    Returns False, which ends the loop, once `flag` is set.  `progress` gets each round, with how long
-    it will still take to get to `tol` under "left", a `TimeLeft` or None, and the accuracy on held-out rows
-    at the last look of `watch`.
+    Returns False, which ends the loop, once `flag` is set.  `progress` gets each round with `left`, the
+    `TimeLeft` to reach `tol` or None, and the held-out accuracy at the last look of `watch`.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class RunRecorder:
         self._repeated = repeated_requests()
 
     def __call__(self, record: IterationRecord, state: SolverState) -> bool:
-        """Note one round; whether to continue."""
+        """Record one round; return whether to continue."""
         self.latest = state
         self._note_repetitions()
         self._note_change(change_of_method(state))
@@ -117,7 +116,7 @@ class RunRecorder:
             self._progress.note({**self._seen, "relative_gap": result.relative_gap})
 
     def _looked(self, state: SolverState) -> dict[str, Any]:
-        """Return what held-out rows say of W; training goes on where they can be read no more."""
+        """Return the held-out accuracy of W; training continues if its rows cannot be read."""
         if self._watch is None:
             return {}
         try:
@@ -128,7 +127,7 @@ class RunRecorder:
             return {}
 
     def _note_repetitions(self) -> None:
-        """Note requests to a bucket that were repeated since the last round."""
+        """Record requests to a bucket that were repeated since the last round."""
         repeated, before = repeated_requests(), self._repeated
         if repeated > before:
             self._repeated = repeated
@@ -136,7 +135,7 @@ class RunRecorder:
             self.note({"event": "store-retried", "requests": repeated - before, "reason": reason})
 
     def _note_change(self, choice: Choice) -> None:
-        """Note that the method was changed in mid-run."""
+        """Record a change of the method during the run."""
         if self._method not in (None, choice.method):
             self.note({"event": "note", "reason": choice.why})
         self._method = choice.method
@@ -147,7 +146,7 @@ class RunRecorder:
         self._history.event(facts.pop("event"), **facts)
 
     def save(self, state: SolverState) -> None:
-        """Save a checkpoint of `state`, which is the one that the blocks are at."""
+        """Save a checkpoint of `state`, which must be the blocks' own."""
         began = time.monotonic()
         self.check_lock()
         self._history.write()
@@ -158,11 +157,11 @@ class RunRecorder:
         self._history.event("checkpoint", rounds=state.round, seconds=round(ended - began, 3), bytes=size)
 
     def check_lock(self) -> None:
-        """`LeaseLostError` where another process has taken the run over meanwhile."""
+        """Raise `LeaseLostError` if another process has taken over the run."""
         self._lock.check()
 
     def saved_duals(self) -> tuple[int, StoredDuals] | None:
-        """Return the round of the last checkpoint and its dual variables, None where there is none."""
+        """Return the round of the last checkpoint and its dual variables, or None."""
         try:
             found = find_checkpoint(self._place)
         except StorageError as error:
@@ -171,7 +170,7 @@ class RunRecorder:
         return None if found is None or not found.has_duals else (found.round, found.dual_blocks())
 
     def close(self, reason: str | None = None) -> None:
-        """Write what is waiting, and `reason`, why the run stops here; None where it came to its end."""
+        """Write pending records, and the `reason` why the run stops; None if it finished."""
         self._history.close(self._flag.reason if reason is None and self._flag else reason)
 
     def _left_after(self, facts: Mapping[str, Any], now: float) -> TimeLeft | None:
@@ -189,14 +188,14 @@ class RunRecorder:
         try:
             self.close(None if error is None else str(error) or type(error).__name__)
         except StorageError:
-            # What stopped the run is said already; a disk that is full or gone has no second sentence.
+            # The reason for the stop is already reported; a full or lost disk adds nothing.
             if error is None:
                 raise
 
 
 @dataclass(frozen=True)
 class _ScaledWriter:
-    """Writes a share of the rows that it is given."""
+    """Writes rows times a share."""
 
     writer: DualWriter
     share: float
@@ -209,10 +208,7 @@ class _ScaledWriter:
 def written_where_held(
     executor: Executor, pending_step: PendingStep | None, share: float = 1.0
 ) -> DualSource:
-    """Return what writes a share of A of an executor, from wherever its rows are held.
-
-    `pending_step` is applied before.
-    """
+    """Return what writes a share of an executor's A, after `pending_step`, from where its rows are held."""
 
     def write(writer: DualWriter) -> Sequence[FileEntry]:
         scaled = writer if share == 1.0 else _ScaledWriter(writer, share)

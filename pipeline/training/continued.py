@@ -1,4 +1,4 @@
-"""Training that continues from a stored model on rows that were edited: its settings, without these rows."""
+"""Training that continues from a stored model on edited rows: its settings, without the rows."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import TrainConfig
 from topline.storage.models import ModelRecord, load_model
 
-#: What a model's training does not hand on: where and how long it ran, and what it started from.
+#: Settings that a model does not pass on: where and how long its training ran, and its start.
 _OWN = {"store", "dataset", "resume", "start_from", "checkpoint_seconds", "certify", "chosen"}
-#: What says something of one loss, and is not handed on to another.
+#: Settings that concern one loss and are not passed on to another.
 _OF_LOSS = {"k", "weights", "margins", "smoothing", "smoothing_kind", "method"}
 
 
 def settings_of_model(config: TrainConfig, model_url: str) -> TrainConfig:
-    """Return `config` with what nobody chose taken from the training of the model, which it starts from.
+    """Return `config`, which starts from a model, with open settings taken from that model's training.
 
-    Store and dataset are the model's; for another loss its k, weights, margins, smoothing and method are
-    left out.  `ConfigError` where the settings do not go together.
+    Store and dataset are the model's; k, weights, margins, smoothing and method only for the same loss.
+    Raises `ConfigError` if the settings do not fit together.
     """
     model = load_model(model_url)
     given = config.model_dump(include=config.model_fields_set)
@@ -30,10 +30,7 @@ def settings_of_model(config: TrainConfig, model_url: str) -> TrainConfig:
 
 
 def handed_on(config: TrainConfig, record: ModelRecord) -> dict[str, Any]:
-    """Return the settings of a model's training that `config` leaves open, by name.
-
-    For another loss those of the model's own are left out.
-    """
+    """Return, by name, the settings that `config` leaves open; a loss's own only for the same loss."""
     recorded, given = record.config, config.model_fields_set
     other_loss = "loss" in given and config.loss != recorded.get("loss")
     left_out = _OWN | given | (_OF_LOSS if other_loss else set())
@@ -45,7 +42,7 @@ def handed_on(config: TrainConfig, record: ModelRecord) -> dict[str, Any]:
 
 
 def continued(values: dict[str, Any], record: ModelRecord) -> TrainConfig:
-    """Return the options of a training that goes on from a model; `ConfigError` where they do not fit."""
+    """Return the options of training continued from a model; raise `ConfigError` if they do not fit."""
     try:
         return TrainConfig.model_validate(values)
     except ValidationError as error:

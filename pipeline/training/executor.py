@@ -37,9 +37,9 @@ from topline.solvers.methods import MethodMemory, method_memory
 from topline.solvers.methods.kernel import PICKED_ROWS, atom_bytes, picked_bytes
 from topline.storage.cache import StoredKernel
 
-#: Bytes that columns of a kernel matrix may take in all workers together.
+#: Bytes for columns of a kernel matrix in all workers together.
 COLUMN_BYTES = 1 << 29
-#: Rows that a round of a kernel's dual ascent picks at least, where a limit of memory allows no more.
+#: Fewest rows that a round of a kernel's dual ascent picks when memory is limited.
 _FEWEST_PICKED = PICKED_ROWS // 8
 
 
@@ -53,8 +53,8 @@ def open_executor(
 ) -> Iterator[tuple[Executor, TrainingRows, StoredKernel | None]]:
     """Choose where the blocks live: a client's workers, a local cluster's, or threads of this process.
 
-    Yields the executor, the rows to train on and the kernel matrix, which is computed there first where the
-    plan has a kernel.  What features and dual variables may take follows from the memory limit.
+    Yields the executor, the rows to train on and the plan's kernel matrix, if any, which is computed there
+    first.  The memory limit decides the budgets of features and dual variables.
     """
     plan = run.plan
     data_bytes = _data_bytes(plan)
@@ -93,13 +93,13 @@ def open_executor(
 
 
 def refuse_memory(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> None:
-    """Raise the `ConfigError` of a limit that is too small before anything is begun."""
+    """Raise `ConfigError` for a memory limit that is too small, before anything begins."""
     if client is None and not cluster.scheduler:
         _own_memory(plan, cluster, _FEWEST_PICKED)
 
 
 def picked_rows(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> int:
-    """Return how many rows a round of a kernel's dual ascent picks: halved until the limit holds them."""
+    """Return the rows picked in a round of a kernel's dual ascent, halved until they fit the limit."""
     picked = PICKED_ROWS
     if client is None and not cluster.scheduler and plan.on_blocks:
         while picked > _FEWEST_PICKED and not holds(plan, cluster, picked):
@@ -108,7 +108,7 @@ def picked_rows(plan: TrainingPlan, cluster: ClusterConfig, client: Client | Non
 
 
 def holds(plan: TrainingPlan, cluster: ClusterConfig, picked: int = _FEWEST_PICKED) -> bool:
-    """Return whether the limit of memory of a cluster of its own holds the training."""
+    """Return whether the memory limit of a local cluster is enough for the training."""
     try:
         _own_memory(plan, cluster, picked)
     except ConfigError:
@@ -121,7 +121,7 @@ def _data_bytes(plan: TrainingPlan) -> int:
 
 
 def _own_memory(plan: TrainingPlan, cluster: ClusterConfig, picked: int) -> tuple[MemoryPlan, int]:
-    """Share out the memory of this process and those that it will start; also return its threads."""
+    """Share the memory of this process and of those that it starts; also return the threads."""
     limit, size = memory_limit(cluster.memory_limit), _size(plan, picked)
     if cluster.workers == 0:
         return plan_alone(limit, size, min(CPU_COUNT, len(plan.bounds) - 1), cluster.cache_bytes)
@@ -131,7 +131,7 @@ def _own_memory(plan: TrainingPlan, cluster: ClusterConfig, picked: int) -> tupl
 
 
 def _memory_of_workers(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> MemoryPlan:
-    """Share out what the workers of a running cluster have."""
+    """Share the memory of a running cluster's workers."""
     found = {} if client is None else known_workers(client, cluster.worker_wait)
     limits = [int(worker["memory_limit"] or 0) for worker in found.values()]
     return plan_on_workers(limits, _size(plan, PICKED_ROWS), cluster.cache_bytes)
@@ -140,11 +140,11 @@ def _memory_of_workers(plan: TrainingPlan, cluster: ClusterConfig, client: Clien
 def _size(plan: TrainingPlan, picked: int) -> ProblemSize:
     n, d = len(plan.rows), plan.rows.shape[1]
     factored = plan.spec.kernel is not None and not plan.on_blocks
-    # Rows of kernel values stay where they are: their numbers say what is meant.
+    # Rows of kernel values are not sent, only their numbers.
     travels = 0 if plan.spec.kernel is not None and is_precomputed(plan.spec.kernel) else d
     return ProblemSize(
         n=n,
-        # The rows of a factor of a kernel's matrix, which lies here with it, are what is then trained on.
+        # Training then reads the rows of the kernel matrix's factor, which is also held here.
         d=n if factored else d,
         m=plan.m,
         blocks=len(plan.bounds) - 1,
@@ -159,7 +159,7 @@ def _size(plan: TrainingPlan, picked: int) -> ProblemSize:
 
 
 def _scores(plan: TrainingPlan) -> int:
-    """Return the bytes that blocks of a kernel need for scores, in float64 towards the end, and for atoms."""
+    """Return the bytes of a kernel's blocks for scores, in float64 near the end, and for atoms."""
     if not plan.on_blocks:
         return 0
     atoms = atom_bytes(plan.problem) if plan.method.dual_free else 0
@@ -167,7 +167,7 @@ def _scores(plan: TrainingPlan) -> int:
 
 
 def _method_memory(plan: TrainingPlan) -> MethodMemory:
-    """Return what the method takes; on blocks of a kernel, room for columns of K."""
+    """Return what the method needs; on a kernel's blocks, room for columns of K."""
     if not plan.on_blocks:
         return method_memory(plan.method, plan.problem, plan.rows.nbytes)
     n = len(plan.rows)

@@ -1,8 +1,8 @@
-"""Accuracy on held-out rows while a run goes on: looked at ever more rarely, on a sample, and by nobody else.
+"""Held-out accuracy during a run: ever more rarely, on a sample, and without influence on the run.
 
-It decides nothing.  The rows are those of validation, else of the test split; a run without either says
-nothing.  A look costs a product of a sample with W, which the coordinator makes between two rounds; those
-after the first are put off until they take a hundredth of the time at most.
+The rows are those of validation, else of the test split; without either there is no look.  A look is one
+product of a sample with W, made by the coordinator between two rounds; all but the first take a hundredth of
+the time at most.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training.plan import TrainingPlan
 from topline.solvers.core.state import SolverState
 
-#: Rows of the sample at most, stored rows that are read for it, multiplications of a look, and numbers.
+#: Most rows of the sample, stored rows read for it, multiplications of a look, and numbers.
 MOST_ROWS, MOST_READ, MOST_TERMS, MOST_NUMBERS = 2_000, 1 << 16, 1 << 29, 1 << 23
-#: Seconds of training before the first look, by how much longer it is until each next one, and the largest
-#: share of the time that looks take.
+#: Seconds of training before the first look, growth of the interval, and largest share of time for looks.
 FIRST_SECONDS, LONGER, SHARE = 1.0, 1.5, 0.01
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOutRows:
-    """A sample of rows that training does not see, read when it is first asked for."""
+    """A sample of rows that training does not see, read on first use."""
 
     rows: TrainingRows
 
     @classmethod
     def of(cls, plan: TrainingPlan) -> HeldOutRows | None:
-        """Return those of a plan; None where there are none, or where a score has no one class to meet."""
+        """Return those of a plan; None if there are none, or if a row has no single class to compare with."""
         dataset = plan.rows.dataset
         if plan.spec.kernel is not None or dataset.label_sets() is not None:
             return None
@@ -53,7 +52,7 @@ class HeldOutRows:
         return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else vstack(parts, format="csr")
 
     def accuracy(self, W: NDArray[np.float64]) -> float:
-        """Return the share of rows whose class scores more than every other under W (d, m)."""
+        """Return the share of rows whose class has the highest score under W (d, m)."""
         scores = np.asarray(self.features @ W.astype(np.float32), dtype=np.float64)
         places = np.arange(len(scores)), self.rows.labels()
         own = scores[places].copy()
@@ -62,7 +61,7 @@ class HeldOutRows:
 
 
 def _sample(rows: TrainingRows, m: int) -> NDArray[np.int64]:
-    """Return which rows are looked at, ascending: some of some batches, which alone are read."""
+    """Return the sampled rows, ascending, from a few batches, which alone are read."""
     random = np.random.default_rng(0)
     spans = [rows.batch_span(batch) for batch in random.permutation(rows.batches).tolist()]
     batches = max(MOST_READ * rows.batches // rows.dataset.info.n_rows, 1)
@@ -82,7 +81,7 @@ class Watch:
         self._spent = 0.0
 
     def look(self, state: SolverState) -> dict[str, Any]:
-        """Return what the history records of a look at the best weights so far; nothing where none is due."""
+        """Return the history's record of a look at the best weights so far; empty if none is due."""
         begun = self._clock()
         W = state.best.W
         W = state.W if W is None else W

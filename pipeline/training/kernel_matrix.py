@@ -1,8 +1,7 @@
 """The exact kernel matrix of the training rows: computed by tiles, factored, and kept in the store.
 
-A task computes a run of whole shards, row tile by column tile, and writes them where it runs: on the workers,
-or here where there are none.  The factor is computed here (`topline.solvers.kernels.low_rank`); its rows are
-what training reads in place of the features.
+A task computes and writes a run of whole shards, on the workers if there are any.  The factor is computed
+here (`topline.solvers.kernels.low_rank`); training reads its rows instead of features.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ logger = logging.getLogger(__name__)
 ROW_TILE = 512
 COLUMN_TILE = 4096
 POLL_SECONDS = 0.25
-# So many tasks for each thread are handed out at once: enough to keep it busy, few enough to stop soon.
+# Tasks submitted per thread: enough to keep it busy, few enough to stop soon.
 TASKS_AHEAD = 2
-# So long the workers may all be gone.
+# How long there may be no worker at all.
 ALONE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, eq=False)
 class KernelTask:
-    """What every tile of one matrix needs to know."""
+    """What every tile of one matrix needs."""
 
     rows: TrainingRows
     kernel: Kernel
@@ -53,11 +52,11 @@ class KernelTask:
 
 
 class StopAskedError(Exception):
-    """Somebody asked to stop between two tiles."""
+    """A stop was requested between two tiles."""
 
 
 def refuse_size(n: int, budget: int) -> None:
-    """Refuse a matrix that would not fit the budget beside its factor, before any work."""
+    """Raise if a matrix would not fit the budget beside its factor, before any work."""
     needed = ARRAYS * 8 * n * n
     if needed > budget:
         raise ConfigError(
@@ -74,10 +73,11 @@ def kernel_of_rows(
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> StoredKernel:
-    """Find the matrix of these rows in their store, or compute, factor and keep it.
+    """Return the matrix of these rows from their store, or compute, factor and store it.
 
-    Raises `StopAskedError` soon after `stop` says so, `InvalidProblemError` and `UnsupportedCombinationError`
-    for features that the kernel does not take, and `ClusterError` where the workers stay away.
+    Raises `StopAskedError` soon after `stop` returns True, `InvalidProblemError` or
+    `UnsupportedCombinationError` for features that the kernel cannot take, and `ClusterError` if all workers
+    stay away.
     """
     info, store = rows.dataset.info, rows.dataset.store
     facts = {
@@ -122,7 +122,7 @@ def _computed(
 
 
 def _runs(units: int, shard_rows: int) -> list[tuple[int, int]]:
-    """Cut the units into runs of about a tile of rows."""
+    """Cut the units into runs of about one tile of rows."""
     step = max(1, ROW_TILE // shard_rows)
     return [(first, min(units, first + step)) for first in range(0, units, step)]
 
@@ -133,7 +133,7 @@ def _here(task: KernelTask, runs: list[tuple[int, int]]) -> Iterator[list[FileEn
 
 
 def _on_workers(task: KernelTask, runs: list[tuple[int, int]], client: Client) -> Iterator[list[FileEntry]]:
-    """Hand the runs out, a few at a time; a run of a worker that died is done again by another."""
+    """Submit the runs, a few at a time; another worker repeats a run whose worker died."""
     waiting = list(reversed(runs))
     pending: list[Any] = []
     heard = time.monotonic()
@@ -151,7 +151,7 @@ def _on_workers(task: KernelTask, runs: list[tuple[int, int]], client: Client) -
                 raise ClusterError(f"no worker for {ALONE_SECONDS:g} s while the kernel was computed")
             ready = [future for future in pending if future.done()]
             pending = [future for future in pending if not future.done()]
-            # Also where nothing is ready: the caller looks at its stop flag.
+            # Yield even if nothing is ready: the caller checks its stop flag.
             yield [entry for future in ready for entry in future.result()]
     finally:
         client.cancel(pending)
@@ -160,7 +160,7 @@ def _on_workers(task: KernelTask, runs: list[tuple[int, int]], client: Client) -
 
 
 def _compute_alone(task: KernelTask, first: int, last: int) -> list[FileEntry]:
-    """Compute units on a worker, whose other threads have their own."""
+    """Compute units on a worker thread, with one BLAS thread each."""
     with one_blas_thread():
         return compute_units(task, first, last)
 
@@ -188,7 +188,7 @@ _features_held: tuple[str, Any] | None = None
 
 
 def _features(task: KernelTask) -> Any:
-    """All training rows, read once in each process; those of the last matrix make room."""
+    """Return all training rows, read once per process; they replace those of the last matrix."""
     global _features_held
     with _features_lock:
         if _features_held is None or _features_held[0] != task.draft.folder:
@@ -199,7 +199,7 @@ def _features(task: KernelTask) -> Any:
 
 
 def forget_features() -> None:
-    """Let go of the training rows of the last matrix."""
+    """Release the training rows of the last matrix."""
     global _features_held
     with _features_lock:
         _features_held = None

@@ -1,6 +1,6 @@
-"""Training with an exact kernel where a method needs features: a factor of its matrix takes their place.
+"""Training with an exact kernel when a method needs features: it reads the rows of a factor of the matrix.
 
-Values are those of the matrix itself.  Methods that go by scores alone need neither
+Values are those of the matrix itself.  Methods that only use scores need neither
 (`topline.solvers.run.task`).
 """
 
@@ -34,7 +34,7 @@ from topline.storage.schema import SPLITS
 def factored_kernel(
     run: Run, client: Client | None, progress: Progress | None, flag: StopFlag
 ) -> StoredKernel | None:
-    """Find or compute the factored kernel matrix of a run's rows; None for a run that needs none.
+    """Return the factored kernel matrix of a run's rows, computed if need be; None if the run needs none.
 
     Raises `InterruptedRunError` once `flag` is set, and what `kernel_of_rows` raises.
     """
@@ -51,7 +51,7 @@ def factored_kernel(
 
 
 def trained_rows(plan: TrainingPlan, kernel: StoredKernel | None) -> TrainingRows:
-    """Return the rows that training reads: those of the plan, or of its kernel's factor."""
+    """Return the rows that training reads: the plan's, or those of its kernel's factor."""
     return plan.rows if kernel is None else TrainingRows(FactorDataset(plan.rows.dataset, kernel))
 
 
@@ -69,7 +69,7 @@ def on_kernel(
 
 
 class FactorDataset(Dataset):
-    """The training rows of a dataset with the rows of a factor as their features; pickles by address."""
+    """The training rows of a dataset with a factor's rows as features; pickled by address."""
 
     def __init__(self, dataset: Dataset, kernel: StoredKernel) -> None:
         self.store = dataset.store
@@ -98,7 +98,7 @@ class FactorDataset(Dataset):
         return self._labels
 
     def label_sets(self) -> LabelSetTable | None:
-        """The label sets of the dataset that the rows come from."""
+        """The label sets of the source dataset."""
         return self._origin.label_sets()
 
     def split(self) -> NDArray[np.int8]:

@@ -1,8 +1,8 @@
-"""How a training uses the workers that were asked for, and a sentence where that is not as asked.
+"""How a training run uses the requested workers, and a note where it deviates.
 
-Blocks are cut by the data and the options alone, so that the answer does not depend on the workers.  Workers
-beyond the blocks would have nothing to do: fewer are started, with more threads each.  So it is with workers
-that a limit of memory does not hold; where it holds none, the job runs in the process of the command.
+Blocks depend on the data and the options alone, so that the answer does not depend on the workers.  Workers
+beyond the blocks would be idle: fewer are started, with more threads each.  The same goes for workers beyond
+the memory limit; if it allows none, the job runs in the command's own process.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from topline.pipeline.training.executor import holds
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES, TrainingPlan
 from topline.solvers.counts import how_many
 
-#: Bytes of features below which one worker is enough, and no word of it.
+#: Bytes of features up to which one worker is enough, without a note.
 _SMALL_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a training runs, and what is to be said about it."""
+    """Where a training run works, and the note about it."""
 
     cluster: ClusterConfig
     notes: tuple[str, ...] = ()
 
 
 def lay_out(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> Layout:
-    """Return how a training runs on a cluster of its own; a running one, or none, stays as it is."""
+    """Return how to train on a local cluster; a running one, or none, is left as it is."""
     layout = _by_blocks(plan, cluster, client)
     if cluster.workers == 0 or client is not None or cluster.scheduler is not None:
         return layout
@@ -38,25 +38,25 @@ def lay_out(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -
 
 
 def _by_blocks(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> Layout:
-    """Take no more workers than blocks; with a kernel, rows are those of a factor that is not there yet."""
+    """Use at most as many workers as blocks; a kernel's rows are those of its future factor."""
     if cluster.workers == 0 or plan.spec.kernel is not None:
         return Layout(cluster)
     blocks = len(plan.bounds) - 1
     if client is not None or cluster.scheduler is not None:
-        # The rows are one block that could be several.
+        # The rows form one block but could form several.
         together = blocks == 1 and plan.config.blocks is None and plan.rows.nbytes > _SMALL_BYTES
         return Layout(cluster, (_ONE_WORKS.format(plan.choice.method),) if together else ())
     asked = worker_count(cluster)
     if blocks >= asked:
         return Layout(cluster)
     fitted = _with_workers(cluster, blocks)
-    # Nobody chose the number of cores: no word of it.
+    # The default is the number of cores, which nobody chose: no note.
     said = _why(plan, blocks, asked, fitted.threads_per_worker)
     return Layout(fitted, () if cluster.workers is None else (said,))
 
 
 def _by_memory(plan: TrainingPlan, layout: Layout) -> Layout:
-    """Take as many workers as the limit of memory holds, or none."""
+    """Use as many workers as the memory limit allows, or none."""
     cluster = layout.cluster
     if holds(plan, cluster):
         return layout
@@ -69,7 +69,7 @@ def _by_memory(plan: TrainingPlan, layout: Layout) -> Layout:
 
 
 def _with_workers(cluster: ClusterConfig, workers: int) -> ClusterConfig:
-    """Return a cluster of fewer workers, which have the threads of the others."""
+    """Return a cluster with fewer workers and the same number of threads in total."""
     threads = max(cluster.threads_per_worker, worker_count(cluster) * cluster.threads_per_worker // workers)
     return cluster.model_copy(update={"workers": workers, "threads_per_worker": threads})
 

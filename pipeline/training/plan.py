@@ -35,16 +35,15 @@ from topline.storage.errors import MismatchError
 from topline.storage.runs import latest_checkpoint, read_run
 from topline.storage.stores import Store, open_store
 
-# Dual variables are stored with the model by default while they take no more than this.
+# Dual variables up to this size are stored with the model by default.
 STORED_DUALS_BYTES = 256 << 20
-# Dual ascent keeps data of up to this size in one block, on which several threads work together: eight blocks
-# take some six times the passes of one (`tests.benchmarks.scale.gap_curve`), and more on harder problems.
+# Dual ascent keeps data up to this size in one block, on which several threads work: eight blocks take about
+# six times the passes (`tests.benchmarks.scale.gap_curve`), more on harder problems.
 ASCENT_BLOCK_BYTES = 16 << 30
-# A block that computes a kernel has so many rows at least, cut wherever they lie, and there are so many at
-# most: its work is columns of K.
+# Fewest rows of a block that computes a kernel, cut anywhere, and most such blocks: the work is columns of K.
 KERNEL_BLOCK_ROWS, KERNEL_BLOCKS = 1024, 64
 
-# What may differ between a run and its resumption: when to stop, and how often to save.
+# What a resumed run may change: when to stop, and how often to save.
 MAY_CHANGE = frozenset(
     {"store", "resume", "tol", "max_passes", "time_limit", "checkpoint_seconds", "certify", "kernel_bytes"}
     | {"start_from", "chosen"}
@@ -55,13 +54,12 @@ Options = TypeVar("Options", bound=BaseModel)
 
 @dataclass(frozen=True, eq=False)
 class TrainingPlan:
-    """What is trained: rows, problem, blocks and start; a value, of which nothing is on disk.
+    """What is trained: rows, problem, blocks and start; a value without anything on disk.
 
-    `config` is resolved: the dataset has its id, k its value; `spec` is what that means, the kernel's
-    parameters fitted to the rows.  With a kernel blocks keep the scores of their rows, or the rows of a
-    factor of its matrix take the place of features (`topline.pipeline.training.kernel_training`).  `start` is
-    what an earlier model gives to start from, None where nobody asked; `begun` is the method of the
-    checkpoint that a run goes on from, None of a new one.
+    `config` is resolved (dataset id, k) and `spec` is its meaning, with the kernel's parameters fitted to the
+    rows.  With a kernel, blocks keep the scores of their rows, or the rows of a factor of its matrix replace
+    the features (`topline.pipeline.training.kernel_training`).  `start` is the start from an earlier model,
+    or None; `begun` is the method of the checkpoint that a run resumes, None for a new run.
     """
 
     config: TrainConfig
@@ -80,7 +78,7 @@ class TrainingPlan:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What must be the same for a run to continue to the same answer, by name."""
+        """What must not change if a run is to continue to the same answer, by name."""
         return run_identity(self.config, self.rows.dataset)
 
     @property
@@ -90,7 +88,7 @@ class TrainingPlan:
 
     @property
     def class_weights(self) -> NDArray[np.float64] | None:
-        """How often an example of each class counts (m,), None once."""
+        """Weight of each class's examples (m,), None for equal weights."""
         rows = self.rows
         return class_weights(
             self.config.class_weight, rows.labels(), rows.dataset.class_names, rows.own_weights
@@ -98,7 +96,7 @@ class TrainingPlan:
 
     @property
     def method(self) -> MethodSpec:
-        """What the method asks for that is named, or that "auto" takes."""
+        """Requirements of the named method, or of the one that "auto" takes."""
         return METHODS[self.choice.method]
 
     @cached_property
@@ -106,29 +104,29 @@ class TrainingPlan:
         """The method that is named, or that "auto" takes, and why."""
         _, choice = self.spec.chosen(
             self.problem,
-            # By the data and the options, not by the workers: on any of them a run takes the same passes.
+            # Chosen by the data and the options, not the workers: every cluster takes the same passes.
             rows=self.rows if len(self._ascent_bounds(self.rows)) == 2 else None,
             begun=self.begun,
         )
         return choice
 
     def why(self, result: SolveResult) -> str:
-        """Return why the result was solved by what it was."""
+        """Return why this method solved the result."""
         return result.why if self.choice.method == DEFAULT_METHOD else self.choice.why
 
     @cached_property
     def problem(self) -> Problem:
-        """What is solved, in terms of the rows themselves."""
+        """The problem, in terms of the rows themselves."""
         return self.spec.problem_of(self.examples)
 
     @property
     def spec_of_method(self) -> ProblemSpec:
-        """What is solved by the method that was chosen, A kept where it is to be stored."""
+        """The chosen method's problem, keeping A if it is to be stored."""
         return replace(self.spec, method=self.choice.method, keep_duals=self.stores_duals)
 
     @property
     def on_blocks(self) -> bool:
-        """Whether blocks compute the kernel where they need it; else a factor of it is trained on."""
+        """Whether blocks compute the kernel on demand; otherwise training uses a factor."""
         return self.spec.on_blocks(self.problem, self.choice.method)
 
     @property
@@ -140,25 +138,25 @@ class TrainingPlan:
             return False
         if self.config.keep_duals is not None:
             return self.config.keep_duals
-        # Where the blocks hold A anyway, a copy of up to the features' size: no certificate is as strong.
+        # If the blocks hold A anyway, store it up to the features' size: it makes the strongest certificate.
         held = self.method.needs_duals(self.problem.form, self.config.smoothing)
         return len(self.rows) * self.m * 4 <= max(STORED_DUALS_BYTES, self.rows.nbytes if held else 0)
 
     @property
     def keep_duals(self) -> bool:
-        """Whether the blocks hold dual variables; smoothing and the dual methods need them."""
+        """Whether the blocks hold dual variables, as smoothing and the dual methods require."""
         return self.stores_duals or self.method.needs_duals(self.problem.form, self.config.smoothing)
 
     @property
     def bounds(self) -> list[int]:
-        """Training rows at which blocks are cut, where the rows themselves are trained on."""
+        """Training rows at which blocks are cut, for training on the rows themselves."""
         return self.bounds_of(self.rows)
 
     def bounds_of(self, rows: TrainingRows) -> list[int]:
         """Return the rows at which blocks are cut; fixed by data and options, never by the workers.
 
-        Frank-Wolfe does not mind how many there are.  Dual ascent takes several times the rounds as soon as
-        two blocks move at the same time, so it gets no more than it needs.
+        The number of blocks does not matter to Frank-Wolfe.  Dual ascent takes several times the rounds with
+        two or more simultaneous blocks, so it gets no more than it needs.
         """
         if self.on_blocks:
             blocks = self.config.blocks or max(1, min(len(rows) // KERNEL_BLOCK_ROWS, KERNEL_BLOCKS))
@@ -168,14 +166,14 @@ class TrainingPlan:
         return rows.block_bounds(most=self.config.blocks or BLOCKS_AT_MOST)
 
     def _ascent_bounds(self, rows: TrainingRows) -> list[int]:
-        """Return the rows at which dual ascent has them cut."""
+        """Return the rows at which blocks are cut for dual ascent."""
         return rows.block_bounds(most=self.config.blocks or -(-rows.nbytes // ASCENT_BLOCK_BYTES))
 
 
 def plan_training(config: TrainConfig) -> TrainingPlan:
-    """Open the data, check that it makes a problem and fit the transforms; nothing is written.
+    """Open the data, check that it makes a problem and fit the transforms, without writing.
 
-    Raises `InputError`, `ConfigError`, `InvalidProblemError` or `MismatchError` for what cannot be trained.
+    Raises `InputError`, `ConfigError`, `InvalidProblemError` or `MismatchError` if it cannot be trained.
     """
     store = open_store(config.store)
     if config.resume is not None:
@@ -186,12 +184,12 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
     check_labels(raw)
     config = resolve_options(config, dataset)
     spec = checked_spec(config, dataset_loss(config, dataset), raw)
-    # A resumed run goes on with the transforms and the method that it began with.
+    # A resumed run keeps its transforms and method.
     found = None if config.resume is None else latest_checkpoint(store, config.resume, check_duals=False)
     transforms = (
         _fitted(config, raw) if found is None else Transforms.from_arrays(config.transforms, found.arrays)
     )
-    # A smooth loss goes on from the weights of an earlier model.
+    # A smooth loss continues from the weights of an earlier model.
     begun = None if config.start_from is None else "lbfgs"
     if found is not None:
         begun = begun_by(load_state(found), duals=found.has_duals)
@@ -215,13 +213,13 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
 
 
 def resolve_options(config: TrainConfig, dataset: Dataset) -> TrainConfig:
-    """Return the options with what the data decides filled in: the dataset's id, and k."""
+    """Return the options with the dataset's id and k filled in."""
     k = resolved_k(config, dataset.info.m)
     return config.model_copy(update={"dataset": dataset.info.id, "k": k})
 
 
 def dataset_loss(config: TrainConfig, dataset: Dataset) -> Loss:
-    """Return the loss that resolved options mean for the classes of a dataset."""
+    """Return the loss of resolved options for the classes of a dataset."""
     facts = None
     if config.margins is not None:
         facts = ClassFacts(dataset.class_names, TrainingRows(dataset, "train").class_counts().tolist())
@@ -229,10 +227,10 @@ def dataset_loss(config: TrainConfig, dataset: Dataset) -> Loss:
 
 
 def run_identity(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
-    """Return what must be the same for a run to continue to the same answer; `config` is resolved."""
+    """Return what must not change if a run is to continue to the same answer; `config` is resolved."""
     chosen = config.model_dump(mode="json", exclude=set(MAY_CHANGE))
     if config.margins is not None:
-        # The file may have changed since: its content makes the problem, not its name.
+        # The file may have changed: its content defines the problem, not its name.
         loss = dataset_loss(config, dataset)
         content = loss.margins.tobytes() if isinstance(loss, StructuredHinge) else b""
         chosen["margins_sha256"] = hashlib.sha256(content).hexdigest()
@@ -242,9 +240,9 @@ def run_identity(config: TrainConfig, dataset: Dataset) -> dict[str, Any]:
 def resume_options(
     config: Options, recorded: Mapping[str, Any], what: str, may_change: frozenset[str]
 ) -> Options:
-    """Return `config` with what is not given taken from the `recorded` options of `what`, which is resumed.
+    """Return `config` with open options taken from the `recorded` ones of `what`, which is resumed.
 
-    Raises `MismatchError` naming what is given, differs and is not in `may_change`.
+    Raises `MismatchError` naming options that differ and are not in `may_change`.
     """
     given = config.model_dump(mode="json", include=config.model_fields_set)
     if given.get("dataset") == "latest":

@@ -1,6 +1,6 @@
-"""What is refused before a training run begins: data without a problem, options that do not go together.
+"""Refusals before a training run begins: unusable data, and options that do not fit together.
 
-Most of it is known before there are features: `check_options` refuses that, before images are described.
+`check_options` needs no features, so that it comes before images are described.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from topline.storage.models import ModelRecord
 
 logger = logging.getLogger(__name__)
 
-#: Of so many rows, at so many places, is looked at how much single features count.
+#: Rows, and places they come from, in the check of feature scales.
 _LOOKED_AT, _PLACES = 1000, 10
-#: Random signs that tell K from its transpose, and rows whose own matrix is factored whole.
+#: Random sign vectors for the symmetry test of K, and rows whose own matrix is fully factored.
 PROBES, SAMPLED_ROWS = 4, 1000
-#: Values opposite each other may differ by so many roundings of float32, and by the root of n times that.
+#: Tolerance of symmetry: float32 roundings, also times the root of n.
 ROUNDINGS = 10.0
 
 SEVERAL = "multilabel_hinge, multilabel_softmax, one_vs_all_hinge or one_vs_all_logistic"
 
 
 def check_labels(rows: TrainingRows) -> None:
-    """Refuse training rows whose labels make no problem; warn of classes that have no row."""
+    """Raise for training labels that make no problem; warn of classes without rows."""
     info, y = rows.dataset.info, rows.labels()
     if len(y) == 0:
         raise InputError(f"dataset {info.id} has no training rows: import or extract it with a train split")
@@ -61,13 +61,13 @@ def check_labels(rows: TrainingRows) -> None:
 
 
 def scale_note(config: TrainConfig, rows: TrainingRows) -> str | None:
-    """Return what is to be said of rows whose features differ in size."""
+    """Return a note if the features differ in scale, or None."""
     info = rows.dataset.info
     scaled = {"standardize", "pca"} & {name.partition(":")[0] for name in config.transforms}
     if scaled or info.layout == "csr" or config.kernel == "precomputed":
         return None
     stored, together = TrainingRows(rows.dataset, "train"), _LOOKED_AT // _PLACES
-    # From all over: the first rows may be those of one class.
+    # Sample everywhere: the first rows may all be of one class.
     starts = np.unique(np.linspace(0, max(len(stored) - together, 0), _PLACES, dtype=np.int64)).tolist()
     parts = [np.asarray(stored[start : min(start + together, len(stored))]) for start in starts]
     note = sizes_of_columns(np.concatenate(parts), means=info.features.get("kind") == "imported")
@@ -75,9 +75,9 @@ def scale_note(config: TrainConfig, rows: TrainingRows) -> str | None:
 
 
 def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False) -> None:
-    """Refuse what cannot be trained on n rows of m classes, whatever their features.
+    """Raise for what cannot be trained on at most n rows of m classes, whatever their features.
 
-    `n` and `m` are the most that there can be; with `several` labels a row.  Raises as `checked_spec` does.
+    With `several` a row has several labels.  Raises as `checked_spec` does.
     """
     if not several and m < 2:
         raise InputError(
@@ -92,7 +92,7 @@ def check_options(config: TrainConfig, n: int, m: int, *, several: bool = False)
 
 
 def checked_spec(config: TrainConfig, loss: Loss, rows: TrainingRows) -> ProblemSpec:
-    """Return what resolved options mean for training rows; refuse what does not go together, or with them."""
+    """Return the problem of resolved options for training rows; raise if they do not fit together."""
     info = rows.dataset.info
     _check_label_kind(config, loss, info.m, f"dataset {info.id}", several=info.label_sets is not None)
     spec = spec_of(config, loss, len(rows))
@@ -108,7 +108,7 @@ def checked_spec(config: TrainConfig, loss: Loss, rows: TrainingRows) -> Problem
 
 
 def spec_of(config: TrainConfig, loss: Loss, n: int) -> ProblemSpec:
-    """Return what resolved options mean for n training rows; the kernel has its parameters as given."""
+    """Return the problem of resolved options for n training rows, with the kernel's parameters as given."""
     kernel = (
         None
         if config.kernel is None
@@ -124,7 +124,7 @@ def spec_of(config: TrainConfig, loss: Loss, n: int) -> ProblemSpec:
 
 
 def spec_of_model(record: ModelRecord) -> ProblemSpec:
-    """Return what a stored model was trained to solve, in the space that its weights live in."""
+    """Return the problem that a stored model solves, in the space of its weights."""
     kind: SmoothingKind = "others" if record.smoothing_kind == "others" else "moreau"
     return ProblemSpec(
         loss_from_dict(record.loss), record.lam, smoothing=record.smoothing, smoothing_kind=kind
@@ -132,7 +132,7 @@ def spec_of_model(record: ModelRecord) -> ProblemSpec:
 
 
 def _check_label_kind(config: TrainConfig, loss: Loss, m: int, data: str, *, several: bool) -> None:
-    """Refuse a loss of one label per row for several, and the other way round; `data` names the rows."""
+    """Raise if the loss and the rows, named by `data`, disagree on one or several labels per row."""
     form = loss.form(m)
     if not several:
         if form.needs_label_sets:
@@ -159,11 +159,11 @@ def _has(data: str) -> str:
 
 
 def check_kernel_values(rows: TrainingRows) -> None:
-    """Refuse rows that are not the matrix of a kernel, in one pass over them; n^2 numbers are never held.
+    """Raise if the rows are not the matrix of a kernel, in one pass, without holding n^2 numbers.
 
-    With v of random signs K v = K^T v up to rounding where K is symmetric; where it is not, row i of the
-    two differs by at least the largest k_ij - k_ji half of the time.  Of negative eigenvalues the diagonal
-    and the matrix of up to 1,000 rows tell.
+    For random signs v, K v = K^T v up to rounding if K is symmetric; otherwise row i of the two differs by at
+    least the largest k_ij - k_ji with probability 1/2.  The diagonal and the matrix of up to 1,000 rows
+    reveal negative eigenvalues.
     """
     n, d = rows.shape
     name = f"dataset {rows.dataset.info.id}"

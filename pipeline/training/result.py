@@ -1,4 +1,4 @@
-"""What a finished training run reached."""
+"""The result of a finished training run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from topline.solvers.core.stopping import Status
 
 @dataclass(frozen=True)
 class TrainResult(HasObjective):
-    """What a finished run reached; `to_dict` is the object that `topline train --json` prints.
+    """Result of a finished run; `to_dict` is the object that `topline train --json` prints.
 
-    Where the loss is not convex dual and gaps are NaN (null in JSON), `gap_kind` is "none" and
-    `stationarity` says how far the gradient fell.  `average_top` is how many of the largest losses
-    count, None for the mean of all, and `collapsed` says that W = 0 is then within the tolerance of the best;
-    `no_weights` says that W is 0.
-    `notes` are sentences about how the run went, such as why fewer workers worked than were asked for, and
-    `method` and `why` say what solved it; of "auto" what that took.  `chosen` is what a search before it
-    compared, None where there was none.
+    Without a convex loss, dual and gaps are NaN (null in JSON), `gap_kind` is "none" and `stationarity` says
+    how far the gradient fell.  `average_top` is the number of largest losses that count, None for all;
+    `collapsed` says that W = 0 is then within the tolerance of the best, `no_weights` that W is 0.  `notes`
+    are sentences about the run, such as why fewer workers were used than asked for; `method` and `why` say
+    what solved it ("auto" is resolved); `chosen` is what a preceding search compared, None without one.
     """
 
     model: str
@@ -50,7 +48,7 @@ class TrainResult(HasObjective):
 
     @property
     def relative_gap_text(self) -> str:
-        """The relative gap as it is printed, with its kind where it is only a bound of the gap."""
+        """The relative gap as printed, with its kind if it is only a bound."""
         kind = "" if self.gap_kind == "true" else f" ({self.gap_kind}: an upper bound)"
         return f"{self.relative_gap:.2e}{kind}"
 
@@ -62,7 +60,7 @@ class TrainResult(HasObjective):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainResult:
-        """Read what `to_dict` returned, from a run's record, which may hold more."""
+        """Read the result of `to_dict` from a run's record, which may hold more."""
         known: dict[str, Any] = {field.name: values.get(field.name) for field in fields(cls)}
         known["objective"] = Objective.from_dict(values)
         known |= {name: bool(known[name]) for name in ("collapsed", "no_weights")}

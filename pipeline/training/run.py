@@ -1,4 +1,4 @@
-"""A training run on disk: begun or resumed, its identity, and the model that it leaves."""
+"""A training run on disk: beginning or resuming it, its identity, and its model."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from topline.storage.stores.urls import join
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run that is in the store; `resumes` says whether it may have checkpoints to continue from.
+    """A run in the store; `resumes` says whether there may be checkpoints.
 
-    `notes` are sentences about how it runs, which its records and its report repeat.
+    `notes` are sentences about how it runs, repeated in its records and report.
     """
 
     plan: TrainingPlan
@@ -54,7 +54,7 @@ class Run:
         return f"continue with: topline train --store {self.plan.store.url} --resume {self.id}"
 
     def place(self, kernel: StoredKernel | None) -> RunPlace:
-        """Return where the run keeps its checkpoints and history, given the factored kernel matrix if any."""
+        """Return where the run keeps checkpoints and history, given its factored kernel matrix, if any."""
         plan = self.plan
         identity = plan.identity
         if kernel is not None:
@@ -64,7 +64,7 @@ class Run:
 
 
 def begin_run(plan: TrainingPlan) -> Run:
-    """Record a new run of a plan in its store, or return the one that the plan resumes."""
+    """Record a new run of a plan in its store, or return the run that the plan resumes."""
     if plan.config.resume is not None:
         return Run(plan, plan.config.resume, resumes=True)
     options = plan.config.model_dump(mode="json")
@@ -85,7 +85,7 @@ def unfinished_run(store: Store, config: TrainConfig, dataset: Dataset) -> RunRe
 
 
 def resuming(config: TrainConfig) -> TrainConfig:
-    """Return the options that resume the newest run of `config` if that stopped early, otherwise `config`."""
+    """Return options that resume the newest run of `config` if it stopped early, otherwise `config`."""
     if config.resume is not None:
         return config
     store = open_store(config.store)
@@ -95,9 +95,9 @@ def resuming(config: TrainConfig) -> TrainConfig:
 
 
 def already_solved(config: TrainConfig) -> TrainResult | None:
-    """Return what the run that `config` resumes came to, if it leaves nothing to do and its model is there.
+    """Return the result of the run that `config` resumes if it is finished and its model is there, or None.
 
-    Raises `MismatchError` where other options are given than a run may go on with.
+    Raises `MismatchError` for options that a resumed run may not change.
     """
     if config.resume is None:
         return None
@@ -114,8 +114,8 @@ def already_solved(config: TrainConfig) -> TrainResult | None:
 def store_model(run: Run, executor: Executor, result: SolveResult) -> str:
     """Store the model and return its URL.
 
-    The basis of its certificate is A where it is stored, otherwise W, b and |A|^2/n, or the points at which
-    the vertices or gradients were found that the dual point is made of, where they are known.
+    Its certificate is based on A if stored, otherwise on W, b and |A|^2/n, or on the points of the vertices
+    or gradients that make up the dual point, if known.
     """
     plan = run.plan
     arrays = ({} if plan.spec.kernel is not None else {"W": result.W}) | dict(plan.transforms.arrays())
@@ -174,10 +174,10 @@ def _model_record(run: Run, result: Mapping[str, Any]) -> ModelRecord:
 
 
 def _dual_point(result: SolveResult) -> dict[str, NDArray[np.float64]]:
-    """Return what the dual point of a result is made of again; nothing where W alone says it.
+    """Return what rebuilds a result's dual point; empty if W alone does.
 
-    These are points and shares of cuts, of which minus the gradients at another W than the model's are one,
-    or b and |A|^2/n with the W(A) that they belong to, if that is another.
+    That is the points and shares of cuts, including minus the gradients at a W other than the model's, or b
+    and |A|^2/n with their W(A), if that is another.
     """
     cuts = None if result.problem.mean_risk else atoms_of(result.problem, result.state).cuts()
     found = result.found_at

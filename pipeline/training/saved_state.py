@@ -1,4 +1,4 @@
-"""A run's state on disk: what its checkpoints hold, and the dataset and problem that they belong to."""
+"""A run's state on disk: what its checkpoints hold, and the dataset and problem they belong to."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from topline.storage.stores import Store
 
 logger = logging.getLogger(__name__)
 
-# Said of a checkpoint of version 0.1.
+# Shown for a checkpoint of version 0.1.
 EARLIER_FORMAT = (
     "the checkpoint of round %d is of an earlier format: the run goes on from its weights and dual variables "
     "alone"
 )
-# Arrays that such a checkpoint may hold, of which the first belongs to its dual variables or is the best W.
+# Arrays of such a checkpoint; the first present belongs to its dual variables or is the best W.
 _EARLIER_WEIGHTS = ("memory.newton.W_dual", "memory.mixture.W", "memory.best", "W")
 
 
 @dataclass(frozen=True)
 class RunPlace:
-    """Where a run keeps its things, and what makes it itself: dataset and problem, by name."""
+    """Where a run keeps its files, and what identifies it, by name: dataset and problem."""
 
     store: Store
     run_id: str
@@ -40,7 +40,7 @@ class RunPlace:
 
 
 def save_state(place: RunPlace, state: SolverState, duals: DualSource | None) -> int:
-    """Save `state` and, where they are kept, the dual variables with its step applied; return the bytes."""
+    """Save `state` and any dual variables, with its pending step applied; return the bytes."""
     plain, arrays = encoded(state.with_point(pending_step=None))
     meta = {"fingerprint": dict(place.fingerprint), "state": plain}
     return save_checkpoint(
@@ -49,9 +49,9 @@ def save_state(place: RunPlace, state: SolverState, duals: DualSource | None) ->
 
 
 def load_state(checkpoint: Checkpoint) -> SolverState:
-    """Return the state that `save_state` saved; its duals have every step applied already.
+    """Return the saved state; its dual variables have every step applied.
 
-    Raises InvalidProblemError where another version saved what this one does not know.
+    Raises InvalidProblemError for the state of another version that this one does not know.
     """
     stored = checkpoint.meta["state"]
     if not is_of_earlier_format(checkpoint):
@@ -64,12 +64,12 @@ def load_state(checkpoint: Checkpoint) -> SolverState:
 
 
 def is_of_earlier_format(checkpoint: Checkpoint) -> bool:
-    """Return whether what the method remembered cannot be read any more."""
+    """Return whether this version can no longer read the method's memory."""
     return "is" not in checkpoint.meta["state"]
 
 
 def find_checkpoint(place: RunPlace) -> Checkpoint | None:
-    """Return the newest whole checkpoint of the run; `MismatchError` names what is not the same any more."""
+    """Return the run's newest whole checkpoint; `MismatchError` names what has changed since."""
     found = latest_checkpoint(place.store, place.run_id, fingerprint=place.fingerprint)
     for damage in () if found is None else found.skipped:
         logger.warning("a checkpoint is skipped: %s", damage)

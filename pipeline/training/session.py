@@ -49,13 +49,13 @@ from topline.storage.runs import Checkpoint, RunLock, finish_run, run_lock
 
 logger = logging.getLogger(__name__)
 
-# So many times in one run the dual variables may be lost and taken from the last checkpoint.
+# Most times per run that lost dual variables are taken from the last checkpoint.
 ROLLBACKS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """A run that has published its model and is not over: its certificate and its outcome are missing."""
+    """A run that has published its model; its certificate and outcome are still missing."""
 
     run: Run
     result: SolveResult
@@ -63,11 +63,11 @@ class Fitted:
 
     @property
     def to_certify(self) -> bool:
-        """Whether a certificate is asked for, and its loss has one."""
+        """Whether a certificate is requested and the loss has one."""
         return self.run.plan.config.certify and self.run.plan.convex
 
     def outcome(self, certificate: Certificate | None) -> TrainResult:
-        """Return what the run came to."""
+        """Return the result of the run."""
         return _outcome(self, certificate)
 
     def conclude(self, certificate: Certificate | None) -> TrainResult:
@@ -99,7 +99,7 @@ def fit(
                 _compile_jit_functions(plan, progress)
                 return Fitted(run, *_trained(run, layout.cluster, progress, client, lock))
         except KeyboardInterrupt as error:
-            # Before the first round, or for the second time outside the rounds.
+            # Before the first round, or a second Ctrl-C outside the rounds.
             reason = str(error) or "stopped by Ctrl-C"
             raise InterruptedRunError(f"{reason}; {run.how_to_resume}") from error
 
@@ -115,12 +115,12 @@ def train(
 ) -> TrainResult:
     """Train, publish and certify one model.
 
-    `cluster` says where it runs (default: one worker a core); an open `client` goes before it.  `fit` and
-    `certify` are the two steps, which a flow replaces by tasks around them.
+    `cluster` says where it runs (default: one worker per core); an open `client` takes precedence.  A flow
+    replaces the steps `fit` and `certify` by tasks around them.
     Raises `InterruptedRunError` after Ctrl-C or SIGTERM, once a checkpoint is stored; its message holds the
-    command that resumes the run.  Raises `NotStoredError` with the result where no room is left for the
-    certificate: the model is published, and the run is not over.  Before any work it raises `InputError`,
-    `ConfigError`, `InvalidProblemError` or `MismatchError` for what cannot be trained.
+    command that resumes the run.  Raises `NotStoredError` with the result if there is no room for the
+    certificate: the model is published, the run unfinished.  Raises `InputError`, `ConfigError`,
+    `InvalidProblemError` or `MismatchError`, before any work, for what cannot be trained.
     """
     fitted = fit(config, cluster, progress, client)
     try:
@@ -168,7 +168,7 @@ def _trained(
 
 
 def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> None:
-    """Compile before the clock starts, and before the workers, who then find the kernels on disk."""
+    """Compile before the clock starts, and before workers start, which then find the kernels on disk."""
     begin(progress, "compile")
     factored = plan.spec.kernel is not None and not plan.on_blocks
     compile_jit_functions(
@@ -182,9 +182,9 @@ def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> Non
 
 @dataclass(frozen=True, eq=False)
 class _Session:
-    """A run with the executor that holds its blocks, the rows that they are cut from, and its recorder.
+    """A run with its executor, the rows of the blocks, and its recorder.
 
-    `picked` is how many rows a round of a kernel's dual ascent updates.
+    `picked` is the number of rows that a round of a kernel's dual ascent updates.
     """
 
     run: Run
@@ -196,10 +196,9 @@ class _Session:
     picked: int
 
     def to_the_end(self) -> tuple[SolveResult, str]:
-        """Run the loop and store what it reached; return the model's URL, "" after an interrupt or overflow.
+        """Run the loop and store its result; also return the model's URL, "" after an interrupt or overflow.
 
-        Where a lost worker took dual variables with it that the loop, or the model, cannot do without, the
-        run goes back to the last checkpoint.
+        If a lost worker took dual variables that the loop or the model needs, go back to the last checkpoint.
         """
         how_to_resume = self.run.how_to_resume
         checkpoint = find_checkpoint(self.place) if self.run.resumes else None
@@ -233,7 +232,7 @@ class _Session:
             except (OSError, MemoryError) as error:
                 if isinstance(error, StorageError):
                     raise
-                # Room for what does not fit in memory is gone, or memory itself, here or on a worker.
+                # No room for what does not fit in memory, or no memory, here or on a worker.
                 self._save_weights()
                 raise InterruptedRunError(f"{_room(error)}; {how_to_resume}") from error
 
@@ -260,7 +259,7 @@ class _Session:
 
 
 def _room(error: OSError | MemoryError) -> str:
-    """Return what a run has no room in."""
+    """Return what has run out: disk or memory."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return (
             f"no space is left on the disk at {error.filename} for dual variables that memory does not hold"

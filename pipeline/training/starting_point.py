@@ -1,4 +1,4 @@
-"""Where a training run starts that continues from an earlier model: its dual variables, or its weights."""
+"""Where a training run starts when it continues an earlier model: its dual variables or its weights."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from topline.storage.errors import IntegrityError
 from topline.storage.stores.urls import join
 
 RUN_BYTES = 16 << 20
-#: Share of the rows of both trainings that are the same where the one is near to the other.
+#: Share of common rows from which two trainings count as near.
 _NEAR = 0.9
-#: Settings that are the same as well.
+#: Settings that near trainings share.
 _SAME = ("loss", "k", "C", "smoothing", "smoothing_kind")
 
 
 @dataclass(frozen=True, eq=False)
 class MovedDuals:
-    """Dual variables of an earlier model as those of other rows; pickles, so that each worker reads its own.
+    """An earlier model's dual variables for other rows; pickles, so that each worker reads its own.
 
-    Row i was row `places[i]` of the earlier model, and class j is its class `columns[j]`; -1 for what it did
-    not have.  Where nothing was, the dual variables are 0, which is feasible whatever the loss.
+    Row i was row `places[i]` of the earlier model, and class j its class `columns[j]`; -1 for new ones, whose
+    dual variables are 0, which is feasible for every loss.
     """
 
     stored: StoredDuals
@@ -42,7 +42,7 @@ class MovedDuals:
         return self.between(0, len(self.places))
 
     def between(self, start: int, stop: int) -> Iterator[tuple[int, int, NDArray[Any]]]:
-        """Yield the rows [start, stop), some megabytes at once."""
+        """Yield the rows [start, stop), a few megabytes at a time."""
         step = max(1, RUN_BYTES // (4 * len(self.columns)))
         for low in range(start, stop, step):
             high = min(low + step, stop)
@@ -63,10 +63,10 @@ class MovedDuals:
 
 @dataclass(frozen=True, eq=False)
 class StartingPoint:
-    """What a run starts from; `how` is "duals", "weights" or "zero", `why` the reason where it is zero.
+    """The start of a run; `how` is "duals", "weights" or "zero", `why` the reason for zero.
 
-    `rows` of the run's rows are rows of the earlier model, with the same content and label; `near` is whether
-    they are nearly all of them, and not all, trained with the same settings.
+    `rows` of the run's rows are in the earlier model with the same content and label; `near` says that they
+    are nearly all, but not all, of them, trained with the same settings.
     """
 
     model: str
@@ -78,15 +78,15 @@ class StartingPoint:
     state: SolverState | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a model's lineage records of it."""
+        """Return the record of it in a model's lineage."""
         return {"model": self.model, "from": self.how, "rows": self.rows, "why": self.why}
 
 
 @dataclass(frozen=True, eq=False)
 class Successor:
-    """The run that is to start from an earlier model; `keep_duals` says whether its blocks hold any.
+    """A run that starts from an earlier model; `keep_duals` says whether its blocks hold dual variables.
 
-    `method` is the one that "auto" takes, where that was asked for.
+    `method` is the one that "auto" takes, if requested.
     """
 
     config: TrainConfig
@@ -98,7 +98,7 @@ class Successor:
 
     @property
     def moves_weights(self) -> bool:
-        """Whether the method goes from any W, of which it makes the dual variables."""
+        """Whether the method starts from any W, from which it makes the dual variables."""
         smooth = self.loss.form(self.rows.dataset.info.m).smooth
         return self.method == "lbfgs" or (self.method == "newton" and smooth)
 
@@ -109,12 +109,11 @@ class Successor:
 
 
 def starting_point(run: Successor, model: str) -> StartingPoint:
-    """Return what the model of id `model` is worth for a run; `NotFoundError` where there is none.
+    """Return the start that the model of id `model` gives a run; raise `NotFoundError` if there is none.
 
-    A is feasible whatever n, lam and the features are, so dual variables are taken wherever they are stored
-    and the method keeps them.  W alone is a start for L-BFGS and for Newton's method on a smooth loss, which
-    take a step from it whatever it is worth where it has learned from rows that are gone; for Frank-Wolfe
-    only with the sums of its A, and while every row of that A is still there.
+    A is feasible for any n, lam and features, so stored dual variables are taken if the method keeps them.
+    W alone starts L-BFGS and Newton's method on a smooth loss, which step from any W, even one that learned
+    from removed rows; Frank-Wolfe only with the sums of its A, while every row of that A is still there.
     """
     try:
         earlier = StoredModel.open(join(run.rows.dataset.store.url, "models", model))
@@ -130,14 +129,14 @@ def starting_point(run: Successor, model: str) -> StartingPoint:
     primal = run.moves_weights and not problem
     if run.keep_duals and earlier.model.has_duals and not primal:
         duals = MovedDuals(earlier.model.dual_blocks(), places, columns)
-        # Where every row stayed the start may be the answer, so that it is measured before all else.
+        # If every row stayed, the start may be the answer, so measure it first.
         most = max(n_before, len(run.rows))
         near = _NEAR * most <= carried < most and _same_settings(run, earlier)
         return StartingPoint(model, "duals", carried, duals=duals, near=near)
     if problem:
         return StartingPoint(model, "zero", carried, problem)
     record = earlier.model.record
-    # The best W need not be W(A), which b belongs to.
+    # The best W need not be W(A), to which b belongs.
     stored = earlier.W
     if not primal and DUAL_W in earlier.model.arrays:
         stored = np.asarray(earlier.model.array(DUAL_W))
@@ -172,7 +171,7 @@ def _weights_misfit(run: Successor, earlier: StoredModel) -> str:
 
 
 def _has_seen_calibration_rows(rows: TrainingRows, earlier: StoredModel) -> bool:
-    """Return whether a start from the earlier model would let calibration rows into this one."""
+    """Return whether a start from the earlier model would leak calibration rows into this one."""
     held = TrainingRows(rows.dataset, "calibration")
     return len(held) > 0 and not set(_keys(held)).isdisjoint(_keys(earlier.rows("train")))
 
@@ -186,7 +185,7 @@ def _same_settings(run: Successor, earlier: StoredModel) -> bool:
 
 
 def _places(rows: TrainingRows, earlier: StoredModel) -> tuple[NDArray[np.int64], int]:
-    """Return the earlier model's row of each row's content and label, -1 for none; and how many it has."""
+    """Return the earlier model's row of each row's content and label (-1 for none), and its row count."""
     before = earlier.rows("train")
     if before.dataset.info.d != rows.dataset.info.d:
         raise InputError(f"{earlier.model.record.id} has rows of other features")
@@ -196,7 +195,7 @@ def _places(rows: TrainingRows, earlier: StoredModel) -> tuple[NDArray[np.int64]
 
 
 def _keys(rows: TrainingRows) -> list[tuple[str, str]]:
-    """Return content (or, of features that were imported, name) and class of each row."""
+    """Return the content (for imported features, the name) and class of each row."""
     table = rows.dataset.manifest().select(["sample_id", "sha256"]).take(rows.indices)
     names = rows.label_names()
     pairs = zip(table["sample_id"].to_pylist(), table["sha256"].to_pylist(), names.tolist(), strict=True)
