@@ -1,7 +1,7 @@
-"""Sweeps: C, k, losses and smoothings compared by cross-validation, each no further than it takes to tell.
+"""Sweeps: compare C, k, losses and smoothings by cross-validation, each only as far as the decision needs.
 
-Cells advance in rounds of ever smaller gaps, on all workers, until a bound or a race decides about them.
-Every answer is stored, so that a sweep that stopped continues where it was.
+Cells advance in rounds of ever smaller gaps, on all workers, until a bound or a race decides them.  Every
+answer is stored, so that an interrupted sweep continues.
 """
 
 from __future__ import annotations

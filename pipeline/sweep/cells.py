@@ -1,18 +1,17 @@
-"""One cell on one fold, taken to a smaller gap: alike wherever its rows and its dual variables lie.
+"""One cell on one fold, solved to a smaller gap, wherever its rows and dual variables are.
 
-A cell begins with the dual variables of the next smaller C, which are feasible whatever C is
-(`topline.solvers.run.task`).  Later it continues from where it was left, or again from the smaller C,
-which is more exact by now: that is the better start where the duals hardly depend on C, though their gap may
-be a little larger, because what a coarse solution lacks comes slowest.
+A cell starts from the dual variables of the next smaller C, which are feasible for every C
+(`topline.solvers.run.task`).  Later it continues from its last state, or again from the smaller C, which is
+more exact by then: the better start if the duals hardly depend on C, even at a slightly larger gap, because
+the last digits of a coarse solution come slowest.
 
-No pass is spent on what is known.  W(A), b and |A|^2 of a multiple of A follow from those of A; a cell that
-goes on was measured when it was left, P(0) and D(0) = 0 are known; and a gap above the tolerance and `COARSE`
-is not measured again in float64.  The rounding of float32 products, `ROUNDED` of P at most, counts as a part
-of it.
+No pass computes what is known.  W(A), b and |A|^2 of a multiple of A follow from those of A; a continued cell
+was measured when it stopped; P(0) and D(0) = 0 are known; and a gap above the tolerance and `COARSE` is not
+measured again in float64, but includes the rounding of float32 products, at most `ROUNDED` of P.
 
-Where C is small P hardly falls below P(0), and a small share of it is no small gap: W = 0 has it, which knows
-no class.  So above the tolerance a cell goes on until its gap is `FALLEN` times P(0) - D at most, the most
-that P can fall by.
+For small C, P hardly falls below P(0), and a small relative gap means little: even W = 0 has it, which knows
+no class.  Above the tolerance a cell therefore continues until its gap is at most `FALLEN` times P(0) - D,
+the most by which P can fall.
 """
 
 from __future__ import annotations
@@ -40,16 +39,15 @@ from topline.solvers.methods import Measurement, method_named
 from topline.solvers.run import Callback, Run, iterate
 from topline.solvers.run.shared import HeadExecutor
 
-#: The hits of a cell are counted where its gap was last so many times the one that it reaches, too.
+#: Hits are also counted when the gap was last this many times the final one.
 EARLIER = 2.0
-#: The smaller C is the start where it is at most so many times as far below the primal value.
+#: The smaller C is the start if its distance from the primal value is at most this many times the cell's own.
 NEAR = 2.0
-#: A relative gap of at least so much, above the tolerance, is taken as the rounds measure it,
+#: Above the tolerance, relative gaps from this size on are used as the rounds measure them,
 COARSE = 5e-4
-#: with this share of P for what float32 products have rounded: ten times what P and D were seen to be off.
+#: plus this share of P for rounding of float32 products, ten times the error seen in P and D.
 ROUNDED = 1e-6
-#: Entropies close in by a large factor a sweep, and are not measured where they start from a C so many
-#: times smaller.
+#: Entropies converge by a large factor per sweep, and are not measured at the start from a C smaller by this.
 PASSED = 1.25
 #: The gap is at most this share of P(0) - D.
 FALLEN = 0.5
@@ -57,12 +55,12 @@ FALLEN = 0.5
 
 @dataclass(frozen=True)
 class Outcome:
-    """A cell on one fold after a round: what it costs, how exact it is, and how it does on the held-out rows.
+    """A cell on one fold after a round: its cost, its accuracy of solution, and its held-out hits.
 
-    `passes` and `seconds` are those of this round; passes count a last one in float64 too.  The exact
-    solution has between `low` and `high` hits.  `earlier` are, of a first round, the hits when the gap was
-    last `EARLIER` times `relative_gap`, or more; None where it never was, but at zero.  `by_group` are the
-    hits in groups of rows (`topline.solvers.core.held_out.row_groups`), none in answers of older versions.
+    `passes` (including a last one in float64) and `seconds` are those of this round.  The exact solution has
+    between `low` and `high` hits.  `earlier`, in a first round, are the hits when the gap was last at least
+    `EARLIER` times `relative_gap`, None if it never was except at zero.  `by_group` are hits per group of
+    rows (`topline.solvers.core.held_out.row_groups`), empty in answers of older versions.
     """
 
     C: float
@@ -86,17 +84,14 @@ class Outcome:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Outcome:
-        """Read what `to_dict` gave; JSON has null for what overflowed."""
+        """Read the result of `to_dict`; JSON has null for overflowed numbers."""
         unknown = {name: math.nan for name in ("primal", "gap", "relative_gap") if values[name] is None}
         return cls(**{**values, **unknown, "by_group": tuple(values.get("by_group", ()))})
 
 
 @dataclass(frozen=True, eq=False)
 class Reached:
-    """What a cell has come to: W, b and the other sums in its state, and `duals`, where its A is.
-
-    `measured` is what is known of the state.
-    """
+    """State of a cell (W, b and other sums); `duals` says where its A is, `measured` what is known of it."""
 
     C: float
     state: SolverState
@@ -106,10 +101,7 @@ class Reached:
     measured: Measurement | None = None
 
     def best_multiple(self, problem: Problem) -> tuple[float, SolverState]:
-        """Return which multiple of A has the largest dual value for the C of `problem`, and its state.
-
-        W(A) is as many times larger as C is.
-        """
+        """Return the multiple of A with the largest dual value for `problem`, and its state."""
         W = (1.0 / (problem.lam * problem.n) / self.C) * self.state.W
         b, square = self.state.point.conjugate_mean, self.state.point.mean_sq_dual
         share = best_share(b, problem.lam * squared_norm(W) + problem.smoothing * square)
@@ -123,40 +115,40 @@ class Reached:
 
 @dataclass(eq=False)
 class Path:
-    """What the cells of a path on one fold have come to, by their C."""
+    """The states that the cells of a path have reached on one fold, by C."""
 
     cells: dict[float, Reached] = field(default_factory=dict)
 
     def smaller(self, C: float) -> Reached | None:
-        """Return what the next smaller C has come to."""
+        """Return the state of the next smaller C."""
         return self.cells[max(below)] if (below := [one for one in self.cells if one < C]) else None
 
     def forget(self, waiting: Iterable[float]) -> list[Reached]:
-        """Let go of the cells that neither go on nor are what one of those `waiting` starts from."""
+        """Drop and return the cells that neither continue nor start one of those `waiting`."""
         needed = still_needed(self.cells, waiting)
         return [self.cells.pop(C) for C in [*self.cells] if C not in needed]
 
 
 class CellRows(Protocol):
-    """The rows of a fold with the dual variables of one cell, to be asked through `executor`."""
+    """The rows of a fold with one cell's dual variables, accessed through `executor`."""
 
-    #: What answers for the rows that are trained on.
+    #: Answers for the training rows.
     executor: Any
 
     def start_from(self, before: Reached, problem: Problem) -> SolverState:
-        """Take the best multiple of the dual variables of another cell for one's own."""
+        """Start from the best multiple of another cell's dual variables."""
         ...
 
     def go_on(self, known: Reached, problem: Problem) -> tuple[SolverState, Measurement | None]:
-        """Return where the cell was left, and what is known about it."""
+        """Return the cell's last state and its measurement."""
         ...
 
     def count(self, W: NDArray[np.float64], radius: float) -> HitCount:
-        """Count the hits among the rows that are held out."""
+        """Count the hits among the held-out rows."""
         ...
 
     def duals(self, state: SolverState) -> Any:
-        """Return where A is, after the step that the state waits for, until the cell is taken up again."""
+        """Return where A is, after the state's pending step, until the cell continues."""
         ...
 
 
@@ -169,7 +161,7 @@ def advance_cell(
     zero: float,
     callbacks: Sequence[Callback] = (),
 ) -> Outcome:
-    """Take a cell of a path to a gap: `aim` is its C, the gap and its fold, and `zero` is P(0)."""
+    """Solve a cell of a path to a gap: `aim` is its C, the gap and its fold, `zero` is P(0)."""
     (C, goal, fold), began = aim, time.perf_counter()
     known = path.cells.get(C)
     start = _start(rows, problem, known, path.smaller(C), zero)
@@ -182,7 +174,7 @@ def advance_cell(
     rounded = 0.0 if run.certified else ROUNDED
     gap = final.gap + rounded * abs(final.primal)
     count = rows.count(W, ball_radius(gap, final.primal, problem.lam, of_duals=final.W_dual is None))
-    # Later rounds have the one before to be compared with.
+    # Later rounds are compared with the one before.
     seen = None if known is not None else glance.before(final.relative_gap)
     earlier = None if seen is None else rows.count(seen, 0.0).hits
     path.cells[C] = _reached(C, run, rows.duals(run.state))
@@ -198,9 +190,9 @@ def _run_to(
     gap: float, executor: Executor | HeadExecutor, problem: Problem, config: TrainConfig,
     start: tuple[SolverState, Measurement | None], zero: float, callbacks: Sequence[Callback],
 ) -> tuple[Run, int]:  # fmt: skip
-    """Take a cell from a state to a gap, and on until that is `FALLEN` times P(0) - D at most.
+    """Solve from a state to a gap, and on until the gap is at most `FALLEN` times P(0) - D.
 
-    Returns also how many passes final values took, which states do not count.
+    Also returns the passes for final values, which states do not count.
     """
     method = method_named(config.method).method_for(problem, executor.blocks, config.seed)
     extra = 0
@@ -221,18 +213,18 @@ def _run_to(
 def _start(
     rows: CellRows, problem: Problem, known: Reached | None, before: Reached | None, zero: float
 ) -> tuple[SolverState, Measurement | None]:
-    """Return where a cell begins, where it was left, at the smaller C or at zero, and what is known of it."""
+    """Return the start of a cell (its last state, the smaller C or zero) and what is known of it."""
     if known is not None and (before is None or not is_better(before, known, problem)):
         state, measured = rows.go_on(known, problem)
         return replace(state, primal_at_zero=zero), measured
     if before is not None:
         state = replace(rows.start_from(before, problem), primal_at_zero=zero)
-        # What the first sweep over all rows leaves far behind need not be measured: P(0) bounds the optimum.
+        # The first sweep improves on it far too much to measure it: P(0) bounds the optimum.
         times = 1.0 / (problem.lam * problem.n) / before.C
         passed = times >= PASSED and not problem.form.linear_conjugate
     else:
         state, passed = replace(SolverState.start(problem), primal_at_zero=zero), True
-    # Several blocks look for the direction that they have in common as they are measured first.
+    # Several blocks need the measurement to find their common direction.
     if not passed or rows.executor.blocks > 1:
         return state, None
     point, W = state.point, np.zeros_like(state.W)
@@ -241,19 +233,19 @@ def _start(
 
 
 def _reached(C: float, run: Run, duals: Any) -> Reached:
-    """Return what a run has come to, with its A at `duals`."""
+    """Return the state that a run has reached, with its A at `duals`."""
     state, measured = run.state, run.measured
     if run.certified:
         final = run.final
         W = final.W if final.W_dual is None else final.W_dual
         state = state.with_point(W=W, conjugate_mean=final.conjugate_mean, mean_sq_dual=final.mean_sq_dual)
-        # The weights differ by what the rounds' sums have drifted.
+        # The weights differ by the drift of the rounds' sums.
         measured = None if measured is None else replace(measured, before=state)
     return Reached(C, state, run.final.primal, run.final.dual, duals, measured)
 
 
 def still_needed(known: Iterable[float], waiting: Iterable[float]) -> set[float]:
-    """Return those C of a path that go on or that one which is `waiting` would start from."""
+    """Return the C of a path that continue, or from which one of those `waiting` would start."""
     known = sorted(known)
     places = [(C, bisect_left(known, C)) for C in waiting]
     below = {known[place - 1] for _, place in places if place > 0}
@@ -261,15 +253,15 @@ def still_needed(known: Iterable[float], waiting: Iterable[float]) -> set[float]
 
 
 def is_better(before: Reached, known: Reached, problem: Problem) -> bool:
-    """Return whether a cell does better to start from the smaller C than to go on from where it was."""
+    """Return whether a cell should start from the smaller C rather than continue."""
     behind = known.primal - before.dual_for(problem)
     return behind <= NEAR * (known.primal - known.dual)
 
 
 class Glance:
-    """Keeps iterates on the way to a gap, those of which the last may turn out to be `EARLIER` enough.
+    """Keeps the iterates among which the last with `EARLIER` times the final gap will be found.
 
-    `start` is where the way begins, None at zero; a factor does not matter, for it moves no hit.
+    `start` is the first, up to a factor, which changes no hit; None at zero.
     """
 
     def __init__(self, start: NDArray[np.float64] | None) -> None:
@@ -277,7 +269,7 @@ class Glance:
         self._seen: list[tuple[float, NDArray[np.float64]]] = []
 
     def __call__(self, record: IterationRecord, state: SolverState) -> None:
-        """Look at the iterate that the record is about: the one that the round before ended with."""
+        """Keep the iterate that the record describes, with which the round before ended."""
         if self._last is not None:
             self._seen.append((record.relative_gap, self._last))
         enough = [place for place, (gap, _) in enumerate(self._seen) if gap >= EARLIER * record.relative_gap]
@@ -285,5 +277,5 @@ class Glance:
         self._last = state.W
 
     def before(self, gap: float) -> NDArray[np.float64] | None:
-        """Return the last iterate whose gap was `EARLIER` times `gap` at least, None where none was."""
+        """Return the last iterate whose gap was at least `EARLIER` times `gap`, or None."""
         return next((W for seen, W in reversed(self._seen) if seen >= EARLIER * gap), None)

@@ -1,7 +1,7 @@
-"""The small search before a training: `topline.solvers.run.search` on the training rows of a dataset.
+"""The small search before training: `topline.solvers.run.search` on the training rows of a dataset.
 
-What it compared goes into the options of the training under `chosen`, and with them into the model, whose
-report shows it; a model of the same options and data that was searched for once is found there again.
+Its comparison is stored in the training options as `chosen`, and with them in the model, whose report shows
+it; a later search with the same options and data finds it there.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from topline.storage.stores import open_store
 
 logger = logging.getLogger(__name__)
 
-#: Rows that are searched on at most, and the bytes of their features.
+#: Most rows to search on, and bytes of their features.
 MOST_ROWS, MOST_BYTES = 50_000, 1 << 28
 FOLDS = 5
-#: Beside the folds that are kept there are the rows that they are cut from, and one fold on its way in parts.
+#: Copies of the rows besides the kept folds: the source rows, and one fold being read in parts.
 COPIES_ON_THE_WAY = 4
-#: What imported columns are tried with besides the default; the other of the two is for images alone.
+#: Scalings tried on imported columns besides the default; the other scaling is for images alone.
 SCALINGS = (("standardize", "bias"),)
-#: Of a time limit the search may take this share.
+#: Largest share of a time limit for the search.
 SHARE = 0.5
-#: Decides nothing about what is best.
+#: Options that do not influence the choice.
 _BESIDE = {
     "store",
     "chosen",
@@ -56,10 +56,10 @@ def choose(
     progress: Progress | None = None,
     cluster: ClusterConfig | None = None,
 ) -> TrainConfig:
-    """Return the options with the loss, C and transforms that do best, as far as `config` leaves them open.
+    """Return `config` with its open loss, C and transforms set to those that do best.
 
-    The search is made in this process, on as many rows as the memory limit of `cluster` has room for.
-    Raises `InputError` or `ConfigError` for data that nothing can be compared on.
+    The search runs in this process, on as many rows as fit the memory limit of `cluster`.
+    Raises `InputError` or `ConfigError` for data on which nothing can be compared.
     """
     dataset = Dataset.open(open_store(config.store), config.dataset)
     asked = _asked(config, search, dataset)
@@ -83,7 +83,7 @@ def choose(
 
 
 class _Task:
-    """A search on the training rows of a dataset, in so many bytes of `room`."""
+    """A search on the training rows of a dataset, within `room` bytes."""
 
     def __init__(
         self, config: TrainConfig, search: SearchConfig, dataset: Dataset, room: int | None = None
@@ -101,7 +101,7 @@ class _Task:
         self.goal = Goal(search.guesses(info.m), search.goal == "macro")
         open_scaling = "transforms" not in config.model_fields_set and info.features.get("kind") == "imported"
         self._scalings = [config.transforms, *(SCALINGS if open_scaling and info.layout == "dense" else ())]
-        # Of sparse rows what they hold, in float32.
+        # For sparse rows, count their entries, in float32.
         self._width = max(1, rows.nbytes // (4 * self._n))
         most = min(MOST_ROWS, MOST_BYTES // (4 * self._width))
         if room is not None:
@@ -109,7 +109,7 @@ class _Task:
             room -= min(ALONE_READING_BYTES, 3 * rows.nbytes)
             most = min(most, room // (4 * self._width * copies + 2 * WHOLE_DUALS * info.m))
         self._sample = max(min(most, Search.rows(self._n, self._width, info.m)), 2 * FOLDS)
-        # By four fifths of all rows: scores of a fit to a sample are of another size.
+        # Only if it uses all four fifths of the rows: scores of a fit to a sample differ in size.
         self._calibrates = self._n <= most and not info.counts.get("val", 0)
 
     @property
@@ -121,12 +121,12 @@ class _Task:
         return [Trial(",".join(names), *loss) for loss in losses for names in self._scalings]
 
     def said_before(self) -> str:
-        """Return what is searched and what that costs at most."""
+        """Return what is searched and its largest cost, as a sentence."""
         smooth = (f"{'smooth ' if trial.smoothing else ''}{trial.loss.name}" for trial in self._trials)
         names = ", ".join(dict.fromkeys(smooth))
         C = f"C {self.config.C:g}" if "C" in self.config.model_fields_set else "C"
         scalings = " or ".join(",".join(names) or "none" for names in self._scalings)
-        # How many passes over all rows a search may take, however few one fit takes.
+        # Passes over all rows that a search may take, however few one fit takes.
         least = math.ceil(LEAST / (self._width * self._dataset.info.m * self._n))
         cost = f"{FITS} times the passes of one fit"
         if least > FITS:
@@ -137,7 +137,7 @@ class _Task:
         )
 
     def find(self, progress: Progress | None) -> dict[str, Any]:
-        """Search, fit the probabilities of the best, and return what was found, as plain values."""
+        """Search, fit the probabilities of the best, and return the result as plain values."""
         config, info = self.config, self._dataset.info
         rows = None if self._sample >= self._n else self._sample
         begin(progress, "search", None, "fits")
@@ -181,7 +181,7 @@ class _Task:
 
 
 def in_words(chosen: Mapping[str, Any]) -> str:
-    """Return in a line what was chosen, how it and the default do, and how long the search was."""
+    """Return one line: the choice, its accuracy and the default's, and the duration of the search."""
     best, default = (next(cell for cell in chosen["cells"] if cell[which]) for which in ("best", "default"))
     beside = "" if best is default else f", {_in_words(default)} {default['accuracy']:.1%}"
     return (
@@ -197,14 +197,14 @@ def _in_words(cell: Mapping[str, Any]) -> str:
 
 
 def _asked(config: TrainConfig, search: SearchConfig, dataset: Dataset) -> dict[str, Any]:
-    """Return what decides about the choice, as plain values."""
+    """Return everything that influences the choice, as plain values."""
     options = config.model_dump(mode="json", exclude=_BESIDE)
     given = sorted({"loss", "C", "k", "transforms"} & config.model_fields_set)
     return {"for": search.goal, "given": given, "options": {**options, "dataset": dataset.info.id}}
 
 
 def _known(dataset: Dataset, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what an earlier search for the same compared, from the newest model that it led to."""
+    """Return the comparison of an earlier search with the same input, from its newest model, or None."""
     for record in reversed(list_models(dataset.store)):
         chosen = record.config.get("chosen")
         if chosen is not None and all(chosen.get(name) == value for name, value in asked.items()):
@@ -219,5 +219,5 @@ def _with(config: TrainConfig, chosen: Mapping[str, Any]) -> TrainConfig:
 
 
 def _names(scaling: str) -> tuple[str, ...]:
-    """Return the transforms of a scaling; none of an empty one."""
+    """Return the transforms of a scaling; none for an empty one."""
     return tuple(name for name in scaling.split(",") if name)

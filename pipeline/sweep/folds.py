@@ -20,7 +20,7 @@ from topline.storage.stores import open_store
 
 Labels = NDArray[np.int32]
 
-#: The last few folds stay in memory, and others while all of them take no more than so many bytes.
+#: The last few folds stay in memory; more do while all of them take at most this many bytes.
 KEPT_FOLDS, KEPT_BYTES = 4, 1 << 30
 
 
@@ -39,10 +39,9 @@ class FoldSource:
 
 @dataclass(frozen=True, eq=False)
 class FoldData:
-    """The rows that one fold trains on, X (n, d), and the held-out rest, after its own transforms.
+    """One fold's training rows X (n, d), and its held-out rows, after the fold's own transforms.
 
-    With a kernel they are features whose products are its values.  `held_out_rows` are the numbers of the
-    rest among all rows.
+    With a kernel, products of the features are its values.  `held_out_rows` number the rest among all rows.
     """
 
     X: Any
@@ -68,17 +67,17 @@ class FoldData:
         )
 
     def weights(self, class_weight: ClassWeight) -> NDArray[np.float64] | None:
-        """How often each row that is trained on counts (n,), None once."""
+        """Return the weight of each training row (n,), None for equal weights."""
         return example_weights(class_weight, self.y, self.names, self.own_weights)
 
 
 def stratified_folds(
     y: Labels, folds: int, seed: int, groups: NDArray[np.int32] | None = None
 ) -> NDArray[np.int64]:
-    """Fold of each row (n,): every class, and all rows, are spread over the folds to within one row.
+    """Return the fold of each row (n,); folds differ by at most one row in size and in rows of a class.
 
-    Of `groups` each is in one fold, and the largest of a class come first, each to the fold with the fewest
-    rows of that class.
+    Each of `groups` lies in one fold: the largest of a class go first, each to the fold with the fewest rows
+    of the class.
     """
     if groups is None:
         fold = np.empty(len(y), dtype=np.int64)
@@ -98,19 +97,19 @@ def stratified_folds(
 
 
 def stratified_sample(y: Labels, rows: int | None, seed: int) -> NDArray[np.int64]:
-    """Ascending numbers of `rows` rows, of every class its share to within one; all where there are fewer."""
+    """Return ascending numbers of `rows` rows, stratified by class to within one; all if there are fewer."""
     if rows is None or rows >= len(y):
         return np.arange(len(y))
     return np.sort(_by_class(y, seed)[np.arange(rows) * len(y) // rows])
 
 
 def held_folds(folds: int, nbytes: int) -> int:
-    """Return how many folds a process comes to keep of rows of so many bytes."""
+    """Return how many folds a process keeps of rows of this many bytes."""
     return min(folds, max(KEPT_FOLDS, KEPT_BYTES // max(nbytes, 1)))
 
 
 def fold_data(source: FoldSource, fold: int) -> FoldData:
-    """Read one fold's rows, or find them where they were kept."""
+    """Return one fold's rows, from memory if kept there."""
     key = source, fold
     with _kept_lock:
         if key in _kept:
@@ -119,7 +118,7 @@ def fold_data(source: FoldSource, fold: int) -> FoldData:
     found = _fold_data(source, fold)
     with _kept_lock:
         _kept[key] = found
-        # Factors of a kernel are large, and one of them is in use.
+        # A kernel's factors are large, and one of them is in use.
         most = 1 if source.kernel is not None else KEPT_FOLDS
         while len(_kept) > most and sum(one.nbytes for one in _kept.values()) > KEPT_BYTES:
             _kept.popitem(last=False)
@@ -158,13 +157,13 @@ def _all_rows(source: FoldSource) -> tuple[Any, TrainingRows]:
 
 
 def forget_folds() -> None:
-    """Let go of all rows in memory."""
+    """Drop all rows in memory."""
     with _kept_lock:
         _kept.clear()
     _all_rows.cache_clear()
 
 
 def _by_class(y: Labels, seed: int) -> NDArray[np.int64]:
-    """All row numbers, class after class, those of a class in a random order."""
+    """Return all row numbers by class, in random order within a class."""
     shuffled = np.random.default_rng(seed).permutation(len(y))
     return np.asarray(shuffled[np.argsort(y[shuffled], kind="stable")], dtype=np.int64)

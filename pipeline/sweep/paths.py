@@ -1,9 +1,8 @@
-"""Paths of C, each on one fold, taken further a round at a time, in this process or on Dask workers.
+"""Paths of C, each on one fold, advanced a round at a time, in this process or on Dask workers.
 
-A round asks for some cells of the path with a relative gap each, which `topline.pipeline.sweep.cells` takes
-them to.  What a path has reached stays in the process that took it there; a task names every round so far, so
-that any other process comes to the same numbers by taking them again, and one that has taken the last round
-already gives its answer again.
+A round asks for some cells of a path at a relative gap each (`topline.pipeline.sweep.cells`).  A path's state
+stays in the process that solved it; a task names all rounds so far, so that any other process can repeat them
+with the same numbers, and one that has done the last round answers from memory.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from topline.solvers.methods import Measurement
 from topline.solvers.run import ProblemSpec
 from topline.solvers.run.task import risk_at_zero
 
-#: What nobody has asked for so long was left behind by a sweep that was killed, or is solved again.
+#: Paths idle for this long belong to a sweep that was killed, or are solved again.
 IDLE_SECONDS = 6 * 3600.0
 
 #: The cells of one round: C, ascending, and the relative gap to reach.
@@ -45,9 +44,9 @@ Round: TypeAlias = tuple[tuple[float, float], ...]
 class PathTask:
     """Take the path of `train` and its `spec` (C aside) on one fold through `rounds`; the last may be new.
 
-    `name` tells paths apart that a process may hold at the same time, and `waiting` are the C of its cells
-    that have not ended: what none of these starts from is forgotten afterwards.  Accuracies are those among
-    the first `topk`, a row of class c counting `class_weights[c]` times.
+    `name` distinguishes simultaneous paths in a process; `waiting` are the C of unfinished cells: states that
+    start none of these are dropped afterwards.  Accuracies are top-`topk`, with a row of class c counting
+    `class_weights[c]` times.
     """
 
     name: str
@@ -63,7 +62,7 @@ class PathTask:
 
 @dataclass(eq=False)
 class _PathHere(Path):
-    """A path that a process holds, with the answers so far."""
+    """A path held by this process, with the answers so far."""
 
     answers: list[tuple[Outcome, ...]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -71,7 +70,7 @@ class _PathHere(Path):
     forgotten: bool = False
 
     def goes_on(self, record: IterationRecord, state: SolverState) -> bool:  # noqa: ARG002 - a callback
-        """End a solve that nobody waits for any more."""
+        """Return False, which ends the solve, if nobody waits for it any more."""
         return not self.forgotten
 
 
@@ -80,14 +79,14 @@ _registry = threading.Lock()
 
 
 def advance_path(task: PathTask) -> tuple[Outcome, ...]:
-    """Take a path through its last round, and return the outcome of each cell."""
+    """Take a path through its last round and return the outcome of each cell."""
     with _registry:
         now = time.monotonic()
         for key in [key for key, path in _paths.items() if now - path.used > IDLE_SECONDS]:
             del _paths[key]
         path = _paths.setdefault((task.name, task.fold), _PathHere())
         path.used = now
-    # A task that was given up by who asked may still be running when it is asked for again.
+    # An abandoned task may still be running when it is asked for again.
     with path.lock, one_blas_thread():
         for number in range(len(path.answers), len(task.rounds)):
             path.answers.append(_take_round(path, task, task.rounds[number]))
@@ -96,7 +95,7 @@ def advance_path(task: PathTask) -> tuple[Outcome, ...]:
 
 
 def forget_paths(name: str) -> None:
-    """Let go of the paths whose names begin with `name`; what is being solved of them ends."""
+    """Drop the paths whose names begin with `name`, and stop solving them."""
     with _registry:
         for key in [key for key in _paths if key[0].startswith(name)]:
             _paths.pop(key).forgotten = True
@@ -120,42 +119,42 @@ def _take_round(path: _PathHere, task: PathTask, cells: Round) -> tuple[Outcome,
 
 
 class _FoldRows:
-    """The rows of one fold in this process; the A of cells that wait is sparse."""
+    """The rows of one fold in this process; the A of waiting cells is sparse."""
 
     def __init__(self, task: PathTask, data: FoldData) -> None:
         self._task, self._data, self.executor = task, data, SerialExecutor()
 
     def bind(self, problem: Problem, weights: NDArray[np.float64] | None) -> None:
-        """Begin with A = 0."""
+        """Start with A = 0."""
         self.executor.bind(problem, self._data.X, self._data.y, keep_duals=True, weights=weights)
 
     def start_from(self, before: Reached, problem: Problem) -> SolverState:
-        """Take the best multiple of the dual variables of another cell for one's own."""
+        """Start from the best multiple of another cell's dual variables."""
         share, state = before.best_multiple(problem)
         self._load(before, share)
         return state
 
     def go_on(self, known: Reached, problem: Problem) -> tuple[SolverState, Measurement | None]:  # noqa: ARG002
-        """Return where the cell was left, and what is known about it."""
+        """Return the cell's last state and its measurement."""
         self._load(known, 1.0)
-        # The step that the state was waiting for is in A.
+        # A includes the state's pending step.
         state, measured = known.state.with_point(pending_step=None), known.measured
         return state, None if measured is None else replace(measured, before=state)
 
     def count(self, W: NDArray[np.float64], radius: float) -> HitCount:
-        """Count the hits among the rows that are held out."""
+        """Count the hits among the held-out rows."""
         task, data = self._task, self._data
         return count_hits(
             data.held_out, data.held_out_y, W, task.topk, radius, task.class_weights, data.held_out_rows
         )
 
     def duals(self, state: SolverState) -> csr_matrix:
-        """Return A as it is after the step that the state waits for."""
+        """Return A after the state's pending step."""
         parts = self.executor.duals(state.pending_step)
         return csr_matrix(vstack([csr_matrix(rows) for _, _, rows in parts], format="csr"))
 
     def close(self) -> None:
-        """Let go of the rows."""
+        """Release the rows."""
         self.executor.close()
 
     def _load(self, cell: Reached, share: float) -> None:
@@ -171,23 +170,23 @@ Answer = tuple[PathTask, tuple[Outcome, ...]]
 
 
 class HereRunner:
-    """One path after the other in this process."""
+    """Solves one path after another in this process."""
 
     def run(self, tasks: Sequence[PathTask]) -> Iterator[Answer]:
-        """Yield each task with its answer as it comes."""
+        """Yield each task with its answer as it finishes."""
         for task in tasks:
             yield task, advance_path(task)
 
     def close(self, name: str) -> None:
-        """Let go of everything."""
+        """Release everything."""
         _forget(name)
 
 
 class DaskRunner:
-    """One path at a time on every worker; a path stays with its worker, where its state is.
+    """Solves one path at a time on every worker; a path stays with its worker, which has its state.
 
-    Where a worker is lost its paths go to others, which take them through all rounds again, and come to the
-    same numbers; what the others had been asked at the time they answer from memory.
+    The paths of a lost worker go to others, which repeat all rounds with the same numbers; workers answer
+    repeated questions from memory.
     """
 
     def __init__(self, client: Client, *, heartbeat_timeout: float, worker_wait: float) -> None:
@@ -198,7 +197,7 @@ class DaskRunner:
         self._hoped_for = 1
 
     def run(self, tasks: Sequence[PathTask]) -> Iterator[Answer]:
-        """Yield each task with its answer as it comes, a wave of one task a worker after the other."""
+        """Yield each task with its answer as it finishes, in waves of one task per worker."""
         waiting, losses = list(tasks), 0
         while waiting:
             workers = list(self._calls.wait_for_workers(self._hoped_for, self._wait))
@@ -220,9 +219,9 @@ class DaskRunner:
                 yield task, answers[worker]
 
     def close(self, name: str) -> None:
-        """Let the workers forget the paths; who is gone has forgotten them."""
+        """Let the workers drop the paths; lost workers have none."""
         if self._client.status == "running":
-            # Beside the tasks, which may be what is to end; and a worker that hangs is not waited for.
+            # Not as tasks, which may be what has to end; and without waiting for a worker that hangs.
             asking = threading.Thread(
                 target=self._client.run, args=(_forget, name), kwargs={"on_error": "ignore"}, daemon=True
             )
@@ -230,7 +229,7 @@ class DaskRunner:
             asking.join(FORGET_SECONDS)
 
     def _dealt(self, waiting: Sequence[PathTask], workers: Sequence[str]) -> dict[str, PathTask]:
-        """Return every worker one of its own paths, else one that has no worker yet."""
+        """Return for every worker one of its own paths, else one without a worker."""
         wave: dict[str, PathTask] = {}
         homeless = []
         for task in waiting:

@@ -1,9 +1,9 @@
 """Everything about a sweep that is fixed before its first round, and where its cells are solved.
 
-They are solved *apart*, each process with the rows of all folds, as long as these fit.  Else *together*, in
-shared passes: what each cell has is its dual variables and their change, as arrays while it is solved, packed
-while it waits.  Rows that lie in memory and arrays are worth more than cells that go together: as many go
-together as there is room for beside the rows, where it holds these and the arrays of one.
+Cells are solved *apart*, each process with the rows of all folds, if these fit; else *together*, in shared
+passes, each with its dual variables and their change as arrays while solved, packed while waiting.  Rows in
+memory and arrays are worth more than cells solved together: as many go together as fit beside the rows, if
+the rows and one cell's arrays fit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from topline.storage.stores import Store, open_store
 
 logger = logging.getLogger(__name__)
 
-# What may differ between a sweep and its resumption.
+# Options that a resumed sweep may change.
 MAY_CHANGE = frozenset({"store", "resume", "max_passes", "train_best"})
 
 
@@ -56,7 +56,7 @@ MAY_CHANGE = frozenset({"store", "resume", "max_passes", "train_best"})
 class SweepPlan:
     """A sweep that can start: `config` has the dataset's id, `paths` the options of `train` for each path.
 
-    Cells are compared by `metric`, top-k accuracy at `topk` of rows that count `class_weights` (m,) times.
+    Cells are compared by `metric`, top-`topk` accuracy with rows weighted by `class_weights` (m,).
     """
 
     config: SweepConfig
@@ -69,11 +69,11 @@ class SweepPlan:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """All cells, path by path, C ascending."""
+        """Return all cells, path by path, by ascending C."""
         return [Cell(variant_of(path), C) for path in self.paths for C in self.config.grid()]
 
     def spec(self, path: TrainConfig) -> ProblemSpec:
-        """Return what a path solves on a fold; with a kernel the features are those of its factor."""
+        """Return a path's problem on a fold; with a kernel the features are those of its factor."""
         return self._specs[variant_of(path)]
 
     @cached_property
@@ -92,7 +92,7 @@ class SweepPlan:
 
     @cached_property
     def class_weights(self) -> tuple[float, ...] | None:
-        """How often a row of each class counts (m,), once on average; None where all count once."""
+        """Weight of the rows of each class (m,), 1 on average; None for equal weights."""
         if self.metric.class_weights is None:
             return None
         labels = self.labels.astype(np.int64)
@@ -103,7 +103,7 @@ class SweepPlan:
 
     @cached_property
     def effective_rows(self) -> float | None:
-        """So many rows that count alike would tell as much as all of them; None where they do."""
+        """Number of equally weighted rows that would tell as much; None for equal weights."""
         if self.class_weights is None:
             return None
         weights = np.asarray(self.class_weights)[self.labels]
@@ -111,13 +111,13 @@ class SweepPlan:
 
     @cached_property
     def labels(self) -> NDArray[np.int32]:
-        """Classes of the rows that are used (n,)."""
+        """Classes of the rows used (n,)."""
         labels = TrainingRows(self.dataset, "train").labels()
         return labels if self.sample is None else labels[self.sample]
 
     @property
     def groups(self) -> NDArray[np.int32] | None:
-        """Groups of the rows that are used (n,), None where none were given."""
+        """Groups of the rows used (n,), or None."""
         groups = TrainingRows(self.dataset, "train").groups
         return groups if groups is None or self.sample is None else groups[self.sample]
 
@@ -131,7 +131,7 @@ class SweepPlan:
 
     @property
     def sample(self) -> NDArray[np.int64] | None:
-        """Which of the training rows are used, None for all."""
+        """Numbers of the training rows used, None for all."""
         if self.config.rows is None:
             return None
         labels = TrainingRows(self.dataset, "train").labels()
@@ -139,7 +139,7 @@ class SweepPlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows that are used, as float32."""
+        """Bytes of the rows used, as float32."""
         return 4 * self.n * self.dataset.info.d
 
     @property
@@ -157,7 +157,7 @@ def variant_of(path: TrainConfig) -> Variant:
 
 
 def plan_sweep(config: SweepConfig) -> SweepPlan:
-    """Open the data, refuse what cannot be tried, and record the sweep, or find the one to resume."""
+    """Open the data, check the grid, and record the sweep, or find the one to resume."""
     store = open_store(config.store)
     if config.resume is not None:
         record = read_sweep(store, config.resume)
@@ -180,7 +180,7 @@ def plan_sweep(config: SweepConfig) -> SweepPlan:
 
 
 def _check_metric(plan: SweepPlan) -> None:
-    """Refuse a metric that no cell can be compared by."""
+    """Raise for a metric by which cells cannot be compared."""
     metric, m = plan.metric, plan.dataset.info.m
     if metric.topk is None:
         raise ConfigError(
@@ -203,7 +203,7 @@ def _check_metric(plan: SweepPlan) -> None:
 
 
 def _paths(config: SweepConfig, rows: TrainingRows) -> list[TrainConfig]:
-    """Return the options of each path, k filled in; refuse what does not go together."""
+    """Return the options of each path with k filled in; raise if they do not fit together."""
     found, dataset = [], rows.dataset
     for variant in config.variants():
         path = resolve_options(config.train_config(Cell(variant, config.C[0])), dataset)
@@ -230,19 +230,18 @@ def _check_rows(config: SweepConfig, rows: TrainingRows, n: int) -> None:
         logger.warning("%d classes have fewer rows than there are folds and miss in some of them", few)
 
 
-# Transforms that are fitted to rows, and so differ from fold to fold.
+# Transforms that are fitted to rows, so that rows differ between folds.
 FITTED = frozenset({"standardize", "pca", "nystroem", "fourier"})
-#: What each cell that is solved keeps of a row beside dual variables: weight, label, norm, counts and order.
+#: Bytes per row of a solved cell besides dual variables: weight, label, norm, counts and order.
 _CELL_ROW_BYTES = 40
 
 
 def place_cells(
     plan: SweepPlan, cluster: ClusterConfig, *, there: bool
 ) -> tuple[ClusterConfig, SharedMemory | None]:
-    """Return the workers that a sweep takes, and what cells share; None where they are solved apart.
+    """Return the workers of a sweep and what cells share, None if solved apart.
 
-    `there` is whether the workers are there already.  Raises InputError for rows that can neither be in each
-    process nor shared.
+    `there` says that the workers already run.  Raises InputError for rows that fit neither way.
     """
     ours = not there and cluster.scheduler is None and cluster.workers != 0
     if fits_every_process(plan, cluster):
@@ -253,7 +252,7 @@ def place_cells(
 
 
 def shared_memory(plan: SweepPlan, cluster: ClusterConfig, *, ours: bool) -> SharedMemory:
-    """Return what the cells of a sweep share; of workers that are `ours` no more are taken than needed."""
+    """Return what the cells of a sweep share; `ours` workers get no more memory than needed."""
     transforms = Transforms.fit(plan.config.transforms, lambda: iter(()), seed=plan.config.seed)
     rows = TrainingRows(plan.dataset, "train", transforms, only=plan.sample)
     blocks = 1 if cluster.workers == 0 else max(1, math.ceil(rows.nbytes / ASCENT_BLOCK_BYTES))
@@ -265,10 +264,9 @@ def shared_memory(plan: SweepPlan, cluster: ClusterConfig, *, ours: bool) -> Sha
 
 
 def fits_every_process(plan: SweepPlan, cluster: ClusterConfig) -> bool:
-    """Return whether each process can hold the rows of all folds; False where they are to be shared.
+    """Return whether each process can hold the rows of all folds; if not, they are to be shared.
 
-    Raises InputError where they can be neither: transforms that learn from the rows of a fold make other rows
-    of each fold.
+    Raises InputError if they cannot be shared either: fitted transforms make other rows for each fold.
     """
     info, free = plan.dataset.info, psutil.virtual_memory().available
     workers = 1 if cluster.workers == 0 else worker_count(cluster)
@@ -276,13 +274,13 @@ def fits_every_process(plan: SweepPlan, cluster: ClusterConfig) -> bool:
     if plan.config.kernel is not None:
         _refuse_matrix(plan, free // workers if limit is None else min(free, limit) // workers)
         return True
-    # Threads share the rows, and each has dual variables of its own.
+    # Threads share the rows, but each has its own dual variables.
     apart = cluster.workers != 0 and takes_processes(plan.nbytes)
     processes = workers if apart else 1
     allowed = free // processes
     if limit is not None:
         allowed = min(allowed, room_for_rows(limit, cluster.workers, processes if apart else 0))
-    # All rows, a slice of them on its way, and those of the folds that a process keeps.
+    # All rows, a slice being read, and the folds that a process keeps.
     needed = (2 + held_folds(plan.config.folds, plan.nbytes)) * plan.nbytes
     needed += WHOLE_DUALS * plan.n * info.m * workers // processes
     if info.layout != "dense" or needed <= allowed:
@@ -299,7 +297,7 @@ def fits_every_process(plan: SweepPlan, cluster: ClusterConfig) -> bool:
 
 
 def _refuse_matrix(plan: SweepPlan, allowed: int) -> None:
-    """Refuse a kernel whose matrix, of the rows of one fold, does not fit into each process."""
+    """Raise if the kernel matrix of one fold's rows does not fit into each process."""
     folds = plan.config.folds
     trained = plan.n - plan.n // folds
     allowed = min(allowed, MEMORY_BYTES)
@@ -314,10 +312,10 @@ def _refuse_matrix(plan: SweepPlan, allowed: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class SharedMemory:
-    """What `most` cells in shared passes may take, over rows in blocks.
+    """Memory of at most `most` cells in shared passes over rows in blocks.
 
-    The weights of cells that are solved at once lie side by side, as those of a problem with so many times
-    the classes.
+    The weights of cells solved at once lie side by side, like those of a problem with as many times the
+    classes.
     """
 
     rows: TrainingRows
@@ -326,9 +324,9 @@ class SharedMemory:
     most: int
 
     def budgets(self) -> tuple[MemoryPlan, int]:
-        """Return budgets, and how many cells may be solved at once: fewer where not all fit, as arrays.
+        """Return budgets and how many cells are solved at once, fewer if not all fit as arrays.
 
-        Raises ConfigError where not even one cell fits.
+        Raises ConfigError if not even one cell fits.
         """
         for at_once in range(self.most, 0, -1):
             found = self._beside_rows(at_once)
@@ -344,7 +342,7 @@ class SharedMemory:
                 at_once = (at_once + 1) // 2
 
     def _beside_rows(self, at_once: int) -> MemoryPlan | None:
-        """Return budgets for so many cells as arrays with the rows in memory; None where these do not fit."""
+        """Return budgets for that many cells as arrays beside the rows, or None if they do not fit."""
         (n, d), m = self.rows.shape, self.rows.dataset.info.m
         if self.cluster.cache_bytes < self.rows.nbytes:
             return None
@@ -360,14 +358,14 @@ class SharedMemory:
         return replace(budgets, cache_bytes=self.rows.nbytes, dual_bytes=duals)
 
     def _over_read_rows(self, at_once: int) -> tuple[MemoryPlan, int]:
-        """Return budgets for so many cells at once over rows that are read, and how many of them go together.
+        """Return budgets for that many cells over rows that are read, and how many are solved together.
 
-        Raises ConfigError where that does not fit.
+        Raises ConfigError if they do not fit.
         """
         (n, d), m = self.rows.shape, self.rows.dataset.info.m
         whole = WHOLE_DUALS * n * m * at_once
         duals = self._budgets(at_once).dual_bytes or whole
-        # Where arrays fit at all, the cells that are solved together have theirs; all of them sweep together.
+        # If arrays fit at all, cells solved together have them; all of them sweep together.
         arrays = most_open(duals, n, d, m, at_once)
         together = min(at_once, arrays) if arrays else at_once
         swept = together * swept_bytes(n, d, m, packed=not arrays)
@@ -375,14 +373,14 @@ class SharedMemory:
             budgets = self._budgets(at_once, swept)
             duals = budgets.dual_bytes or whole
         except ConfigError:
-            # One cell alone is what a training is.
+            # A single cell needs what a training run needs.
             if at_once > 1:
                 raise
             budgets = self._budgets(at_once)
         return replace(budgets, dual_bytes=duals), together
 
     def _budgets(self, at_once: int, swept: int = 0, *, duals: bool = True) -> MemoryPlan:
-        """Return budgets for so many cells and for their sweeps; without `duals` all room is for rows."""
+        """Return budgets for that many cells and their sweeps; without `duals` all room is for rows."""
         (n, d), m = self.rows.shape, self.rows.dataset.info.m * at_once
         limit, held = memory_limit(self.cluster.memory_limit), _CELL_ROW_BYTES * n * at_once + swept
         size = ProblemSize(n, d, m, self.blocks, self.rows.nbytes, keeps_duals=duals, ranked=0, held=held)

@@ -2,39 +2,36 @@
 
 Two kinds of reasons end a cell before its tolerance.
 
-*Certificate.* `topline.solvers.core.held_out` gives hits that the exact solution of every fold has at
-least and at most; summed over the folds they bound the cross-validated accuracy.  A cell whose upper
-bound lies below another's lower bound is out, and one whose bounds lie within half a standard error of
-each other is finished.  Nothing is assumed.  As the radius is a share sqrt(gap) of |W|, this takes
-relative gaps of 1e-5 and less.
+*Certificate.* `topline.solvers.core.held_out` bounds the hits of every fold's exact solution; summed over the
+folds they bound the cross-validated accuracy.  A cell whose upper bound lies below another's lower bound is
+out; one whose bounds lie within half a standard error of each other is finished.  This assumes nothing, but
+since the radius is sqrt(gap) relative to |W|, it needs relative gaps of 1e-5 or less.
 
-*Race.*  Long before, the accuracies themselves hardly move.  A cell is looked at on the first fold, each time
-with a gap at least `FACTOR` times smaller, until it has settled: the last look moved its accuracy there by
-half the standard error of a share of these rows at most.  Then it goes to as many folds again as it has seen,
-and so on, at once to the gap that it had at the look before.  After each of these steps it is out where some
-other is ahead of it: with a lead of L, the mean over the rows of the folds that both have seen, a share s of
-all folds, and the movements u, v of the two, 0 once they have settled,
+*Race.*  The accuracies stop moving long before.  A cell is measured on the first fold, each time at a gap at
+least `FACTOR` times smaller, until it has settled: the last look moved its accuracy by at most half the
+standard error of a share of these rows.  Then the number of its folds doubles repeatedly, directly at the gap
+of the second to last look.  After each step it is out if another cell leads it: with a lead L, the mean over
+the rows of the folds seen by both, a share s of all folds, and their movements u, v (0 once settled),
 
     L - u - v  >  c - e,      c = t_{G-1} sqrt( (1 - s) G/(G - 1) sum_g (d_g - mean(d))^2 ) / rows
 
-where d_g is by how many hits it leads in each of G random groups of these rows, which tells what the rows
-are worth that neither has seen (Student's t; of all folds nothing is left to chance), and e is half the
-standard error of a share of all rows: whoever is not better than the best by more need not be looked at
-further.  A cell that has seen all folds is finished; those within e of the best that moved by more than e
-take one round more on all folds, once no cell is running.  That a movement bounds what is to come is an
-assumption, and so is that the folds to come are like those seen.  Races over paired rows: Maron and Moore,
-"The racing algorithm", Artificial Intelligence Review 11, 1997.
+where d_g is its lead in hits in each of G random groups of these rows, which estimates the effect of rows
+that neither has seen (Student's t; with all folds seen nothing is left to chance), and e is half the standard
+error of a share of all rows: smaller leads are not pursued.  A cell that has seen all folds is finished;
+those within e of the best that moved by more than e take one more round on all folds, once no cell is
+running.  Two assumptions: a movement bounds those to come, and later folds resemble earlier ones.  Races over
+paired rows: Maron and Moore, "The racing algorithm", Artificial Intelligence Review 11, 1997.
 
-*Order.*  A path begins with a few C far apart and leaves out the largest, which take most passes.  Along log
-C the accuracy rises and falls again: as far as it is concave, the mean m of a cell at x lies below the lines
-through the nearest cells l, r on both sides and the next ones beyond,
+*Order.*  A path begins with a few C far apart, without the largest, which take the most passes.  Along log C
+the accuracy rises and falls; where it is concave, the mean m of a cell at x lies below the lines through the
+nearest cells l, r on both sides and the next ones beyond,
 
     U = min( m_l + (m_l - m_ll) (x - x_l) / (x_l - x_ll),   m_r + (m_r - m_rr) (x_r - x) / (x_rr - x_r) )
 
-Once the cells that were begun have ended, those whose U does not exceed the best mean by half a standard
-error are skipped.  Of the others one half a stride above the largest C so far comes next, then the one with
-the largest U between.  That is an assumption too: a sweep names the cells that nobody has looked at, and the
-other rules look at all.
+Once the cells begun so far have ended, those whose U exceeds the best mean by less than half a standard error
+are skipped.  Of the others, the one half a stride above the largest C so far comes next, then the one with
+the largest U.  Concavity is an assumption too: a sweep names the cells that it skipped, and the other rules
+measure all.
 """
 
 from __future__ import annotations
@@ -53,24 +50,22 @@ from topline.pipeline.sweep.cells import EARLIER, Outcome
 from topline.solvers.core.held_out import HitCount
 from topline.solvers.core.stopping import Status
 
-#: The relative gap of the first round, and by how much each further round makes a cell's own smaller.
+#: The relative gap of the first round, and the factor by which each further round reduces a cell's own.
 FIRST_GAP, FACTOR = 0.1, EARLIER
 
 State = Literal["running", "finished", "pruned", "skipped"]
 
-#: Why a cell is finished whose accuracy no finer answer is expected to move.
+#: Why a cell is finished whose accuracy is not expected to move any more.
 SETTLED = "settled"
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A cell and what all rounds found, with how it ended and why.
+    """A cell and the findings of all rounds, with how it ended and why.
 
-    `rounds` have one measurement a fold each, of as many folds as were asked for by then, out of `folds`.
-    `looks` are what the first fold alone said before: the last is part of the first round.  A cell that was
-    skipped was never measured.
-
-    Where rows do not count alike, their accuracy is known as well as that of `effective_rows` that do.
+    `rounds` have one measurement per fold measured by then, out of `folds`; `looks` are earlier measurements
+    of the first fold alone, the last of which is part of the first round.  A skipped cell has none.
+    Weighted rows tell as much as `effective_rows` rows of equal weight.
     """
 
     cell: Cell
@@ -83,22 +78,22 @@ class Standing:
 
     @property
     def parts(self) -> tuple[Outcome, ...]:
-        """The last measurement on each fold that was looked at, from the first."""
+        """The last measurement of each fold, from the first."""
         return self.rounds[-1] if self.rounds else self.looks[-1:]
 
     @property
     def whole(self) -> bool:
-        """Whether all folds were looked at."""
+        """Whether all folds were measured."""
         return len(self.parts) == self.folds
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """Accuracy on each fold that was looked at."""
+        """Accuracy on each measured fold."""
         return np.array([part.hits / part.rows for part in self.parts])
 
     @property
     def count(self) -> HitCount:
-        """Hits of these folds, and between what they are for the exact solutions."""
+        """Hits on these folds, with bounds for the exact solutions."""
         rows, hits, low, high = (
             sum(getattr(part, name) for part in self.parts) for name in ("rows", "hits", "low", "high")
         )
@@ -106,32 +101,29 @@ class Standing:
 
     @property
     def mean(self) -> float:
-        """Accuracy over these folds, of all of them the cross-validated one: each row is held out once."""
+        """Accuracy over these folds; over all folds it is the cross-validated one."""
         return self.count.hits / self.count.rows
 
     @property
     def error(self) -> float:
-        """Standard error of the mean, from the spread over folds; of one fold that of a share."""
+        """Standard error of the mean, from the spread over folds; with one fold, that of a share."""
         if len(self.parts) == 1:
             return 2.0 * self._half_error(self.count.rows)
         return float(self.shares.std(ddof=1)) / math.sqrt(len(self.parts))
 
     @property
     def resolution(self) -> float:
-        """Half the standard error of a share of the rows of all folds: smaller differences are ignored."""
+        """Half the standard error of a share of all folds' rows: smaller differences are ignored."""
         return self._half_error(self.count.rows * self.folds / len(self.parts))
 
     @property
     def movement(self) -> float:
-        """How far the last look, or a glance on the way of the first round, has moved the mean.
-
-        That is on the folds where it is known; infinite where it is on none.
-        """
+        """Change of the mean since the last look, or within the first round; infinite if known on no fold."""
         moved, rows = self._moved
         return moved / rows if rows else math.inf
 
     def settled(self, tol: float) -> bool:
-        """Return whether no finer answer is looked for before there are other folds."""
+        """Return whether the cell needs further folds rather than a smaller gap."""
         first, (_, rows) = self.parts[0], self._moved
         if first.relative_gap <= tol or first.status != Status.SOLVED.value:
             return True
@@ -139,7 +131,7 @@ class Standing:
 
     @property
     def relative_gap(self) -> float:
-        """The largest of the folds."""
+        """The largest relative gap over the folds."""
         return max(part.relative_gap for part in self.parts)
 
     @property
@@ -159,7 +151,7 @@ class Standing:
 
     @property
     def _all(self) -> list[Outcome]:
-        """All that was measured; the last look is part of the first round too."""
+        """All measurements; the last look is part of the first round too."""
         looks = self.looks[:-1] if self.rounds else self.looks
         return [*looks, *(part for round_ in self.rounds for part in round_)]
 
@@ -169,7 +161,7 @@ class Standing:
         return abs(sum(moved for moved, _ in known)), sum(rows for _, rows in known)
 
     def _half_error(self, rows: float) -> float:
-        """Half the standard error of a share of so many of the rows."""
+        """Return half the standard error of a share of `rows` of the rows."""
         count = self.count
         share = (count.hits + 1.0) / (count.rows + 2.0)
         all_rows = count.rows * self.folds / len(self.parts)
@@ -178,7 +170,7 @@ class Standing:
 
 
 def next_step(one: Standing, rule: Rule, tol: float) -> tuple[range, float]:
-    """Return the folds that a running cell is to be measured on next, and the relative gap to reach there."""
+    """Return the folds on which a running cell is measured next, and the relative gap to reach."""
     if rule != "race" or one.whole:
         if rule == "none":
             return range(one.folds), tol
@@ -194,20 +186,20 @@ def next_step(one: Standing, rule: Rule, tol: float) -> tuple[range, float]:
 
 
 def grown(one: Standing, parts: Sequence[Outcome], rule: Rule) -> Standing:
-    """Add what a step found: another round, a look at the first fold, or further folds of the first round."""
+    """Add a step's findings: another round, a look at the first fold, or more folds of the first round."""
     if rule != "race" or one.whole:
         return replace(one, rounds=(*one.rounds, tuple(parts)))
     if parts[0].fold > 0:
         return replace(one, rounds=((*one.parts, *parts),))
     look = parts[0]
     if one.looks:
-        # It knows where the one before was.
+        # The look before gives the earlier hits.
         look = replace(look, earlier=one.looks[-1].hits)
     return replace(one, looks=(*one.looks, look))
 
 
 def judged(standings: Sequence[Standing], rule: Rule, tol: float, confidence: float) -> list[Standing]:
-    """End those running cells that are finished or out after a round."""
+    """End the running cells that are finished or out after a round."""
     ended = [_failed(one) for one in standings]
     if rule == "race":
         ended = _out_by_race(ended, tol, confidence)
@@ -216,14 +208,14 @@ def judged(standings: Sequence[Standing], rule: Rule, tol: float, confidence: fl
 
 
 def may_go_on(one: Standing, rule: Rule) -> bool:
-    """Return whether a cell is running or may be `contested` yet."""
+    """Return whether a cell is running or may still be `contested`."""
     if one.state == "running" or rule != "race" or one.why != SETTLED or len(one.rounds) > 1:
         return one.state == "running"
     return one.movement > one.resolution
 
 
 def contested(standings: Sequence[Standing], rule: Rule) -> list[Standing]:
-    """Let the cells take one round more that are as good as the best as far as is known, after all others."""
+    """Give one more round, after all others, to the cells that may be as good as the best."""
     best = best_cell(standings)
     if rule != "race" or best is None or any(one.state == "running" for one in standings):
         return list(standings)
@@ -233,13 +225,13 @@ def contested(standings: Sequence[Standing], rule: Rule) -> list[Standing]:
 
 
 def best_cell(standings: Sequence[Standing]) -> Standing | None:
-    """Return the finished cell with the highest mean, of equals the smallest C; None without one."""
+    """Return the finished cell with the highest mean, the smallest C among equals, or None."""
     finished = [one for one in standings if one.state == "finished"]
     return max(finished, key=lambda one: (one.mean, -one.cell.C), default=None)
 
 
 def simplest_cell(standings: Sequence[Standing], best: Standing) -> Standing:
-    """Return the smallest C of the best one's path that is within one standard error of it."""
+    """Return the smallest C on the best cell's path within one standard error of it."""
     near = [
         one
         for one in standings
@@ -249,7 +241,7 @@ def simplest_cell(standings: Sequence[Standing], best: Standing) -> Standing:
 
 
 def lead(one: Standing, behind: Standing) -> float:
-    """Return by how much a cell leads another on the folds that both have seen."""
+    """Return a cell's lead over another on the folds that both have seen."""
     both = _both(one, behind)
     return sum(left.hits - right.hits for left, right in both) / sum(part.rows for part, _ in both)
 
@@ -263,7 +255,7 @@ def _failed(one: Standing) -> Standing:
 
 
 def _ended_alone(one: Standing, rule: Rule, tol: float) -> Standing:
-    """End a cell for reasons of its own, once it has seen all folds."""
+    """End a cell on its own merits, once it has seen all folds."""
     if one.state != "running" or not one.whole:
         return one
     found = {part.status for part in one.parts}
@@ -290,9 +282,9 @@ def _out_by_certificate(standings: Sequence[Standing]) -> list[Standing]:
 
 
 def _out_by_race(standings: Sequence[Standing], tol: float, confidence: float) -> list[Standing]:
-    """End the cells that others lead which are not out themselves, those with the fewest folds first.
+    """End the cells led by others that are not out themselves, those with the fewest folds first.
 
-    They go one after the other: of three each may lead the next on the folds that both have seen.
+    One at a time: three cells may lead each other in a circle.
     """
     left = [one for one in standings if one.begun and one.state != "pruned"]
     out: dict[Cell, Standing] = {}
@@ -306,7 +298,7 @@ def _out_by_race(standings: Sequence[Standing], tol: float, confidence: float) -
 
 
 def _leads(one: Standing, behind: Standing, tol: float, confidence: float) -> bool:
-    """Return whether a cell is ahead of another, beyond chance and what both may still move."""
+    """Return whether a cell leads another, beyond chance and both movements."""
     ahead = lead(one, behind)
     if ahead < 0.0 or (ahead == 0.0 and not _comes_before(one, behind)):
         return False
@@ -315,7 +307,7 @@ def _leads(one: Standing, behind: Standing, tol: float, confidence: float) -> bo
 
 
 def _chance(one: Standing, behind: Standing, confidence: float) -> float:
-    """Return what the folds that one of two cells has not seen may change about the lead."""
+    """Return how much the folds that one of the two has not seen may change the lead."""
     both = _both(one, behind)
     if not all(left.by_group and right.by_group for left, right in both):
         return math.inf
@@ -327,17 +319,17 @@ def _chance(one: Standing, behind: Standing, confidence: float) -> float:
 
 
 def _both(one: Standing, other: Standing) -> list[tuple[Outcome, Outcome]]:
-    """Return what two cells found on the folds that both have seen."""
+    """Return both cells' findings on the folds that both have seen."""
     return list(zip(one.parts, other.parts, strict=False))
 
 
 def _comes_before(one: Standing, other: Standing) -> bool:
-    """Return which of two equals stays: the one that has seen more folds, then the smaller C."""
+    """Return whether `one` stays of two equals: the one with more folds, then the smaller C."""
     mine, others = ((-len(each.parts), each.cell.C, each.cell.variant.name) for each in (one, other))
     return mine < others
 
 
-#: A path of so many cells begins with all of them, a longer one with about as many,
+#: A path of up to this many cells begins with all of them, a longer one with about as many,
 BEGINS_WITH = 5
 #: none of them above this share of the grid.
 BEGINS_BELOW = 0.6
@@ -352,7 +344,7 @@ def due(standings: Sequence[Standing], rule: Rule) -> list[Standing]:
 
 
 def skipped(standings: Sequence[Standing], rule: Rule) -> list[Standing]:
-    """End the cells that nobody has to look at, on paths where all that was begun has ended."""
+    """End the cells that need no measurement, on paths where all that began have ended."""
     leader = _leader(standings)
     if rule != "race" or leader is None:
         return list(standings)
@@ -368,7 +360,7 @@ def skipped(standings: Sequence[Standing], rule: Rule) -> list[Standing]:
 
 
 def _paths(standings: Sequence[Standing]) -> dict[Variant, list[Standing]]:
-    """Return the cells of each path, C ascending."""
+    """Return the cells of each path, by ascending C."""
     paths: dict[Variant, list[Standing]] = {}
     for one in standings:
         paths.setdefault(one.cell.variant, []).append(one)
@@ -376,13 +368,13 @@ def _paths(standings: Sequence[Standing]) -> dict[Variant, list[Standing]]:
 
 
 def _leader(standings: Sequence[Standing]) -> Standing | None:
-    """Return the best cell so far, of those that have seen all folds if there are any."""
+    """Return the best cell so far, among those that have seen all folds if there are any."""
     left = [one for one in standings if one.begun and one.state != "pruned"]
     return max(left, key=lambda one: (one.whole, one.mean), default=None)
 
 
 def _due_on(path: Sequence[Standing], leader: Standing | None) -> list[Standing]:
-    """Return the cells of a path that were begun, else the next one, or the first."""
+    """Return the cells of a path that have begun, else the next one, or the first ones."""
     running = [one for one in path if one.state == "running"]
     begun = [one for one in running if one.begun]
     if begun or not running or len(path) <= BEGINS_WITH:
@@ -407,7 +399,7 @@ def _due_on(path: Sequence[Standing], leader: Standing | None) -> list[Standing]
 
 
 def _most(path: Sequence[Standing], place: int, leader: Standing) -> float:
-    """Return the mean that a cell has at most where the curve is concave; infinite where nothing says so."""
+    """Return the largest mean of a cell if the curve is concave; infinite if nothing bounds it."""
     x = math.log(path[place].cell.C)
     below = [one for one in path[:place] if one.rounds][-2:]
     above = [one for one in path[place + 1 :] if one.rounds][:2]

@@ -1,4 +1,4 @@
-"""What a sweep found: a row for each cell, the best one, the simplest that is as good; and the page of it.
+"""The result of a sweep: a row per cell, the best and the simplest equally good one; and its page.
 
 The page is one HTML file with a table and plots, without network, script or server.
 """
@@ -39,7 +39,7 @@ from topline.storage.stores.urls import join
 
 @dataclass(frozen=True, kw_only=True)
 class SkippedCell:
-    """A cell that nobody looked at: between others that it hardly exceeds."""
+    """A cell that was not measured: its neighbours show that it can hardly exceed them."""
 
     loss: str
     k: int | None
@@ -49,7 +49,7 @@ class SkippedCell:
 
     @classmethod
     def of(cls, cell: Cell, **found: Any) -> Self:
-        """Return the row of a cell, with what was found."""
+        """Return the row of a cell, with its findings."""
         return cls(**dict(vars(cell.variant)), C=cell.C, **found)
 
     @property
@@ -62,11 +62,11 @@ class SkippedCell:
 class SweepCell(SkippedCell):
     """A cell after its last round.
 
-    `mean` is the accuracy on the folds that it has seen, on all of them the cross-validated one, and `error`
-    its standard error over them; those of the exact solutions have a mean between `low` and `high`.
-    `relative_gap` is the largest of the `folds` that it has seen, 0 of older sweeps, which do not say;
-    `passes` and `seconds` are sums over them, and `rounds` is how often its first fold was taken to a gap.
-    `state` is finished or pruned, and `why` says by what.
+    `mean` is the accuracy on the folds seen (over all, the cross-validated one) and `error` its standard
+    error over them; exact solutions have a mean between `low` and `high`.  Over the `folds` seen,
+    `relative_gap` is the largest (0 in older sweeps, which do not record it) and `passes` and `seconds` are
+    sums; `rounds` counts the gaps reached on the first fold.  `state` is finished or pruned, `why` the
+    reason.
     """
 
     mean: float
@@ -86,11 +86,11 @@ class SweepCell(SkippedCell):
 class SweepResult:
     """A finished sweep.
 
-    `metric` is the name of what cells are compared by.  `best` has the highest mean; `simplest` is the
-    smallest C on its path within one standard error of it.  `at_edge` says that the best C is the largest or
-    smallest of several: a wider grid may hold a better one.  `passes` and `seconds` of solving are sums over
-    cells and folds, `elapsed` is by the clock, for what was not resumed.  `page` is where the page with
-    table and plots lies.  `skipped` are the cells of the grid that are not among `cells`.
+    Cells are compared by `metric`.  `best` has the highest mean; `simplest` is the smallest C on its path
+    within one standard error.  `at_edge` says that the best C is the largest or smallest of several, so that
+    a wider grid may hold a better one.  `passes` and `seconds` are sums over cells and folds, `elapsed` is
+    wall time of what was not resumed.  `page` is the location of the page, `skipped` the cells not in
+    `cells`.
     """
 
     sweep: str
@@ -121,12 +121,12 @@ class SweepResult:
 
     @property
     def accuracy(self) -> str:
-        """What cells are compared by, for people."""
+        """The metric, for people."""
         return row_metric(self.metric).column
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SweepResult:
-        """Read what `to_dict` gave, from a sweep's outcome, which may hold more."""
+        """Read the result of `to_dict` from a sweep's record, which may hold more."""
         values = {"metric": f"top-{values['topk']}", "skipped": (), **values}
         known = {field.name: values[field.name] for field in fields(cls)}
         known["cells"] = tuple(SweepCell(**_with_kernel(cell)) for cell in values["cells"])
@@ -142,7 +142,7 @@ def _with_kernel(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def concluded(plan: SweepPlan, standings: Sequence[Standing], elapsed: float) -> SweepResult:
-    """Return the result of a sweep none of whose cells is running."""
+    """Return the result of a sweep without running cells."""
     best = best_cell(standings)
     if best is None:
         raise ValueError("no cell is finished")
@@ -184,14 +184,14 @@ Paths = Mapping[Variant, list[SweepCell]]
 
 
 def write_page(store: Store, result: SweepResult) -> str:
-    """Write the page into the sweep's folder and give where it lies; one that is there is replaced."""
+    """Write the page into the sweep's folder, replacing any earlier one, and return its location."""
     name = join(sweep_folder(result.sweep), "sweep.html")
     store.write_bytes(name, render(result).encode())
     return str(store.local_path / name) if store.local_path is not None else join(store.url, name)
 
 
 def render(result: SweepResult) -> str:
-    """Make the page."""
+    """Return the page."""
     paths: dict[Variant, list[SweepCell]] = {}
     for cell in result.cells:
         paths.setdefault(cell.variant, []).append(cell)
@@ -208,7 +208,7 @@ def render(result: SweepResult) -> str:
 
 
 def tiles(result: SweepResult) -> list[Tile]:
-    """Return the figures that are read first."""
+    """Return the headline figures."""
     best, simplest = result.best, result.simplest
     as_good = f"{percent(simplest.mean)}, within one standard error"
     solving = f"over the rows of a fold, {duration(result.seconds)} of solving"
@@ -222,7 +222,7 @@ def tiles(result: SweepResult) -> list[Tile]:
 
 
 def cell_table(result: SweepResult) -> Table:
-    """Return the cells in their order, the best one marked."""
+    """Return the table of cells in order, with the best one marked."""
     shares = "{:.2%}".format
     columns = (
         Column("loss"), Column("C", "n", "{:g}".format), Column("accuracy", "n", shares),
@@ -240,7 +240,7 @@ def cell_table(result: SweepResult) -> Table:
 
 
 def accuracy_plot(paths: Paths, result: SweepResult) -> Markup:
-    """Draw the cross-validated accuracies of all paths over C, discs hollow where folds are missing."""
+    """Draw the cross-validated accuracies of all paths over C, with hollow discs for missing folds."""
     lines = [
         Series(
             variant.name,
@@ -255,7 +255,7 @@ def accuracy_plot(paths: Paths, result: SweepResult) -> Markup:
 
 
 def cost_plot(paths: Paths) -> Markup:
-    """Draw the passes that the cells of all paths took."""
+    """Draw the passes of the cells of all paths."""
     lines = [
         Series.of(
             variant.name,
@@ -270,5 +270,5 @@ def cost_plot(paths: Paths) -> Markup:
 
 
 def _styled(paths: Paths) -> Iterator[tuple[int, tuple[Variant, list[SweepCell]]]]:
-    """Return the paths with their styles on the page, the colours first and then dashed."""
+    """Return the paths with their styles: colours first, then the same dashed."""
     return zip(cycle((1, 2, 3, 4, 6, 7, 8, 9)), paths.items(), strict=False)

@@ -1,9 +1,9 @@
-"""A sweep: C, k, losses and smoothings compared by cross-validation, each no further than it takes to tell.
+"""A sweep: compare C, k, losses and smoothings by cross-validation, only as far as the decision needs.
 
-All cells advance in rounds.  A round takes every running cell to a smaller relative gap on every fold, each
-path of C a task of its own (`topline.pipeline.sweep.paths`); then `topline.pipeline.sweep.race` says which
-cells are finished and which can no longer win.  Every answer is in the store before it counts, so that a
-sweep that was stopped continues from its last answer, and comes to the same decisions on the way.
+A round solves every running cell to a smaller relative gap on every fold, with each path of C as one task
+(`topline.pipeline.sweep.paths`); then `topline.pipeline.sweep.race` decides which cells are finished and
+which can no longer win.  Answers are stored before they count, so that an interrupted sweep continues from
+the last one and makes the same decisions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from topline.storage.runs import add_answer, finish_sweep, read_answers
 
 #: Path and fold of an answer.
 Place: TypeAlias = tuple[int, int]
-#: What takes paths through their last round.
+#: Takes paths through their last round.
 Runner: TypeAlias = HereRunner | DaskRunner | SharedRunner
 
 
@@ -58,9 +58,9 @@ def sweep(
 ) -> SweepResult:
     """Compare the cells of a grid by cross-validation on the training rows of a dataset.
 
-    `cluster` says where paths are solved (default: one worker a core); an open `client` goes before it.
-    Raises `InterruptedRunError` after Ctrl-C, SIGTERM or the loss of the cluster; its message holds the
-    command that continues.
+    `cluster` says where paths are solved (default: one worker per core); an open `client` takes precedence.
+    Raises `InterruptedRunError` after Ctrl-C, SIGTERM or loss of the cluster; its message holds the command
+    that continues.
     """
     plan = plan_sweep(config)
     cluster = cluster or ClusterConfig()
@@ -88,7 +88,7 @@ def sweep(
 
 
 class _Rounds:
-    """A sweep between two of its rounds."""
+    """A sweep between two rounds."""
 
     def __init__(self, plan: SweepPlan, runner: Runner, progress: Progress | None) -> None:
         self._plan, self._runner, self._progress = plan, runner, progress
@@ -96,12 +96,12 @@ class _Rounds:
             Standing(cell, plan.config.folds, effective_rows=plan.effective_rows) for cell in plan.cells
         ]
         self._answers = read_answers(plan.store, plan.id)
-        # Of this process alone: what an earlier one had reached is gone with it.
+        # Unique to this process: states of an earlier process are gone.
         self._name = f"{plan.id}-{uuid.uuid4().hex[:8]}"
         self._asked: dict[Place, tuple[Round, ...]] = {}
 
     def to_the_end(self) -> list[Standing]:
-        """Take rounds until no cell is running."""
+        """Run rounds until no cell is running."""
         if self._progress is not None:
             self._progress.begin("sweep", len(self._standings), "cells")
         number = 0
@@ -114,14 +114,14 @@ class _Rounds:
         return self._standings
 
     def _wanted(self) -> dict[Place, Round]:
-        """What this round asks of each path that has cells which are due, on each fold."""
+        """Return the cells that are due in this round, by path and fold."""
         config, standings = self._plan.config, self._standings
         asked: dict[Place, list[tuple[float, float]]] = {}
         for one in due(standings, config.rule):
             folds, gap = next_step(one, config.rule, config.tol)
             for fold in folds:
                 asked.setdefault((self._path_of(one.cell), fold), []).append((one.cell.C, gap))
-        # Fold by fold, so that the rows of a fold are read once for all its paths.
+        # Fold by fold, so that a fold's rows are read once for all its paths.
         return {place: tuple(asked[place]) for place in sorted(asked, key=lambda place: place[::-1])}
 
     def _take(self, number: int, wanted: Mapping[Place, Round]) -> None:
@@ -155,10 +155,7 @@ class _Rounds:
         )  # fmt: skip
 
     def _known(self, number: int, wanted: Mapping[Place, Round]) -> dict[Place, tuple[Outcome, ...]]:
-        """Answers of a round that are in the store already.
-
-        One that lacks a cell is that of an older version, which asked for others.
-        """
+        """Return a round's stored answers; one that lacks a cell is from an older version and is ignored."""
         known = {
             (answer["path"], answer["fold"]): tuple(map(Outcome.from_dict, answer["cells"]))
             for answer in self._answers
@@ -171,7 +168,7 @@ class _Rounds:
         }
 
     def _grown(self, one: Standing, found: Mapping[Place, Sequence[Outcome]]) -> Standing:
-        """Add to a cell what this round found, fold by fold."""
+        """Add this round's findings to a cell, fold by fold."""
         path = self._path_of(one.cell)
         parts = tuple(
             part
@@ -186,7 +183,7 @@ class _Rounds:
 
     @property
     def _ended(self) -> int:
-        # Those that go on once more have said why they ended before.
+        # Cells that continue once more already have a reason.
         return sum(one.state != "running" or bool(one.why) for one in self._standings)
 
     def _facts(self, number: int) -> dict[str, Any]:
@@ -214,7 +211,7 @@ def _runner(plan: SweepPlan, cluster: ClusterConfig, client: Client | None) -> I
 
 
 def _compile(plan: SweepPlan, progress: Progress | None) -> None:
-    """Compile before the clock starts, and before the workers, who then find the kernels on disk."""
+    """Compile before the clock starts, and before workers start, which then find the kernels on disk."""
     if progress is not None:
         progress.begin("compile")
     info = plan.dataset.info
@@ -231,7 +228,7 @@ def _compile(plan: SweepPlan, progress: Progress | None) -> None:
 
 @contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
-    """Take SIGTERM as Ctrl-C: every answer is stored as it comes, so a sweep may stop at any moment."""
+    """Treat SIGTERM like Ctrl-C: answers are stored as they come, so a sweep may stop at any moment."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,9 +1,9 @@
-"""Paths of a sweep in shared passes: where the rows do not fit into every process, they are read for all.
+"""Paths of a sweep in shared passes, for rows that do not fit into every process.
 
-A round takes the paths of all losses and folds along C together: the cells of one place on their paths are
-the heads of `topline.solvers.run.shared`, which ask for the rows at the same time.  A fold is a column of
-weights, 0 for what it holds out, so that there is one copy of the rows, in memory as far as they fit and read
-again beyond, on threads of this process or on workers that hold a share of them each.
+A round advances the paths of all losses and folds along C together: the cells at one place on their paths are
+the heads of `topline.solvers.run.shared`, which request the rows at the same time.  A fold is a column of
+weights, 0 for held-out rows, so that there is one copy of the rows, in memory if they fit, otherwise read
+again, on threads of this process or on workers with a share each.
 """
 
 from __future__ import annotations
@@ -45,17 +45,14 @@ T = TypeVar("T")
 
 
 class _Held(NamedTuple):
-    """Where the A of a cell is: in the blocks, under its head; `replaced` is how often A had been lost."""
+    """Location of a cell's A: in the blocks, under its head; `replaced` counts losses of A until then."""
 
     head: Head
     replaced: int
 
 
 class SharedRunner:
-    """All paths of a round at the same time, over the rows that `executor` holds in blocks.
-
-    At most `at_once` cells are solved at the same time.
-    """
+    """Runs all paths of a round over the blocks of `executor`, at most `at_once` cells at a time."""
 
     def __init__(self, plan: SweepPlan, executor: Executor, rows: TrainingRows, at_once: int) -> None:
         config, self._labels = plan.config, rows.labels()
@@ -75,8 +72,8 @@ class SharedRunner:
         self._numbers = itertools.count(1)
 
     def run(self, tasks: Sequence[PathTask]) -> Iterator[Answer]:
-        """Yield each task with its answer, those that are solved together one after the other."""
-        # As many groups as there must be, of about one size: all of them have company.
+        """Yield each task with its answer, after the tasks solved with it."""
+        # As few groups as possible, of about equal size, so that every cell shares its passes.
         groups = -(-len(tasks) // self._at_once)
         for group in range(groups):
             together = tasks[group::groups]
@@ -90,11 +87,11 @@ class SharedRunner:
                 yield task, tuple(found[number])
 
     def close(self, name: str) -> None:  # noqa: ARG002 - as other runners
-        """Let go of everything; the rows go with the executor."""
+        """Release all paths; the rows go with the executor."""
         self._paths.clear()
 
     def _step(self, tasks: Sequence[PathTask], place: int) -> dict[int, Outcome]:
-        """Solve the cells of one place on their paths; returns what was measured, by the task's number."""
+        """Solve the cells at one place on their paths; return the measurements by task number."""
         began = time.perf_counter()
         runs: dict[Head, Callable[[HeadExecutor], Outcome]] = {}
         tasks_of: dict[int, int] = {}
@@ -117,21 +114,21 @@ class SharedRunner:
     def _solved(
         self, task: PathTask, path: Path, aim: tuple[float, float, int], head: Head, executor: HeadExecutor
     ) -> Outcome:
-        """Solve a cell from where it was, or from the dual variables of the smaller C, or from zero."""
+        """Solve a cell from its last state, from the dual variables of the smaller C, or from zero."""
         zero = risk_at_zero(head.problem, self._labels, self._weights[:, head.column])
         rows = _HeadRows(self._passes, executor, task)
         return advance_cell(rows, path, head.problem, task.train, aim, zero)
 
 
 class _HeadRows:
-    """The rows under one head; dual variables that were lost meanwhile are made good where it goes on."""
+    """The rows under one head; lost dual variables are restored when it continues."""
 
     def __init__(self, passes: SharedPasses, executor: HeadExecutor, task: PathTask) -> None:
         self._passes, self.executor, self._task = passes, executor, task
         self._replaced = -1
 
     def start_from(self, before: Reached, problem: Problem) -> SolverState:
-        """Copy the best multiple of the dual variables of another head."""
+        """Copy the best multiple of another head's dual variables."""
         share, state = before.best_multiple(problem)
         source, pending = before.duals.head.number, before.state.pending_step
 
@@ -151,7 +148,7 @@ class _HeadRows:
         return _while_duals_are_lost(copied, "it is copied again")
 
     def go_on(self, known: Reached, problem: Problem) -> tuple[SolverState, Measurement | None]:
-        """Return the state that the head goes on from, rebuilt where its dual variables were lost."""
+        """Return the head's last state, rebuilt if its dual variables were lost."""
         if known.duals.replaced == self._passes.replaced:
             return known.state, known.measured
         state = known.state.with_point(pending_step=None)
@@ -163,20 +160,20 @@ class _HeadRows:
         return replace(found, passes=state.passes + 1), None
 
     def count(self, W: NDArray[np.float64], radius: float) -> HitCount:
-        """Count the hits among the rows that are held out, which do not depend on dual variables."""
-        # What is lost from here on is made good when the cell is taken up again.
+        """Count the hits among the held-out rows, which do not depend on dual variables."""
+        # Losses from here on are restored when the cell continues.
         if self._replaced < 0:
             self._replaced = self._passes.replaced
         request = CountHits(W, self._task.topk, radius, self._task.class_weights)
         return _while_duals_are_lost(lambda: self.executor.run(request).count, "the hits are counted again")
 
     def duals(self, state: SolverState) -> _Held:  # noqa: ARG002 - as of other rows
-        """Return the head, which keeps its dual variables in the blocks."""
+        """Return the head, whose dual variables stay in the blocks."""
         return _Held(self.executor.head, self._replaced)
 
 
 def _while_duals_are_lost(ask: Callable[[], T], then: str) -> T:
-    """Ask until no dual variables are lost meanwhile."""
+    """Repeat `ask` until no dual variables are lost meanwhile."""
     while True:
         try:
             return ask()
