@@ -1,8 +1,8 @@
 """The model registry of a store: which model is champion, and the decisions that change it.
 
-`compare` and `measure` set two models side by side on rows that neither was trained on, `decide` applies a
-promotion rule to that evidence, and `promote`, `promote_by_rule`, `rollback`, `mark` and `delete` are the
-guarded decisions.  The log of decisions itself is in `topline.storage.models.decisions`.
+`compare` and `measure` evaluate two models on rows that neither was trained on, and `decide` applies a
+promotion rule.  `promote`, `promote_by_rule`, `rollback`, `mark` and `delete` are the guarded decisions.
+Their log is in `topline.storage.models.decisions`.
 """
 
 from __future__ import annotations

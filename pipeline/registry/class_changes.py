@@ -1,8 +1,8 @@
 """How the classes of two models differ: which were added, removed, renamed or merged between their datasets.
 
-Names decide first.  A class that is gone by name is looked for by its contents: where at least four in five
-of its images that are still there have one other class now, it was renamed to that class, or merged into it
-if others went there too or it was there before.  Without contents (imported features) it was removed.
+Names decide first.  A class whose name is gone is identified by its contents: if at least four in five of its
+remaining images now share one other class, it was renamed to that class, or merged into it if that class
+existed before or took in others too.  Without contents (imported features) it was removed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _NAMED = 5
 class ClassChanges:
     """Changes from the champion's classes to the challenger's.
 
-    `renamed` and `merged` are pairs of the old name and the new one.  `common` are the challenger's classes
-    that both know, and `kept` the share of the champion's classes that went into them.
+    `renamed` and `merged` are pairs of old and new names, `common` the challenger's classes that both know,
+    `kept` the share of the champion's classes that went into them.
     """
 
     added: tuple[str, ...]
@@ -35,12 +35,12 @@ class ClassChanges:
 
     @property
     def any(self) -> bool:
-        """Whether the classes differ at all."""
+        """Whether the classes differ."""
         return bool(self.added or self.removed or self.renamed or self.merged)
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """The champion's names that the challenger does not have, whatever became of them."""
+        """The champion's names that the challenger lacks, for whatever reason."""
         return (*self.removed, *(old for old, _ in (*self.renamed, *self.merged)))
 
     def shares(self, shares: Mapping[str, float], *, before: bool) -> dict[str, float]:
@@ -54,7 +54,7 @@ class ClassChanges:
         return {name: share / total for name, share in found.items()}
 
     def sources(self, name: str, champion: Sequence[str]) -> tuple[str, ...]:
-        """Return the champion's classes that a class of the challenger stands for."""
+        """Return the champion's classes that correspond to a class of the challenger."""
         own = (name,) if name in champion else ()
         return (*own, *(old for old, new in (*self.renamed, *self.merged) if new == name))
 
@@ -75,7 +75,7 @@ class ClassChanges:
 def class_changes(
     champion: Sequence[str], challenger: Sequence[str], before: pa.Table | None, now: pa.Table | None
 ) -> ClassChanges:
-    """Return what happened to the champion's classes; the tables are manifests of the two datasets."""
+    """Return the changes from the champion's classes; the tables are the manifests of the two datasets."""
     found = _moves(before, now)
     goals = {old: _goal(found.get(old, Counter())) for old in champion if old not in challenger}
     moved = {old: new for old, new in goals.items() if new in challenger}
@@ -97,7 +97,7 @@ def class_changes(
 
 
 def _moves(before: pa.Table | None, now: pa.Table | None) -> Mapping[str, Counter[str]]:
-    """Return for each class how many of its contents have which class now."""
+    """Return, for each class, how many of its contents are in which class now."""
     found: dict[str, Counter[str]] = {}
     if before is None or now is None:
         return found
@@ -111,7 +111,7 @@ def _moves(before: pa.Table | None, now: pa.Table | None) -> Mapping[str, Counte
 
 
 def _goal(found: Counter[str]) -> str | None:
-    """Return the class that nearly all contents have now."""
+    """Return the class that nearly all contents are in now, or None."""
     if not found:
         return None
     name, count = found.most_common(1)[0]

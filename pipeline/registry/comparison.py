@@ -1,4 +1,4 @@
-"""Two stored models on the same held-out rows, and how the data moved from one to the other."""
+"""Compare two stored models on the same held-out rows, and the drift between their data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from topline.storage.stores import open_store, split_url
 
 
 def summary(record: ModelRecord) -> dict[str, Any]:
-    """Return what is shown of a model in a line; `metrics` are all that were measured, by name."""
+    """Return a one-line summary of a model; `metrics` are all that were measured, by name."""
     certificate, evaluation = record.certificate or {}, record.evaluation or {}
     return {
         "id": record.id,
@@ -51,7 +51,7 @@ def summary(record: ModelRecord) -> dict[str, Any]:
 
 
 def settings(record: ModelRecord) -> dict[str, Any]:
-    """Return what was chosen for a model, and the size of its data."""
+    """Return a model's settings and the size of its data."""
     own = {"code_version": record.code_version, "n": record.n, "d": record.d, "m": record.m}
     skipped = {"store", "resume", "checkpoint_seconds"}
     return own | {name: value for name, value in record.config.items() if name not in skipped}
@@ -59,9 +59,9 @@ def settings(record: ModelRecord) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class ModelClasses:
-    """A model's scores of some classes; the score of a class is the largest of those that it stands for.
+    """A model's scores of some classes: each the largest score of the model's own classes that it covers.
 
-    `classes` are names of rows' classes, each with the names of the model's.
+    `classes` maps names of the rows' classes to names of the model's.
     """
 
     model: StoredModel
@@ -77,7 +77,7 @@ class ModelClasses:
         return np.stack([found[:, own].max(axis=1) for own in columns], axis=1)
 
     def codes(self, rows: TrainingRows) -> NDArray[np.int64]:
-        """Return the code of each row's class among `classes`, -1 where it is none of them."""
+        """Return the index of each row's class in `classes`, -1 if absent."""
         place = {name: code for code, name in enumerate(self.classes)}
         codes = np.array([place.get(name, -1) for name in rows.dataset.class_names], dtype=np.int64)
         return codes[rows.labels()]
@@ -86,7 +86,7 @@ class ModelClasses:
 def common_classes(
     challenger: StoredModel, champion: StoredModel, changes: ClassChanges
 ) -> list[ModelClasses]:
-    """Return both models by the classes that both know."""
+    """Return both models restricted to the classes that both know."""
     names = champion.model.record.class_names
     return [
         ModelClasses(challenger, {name: (name,) for name in changes.common}),
@@ -96,10 +96,7 @@ def common_classes(
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two models side by side; gains are those of `first` over `second`.
-
-    `differences` has both values of each setting that differs.
-    """
+    """Comparison of two models; gains are those of `first` over `second`, `differences` pairs of settings."""
 
     first: ModelRecord
     second: ModelRecord
@@ -127,7 +124,8 @@ def compare(
 ) -> Comparison:
     """Compare two models of one store: metrics on the same rows, drift, settings.
 
-    `confidence` is the level of the intervals.  `InputError` if the models lie in two stores, or are one.
+    `confidence` is the level of the intervals.  Raises `InputError` for models of two stores, or the same
+    one.
     """
     root = split_url(first_url, "models")[0]
     first, second = load_model(first_url).record, load_model(second_url).record
@@ -164,10 +162,10 @@ def measure(
 ) -> Evidence:
     """Compare two models by all metrics, and by `metrics`, on the `split` rows of the challenger's dataset.
 
-    Rows that the champion was trained on do not count, and classes go by their names: a class that a model
-    does not know is a miss.  With `common`, where classes differ, only rows of classes count that both know,
-    renamed and merged ones among them, and only these compete for a row.  Where the rows are gone or the
-    champion cannot take them, `unmeasured` says why.
+    Rows on which the champion was trained are excluded.  Classes are matched by name: one unknown to a model
+    is a miss.  With `common` and different classes, only rows of classes known to both count, including
+    renamed and merged ones, and only these classes compete.  `unmeasured` is the reason if the rows are gone
+    or the champion cannot take them.
     """
     check_split(split)
     challenger, champion = StoredModel.open(challenger_url), StoredModel.open(champion_url)
@@ -209,7 +207,7 @@ def measure(
 
 
 def feature_misfit(champion: StoredModel, challenger: StoredModel) -> str | None:
-    """Return why features of the challenger's kind are not the champion's, None if they are."""
+    """Return why the champion cannot take the challenger's kind of features, or None."""
     theirs, ours = champion.model.record, challenger.model.record
     kinds = [record.features.get("backbone") for record in (ours, theirs)]
     if kinds[0] != kinds[1]:
@@ -231,10 +229,7 @@ def _check_features(champion: StoredModel, challenger: StoredModel, dataset: Dat
 
 
 def _held_out(rows: TrainingRows, champion: StoredModel) -> tuple[NDArray[np.bool_], int | None]:
-    """Return a mask of the rows that the champion was not trained on, and the number of the others.
-
-    The number is None where the champion's data is gone.
-    """
+    """Return a mask of rows not used to train the champion, and the count of the others; None if unknown."""
     kept = np.ones(len(rows), dtype=bool)
     theirs = None if champion.model.record.dataset == rows.dataset.info.id else _dataset(champion)
     if theirs is not None:
@@ -258,7 +253,7 @@ def _dataset(model: StoredModel) -> Dataset | None:
 
 
 def _without_repeats(metrics: Iterable[RowMetric]) -> list[RowMetric]:
-    """Return the metrics, the first of each name, top-k accuracies by k before the others."""
+    """Return the metrics without repeated names, top-k accuracies by k first."""
     found: dict[str, RowMetric] = {}
     for metric in metrics:
         found.setdefault(metric.name, metric)
@@ -292,7 +287,7 @@ def _row_values(
 
 
 def _known_to_both(rows: TrainingRows, kept: NDArray[np.bool_], side: ModelClasses) -> NDArray[np.bool_]:
-    """Return the mask of the rows `kept` whose class is among those of a side; `InputError` without any."""
+    """Return the mask of the rows `kept` whose class a side knows; raise `InputError` if there are none."""
     found = kept & (side.codes(rows) >= 0)
     if not found.any():
         raise InputError(f"dataset {rows.dataset.info.id} has no {rows.split} rows of classes that both know")
@@ -304,7 +299,7 @@ def _own(model: StoredModel) -> dict[str, tuple[str, ...]]:
 
 
 def _class_changes(challenger: StoredModel, champion: StoredModel, dataset: Dataset) -> ClassChanges:
-    """Return how the two models' classes differ; contents are looked at where names do."""
+    """Return how the two models' classes differ, comparing contents if names differ."""
     theirs, ours = champion.model.record.class_names, challenger.model.record.class_names
     before = _dataset(champion) if set(theirs) != set(ours) else None
     now = None if before is None else dataset.manifest()
@@ -312,9 +307,9 @@ def _class_changes(challenger: StoredModel, champion: StoredModel, dataset: Data
 
 
 def _disputed(dataset: Dataset, champion: StoredModel, changes: ClassChanges) -> Disputed | None:
-    """Return how many of the training rows of classes that it knows the champion gives another class.
+    """Return how many training rows of the champion's classes the champion would label differently.
 
-    A kernel model reads its own rows again for every one: it is not asked.
+    None for a kernel model, which would read its own rows again for each.
     """
     if champion.kernel is not None:
         return None
@@ -330,7 +325,7 @@ def _disputed(dataset: Dataset, champion: StoredModel, changes: ClassChanges) ->
 
 
 def _drift(challenger: StoredModel, champion: StoredModel, changes: ClassChanges | None) -> Drift | None:
-    """Return the drift from the champion's training rows to the challenger's, None where those are gone."""
+    """Return the drift from the champion's training rows to the challenger's, None if those are gone."""
     theirs = _dataset(champion)
     if theirs is None:
         return None

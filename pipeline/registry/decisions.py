@@ -1,8 +1,7 @@
-"""Decisions of the model registry: promote, keep, roll back, archive and delete, each behind its guards.
+"""Decisions of the model registry: promote, keep, roll back, archive and delete, each with its guards.
 
-Every decision is an entry in the store's log (`topline.storage.models.decisions`), made in view of the
-standing that its guards were checked against: of two who decide at the same moment one gets a
-`ConflictError`.
+A decision is an entry in the store's log (`topline.storage.models.decisions`), based on the standing against
+which its guards were checked: of two simultaneous decisions one raises `ConflictError`.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ from topline.storage.stores.urls import join
 logger = logging.getLogger(__name__)
 
 COMMAND_LINE = "command line"
-# A champion that is kept so often in a row for the same reason raises an alert.
+# A champion kept this many times in a row for the same reason raises an alert.
 LOUD = 3
-#: What is told of the images that a decision was made on, of the fields of `topline.pipeline.ingest.Changes`.
+#: Counts of images recorded with a decision, from the fields of `topline.pipeline.ingest.Changes`.
 IMAGES = ("new", "changed", "gone", "rejected")
-# What an entry of the registry keeps of a model's evaluation.
+# Parts of a model's evaluation kept in an entry of the registry.
 EVALUATION_KEPT = ("dataset", "split", "rows", "topk", "metrics")
 
 
 @dataclass(frozen=True)
 class Weighing:
-    """The outcome of weighing a challenger: the decision, its evidence, and the standing after it.
+    """The outcome of weighing a challenger: decision, evidence, and the standing afterwards.
 
-    `champion` is the URL of the champion it was weighed against, None where there was none.
+    `champion` is the URL of the champion it was compared with, or None.
     """
 
     model: str
@@ -81,7 +80,7 @@ def registered(store_url: str) -> tuple[Standing, list[ModelRecord]]:
 
 
 def champion_url(store_url: str) -> str | None:
-    """Return the URL of the champion of a store, None where there is none."""
+    """Return the URL of a store's champion, or None."""
     store = open_store(store_url)
     champion = read_standing(store).champion
     return None if champion is None else join(store.url, "models", champion)
@@ -98,9 +97,9 @@ def promote(
 ) -> Standing:
     """Make a model the champion, whatever its accuracy; `promote_by_rule` weighs it first.
 
-    `GuardError` for a model that is not certified, or whose features or classes do not fit the champion's,
-    unless forced with a reason; a model with a damaged or missing file is always refused.  `standing` is the
-    one that the caller's evidence was measured under, the newest by default.
+    Raises `GuardError` for an uncertified model, or features or classes that do not fit the champion's,
+    unless forced with a reason; a damaged or missing file is always refused.  `standing` is the one under
+    which the evidence was measured, by default the newest.
     """
     place = _Place.of(model_url)
     standing = read_standing(place.store) if standing is None else standing
@@ -121,12 +120,11 @@ def promote_by_rule(
     progress: Progress | None = None,
     images: Mapping[str, int] | None = None,
 ) -> Weighing:
-    """Weigh a challenger against the champion by the rule, promote it or keep the champion, and record why.
+    """Weigh a challenger by the rule, promote it or keep the champion, and record why.
 
-    `images` counts those that changed since the version before, for the record.
-
-    A model that is the champion, or was kept out in favour of the same champion, is not weighed twice in the
-    log.  Raises `ConflictError` where somebody changed the standing meanwhile; calling again weighs it again.
+    `images` counts those that changed since the version before, for the record.  A model that is champion, or
+    lost to this champion before, is not logged again.  Raises `ConflictError` if the standing changed
+    meanwhile; calling again repeats the weighing.
     """
     weighed = weigh(model_url, rule, split=split, progress=progress)
     place, standing, decision = _Place.of(model_url), weighed.standing, weighed.decision
@@ -152,7 +150,7 @@ def promote_by_rule(
 
 
 def _counted(decision: Decision, standing: Standing, *, again: bool) -> Decision:
-    """Return a decision, one that keeps the champion with how often that was so for the same reason."""
+    """Return a decision; if it keeps the champion, with how often in a row for the same reason."""
     if decision.promote:
         return decision
     weighed = [entry for entry in standing.entries if entry.action in ("promote", "keep", "rollback")]
@@ -203,7 +201,7 @@ def weigh(
 
 
 def rollback(store_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Standing:
-    """Make the previous champion the champion again; `InputError` if a file of it is damaged."""
+    """Restore the previous champion; raise `InputError` if one of its files is damaged."""
     store = open_store(store_url)
     standing = read_standing(store)
     if standing.previous is None:
@@ -217,9 +215,9 @@ def rollback(store_url: str, *, reason: str = "", by: str = COMMAND_LINE) -> Sta
 
 
 def mark(model_url: str, action: Literal["archive", "pin", "unpin"], *, reason: str = "") -> Standing:
-    """Archive a model, or keep it until it is unpinned, or leave it to retention again.
+    """Archive a model, pin it against retention, or unpin it.
 
-    Raises `FormatError` for archiving the champion, pinning what is pinned and unpinning what is not.
+    Raises `FormatError` for archiving the champion, pinning a pinned model or unpinning one that is not.
     """
     place = _Place.of(model_url)
     load_model(model_url)
@@ -236,10 +234,10 @@ def delete(
     force: bool = False,
     at_once: bool = False,
 ) -> Standing:
-    """Delete a model; the champion, the one that a rollback would bring back and pinned ones only forced.
+    """Delete a model; the champion, the one that a rollback would restore and pinned ones only if forced.
 
-    The decision is recorded first: a deletion that was interrupted is finished by deleting again.  Nobody
-    sees the model from then on; where somebody may read its files they are left to pruning, unless `at_once`.
+    The decision is recorded first, so that deleting again completes an interrupted deletion.  The model
+    disappears at once; files that may be in use are left to pruning, unless `at_once`.
     """
     place = _Place.of(model_url)
     standing = read_standing(place.store)
@@ -289,7 +287,7 @@ def _check_guards(against: list[str], what: str, reason: str, *, force: bool) ->
 def _decided(
     place: _Place, standing: Standing, entry: DecisionRecord, measured: Evidence | None = None
 ) -> Standing:
-    """Record a decision with what is known of its model, and who made it."""
+    """Record a decision with its author and what is known of its model."""
     evidence: dict[str, Any] = {}
     if entry.action not in ("delete", "pin", "unpin"):
         record = load_model(place.url_of(place.name)).record
@@ -308,7 +306,7 @@ def _decided(
 
 
 def _who() -> str:
-    """Return the user and the host of this process; in a container its user may have no name."""
+    """Return the user and host of this process; a container's user may have no name."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -317,7 +315,7 @@ def _who() -> str:
 
 
 def _whole(model_url: str) -> ModelRecord:
-    """Return the record of a model; `InputError` unless every file is there and has its digest."""
+    """Return the record of a model; raise `InputError` unless every file is there with its digest."""
     model = load_model(model_url)
     for finding in check_files(model.files, deep=True, fix="restore it from a copy, or train again"):
         raise InputError(f"{model_url} is damaged: {finding}")
@@ -335,7 +333,7 @@ def _uncertified(record: ModelRecord) -> list[str]:
 
 
 def _misfits(place: _Place, standing: Standing, *, by_rule: bool = False) -> list[str]:
-    """Return how a model's data and classes do not fit the champion's; of classes the rule has its own."""
+    """Return how a model's data and classes do not fit the champion's; the rule checks classes itself."""
     if standing.champion in (None, place.name):
         return []
     challenger = StoredModel.open(place.url_of(place.name))

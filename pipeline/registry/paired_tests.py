@@ -1,22 +1,20 @@
 """Two classifiers on the same rows: the gain in a metric, its confidence interval, and a test.
 
-Where each row is right or wrong, let b of n rows be those that only the challenger has right, and c those
-that only the champion has.  The gain is (b - c) / n; rows that both have right, or neither, say nothing.  The
-p-value is that of McNemar's exact test, and the interval Bonett and Price's (2012) for a difference of paired
-proportions: Wald's on b + 1, c + 1 and n + 2.  Unlike Wald's own it has some width where b = c = 0, and holds
-its level in small samples.
+If each row is right or wrong, let b of n rows be right for the challenger alone, c for the champion alone.
+The gain is (b - c) / n.  The p-value is that of McNemar's exact test, and the interval Bonett and Price's
+(2012) for a difference of paired proportions: Wald's on b + 1, c + 1 and n + 2, which has positive width even
+for b = c = 0 and keeps its level in small samples.
 
 For other values both come from the t-test of the differences.
 
-Where classes have weights, as in macro and tail accuracy, class c with n_c rows counts v_c, and the gain is
-the sum of v_c d_i / n_c over the rows, d_i in {-1, 0, 1}.  McNemar's test would count rows, so its place is
-taken by the same test with weights: were both models as good on every row, each d_i had either sign with
-probability 1/2, and the p-value is the share of such draws of signs whose sum is as far from 0 as the one
-observed.  It is exact but for the draws, of which there are `DRAWS` with a fixed seed.  The interval has the
-variance of that null distribution, sum_c v_c^2 q_c / n_c with q_c the mean of d_i^2, which is at least the
-variance of the gain.  The few rows of a rare class may all agree by chance, and a bootstrap that draws from
-them would then call the class certain.  So two rows on which the models differ are spread over all rows, as
-in Bonett and Price's interval, and each q_c is drawn to that of all rows by two rows.
+With class weights, as in macro and tail accuracy, class c with n_c rows counts v_c, and the gain is the sum
+of v_c d_i / n_c over the rows, d_i in {-1, 0, 1}.  A weighted sign test replaces McNemar's: if both models
+were equally good on every row, each d_i would have either sign with probability 1/2; the p-value is the share of
+random signs whose sum is at least as far from 0 as the observed one, exact up to sampling (`DRAWS` draws with
+a fixed seed).  The interval has the variance of that null distribution, sum_c v_c^2 q_c / n_c with q_c the
+mean of d_i^2, which is at least the variance of the gain.  The few rows of a rare class may all agree by
+chance, and a bootstrap would then call the class certain.  So, as in Bonett and Price's interval, two rows
+on which the models differ are spread over all rows, and each q_c is shrunk to the overall mean by two rows.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.evaluation import RowMetric
 
-#: Draws of signs of the randomisation test, and how many of them are in memory.
+#: Draws of signs in the randomisation test, and how many are in memory at once.
 DRAWS, AT_ONCE = 9999, 1111
 
 
@@ -38,9 +36,9 @@ DRAWS, AT_ONCE = 9999, 1111
 class PairedMetric:
     """A metric of challenger and champion on the same `rows`.
 
-    `gain` is positive where the challenger is better, `low`..`high` its interval at the level `confidence`
-    and `p_value` that of the two-sided test.  `only_challenger` and `only_champion` count the rows that one
-    alone has right, None where rows are not right or wrong.
+    `gain` is positive if the challenger is better, `low`..`high` its interval at level `confidence`,
+    `p_value` that of the two-sided test.  `only_challenger` and `only_champion` count rows that one model
+    alone has right, None if rows are not right or wrong.
     """
 
     metric: RowMetric
@@ -70,9 +68,9 @@ def paired_metric(
     trained: NDArray[np.int64],
     confidence: float = 0.95,
 ) -> PairedMetric:
-    """Compare two models by a metric, given the value of each row under both and the rows' classes.
+    """Compare two models by a metric, given each row's value under both (n,) and its class (n,), n > 0.
 
-    All three have the shape (n,), n > 0; `trained` (m,) are the training rows of each class.
+    `trained` (m,) is the number of training rows of each class.
     """
     n = len(labels)
     ours, theirs = (metric.mean(values, labels, trained) for values in (challenger, champion))
@@ -96,14 +94,14 @@ def paired_metric(
 
 
 def mcnemar_exact(b: int, c: int) -> float:
-    """Return the two-sided p-value of "both are as good": b of b + c is binomial with probability 1/2."""
+    """Return the two-sided p-value of equal models: b of b + c is binomial with probability 1/2."""
     from scipy.stats import binomtest
 
     return float(binomtest(b, b + c).pvalue) if b + c else 1.0
 
 
 def gain_interval(b: int, c: int, n: int, confidence: float) -> tuple[float, float]:
-    """Return the interval of the gain in accuracy, by Bonett and Price."""
+    """Return Bonett and Price's interval of the gain in accuracy."""
     from scipy.special import ndtri
 
     p, q = (b + 1) / (n + 2), (c + 1) / (n + 2)
@@ -112,14 +110,14 @@ def gain_interval(b: int, c: int, n: int, confidence: float) -> tuple[float, flo
 
 
 def sign_test(gains: NDArray[Any], weights: NDArray[Any], labels: NDArray[np.int64]) -> float:
-    """Return the two-sided p-value of "both are as good" for gains (n,) in {-1, 0, 1} of weighted rows.
+    """Return the two-sided p-value of equal models for gains (n,) in {-1, 0, 1}.
 
     `weights` (n,) are the same for all rows of a class.
     """
     apart = gains != 0.0
     _, first, differ = np.unique(labels[apart], return_index=True, return_counts=True)
     each, rng, as_far = weights[apart][first], np.random.default_rng(0), 0
-    # Sums of the same weights in another order are equal but for their rounding.
+    # Sums of the same weights in another order differ by rounding.
     observed = abs(float(gains @ weights)) * (1.0 - 1e-9)
     for _ in range(DRAWS // AT_ONCE):
         wins = rng.binomial(differ, 0.5, size=(AT_ONCE, len(differ)))
@@ -151,7 +149,7 @@ def t_interval(gains: NDArray[np.float64], confidence: float) -> tuple[float, fl
 
     mean = float(gains.mean())
     if len(gains) < 2 or float(gains.std()) <= 1e-12 * max(1.0, abs(mean)):
-        # All rows agree: the test divides by their standard deviation.
+        # All differences are equal: the test would divide by their standard deviation, 0.
         return mean, mean, 1.0 if mean == 0.0 else 0.0
     tested = ttest_1samp(gains, 0.0)
     interval = tested.confidence_interval(confidence)

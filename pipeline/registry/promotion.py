@@ -1,4 +1,4 @@
-"""Whether a challenger becomes champion: a pure function of the promotion rule and of the evidence."""
+"""Whether a challenger becomes champion: a pure function of promotion rule and evidence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Decision", "Evidence", "PromotionRule", "decide"]
 
 @dataclass(frozen=True)
 class Disputed:
-    """How many of the challenger's training rows have a label that the champion would not give them."""
+    """How many of the challenger's training rows the champion would label differently."""
 
     rows: int
     share: float
@@ -28,11 +28,11 @@ class Disputed:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was measured of a challenger and a champion; `unmeasured` says why nothing was compared.
+    """Measurements of a challenger and a champion; `unmeasured` says why there are none.
 
-    `excluded` rows are held out now, and were training rows of the champion; None where its data is gone, so
-    that it may have seen rows that it is measured on.  `classes` says how classes differ, None where they do
-    not; `on_common`: only rows and classes count that both know.
+    `excluded` counts held-out rows that were training rows of the champion, None if its data is gone, so that
+    it may have seen the rows.  `classes` are the changes of classes, if any; with `on_common`, only rows and
+    classes known to both count.
     """
 
     compared: tuple[PairedMetric, ...] = ()
@@ -46,7 +46,7 @@ class Evidence:
     disputed: Disputed | None = None
 
     def of(self, name: str) -> PairedMetric | None:
-        """Return the comparison by the metric `name`, None if it was not measured."""
+        """Return the comparison by the metric `name`, or None."""
         return next((found for found in self.compared if found.metric.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,11 +67,10 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether to promote, and why: all that speaks for it, or all that speaks against it.
+    """Whether to promote, with all reasons for or all reasons against.
 
-    `kinds` are the conditions that the reasons are of; `repeated` is how many times in a row a champion was
-    kept because of the same ones, this time included, 0 where it was not kept.  `metric` names the one that
-    decides, and is empty where nothing was compared.
+    `kinds` are the conditions behind the reasons; `repeated` counts how often in a row, including now, the
+    champion was kept because of them (0 if it was not kept).  `metric` is the deciding one, or "".
     """
 
     promote: bool
@@ -91,7 +90,7 @@ def decide(
 ) -> Decision:
     """Apply the rule; without a champion the certificate alone decides.
 
-    `ConfigError` if the rule names a metric that models of one label per row do not have.
+    Raises `ConfigError` for a metric that models with one label per row do not have.
     """
     checks, name = [*_certificate(challenger.certificate, rule)], ""
     if champion is None:
@@ -115,7 +114,7 @@ def decide(
     return Decision(promote, tuple(said for _, said in told), kinds, metric=name)
 
 
-#: The condition, whether it holds, and what to say of it.
+#: A condition, whether it holds, and a sentence about it.
 _Check = tuple[str, bool, str]
 
 
@@ -136,7 +135,7 @@ def _certificate(certificate: Mapping[str, Any] | None, rule: PromotionRule) -> 
 
 
 def _rows(challenger: ModelRecord, champion: ModelRecord, rule: PromotionRule) -> Iterator[_Check]:
-    """Say where rows are missing that the champion had: images may be gone by accident."""
+    """Report missing rows that the champion had: images may be gone by accident."""
     measured = ((one.evaluation or {}).get("rows") for one in (challenger, champion))
     for what, (rows, before) in (
         ("trained", (challenger.n, champion.n)),
@@ -148,7 +147,7 @@ def _rows(challenger: ModelRecord, champion: ModelRecord, rule: PromotionRule) -
 
 
 def _classes(evidence: Evidence, rule: PromotionRule) -> Iterator[_Check]:
-    """Say how classes differ, and what that does to the decision."""
+    """Report how classes differ, and the effect on the decision."""
     changes = evidence.classes
     if changes is None or not changes.any:
         return

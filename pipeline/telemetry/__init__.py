@@ -1,8 +1,8 @@
-"""What a run's history tells while it is written and afterwards: rounds, events, workers, time left.
+"""What a run's history says, during and after the run: rounds, events, workers, time left.
 
-`HistoryRecorder` writes what happens to a run; `view_run` and `RunFollower` read it back as a `RunView` of
-bounded size, however long the run.  `Forecast` estimates when the gap reaches its tolerance, `next_time`
-when a schedule falls due, and `served` whether its process still lives, by the sign of life of `pulse`.
+`HistoryRecorder` writes it; `view_run` and `RunFollower` read it as a `RunView` of bounded size.  `Forecast`
+estimates when the gap reaches its tolerance, `next_time` when a schedule is due, and `served` whether its
+process lives, by the heartbeat of `pulse`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a run will still take: its gap's decline over recent rounds, drawn on to the tolerance."""
+"""Forecast of a run's remaining time, extrapolating its gap's decline over recent rounds."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from topline.solvers.core.state import ThinnedHistory
 
-# Fewer rounds than this show no law.
+# Fewer rounds show no trend.
 LEAST_ROUNDS = 6
-# A range wider than this factor is no answer, unless it ends within this share of the rounds done so far.
+# A wider range is no answer, unless it ends within this share of the rounds so far.
 WIDEST, NEAR = 10.0, 0.1
-# Nor is one that needs so many times the decline, in decades, that was observed.
+# Nor is an extrapolation over this many times the observed decline, in decades.
 FARTHEST = 10.0
 # Points that a running forecast keeps.
 KEPT = 512
-# A law counts as long as its squared error is within this factor of the better one's.
+# A law is plausible while its squared error is within this factor of the better one's.
 PLAUSIBLE = 2.0
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -28,7 +28,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TimeLeft:
-    """Seconds until the tolerance is reached, and the range in which they lie about 19 times in 20."""
+    """Seconds until the tolerance is reached, with a 95 % range."""
 
     seconds: float
     low: float
@@ -36,7 +36,7 @@ class TimeLeft:
 
 
 def time_text(left: TimeLeft | None) -> str:
-    """Return an estimate as it stands behind a gap; nothing where there is none, or next to no time left."""
+    """Return the estimate as shown after a gap; "" if unknown or next to nothing."""
     if left is None or left.high < 1.0:
         return ""
     low, high = rough_time(left.low), rough_time(left.high)
@@ -54,9 +54,9 @@ def rough_time(seconds: float) -> str:
 
 
 class Forecast:
-    """Takes the records of a run as they come and estimates at any time, in bounded memory.
+    """Estimates the remaining time from a run's records, in bounded memory.
 
-    It looks at relative gaps or, where the loss is not convex, at the gradient beside the first one.
+    It uses relative gaps or, for losses that are not convex, the gradient relative to the first one.
     """
 
     def __init__(self, tol: float) -> None:
@@ -65,29 +65,29 @@ class Forecast:
         self._round, self._best = -1, math.inf
 
     def take(self, record: Mapping[str, Any]) -> None:
-        """Take the next record; one that is not a round, or has no numbers, is skipped."""
+        """Add a record; anything but a round with numbers is skipped."""
         stationarity = record.get("stationarity")
         gap = record.get("relative_gap") if stationarity is None else stationarity
         if "round" not in record or gap is None or not math.isfinite(gap):
             return
         if record["round"] <= self._round:
-            # Rounds are done again after a loss: what they said before is void.
+            # Rounds repeated after a loss replace their earlier records.
             self._points, self._best = ThinnedHistory(KEPT), math.inf
         self._round, self._best = record["round"], min(self._best, gap)
         self._points.add((float(self._round), float(record["seconds"]), self._best))
 
     def left(self) -> TimeLeft | None:
-        """Return the time left as far as the records taken so far can say."""
+        """Return the time left according to the records so far."""
         points = np.asarray(self._points.records(), np.float64).reshape(-1, 3)
         return time_left(points[:, 0], points[:, 1], points[:, 2], self._tol)
 
 
 def time_left(rounds: ArrayLike, seconds: ArrayLike, gaps: ArrayLike, tol: float) -> TimeLeft | None:
-    """Estimate from the gaps after ascending rounds, and the seconds up to their ends.
+    """Estimate from the gaps after ascending rounds, and the seconds at their ends.
 
-    The smallest gap so far is taken to fall by a constant factor a round, or with a power of the rounds,
-    whichever fits the last half of the rounds; the last quarter is asked too.  A decline that may as well be
-    none, that is far from the tolerance, or whose end is known to no better than a factor of ten gives None.
+    The smallest gap so far is assumed to fall by a constant factor per round or as a power of the rounds,
+    whichever fits the last half better; the last quarter is used too.  Returns None for an insignificant
+    decline, one far from the tolerance, or an end uncertain by more than a factor of ten.
     """
     t, clock = np.asarray(rounds, np.float64), np.asarray(seconds, np.float64)
     best = np.minimum.accumulate(np.asarray(gaps, np.float64))
@@ -108,13 +108,13 @@ def time_left(rounds: ArrayLike, seconds: ArrayLike, gaps: ArrayLike, tol: float
 
 
 def _window(t: Floats, share: float) -> int:
-    """Index from which the last `share` of the rounds lies, or of few rounds more."""
+    """Return the index of the first of the last `share` of the rounds, or of a few more."""
     first = int(np.searchsorted(t, t[-1] - share * (t[-1] - t[0])))
     return min(first, len(t) - LEAST_ROUNDS)
 
 
 def _rounds_left(t: Floats, logs: Floats, goal: float) -> tuple[float, float, float]:
-    """Rounds until `logs` reaches `goal`: as expected, at least and at most; infinite where it may not."""
+    """Return the expected, least and most rounds until `logs` reaches `goal`; infinite if it may not."""
     laws = [_line(t, logs), _line(np.log1p(t), logs)]
     errors = [law.error for law in laws]
     ranges = []
@@ -144,9 +144,9 @@ def _logarithmic(now: float, drop: float, slope: float) -> float:
 
 @dataclass(frozen=True)
 class _Line:
-    """A straight line through points: its slope with standard error, squared error, typical distance.
+    """A fitted line: slope and its standard error, squared error, typical distance of points.
 
-    `errors` is how many standard errors 19 in 20 lie within.
+    `errors` is the number of standard errors that contain 95 %.
     """
 
     slope: float
@@ -157,7 +157,7 @@ class _Line:
 
 
 def _line(x: Floats, y: Floats) -> _Line:
-    """Fit by least squares; neighbouring errors that go together count as fewer points."""
+    """Fit by least squares; autocorrelated errors count as fewer points."""
     from scipy.stats import linregress
 
     fit = linregress(x, y)
@@ -166,6 +166,6 @@ def _line(x: Floats, y: Floats) -> _Line:
     together = float(off[1:] @ off[:-1]) / error if error > 0.0 else 0.0
     together = min(max(together, 0.0), 0.9)
     inflation = math.sqrt((1.0 + together) / (1.0 - together))
-    # Student's t to two digits from 4 degrees of freedom on.
+    # Quantile of Student's t to two digits from 4 degrees of freedom on.
     errors, scatter = 1.96 + 3.3 / (len(x) - 2), math.sqrt(error / (len(x) - 2))
     return _Line(float(fit.slope), inflation * float(fit.stderr), error, scatter, errors)

@@ -1,4 +1,4 @@
-"""What a run writes into its history: its rounds, and what happened between them."""
+"""Writer of a run's history: its rounds, and the events between them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ from topline.storage.stores import Store
 if TYPE_CHECKING:
     from topline.solvers.core.state import IterationRecord
 
-# Rounds that are shorter are written together.
+# Rounds shorter than this are written together.
 WRITE_SECONDS = 0.5
 
 
 class HistoryRecorder:
-    """Appends to a run's history: storage/README.md lists the fields.
-
-    `remote` is whether workers are processes elsewhere, which come and go.
-    """
+    """Appends to a run's history (fields: storage/README.md); `remote` workers may come and go."""
 
     def __init__(self, store: Store, run_id: str, *, remote: bool) -> None:
         self._writer = HistoryWriter(store, run_id)
@@ -33,10 +30,7 @@ class HistoryRecorder:
         self.event("begin", **encoding(HISTORY_ENCODING))
 
     def round(self, record: IterationRecord, **more: Any) -> dict[str, Any]:
-        """Note a round with what `more` is known, and give its facts.
-
-        Many short ones are written together, twice a second.
-        """
+        """Record a round with more facts, and return its record; short rounds are written in batches."""
         facts = {**record.to_dict(), **more, "at": _now()}
         if self._remote and record.activity:
             self._note_workers([worker.name for worker in record.activity])
@@ -46,19 +40,19 @@ class HistoryRecorder:
         return facts
 
     def event(self, kind: str, /, **facts: Any) -> None:
-        """Note what happened between two rounds."""
+        """Record an event between two rounds."""
         self._waiting.append({"event": kind, "at": _now(), **facts})
         self.write()
 
     def write(self) -> None:
-        """Write what is waiting; what cannot be written is not tried again."""
-        # Lines that were logged meanwhile, by whatever thread, are events too.
+        """Write pending records; those that cannot be written are dropped."""
+        # Lines logged meanwhile, by any thread, are events too.
         waiting, self._waiting = [*self._waiting, *taken_lines()], []
         self._written = time.monotonic()
         self._writer.append(*written_together(waiting))
 
     def close(self, reason: str | None) -> None:
-        """Note why the run stops here, None where it came to its end, and close the file."""
+        """Record why the run stops, None if it finished, and close the file."""
         try:
             self.event("end", reason=reason)
         finally:
@@ -74,7 +68,7 @@ class HistoryRecorder:
 
 
 def written_together(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the records with what each worker did in all of the rounds in the last one alone."""
+    """Return the records, with each worker's activity of all rounds summed in the last one."""
     rounds = [number for number, record in enumerate(records) if record.get("activity")]
     workers: dict[str, dict[str, Any]] = {}
     for number in rounds:

@@ -1,4 +1,4 @@
-"""A run as a page shows it, while it lives and afterwards: read from its history, and from nothing else."""
+"""A run as pages show it, during and after the run, read from its history alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from topline.storage.errors import IntegrityError
 from topline.storage.runs import HistoryReader, read_run
 from topline.storage.stores import Store
 
-#: Columns of which every stretch of rounds keeps the lowest and the highest value.
+#: Columns whose extremes are kept in every stretch of rounds.
 LEVELS: Final = (
     "primal",
     "dual",
@@ -29,7 +29,7 @@ LEVELS: Final = (
     "memory_bytes",
     "held_out",
 )
-#: Columns that are added up over the rounds for which a row stands.
+#: Columns that are summed over the rounds that a row stands for.
 SUMS: Final = (
     "seconds_products",
     "seconds_kernels",
@@ -49,21 +49,21 @@ _SHARED: Final = ("seconds_products", "seconds_kernels")
 
 
 class RunTable:
-    """Takes rounds and keeps at most about `most` rows.
+    """Collects rounds and keeps at most about `most` rows.
 
-    Beyond twice as many, the rounds are cut into stretches of one length, a power of two, of each of which
-    those rounds stay that have the lowest or highest value of a level, besides the first and the last of all.
-    What a dropped round took goes to the next one that stays.
+    Beyond twice as many, rounds are cut into stretches of equal length, a power of two; each keeps the rounds
+    with the lowest or highest value of a level, besides the very first and last.  Sums of a dropped round are
+    added to the next kept one.
     """
 
     def __init__(self, most: int = 2048) -> None:
         self._most = most
         self._rows: Rows = np.empty((0, len(COLUMNS)))
-        #: Rounds that were done again after a loss.
+        #: Rounds that were repeated after a loss.
         self.repeated = 0
 
     def add(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Take records of rounds, in the order in which they were written."""
+        """Add records of rounds, in the order of writing."""
         batch: list[list[float]] = []
         reached = self._reached()
         for record in records:
@@ -84,7 +84,7 @@ class RunTable:
         return float(self._rows[-1, 0]) if len(self._rows) else -1.0
 
     def _go_back(self, to: int) -> None:
-        """Drop the rounds from `to` on, which come again."""
+        """Drop the rounds from `to` on, which will be repeated."""
         self.repeated += int(self._reached()) - to + 1
         self._rows = self._rows[: np.searchsorted(self._rows[:, 0], to)]
 
@@ -99,10 +99,10 @@ class RunTable:
 
 
 def thinned(rows: Rows, most: int) -> Rows:
-    """Return at most about `most` of the rows: the ends, and the extremes of each stretch of rounds."""
+    """Return at most about `most` of the rows: the ends, and the extremes of each stretch."""
     stretches = max(1, most // (2 * len(_LEVELS)))
     rounds = rows[:, 0].astype(np.int64)
-    # Powers of two, so that stretches of now are made of whole stretches of before.
+    # Powers of two, so that new stretches are unions of old ones.
     width = 1 << max(0, int(rounds[-1] // stretches).bit_length())
     _, starts, stretch = np.unique(rounds // width, return_index=True, return_inverse=True)
     kept = np.zeros(len(rows), dtype=bool)
@@ -122,7 +122,7 @@ def _mark_extremes(
     stretch: NDArray[np.intp],
     kept: NDArray[np.bool_],
 ) -> None:
-    """Mark the first lowest and the first highest value of each stretch; NaN is neither."""
+    """Mark the first minimum and the first maximum of each stretch, ignoring NaN."""
     for sign in (1.0, -1.0):
         signed = np.where(np.isnan(values), np.inf, sign * values)
         is_lowest = (signed == np.minimum.reduceat(signed, starts)[stretch]) & ~np.isnan(values)
@@ -132,7 +132,7 @@ def _mark_extremes(
 
 
 def _best(before: Rows, rows: Rows) -> NDArray[np.float64]:
-    """Smallest gap so far, or the gradient where there is no gap."""
+    """Return the smallest gap so far, or the gradient if there is no gap."""
     gaps, gradients = rows[:, _PLACES["relative_gap"]], rows[:, _PLACES["stationarity"]]
     measures = np.where(np.isnan(gradients), gaps, gradients)
     last = before[-1, _PLACES["best_gap"]] if len(before) else np.nan
@@ -141,7 +141,7 @@ def _best(before: Rows, rows: Rows) -> NDArray[np.float64]:
 
 
 def _row_of(record: Mapping[str, Any]) -> list[float]:
-    """Values of a record; work of all workers is made that of an average one."""
+    """Return the values of a record; the workers' times are averaged."""
     workers = record.get("workers") or 1
     values = [_number(record.get(name), 0.0 if name in SUMS else math.nan) for name in COLUMNS]
     for name in _SHARED:
@@ -153,9 +153,9 @@ def _number(value: Any, missing: float) -> float:
     return missing if value is None else float(value)
 
 
-# Workers that are kept; of more, the least recently active ones are dropped.
+# Workers kept; beyond, the least recently active ones are dropped.
 MOST_WORKERS = 256
-# Stretches of time that are kept for each.
+# Stretches of time kept for each.
 MOST_STRETCHES = 512
 
 

@@ -1,4 +1,4 @@
-"""Schedules: when one falls due, as people give it after --every, and the sign of life of who serves it."""
+"""Schedules: when one given by --every is due, and the heartbeat of the process that serves it."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ logger = logging.getLogger(__name__)
 _TIME = re.compile(r"(\d+) ?(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
-# Who serves a schedule gives a sign of life this often; three in a row are missing before it counts as dead.
+# Interval of heartbeats; a process counts as dead after three missing ones.
 BEAT_SECONDS = 30.0
 HEARTBEAT_TIMEOUT = 100.0
 
-# A run that is due may wait for a worker.
+# A due run may have to wait for a worker.
 OVERDUE_AFTER = timedelta(hours=1)
 
-#: Names that cron has for lines.
+#: Cron's names for lines.
 _NAMED_LINES = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
 }  # fmt: skip
-#: No change of clocks is longer.
+#: Longer than any change of clocks.
 _LONGEST_CHANGE = timedelta(hours=3)
 
-# Intervals count from here, so that a restart does not move them.
+# Intervals count from here, so that a restart does not shift them.
 ANCHOR = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def interval_of(every: str) -> timedelta | None:
-    """Return the interval that "60s", "15m", "6h" or "1d" names, None where `every` is something else."""
+    """Return the interval named by "60s", "15m", "6h" or "1d", None for anything else."""
     match = _TIME.fullmatch(every.strip())
     return None if match is None else timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
 
@@ -58,7 +58,7 @@ def interval_of(every: str) -> timedelta | None:
 class CronLine:
     """A line of cron: its fields, and `plain`, the same in numbers that every program reads alike.
 
-    `day_or` says that a day may be in either of the fields for days, where both name some; else in both.
+    With `day_or` a day matches either of the two day fields if both are restricted, otherwise both.
     """
 
     fields: str
@@ -67,7 +67,7 @@ class CronLine:
 
     @classmethod
     def of(cls, every: str) -> CronLine:
-        """Return what `every` means, by cron's own rules; `ConfigError` for a line that never falls due."""
+        """Parse `every` by cron's own rules; raise `ConfigError` for a line that is never due."""
         text = _NAMED_LINES.get(every.strip().lower(), every.strip())
         if len(text.split()) != 5:
             raise ConfigError("cron has five fields: minute, hour, day, month and weekday")
@@ -91,10 +91,10 @@ class CronLine:
         return cls(text, " ".join(plain), not cron.day_and)
 
     def after(self, time: datetime, zone: ZoneInfo) -> datetime:
-        """Return the first time after `time` that the line falls due, in `zone`.
+        """Return the first time after `time` at which the line is due, in `zone`.
 
-        A time that clocks repeat falls due the first time, one that they skip beside the change: so Prefect
-        counts, which starts the runs.
+        A repeated wall time is due the first time, a skipped one beside the change, like in Prefect, which
+        starts the runs.
         """
         begun = time.astimezone(zone).replace(tzinfo=None) - _LONGEST_CHANGE
         due = ((wall, _as_prefect_reads(wall, zone)) for wall in CronSim(self.fields, begun))
@@ -104,15 +104,15 @@ class CronLine:
 
 
 def _as_prefect_reads(wall: datetime, zone: ZoneInfo) -> datetime:
-    """Return the time of a wall clock; one that is skipped lies beside the change."""
+    """Return the time of a wall clock; a skipped one becomes a time beside the change."""
     here = wall.replace(tzinfo=zone)
-    # Its arithmetic goes back to before the change up to Python 3.12, and on behind it later.
+    # Prefect's arithmetic ends before the change up to Python 3.12, and after it in later versions.
     skipped = here.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != wall
     return here.replace(fold=int(skipped and sys.version_info < (3, 13))).astimezone(UTC)
 
 
 def zone_of(timezone: str) -> ZoneInfo:
-    """Return the zone of a name such as Europe/Berlin; `ConfigError` where there is none."""
+    """Return the zone of a name such as Europe/Berlin; raise `ConfigError` if there is none."""
     try:
         return ZoneInfo(timezone)
     except (ValueError, OSError, KeyError) as error:
@@ -120,10 +120,7 @@ def zone_of(timezone: str) -> ZoneInfo:
 
 
 def next_time(every: str, timezone: str, after: datetime) -> datetime | None:
-    """Return when a schedule falls due next, strictly after a time with a zone; None where it never does.
-
-    The answer is in the zone of the schedule.
-    """
+    """Return when a schedule is next due, in its zone, strictly after an aware time; None if never."""
     interval = interval_of(every)
     try:
         zone = zone_of(timezone)
@@ -135,7 +132,7 @@ def next_time(every: str, timezone: str, after: datetime) -> datetime | None:
 
 
 class Served(StrEnum):
-    """What a schedule is; somebody must look at all of these but the first two."""
+    """State of a schedule; all but the first two need attention."""
 
     ALIVE = "served"
     ENDED = "ended"
@@ -148,12 +145,12 @@ class Served(StrEnum):
 
     @property
     def is_well(self) -> bool:
-        """Whether nobody has to look."""
+        """Whether nobody needs to look."""
         return self in (Served.ALIVE, Served.ENDED)
 
 
 def served(schedule: ServedSchedule, now: datetime) -> Served:
-    """Return what a schedule is at the time `now`, which has a zone: the worst that is known of it."""
+    """Return the worst known state of a schedule at the aware time `now`."""
     if schedule.ended:
         return Served.BROKEN if schedule.error else Served.ENDED
     if not schedule.deployment and heartbeat_age(schedule, now) > HEARTBEAT_TIMEOUT:
@@ -165,9 +162,9 @@ def served(schedule: ServedSchedule, now: datetime) -> Served:
 
 
 def is_overdue(schedule: ServedSchedule, now: datetime) -> bool:
-    """Return whether a run of a deployment should have begun: it was due, and an hour has passed.
+    """Return whether a deployment's run should have begun over an hour ago.
 
-    Prefect's own server may count an interval from another time, and then a run is due within one interval.
+    Prefect's server may anchor an interval elsewhere; a run is then due within one interval.
     """
     last = datetime.fromisoformat(schedule.beat or schedule.since)
     interval = interval_of(schedule.every)
@@ -176,12 +173,12 @@ def is_overdue(schedule: ServedSchedule, now: datetime) -> bool:
 
 
 def heartbeat_age(schedule: ServedSchedule, now: datetime) -> float:
-    """Return the seconds since the last sign of life of who serves a schedule."""
+    """Return the seconds since the last heartbeat of a schedule's process."""
     return (now - datetime.fromisoformat(schedule.beat or schedule.since)).total_seconds()
 
 
 Wait = Callable[[threading.Event, float], bool]
-#: Takes what is new of a schedule that is served, as a function of what is known, and writes it.
+#: Applies a function to what is known of a served schedule, and writes the result.
 Note = Callable[[Callable[[ServedSchedule], ServedSchedule]], None]
 
 
@@ -194,11 +191,10 @@ def pulse(
     clock: Callable[[], str] = now,
     wait: Wait = threading.Event.wait,
 ) -> Iterator[Note]:
-    """Say in the store that the schedule is served, every half a minute, and at the end that it is not.
+    """Record in the store that the schedule is served, every half minute, and at the end that it is not.
 
-    Yields what notes more of it.  `clock` is the time as records write it; `wait` waits for an event for some
-    seconds at most and says whether it is set.  A store that cannot be written now is tried again at the next
-    beat.
+    Yields a function that records more.  `clock` gives the time as records write it; `wait` waits for an
+    event for at most some seconds and returns whether it is set.  A failed write is retried at the next beat.
     """
     known = replace(
         known_runs(store),
@@ -239,9 +235,9 @@ def pulse(
 
 @contextmanager
 def deployed_run(store: Store, every: str, timezone: str, deployment: str) -> Iterator[None]:
-    """Note how a run of a deployment goes, which nobody serves; where somebody does, that process says it.
+    """Record the outcome of a deployment's run if no process serves the schedule; otherwise that one does.
 
-    A run that was killed said nothing: the next one finds it still under way, and counts it as a failure.
+    A killed run leaves no outcome: the next one finds it in progress and counts it as a failure.
     """
     found = before = known_runs(store)
     alive = not before.deployment and before.beat and not before.ended
@@ -259,7 +255,7 @@ def deployed_run(store: Store, every: str, timezone: str, deployment: str) -> It
         yield
         after = under_way.after(now())
     except LeaseHeldError:
-        # Another retraining does the work, and says how it went: it may be a run that was not killed.
+        # Another retraining, which may be alive, does the work and reports its outcome.
         after = found if found.run else replace(under_way, run="")
         raise
     except Exception as error:
@@ -270,7 +266,7 @@ def deployed_run(store: Store, every: str, timezone: str, deployment: str) -> It
 
 
 def known_runs(store: Store) -> ServedSchedule:
-    """Return what is known of how the runs of a store went, without who serves its schedule now."""
+    """Return the outcomes of a store's runs, without who serves its schedule now."""
     try:
         found = read_schedule(store)
     except StorageError as error:

@@ -1,7 +1,7 @@
 """Training: one run from a stored dataset to a stored, certified model, on any number of workers.
 
-A plan is resolved and checked as a value; then the run begins or resumes on disk and writes its history and
-checkpoints, from which a run that stopped continues.
+A plan is resolved and checked as a value; then the run begins or resumes on disk.  It writes its history, and
+checkpoints from which a run that stopped continues.
 """
 
 from __future__ import annotations
