@@ -9,12 +9,12 @@ For other values both come from the t-test of the differences.
 
 With class weights, as in macro and tail accuracy, class c with n_c rows counts v_c, and the gain is the sum
 of v_c d_i / n_c over the rows, d_i in {-1, 0, 1}.  A weighted sign test replaces McNemar's: if both models
-were equally good on every row, each d_i would have either sign with probability 1/2; the p-value is the share of
-random signs whose sum is at least as far from 0 as the observed one, exact up to sampling (`DRAWS` draws with
-a fixed seed).  The interval has the variance of that null distribution, sum_c v_c^2 q_c / n_c with q_c the
-mean of d_i^2, which is at least the variance of the gain.  The few rows of a rare class may all agree by
-chance, and a bootstrap would then call the class certain.  So, as in Bonett and Price's interval, two rows
-on which the models differ are spread over all rows, and each q_c is shrunk to the overall mean by two rows.
+were equally good on every row, each d_i would have either sign with probability 1/2; the p-value is the share
+of random signs whose sum is at least as far from 0 as the observed one, exact up to sampling (`DRAWS` draws
+with a fixed seed).  The interval has the variance of that null distribution, sum_c v_c^2 q_c / n_c with q_c
+the mean of d_i^2, which is at least the variance of the gain.  The few rows of a rare class may all agree by
+chance, and a bootstrap would then call the class certain.  So, as in Bonett and Price's interval, two rows on
+which the models differ are spread over all rows, and each q_c is shrunk to the overall mean by two rows.
 """
 
 from __future__ import annotations
