@@ -1,13 +1,13 @@
-"""What blocks answer, and how the answers of blocks are added up.
+"""Answers of blocks to an operation, and how they are added up.
 
 An answer is a small frozen dataclass whose fields say how they merge: numbers and arrays add, and a field
-that does not add names its rule (`merged_by`).  The products are carried whole: the curvature of a step is
-the squared norm of a *sum* of products, so nothing may be squared before all blocks are in.
+that does not add names its rule (`merged_by`).  Products are carried whole, because the curvature of a step
+is the squared norm of a *sum* of products: squares are taken only after all blocks are in.
 
 The sum runs over a fixed binary tree of block indices.  Node (level, place) stands for the blocks
 [place * 2^level, (place + 1) * 2^level) below the number of blocks; a node whose sibling lies wholly beyond
-the last block passes for its own parent.  Every executor adds along this tree, so its floating-point result
-does not depend on who computed what, or in which order.
+the last block passes for its own parent.  Every executor adds along this tree, so the floating-point result
+does not depend on which worker computed what, or in which order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from topline.solvers.typing import FloatArray
 class Clock:
     """Seconds in products and in per-row work; each call of a method ends one stretch.
 
-    `laps` counts the stretches of all clocks of the process, so that others see that its work continues.
+    `laps` counts the stretches of all clocks of the process, so that others can see progress.
     """
 
     laps: ClassVar[int] = 0
@@ -35,7 +35,7 @@ class Clock:
     _last: float = field(default_factory=time.perf_counter)
 
     def begin(self) -> None:
-        """Leave out what has passed since the last stretch ended."""
+        """Discard the time since the last stretch ended."""
         self._last = time.perf_counter()
 
     def product(self) -> None:
@@ -53,7 +53,7 @@ class Clock:
         return seconds
 
     def seconds(self) -> dict[str, Any]:
-        """Return both by their names in an `Answer`."""
+        """Return both times under their names in an `Answer`."""
         return {"seconds_products": self.products, "seconds_kernels": self.per_row}
 
 
@@ -69,12 +69,12 @@ def merged_by(rule: Callable[[Any, Any], Any], default: Any = None) -> Any:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Answer:
-    """What some blocks answer to an operation; None in a field stands for nothing to add.
+    """The answer of some blocks to an operation; None in a field means nothing to add.
 
     Attributes
     ----------
     seconds_products : time in products with X and in reading it, summed over blocks.
-    seconds_kernels : time in everything per row, summed over blocks.
+    seconds_kernels : time in all per-row work, summed over blocks.
     """
 
     seconds_products: float = 0.0
@@ -98,9 +98,9 @@ class LossAnswer(Answer):
 
     Attributes
     ----------
-    rows : examples summed over.
-    loss : sum Phi_gamma at the scores that the operation says.
-    active : rows that take part: those with a loss, or whose u_i is not 0.
+    rows : number of examples.
+    loss : sum Phi_gamma at the scores that the operation defines.
+    active : rows with a loss, or with u_i not 0.
     """
 
     rows: int = 0
@@ -115,8 +115,8 @@ class VectorSums(LossAnswer):
     Attributes
     ----------
     product : (d, m) sum x_i u_i^T, in float64 unless an operation says otherwise.
-    conjugate_u : sum b(u_i), b(u) = -Phi*(-u), which is -<delta_i, u_i> for the hinges; of a change of A what
-        sum b(alpha_i) changes by.
+    conjugate_u : sum b(u_i), b(u) = -Phi*(-u), which is -<delta_i, u_i> for the hinges; for a change of A the
+        change of sum b(alpha_i).
     alpha_u : sum <alpha_i, u_i>; 0 where no A is kept.
     u_sq : sum |u_i|^2.
     """
@@ -137,8 +137,7 @@ class Node(NamedTuple):
 class TreeMerger(Generic[A]):
     """Adds up answers along the fixed tree, in whatever order they come.
 
-    It merges as soon as both children of a node are there, so a run in block order holds about log2(blocks)
-    parts.
+    It merges once both children of a node are there, so a run in block order holds about log2(blocks) parts.
     """
 
     def __init__(self, blocks: int) -> None:
@@ -146,7 +145,7 @@ class TreeMerger(Generic[A]):
         self._parts: dict[Node, A] = {}
 
     def add(self, node: Node, answer: A) -> None:
-        """Take the sum over the blocks of one node."""
+        """Add the sum over the blocks of one node."""
         while not self._is_root(node):
             sibling = Node(node.level, node.place ^ 1)
             if (sibling.place << sibling.level) < self._blocks:
@@ -159,7 +158,7 @@ class TreeMerger(Generic[A]):
         self._parts[node] = answer
 
     def parts(self) -> list[tuple[Node, A]]:
-        """Return what could not be merged further, in block order."""
+        """Return the unmerged parts in block order."""
         return sorted(self._parts.items(), key=lambda part: part[0].place << part[0].level)
 
     def total(self) -> A:

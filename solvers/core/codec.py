@@ -1,7 +1,7 @@
 """Values of a run as named arrays and plain JSON, and back: one codec for a state and all that it holds.
 
-A value is a dataclass marked as `stored`, a tuple, an array, a number, a string or None; a dataclass goes by
-the name of its class, so that a field may hold one of several.
+A value is a dataclass marked as `stored`, a tuple, an array, a number, a string or None; a dataclass is named
+by its class, so a field may hold one of several.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from topline.solvers.errors import InvalidProblemError
 
 T = TypeVar("T", bound=type)
 
-#: Every class that may be stored, by its name.
+#: Every storable class, by name.
 CLASSES: dict[str, type] = {}
 
 
 def stored(kind: T) -> T:
-    """Let the values of a frozen dataclass be stored; a decorator."""
+    """Register a frozen dataclass as storable; a decorator."""
     if CLASSES.setdefault(kind.__name__, kind) is not kind:
         raise TypeError(f"two classes that are stored have the name {kind.__name__}")
     return kind
@@ -32,7 +32,7 @@ def stored(kind: T) -> T:
 def encoded(value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     """Return a value as plain JSON that refers to arrays by name, and these arrays.
 
-    Raises TypeError for what is no such value.
+    Raises TypeError for values of other types.
     """
     arrays: dict[str, NDArray[Any]] = {}
     return _plain(value, "state", arrays, {}), arrays
@@ -41,8 +41,8 @@ def encoded(value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
 def decoded(plain: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     """Return the value that `encoded` gave as plain JSON and arrays.
 
-    A field that is missing takes its default. Raises InvalidProblemError for what this version does not know,
-    and for what it cannot do without.
+    A missing field takes its default.  Raises InvalidProblemError for names that this version does not know,
+    and for a missing field without default.
     """
     if isinstance(plain, list):
         return tuple(decoded(part, arrays) for part in plain)

@@ -1,17 +1,17 @@
-"""The direction that all examples share, kept apart as a primal variable while blocks ascend.
+"""The direction common to all examples, held as a separate primal variable while blocks ascend.
 
-Features of one sign, or far from their centre, share their mean direction u.  Through it every dual row is
-coupled to every other: the dual holds -lam/2 |v(A)|^2 with v(A) = u^T W(A), which is stiff in the sum of the
-rows and free in their differences.  Blocks that ascend at the same time all answer to the same v and
-overshoot; safe steps are as many times too short.  With p (m,), the proximal point method puts
+Features of one sign, or far from their centre, share their mean direction u.  It couples every dual row to
+every other: the dual holds -lam/2 |v(A)|^2 with v(A) = u^T W(A), which is stiff in the sum of the rows and
+free in their differences.  Blocks that ascend in parallel all respond to the same v and overshoot; safe steps
+are shorter by the same factor.  With p (m,), the proximal point method puts
 
     -lam/2 |v|^2  =  min over p of  -lam <p, v> + lam/2 |p|^2
 
-and lets p go to its minimum by steps p <- kappa v + (1 - kappa) p.  What a block then sees is the same
-problem with the examples' part along u shrunk by sqrt(kappa), and weights whose part along u is
+and moves p towards its minimum by steps p <- kappa v + (1 - kappa) p.  Each block then sees the same problem
+with the examples' part along u shrunk by sqrt(kappa), and weights whose part along u is
 kappa v + (1 - kappa) p.  The line search is still on D itself.  The smoothness of the risk in p,
-C sum t_i^2 / m with t_i = <x_i, u>, says how far kappa may fall before p's own steps are the slower part.
-`python -m tests.benchmarks.solvers.block_rounds` prints rounds with and without it.
+C sum t_i^2 / m with t_i = <x_i, u>, limits how far kappa may fall before the steps of p become the slower
+part.  `python -m tests.benchmarks.solvers.block_rounds` prints rounds with and without it.
 Sources: R. T. Rockafellar, "Augmented Lagrangians and applications of the proximal point algorithm in convex
 programming", 1976; for blocks C. Ma et al., "Adding vs. averaging in distributed primal-dual optimization",
 2015.
@@ -28,11 +28,11 @@ from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem
 from topline.solvers.typing import Float64Array, FloatArray
 
-#: kappa is its natural scale 1 / (1 + C sum t_i^2 / m) over the number of blocks, at least this part of it.
+#: Least kappa as a share of its natural scale 1 / (1 + C sum t_i^2 / m) over the number of blocks.
 _LEAST_SHARE = 0.35
-#: Below this p hardly moves, however stiff its direction is: long rows, or a large C, ask for less.
+#: Least kappa: below it p hardly moves, as long rows or a large C would otherwise demand.
 _LEAST_KAPPA = 0.03
-#: A mean that holds less than this part of the rows' squares couples them no more than other directions do.
+#: A mean with less than this share of the rows' squares couples them no more than other directions do.
 _LEAST_MEAN = 0.05
 
 
@@ -51,17 +51,14 @@ class DeflatedDirection:
 @stored
 @dataclass(frozen=True, eq=False)
 class Deflation:
-    """The direction kept apart, None where there is none, and its p (m,), None before the first step."""
+    """The deflated direction, None if there is none, and its p (m,), None before the first step."""
 
     direction: DeflatedDirection | None = None
     p: Float64Array | None = None
 
     @classmethod
     def of(cls, problem: Problem, total: FloatArray | None, squares: float, blocks: int) -> Deflation:
-        """Return that of `total` = sum x_i (d, 1), with `squares` = sum |x_i|^2.
-
-        None as total stands for sparse examples.
-        """
+        """Return the deflation for `total` = sum x_i (d, 1) and `squares` = sum |x_i|^2; no `total` if sparse."""
         mean = np.zeros(problem.d) if total is None else np.asarray(total[:, 0], dtype=np.float64) / problem.n
         size = float(np.linalg.norm(mean))
         if not (math.isfinite(size) and size * size > _LEAST_MEAN * squares / problem.n):
@@ -71,9 +68,9 @@ class Deflation:
         return cls(DeflatedDirection(mean / size, kappa)) if kappa < 1.0 else cls()
 
     def moved(self, W: Float64Array) -> tuple[Float64Array | None, Deflation]:
-        """Return what weights have along u besides W = W(A) (d, m) at the start, and this with p moved on.
+        """Return the part along u to add to W = W(A) (d, m), and the deflation after a step of p.
 
-        That is (1 - kappa) (p - v), a number a class; None where no direction is kept apart.
+        That part is (1 - kappa) (p - v), one number per class; None without a direction.
         """
         if self.direction is None:
             return None, self

@@ -1,6 +1,6 @@
 """Dual points whose rows no block keeps, and the best multiple of any.
 
-A = 0 is feasible for every loss, and so is all that lies on the way to it from a feasible A.
+A = 0 is feasible for every loss, and so is every point between it and a feasible A.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.typing import Float64Array
 
-#: Parts of a round are fewer than two to this power.
+#: A round has fewer than 2 to this power parts.
 _PART_BITS = 24
 
 
@@ -21,7 +21,7 @@ _PART_BITS = 24
 class FoundAt:
     """The dual point `share` times minus the gradients of Phi_gamma at the scores of W (d, m).
 
-    `share` lies in [0, 1]: A = 0 is feasible and so is every point on the way to it.
+    `share` lies in [0, 1]: A = 0 is feasible, and so is every point on the way to it.
     """
 
     W: Float64Array
@@ -31,14 +31,14 @@ class FoundAt:
 @stored
 @dataclass(frozen=True, eq=False)
 class Summed:
-    """A dual point of which W(A) (d, m) is known and the linear term, less gamma/2 aa where there is one."""
+    """A dual point known by its W(A) (d, m) and its linear term, less gamma/2 aa if gamma > 0."""
 
     W: Float64Array
     linear: float
 
 
 def step_number(round_: int, part: int = 0) -> int:
-    """Return the number of the step of a round, or of a part of it: no other step has it."""
+    """Return the unique number of the step of a round, or of a part of it."""
     return (round_ << _PART_BITS) + part
 
 
@@ -48,7 +48,7 @@ class PendingStep:
     """The step that the coordinator took in `round`: A <- shrink * ((1 - step) A + step U).
 
     U is what the block found in that round, or in that `part` of it: a vertex, or A + dA for a change.  A
-    block applies it at the start of a later operation, once: the number tells it whether it has done so.
+    block applies it once, at the start of a later operation, and recognises it by its number.
     """
 
     round: int
@@ -58,7 +58,7 @@ class PendingStep:
 
     @property
     def number(self) -> int:
-        """What tells this step from any other."""
+        """The unique number of this step."""
         return step_number(self.round, self.part)
 
 
@@ -67,9 +67,9 @@ DualPoint: TypeAlias = FoundAt | Summed
 
 
 def best_share(linear: float, square: float) -> float:
-    """Return the s in [0, 1] with the highest s linear - s^2 square / 2, a lower bound of D(s A).
+    """Return the s in [0, 1] that maximises s linear - s^2 square / 2, a lower bound of D(s A).
 
-    `square` is lam |W(A)|^2; where |A|^2 is known apart, gamma aa may be part of it.
+    `square` is lam |W(A)|^2; where |A|^2 is known, it may include gamma aa.
     """
     if not linear > 0.0:
         return 0.0
@@ -77,7 +77,7 @@ def best_share(linear: float, square: float) -> float:
 
 
 def best_multiple(problem: Problem, W: Float64Array, linear: float) -> tuple[float, float]:
-    """Return the best share of a dual point with this W(A) and linear term, and what D is there at least."""
+    """Return the best share of a dual point with this W(A) and linear term, and its lower bound of D."""
     square = problem.lam * squared_norm(W)
     share = best_share(linear, square)
     return share, share * linear - 0.5 * share * share * square

@@ -1,11 +1,10 @@
 """Dual rows of one block: as one array, or packed under a budget of bytes.
 
-Whatever the form, the numbers are those of the array: what is read is what was written, to the last bit, but
-for the sign of a zero.
+Both forms hold the same numbers: reads return what was written, to the last bit except the sign of a zero.
 
-Packed rows (r, m) are the values that are not zero, row after row, then the place where each row begins
-among them (r + 1 numbers), then their columns.  Rows of zeros alone take no byte, and rows that would not be
-shorter for it stay as they are, which their length tells.
+Packed rows (r, m) are the non-zero values, row after row, then the start of each row among them (r + 1
+numbers), then their columns.  Rows of zeros take no bytes, and rows that packing would not shorten are stored
+as they are, which their length reveals.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from topline.solvers.jit_cache import jit
 from topline.solvers.typing import FloatArray, IntArray
 
-#: What rows are packed into.
+#: Packed rows.
 Bytes: TypeAlias = NDArray[np.uint8]
 
 _PLACE = np.dtype(np.uint32)
@@ -33,7 +32,7 @@ _PLACE = np.dtype(np.uint32)
 
 @jit
 def count_values(rows: FloatArray, places: IntArray) -> int:
-    """Count what is not zero in rows (r, m); places (r + 1,) take the counts before each row."""
+    """Count the non-zeros of rows (r, m); places (r + 1,) receives the counts before each row."""
     total = 0
     for i in range(rows.shape[0]):
         places[i] = total
@@ -45,7 +44,7 @@ def count_values(rows: FloatArray, places: IntArray) -> int:
 
 @jit
 def gather_values(rows: FloatArray, values: FloatArray, columns: IntArray) -> None:
-    """Write what is not zero in rows (r, m), and its columns."""
+    """Write the non-zeros of rows (r, m), and their columns."""
     k = 0
     for i in range(rows.shape[0]):
         for j in range(rows.shape[1]):
@@ -57,7 +56,7 @@ def gather_values(rows: FloatArray, values: FloatArray, columns: IntArray) -> No
 
 @jit
 def scatter_values(values: FloatArray, places: IntArray, columns: IntArray, out: FloatArray) -> None:
-    """Write out (r, m): row i has the values from places[i] to places[i + 1] in their columns, else zero."""
+    """Write out (r, m): row i has values[places[i] : places[i + 1]] in their columns, else zero."""
     for i in range(out.shape[0]):
         out[i, :] = 0.0
         for k in range(places[i], places[i + 1]):
@@ -81,7 +80,7 @@ def pack(rows: FloatArray) -> Bytes:
 
 
 def unpack(packed: Bytes, first: int, rows: int, out: FloatArray) -> None:
-    """Write the rows first, first + 1, ... of so many packed `rows` to out (r, m), which is of their type."""
+    """Write the rows from `first` on of `rows` packed rows to out (r, m), which has their dtype."""
     if len(packed) == 0:
         out[:] = 0.0
     elif len(packed) == rows * out.shape[1] * out.itemsize:
@@ -92,7 +91,7 @@ def unpack(packed: Bytes, first: int, rows: int, out: FloatArray) -> None:
 
 
 def _parts(packed: Bytes, rows: int, m: int, dtype: np.dtype[Any]) -> tuple[FloatArray, IntArray, IntArray]:
-    """Return values, places and columns as views of the bytes of rows that are shorter for being packed."""
+    """Return values, places and columns as views of the bytes of rows that packing has shortened."""
     column = _column_dtype(m)
     ends = (rows + 1) * _PLACE.itemsize
     count = (len(packed) - ends) // (dtype.itemsize + column.itemsize)
@@ -108,17 +107,17 @@ def _column_dtype(m: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if m <= 1 << 16 else np.uint32)
 
 
-#: Bytes of the widest number: room on disk is laid out for it.
+#: Bytes of the widest number, for which the file layout reserves room.
 _WIDEST = np.dtype(np.float64).itemsize
-#: Bytes of an array that is handed on.
+#: Bytes of an array passed on at once.
 _RUN_BYTES = 1 << 26
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class DenseStore:
-    """Rows (rows, m) of floats, all zero at first, as one array in memory.
+    """Rows (rows, m) of floats, initially zero, as one array in memory.
 
-    `read` gives rows C-contiguous, whose changes count only once they are written back: a view here, a fresh
+    `read` gives C-contiguous rows, whose changes count only once they are written back: a view here, a fresh
     array of packed rows.  `dense` is the array itself, whose changes are changes of the store.
     """
 
@@ -137,7 +136,7 @@ class DenseStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the rows take in memory now."""
+        """Bytes of memory now in use by the rows."""
         return self._values.nbytes
 
     @property
@@ -165,13 +164,13 @@ class DenseStore:
 
 
 class ByteBudget:
-    """Bytes of memory that the stores of a block share, and the threads that write to them."""
+    """Bytes of memory shared by the stores of a block and the threads that write to them."""
 
     def __init__(self, nbytes: int) -> None:
         self._left, self._lock = nbytes, threading.Lock()
 
     def take(self, nbytes: int) -> bool:
-        """Take so many bytes, unless fewer are left; return whether they were."""
+        """Take `nbytes` if available; return whether they were."""
         with self._lock:
             if nbytes > self._left:
                 return False
@@ -179,21 +178,21 @@ class ByteBudget:
             return True
 
     def give_back(self, nbytes: int) -> None:
-        """Return what was taken."""
+        """Return bytes to the budget."""
         with self._lock:
             self._left += nbytes
 
 
 class SpillFile:
-    """A file without a name in the folder for temporary files (TMPDIR).
+    """An unnamed file in the folder for temporary files (TMPDIR).
 
-    It is read and written, never mapped: mapped pages count as memory of the process.  Where nothing was
-    written it takes no room.
+    It is read and written, never mapped: mapped pages count as memory of the process.  Unwritten parts take
+    no room.
     """
 
     def __init__(self) -> None:
         self._folder = tempfile.gettempdir()
-        # A name would outlive a process that is killed.
+        # A named file would survive a killed process.
         with tempfile.TemporaryFile(prefix="topline-") as file:
             self._descriptor = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._descriptor)
@@ -201,7 +200,7 @@ class SpillFile:
     def write(self, place: int, packed: Bytes) -> None:
         """Write bytes from `place` on.
 
-        Raises OSError with the folder where the disk is full.
+        Raises OSError naming the folder if the disk is full.
         """
         rest = memoryview(packed.data)
         try:
@@ -214,7 +213,7 @@ class SpillFile:
             raise
 
     def read(self, place: int, out: Bytes) -> None:
-        """Fill `out` with the bytes from `place` on, which were written before."""
+        """Fill `out` with the bytes from `place` on, which must have been written before."""
         rest = memoryview(out.data)
         while len(rest):
             count = os.preadv(self._descriptor, [rest], place)
@@ -223,22 +222,20 @@ class SpillFile:
             rest, place = rest[count:], place + count
 
     def clear(self) -> None:
-        """Give the room back."""
+        """Free the disk space."""
         os.ftruncate(self._descriptor, 0)
 
 
 class PackedStore:
-    """Runs of such rows, each packed by itself: in memory while the budget lasts, else in a temporary file.
+    """Runs of rows, each packed separately: in memory while the budget lasts, else in a temporary file.
 
     Parameters
     ----------
-    cuts : the rows 0 = r_0 < r_1 < ... at which runs begin and end.  To write part of a run is to pack it
-        again.
+    cuts : the rows 0 = r_0 < r_1 < ... at which runs begin and end.  Writing part of a run packs it again.
     m : entries of a row.
     dtype : float32 or float64.
-    budget : what runs in memory are taken from.  One that does not fit when it is written goes to the file,
-        and the others stay where they are: passes go round in a circle, and whatever is pushed out would be
-        asked for before what pushed it.
+    budget : the memory for runs.  A run that does not fit when written goes to the file and no other run is
+        evicted: passes are cyclic, so an evicted run would be needed before the one that replaced it.
     """
 
     def __init__(self, cuts: Sequence[int], m: int, dtype: np.dtype[Any], budget: ByteBudget) -> None:
@@ -261,7 +258,7 @@ class PackedStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the rows take in memory now."""
+        """Bytes of memory now in use by the rows."""
         return sum(packed.nbytes for packed in self._held if packed is not None)
 
     @property
@@ -271,7 +268,7 @@ class PackedStore:
 
     @property
     def dense(self) -> None:
-        """There is no one array."""
+        """None: there is no single array."""
         return
 
     def read(self, start: int, stop: int) -> FloatArray:
@@ -314,7 +311,7 @@ class PackedStore:
         self._dtype = np.dtype(np.float64)
 
     def _runs(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the number of each run that meets [start, stop), and the rows in both."""
+        """Yield the number of each run that overlaps [start, stop), and the common rows."""
         run = bisect_right(self._cuts, start) - 1
         while start < stop:
             high = min(stop, self._cuts[run + 1])
@@ -322,7 +319,7 @@ class PackedStore:
             run, start = run + 1, high
 
     def _packed(self, run: int) -> Bytes:
-        """Return the bytes of a run, wherever they are."""
+        """Return the bytes of a run, from memory or the file."""
         held = self._held[run]
         if held is not None:
             return held
@@ -345,16 +342,16 @@ class PackedStore:
         self._sizes[run] = packed.nbytes
 
     def _place(self, run: int) -> int:
-        """Return where a run begins in the file: each has room there for as much as it can ever take."""
+        """Return where a run begins in the file, which reserves room for its unpacked size."""
         return self._cuts[run] * self._m * _WIDEST
 
 
-#: What A is kept in.
+#: The store of A.
 DualStore: TypeAlias = DenseStore | PackedStore
 
 
 def row_runs(start: int, stop: int, m: int) -> Iterator[tuple[int, int]]:
-    """Yield runs of the rows [start, stop) of which arrays of float64 are no burden to anybody."""
+    """Yield runs of the rows [start, stop) whose float64 arrays are small."""
     rows = max(_RUN_BYTES // (m * _WIDEST), 1)
     for low in range(start, stop, rows):
         yield low, min(low + rows, stop)
@@ -363,5 +360,5 @@ def row_runs(start: int, stop: int, m: int) -> Iterator[tuple[int, int]]:
 def make_store(
     cuts: Sequence[int], m: int, dtype: np.dtype[Any], budget: ByteBudget | None = None
 ) -> DualStore:
-    """Return a store of cuts[-1] rows: packed where there is a budget."""
+    """Return a store of cuts[-1] rows, packed if there is a budget."""
     return DenseStore(cuts[-1], m, dtype) if budget is None else PackedStore(cuts, m, dtype, budget)

@@ -1,8 +1,8 @@
 """Joint features psi(x, j) of an example and a class, for problems whose classes share weights.
 
-A class scores <V, psi(x, j)>, and V takes the place of W in P and D.  What blocks of rows need of a map are
-two products: the weights W (d, m) by which a row scores x^T W, and the way back from sum_i x_i u_i^T (d, m).
-With psi(x, j) = e_j (x) x they are V and the sum themselves, and the problem is the ordinary one.
+A class scores <V, psi(x, j)>, and V takes the place of W in P and D.  Blocks of rows need two products of a
+map: the weights W (d, m) with which row x scores x^T W, and the adjoint, applied to sum_i x_i u_i^T (d, m).
+With psi(x, j) = e_j (x) x both are the identity, and the problem is the ordinary one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from topline.solvers.typing import Float64Array, FloatArray
 
 @runtime_checkable
 class FeatureMap(Protocol):
-    """Joint features that are linear in x, by their products.
+    """Joint features that are linear in x, given by their products.
 
     Examples
     --------
@@ -50,10 +50,10 @@ class FeatureMap(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ClassEmbeddings:
-    """psi(x, j) = x c_j^T for what is known of the classes: row j of `embeddings` (m, e), such as of a text.
+    """psi(x, j) = x c_j^T for class descriptions c_j: row j of `embeddings` (m, e), such as of a text.
 
-    V (d, e) gives class j the weights V c_j, also a class that no example was seen of.  Raises
-    InvalidProblemError where the embeddings are no matrix of finite numbers.
+    V (d, e) gives class j the weights V c_j, even for a class without examples.  Raises InvalidProblemError
+    unless the embeddings are a finite matrix.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class ClassEmbeddings:
         return np.asarray(V @ self.embeddings.T)
 
     def summed(self, product: Float64Array) -> Float64Array:
-        """Return a sum over classes of what they were given times their embeddings, (d, e)."""
+        """Return `product` (d, m) times the embeddings, (d, e)."""
         return np.asarray(product @ self.embeddings)
 
 
@@ -98,18 +98,18 @@ def is_ordinary(feature_map: FeatureMap) -> bool:
     return np.array_equal(embeddings, np.eye(feature_map.classes))
 
 
-#: Numbers in V, or in W, up to which a Hessian is formed.
+#: Largest size of V, or of W, for which a Hessian is formed.
 _MOST_SIDE = 2_896
-#: The norm of a map is found to this share, in at most so many products.
+#: Relative precision of the norm of a map, and the most products spent on it.
 _NORM_TO, _NORM_PRODUCTS = 0.01, 50
 
 
 class MapView:
-    """Weights V of a map for rows of d features: W = L V goes to the blocks, and sums come back through L^T.
+    """Weights V of a map for rows of d features: W = L V goes to the blocks, and sums return through L^T.
 
-    A change of one row moves the scores of all rows by L L^T of what the blocks expect.  Blocks that change
-    rows by themselves take the curvature for |L L^T| times theirs, which is the curvature of an upper bound,
-    and the coordinator steps along their sum by that of V.  For unit vectors the factor is 1.
+    A change of one row moves the scores of all rows by L L^T of the change that blocks expect.  Blocks that
+    change rows on their own multiply the curvature by |L L^T|, which bounds it from above, and the
+    coordinator steps along their sum with the exact curvature in V.  For unit vectors the factor is 1.
     """
 
     def __init__(self, feature_map: FeatureMap, d: int) -> None:
@@ -135,7 +135,7 @@ class MapView:
 
     @cached_property
     def norm(self) -> float:
-        """The largest eigenvalue of L L^T, by powers of it."""
+        """The largest eigenvalue of L L^T, by power iteration."""
         W = np.random.default_rng(0).standard_normal((self._d, self._map.classes))
         norm = 0.0
         for _ in range(_NORM_PRODUCTS):
@@ -147,7 +147,7 @@ class MapView:
         return norm
 
     def hessian(self, product: FloatArray) -> Float64Array:
-        """Return L^T H L of the sums H of pairs of classes (m d, m d), or of single classes (m d, d)."""
+        """Return L^T H L for a Hessian H over pairs of classes (m d, m d), or single classes (m d, d)."""
         sums: Float64Array = np.asarray(product, dtype=np.float64)
         side, d = sums.shape
         if side > d:

@@ -1,4 +1,4 @@
-"""Checks of what people pass to `solve`; each refusal says in one sentence what was given and what to do."""
+"""Checks of the arguments of `solve`; each refusal says in one sentence what was received and what to do."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class LabelledRows:
     Attributes
     ----------
     rows : source of their features, (n, d).
-    labels : (n,) int32, numbers of classes, or of `label_sets` where there are any.
-    weights : (n,) float64, how often each counts; None where every one counts once.
+    labels : (n,) int32, numbers of classes, or of `label_sets` if there are any.
+    weights : (n,) float64, how often each counts; None if each counts once.
     m : number of classes.
-    label_sets : what the labels number where an example has several classes, else None.
+    label_sets : the sets that the labels number if an example has several classes, else None.
     """
 
     rows: RowSource
@@ -46,7 +46,7 @@ class LabelledRows:
         label_sets: LabelSets | None = None,
         sample_weight: Any = None,
     ) -> LabelledRows:
-        """Return what `solve` was given; InvalidProblemError names what is wrong with it."""
+        """Return the checked arguments of `solve`; raises InvalidProblemError naming the fault."""
         rows = checked_rows(X)
         n = int(rows.shape[0])
         label_sets, labels, classes = _checked_sets(y, n, m, loss, label_sets)
@@ -56,7 +56,7 @@ class LabelledRows:
 
 
 def checked_rows(X: Any) -> RowSource:
-    """Return X as a source of rows; values are checked while the first pass reads them."""
+    """Return X as a source of rows; the first pass over it checks the values."""
     if is_sparse(X) and X.format != "csr":
         raise InvalidProblemError(f"the features are a sparse {X.format} matrix; give X.tocsr()")
     if isinstance(X, np.ma.MaskedArray):
@@ -76,8 +76,8 @@ def checked_rows(X: Any) -> RowSource:
 def checked_labels(y: Any, n: int, m: Any) -> tuple[IntArray, int]:
     """Return labels as (n,) int32 and the number of classes (by default the largest label + 1).
 
-    Floats may be whole, 1.0 as 1.  Without m every class below the largest must have an example: others would
-    be made of a slip.
+    Floats must be whole numbers.  Without m every class below the largest must have an example, because a gap
+    suggests a labelling error.
     """
     labels = np.asarray(y)
     if labels.ndim != 1:
@@ -110,7 +110,7 @@ def checked_labels(y: Any, n: int, m: Any) -> tuple[IntArray, int]:
 
 
 def _whole(labels: Any) -> IntArray:
-    """Return floats as the whole numbers that they are."""
+    """Return floats as integers; refuse fractions."""
     wrong = np.flatnonzero((labels != np.rint(labels)) | (np.abs(labels) > np.iinfo(np.int32).max))
     if wrong.size:
         row = int(wrong[0])
@@ -123,7 +123,7 @@ def _whole(labels: Any) -> IntArray:
 
 
 def _classes_without_gaps(labels: Any) -> int:
-    """Return the largest label + 1; InvalidProblemError where classes below it have no example."""
+    """Return the largest label + 1; raises InvalidProblemError if a class below it has no example."""
     there = np.unique(labels[labels >= 0])
     classes = int(there[-1]) + 1 if len(there) else 1
     if len(there) == classes or not len(there):
@@ -139,7 +139,7 @@ def _classes_without_gaps(labels: Any) -> int:
 def _checked_sets(
     y: Any, n: int, m: int | None, loss: Loss, label_sets: LabelSets | None
 ) -> tuple[LabelSets | None, IntArray, int]:
-    """Return the label sets that y numbers, made of y where it is an indicator matrix; y, and the classes."""
+    """Return the label sets that y numbers, made from y if it is an indicator matrix, then y and m."""
     shape = np.shape(y)
     # A loss of single labels refuses the shape.
     if label_sets is None and len(shape) == 2 and shape[1] > 1 and loss.form(shape[1]).takes_label_sets:
@@ -155,7 +155,7 @@ def _checked_sets(
 
 
 def _refuse_empty_sets(loss: Loss, m: int, label_sets: LabelSets, labels: IntArray) -> None:
-    """Refuse examples without labels, where the loss shares one unit of probability among them."""
+    """Refuse examples without labels for a loss that spreads a unit of probability over them."""
     if loss.form(m).family.empty_sets:
         return
     empty = np.flatnonzero(label_sets.sizes[labels] == 0)
@@ -167,14 +167,14 @@ def _refuse_empty_sets(loss: Loss, m: int, label_sets: LabelSets, labels: IntArr
 
 
 def checked_seed(seed: Any) -> int:
-    """Return a seed that NumPy takes."""
+    """Return a seed that NumPy accepts."""
     if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
         raise InvalidProblemError(f"seed is {seed!r}; give a whole number of at least 0")
     return int(seed)
 
 
 def checked_weights(sample_weight: Any, n: int) -> Float64Array | None:
-    """Return sample weights as (n,) float64, None where every example counts once."""
+    """Return sample weights as (n,) float64; None if every example counts once."""
     if sample_weight is None:
         return None
     try:
@@ -219,17 +219,17 @@ def positive_integer(name: str, value: Any) -> int:
     return int(value)
 
 
-#: Where one column makes more of the squares of rows than this share, or its standard deviation is so many
-#: times the median of all, others hardly count.
+#: If one column has more than this share of the rows' squares, or this many times the median standard
+#: deviation, the other columns hardly count.
 NEARLY_ALL, FAR_APART = 0.9, 10.0
-#: Where means of columns make more of the squares than this share, what tells rows apart is the small rest.
+#: If column means have more than this share of the squares, only a small remainder tells rows apart.
 MOSTLY_MEANS = 0.75
 
 
 def scale_note(sample: NDArray[Any], *, means: bool = False) -> str | None:
-    """Return what is to be said of rows (r, d) whose columns differ in size; None where all is well.
+    """Return a warning about rows (r, d) whose columns differ in scale; None if there is nothing to say.
 
-    With `means` columns that are far from 0 count as well: rows are then scaled to length 1, or have no bias.
+    With `means`, columns far from 0 also count: such rows are scaled to length 1, or have no bias.
     """
     X = np.asarray(sample, dtype=np.float64)
     if X.shape[1] < 3 or len(X) < 2:

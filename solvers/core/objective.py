@@ -1,4 +1,4 @@
-"""What weights and a dual point are worth together: P, D and the gap, with the rules for reading them."""
+"""The objective value of weights and a dual point: P, D and the gap, with the rules for reading them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def relative_gap(gap: float, primal: float) -> float:
 
 @dataclass(frozen=True)
 class Objective:
-    """An objective value P and a bound D, which lies below P and its minimum.
+    """An objective value P and a lower bound D of P and its minimum.
 
     Attributes
     ----------
@@ -45,9 +45,9 @@ class Objective:
 
     @classmethod
     def checked(cls, primal: float, dual: float, size: float, share: float = 1e-9) -> Objective:
-        """Return P with D, or with P where D exceeds it by rounding: what is smaller is a bound as well.
+        """Return P with min(D, P), which is a bound as well: D may exceed P by rounding.
 
-        Raises CertificateError where it exceeds it by more than `share` of the terms' size.
+        Raises CertificateError if it exceeds P by more than `share` of the terms' size.
         """
         if primal - dual < -share * size:
             raise CertificateError(
@@ -62,7 +62,7 @@ class Objective:
 
     @property
     def gap(self) -> float:
-        """P - D, how far P is from its minimum at most."""
+        """P - D, an upper bound of the distance from P to its minimum."""
         return self.primal - self.dual
 
     @property
@@ -72,21 +72,21 @@ class Objective:
 
     @property
     def left(self) -> float:
-        """What a tolerance is compared with: the relative gap, or the stationarity where there is none."""
+        """The value compared with a tolerance: the relative gap, or the stationarity if there is no gap."""
         return self.relative_gap if self.stationarity is None else self.stationarity
 
     @property
     def finite(self) -> bool:
-        """Whether P and what is said about its distance from the optimum are numbers."""
+        """Whether P and its gap or stationarity are finite."""
         bound = self.dual if self.stationarity is None else self.stationarity
         return math.isfinite(self.primal) and math.isfinite(bound)
 
     def reaches(self, tol: float) -> bool:
-        """Return whether P is as near to the optimum as asked for."""
+        """Return whether P is within the tolerance."""
         return self.finite and self.left <= tol
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, by the names that results have for them."""
+        """Return plain values for JSON, under the names of a result's attributes."""
         return {
             "primal": self.primal,
             "dual": self.dual,
@@ -98,13 +98,13 @@ class Objective:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Objective:
-        """Read what `to_dict` gave, from what may hold more; JSON has null for what is no number."""
+        """Return the objective from a `to_dict` mapping, perhaps with more keys; JSON has null for NaN."""
         primal, dual = (math.nan if values[name] is None else values[name] for name in ("primal", "dual"))
         return cls(primal, dual, values.get("gap_kind", "true"), values.get("stationarity"))
 
 
 class HasObjective:
-    """A base of what has an objective: its parts are attributes."""
+    """Base class of values with an objective, whose parts become attributes."""
 
     objective: Objective
 
@@ -115,12 +115,12 @@ class HasObjective:
 
     @property
     def dual(self) -> float:
-        """D, which is nowhere above P or its minimum."""
+        """D, a lower bound of P and its minimum."""
         return self.objective.dual
 
     @property
     def gap(self) -> float:
-        """P - D, how far P is from its minimum at most."""
+        """P - D, an upper bound of the distance from P to its minimum."""
         return self.objective.gap
 
     @property

@@ -51,14 +51,14 @@ class Problem:
     smoothing : gamma >= 0 of the Moreau envelope; 0 trains on the loss itself.
     smoothing_kind : "moreau" smooths in all m scores (Tajima et al., eq. 2.21), "others" in those of the
         m - 1 other classes only (Lapin's thesis, prop. 6.2): two losses of one name (erratum h1).
-    label_sets : what the labels y number where examples have several labels; None where y are classes.
-    risk : how the losses of the examples make one number: "the mean loss" below is this number.
-    joint : whether scores are those of joint features, so that W has no column for each class.
+    label_sets : the sets that the labels number if examples have several labels; None if y holds classes.
+    risk : how the losses of the examples combine into one number, called "the mean loss" below.
+    joint : whether scores come from joint features, so that W has no column per class.
 
     Raises
     ------
-    InvalidProblemError : a number out of its range.
-    UnsupportedCombinationError : a smoothing that the loss has no use for.
+    InvalidProblemError : a number is out of range.
+    UnsupportedCombinationError : the loss does not support the smoothing.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class Problem:
             self.risk.refuse(self.n)
 
     def _refuse_smoothing(self) -> None:
-        """Refuse a smoothing that the loss has no use for."""
+        """Refuse a smoothing that the loss does not support."""
         if self.smoothing > 0 and self.form.smooth:
             raise UnsupportedCombinationError(
                 f"the loss {self.loss.name} is smooth as it is; leave smoothing = {self.smoothing} out"
@@ -108,7 +108,7 @@ class Problem:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields alone: each process has compiled functions of its own."""
+        """Return the fields only: compiled functions belong to one process."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @cached_property
@@ -118,7 +118,7 @@ class Problem:
 
     @property
     def own_share(self) -> float:
-        """The share of the smoothing that the own class has: 1, or 0 where only the others are smoothed."""
+        """The share of the smoothing on the own class: 1, or 0 if only the others are smoothed."""
         return 0.0 if self.smoothing_kind == "others" else 1.0
 
     @property
@@ -128,7 +128,7 @@ class Problem:
 
     @property
     def by_class(self) -> bool:
-        """Whether P is a sum over the classes of functions of one column of W each."""
+        """Whether P is a sum over classes of functions of one column of W each."""
         return self.form.family.by_class and not self.joint
 
     @property
@@ -142,19 +142,19 @@ class Problem:
         return 1.0 / (self.lam * self.n)
 
     def dual(self, W: Float64Array, conjugate_mean: float, mean_sq_dual: float) -> float:
-        """D of eq. 3; W (d, m)."""
+        """Return D of eq. 3; W (d, m)."""
         return conjugate_mean - 0.5 * self.lam * squared_norm(W) - 0.5 * self.smoothing * mean_sq_dual
 
     def primal(self, W: Float64Array, mean_loss: float) -> float:
-        """P of eq. 1, given the mean of Phi_gamma at the scores of W (d, m)."""
+        """Return P of eq. 1, given the mean of Phi_gamma at the scores of W (d, m)."""
         return 0.5 * self.lam * squared_norm(W) + mean_loss
 
     def primal_bound(self, W: Float64Array, mean_sq_dual: float, mean_loss: float) -> float:
-        """P~ of eq. 4, given the mean of Phi at the shifted scores."""
+        """Return P~ of eq. 4, given the mean of Phi at the shifted scores."""
         return self.primal(W, mean_loss) + 0.5 * self.smoothing * mean_sq_dual
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; of label sets their digest."""
+        """Return plain values for JSON, with a digest for the label sets."""
         sets = {} if self.label_sets is None else {"label_sets": self.label_sets.digest}
         return {
             **sets,
@@ -171,7 +171,7 @@ class Problem:
 
 
 def problem_key(problem: Problem, labels: IntArray, weights: Float64Array | None) -> str:
-    """Return a digest of everything that W and b of a state depend on, but for the features."""
+    """Return a digest of everything that W and b of a state depend on, except the features."""
     digest = hashlib.sha256(json.dumps(problem.to_dict(), sort_keys=True).encode())
     digest.update(np.ascontiguousarray(labels, dtype=np.int64).tobytes())
     if weights is not None:
@@ -180,10 +180,10 @@ def problem_key(problem: Problem, labels: IntArray, weights: Float64Array | None
 
 
 def squared_norm(W: Float64Array) -> float:
-    """|W|_F^2 in float64."""
+    """Return |W|_F^2 in float64."""
     return inner(W, W)
 
 
 def inner(V: Float64Array, W: Float64Array) -> float:
-    """<V, W> in float64, the same for every memory layout of equal V and W."""
+    """Return <V, W> in float64, independent of the memory layout of V and W."""
     return float(np.vdot(np.ascontiguousarray(V), np.ascontiguousarray(W)))

@@ -1,13 +1,13 @@
-"""Slabs of rows in a given order, read before they are asked for: while one is worked on, the next one comes.
+"""Slabs of rows in a given order, read ahead: while one is processed, the next one is read.
 
-One thread reads one slab and ends, so that there is none to stop: who gives up waits for the slab that is on
-its way, and a reader that is merely forgotten leaves nothing behind.  No more than three slabs are in memory:
-the one that the caller has just done with, the one it gets, and the one that is being read.
+Each thread reads one slab and ends, so no thread has to be stopped: a caller that gives up waits for the slab
+under way, and a reader that is merely dropped leaves nothing behind.  At most three slabs are in memory: the
+one just processed, the one handed out, and the one being read.
 
-Of rows that several threads visit at the same time (`SharedScan`) each slab is read once for all.  A reader
-says which slabs it still wants, in no order.  Once every reader waits, the slab that most of them want is
-read, and given to all that do; the one that is likely to come next is read meanwhile.  The order follows from
-what is wanted and from how many scans there were before, so that it is the same each time.
+When several threads visit rows at the same time (`SharedScan`) each slab is read once for all.  A reader
+lists the slabs it still wants, in any order.  Once every reader waits, the slab that most of them want is
+read and given to each of them, and the likeliest next one is read meanwhile.  The order depends only on the
+requests and on the number of earlier scans, so it is reproducible.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ComingSlab:
         self._source, self._bounds, self._convert = X, (start, stop), convert
         self._rows: Rows = None
         self._error: BaseException | None = None
-        # NumPy keeps in the context which of its warnings are off.
+        # NumPy keeps its disabled warnings in the context.
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._read,), name="topline-read-ahead")
         self._thread.start()
@@ -78,7 +78,7 @@ class ComingSlab:
             self._error = error
 
     def take(self) -> Rows:
-        """Return the rows, or raise what their reading raised."""
+        """Return the rows, or raise the exception of their reading."""
         self._thread.join()
         if self._error is not None:
             try:
@@ -88,7 +88,7 @@ class ComingSlab:
         return self._rows
 
     def drop(self) -> None:
-        """Wait for the end of the thread, unless it is the one that clears away a forgotten reader."""
+        """Wait for the thread to end, unless it is the current one, disposing of a dropped reader."""
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -103,7 +103,7 @@ class _Served(NamedTuple):
 
 
 class SharedScan(RowRange):
-    """Rows of a source, by default all, for readers that take them together; without any as they were."""
+    """Rows of a source, by default all, for readers that visit them together; a plain source without any."""
 
     def __init__(self, source: RowSource, start: int = 0, stop: int | None = None) -> None:
         super().__init__(source, start, int(source.shape[0]) if stop is None else stop)
@@ -113,16 +113,16 @@ class SharedScan(RowRange):
         self._served: dict[int, _Served] = {}
         self._coming: tuple[Slab, ComingSlab] | None = None
         self._scans = 0
-        #: How many slabs were read for readers together.
+        #: Number of slabs read for readers together.
         self.slabs_read = 0
 
     def begin(self, readers: int) -> None:
-        """Expect so many readers, each a thread that will `leave`."""
+        """Expect so many readers, each a thread that will call `leave`."""
         with self._turn:
             self._readers, self._scans = readers, self._scans + 1
 
     def leave(self) -> None:
-        """Be one reader less."""
+        """Remove one reader."""
         with self._turn:
             self._readers -= 1
             self._serve_if_all_wait()
@@ -131,7 +131,7 @@ class SharedScan(RowRange):
                 self._coming = None
 
     def scan(self, wanted: Iterable[Slab], dtype: np.dtype[Any]) -> Iterator[tuple[int, int, Rows]]:
-        """Yield (start, stop, rows as floats of `dtype`) of each slab that is wanted, in whatever order."""
+        """Yield (start, stop, rows as floats of `dtype`) of each wanted slab, in any order."""
         left = set(wanted)
         while left:
             served = self._next(left)
@@ -142,7 +142,7 @@ class SharedScan(RowRange):
 
     @property
     def shared(self) -> bool:
-        """Whether there are readers that take the rows together."""
+        """Whether there are readers that visit the rows together."""
         return self._readers > 0
 
     def _next(self, left: set[Slab]) -> _Served:
@@ -154,7 +154,7 @@ class SharedScan(RowRange):
             return self._served.pop(me)
 
     def _serve_if_all_wait(self) -> None:
-        """Read the next slab for those who want it, once nobody is at work any more."""
+        """Read the next slab for those who want it, once every reader waits."""
         if self._served or not self._wanted or len(self._wanted) < self._readers:
             return
         slab = self._best(self._wanted)
@@ -168,7 +168,7 @@ class SharedScan(RowRange):
         self._turn.notify_all()
 
     def _read(self, slab: Slab) -> Any:
-        """Return the rows of a slab, and begin to read the one that is likely to be wanted next."""
+        """Return the rows of a slab, and start to read the likeliest next one."""
         coming, self._coming = self._coming, None
         known = coming is not None and coming[0] == slab
         rows = coming[1].take() if coming is not None and known else self[slab[0] : slab[1]]
@@ -180,7 +180,7 @@ class SharedScan(RowRange):
         return rows
 
     def _best(self, wanted: Mapping[int, set[Slab]]) -> Slab:
-        """Return the slab that most want; of equals the one under way, else one at random."""
+        """Return the slab that most readers want; ties go to the one under way, else to a random one."""
         often = Counter(slab for left in wanted.values() for slab in left)
         most = max(often.values())
         equal = sorted(slab for slab, count in often.items() if count == most)
@@ -192,5 +192,5 @@ class SharedScan(RowRange):
 def read_together(
     X: RowSource, bounds: Iterable[Slab], dtype: np.dtype[Any]
 ) -> Iterator[tuple[int, int, Rows]] | None:
-    """Return the slabs of rows that are read for several readers at once; None of other rows."""
+    """Return the slabs of rows that are read for several readers at once; None for other rows."""
     return X.scan(bounds, dtype) if isinstance(X, SharedScan) and X.shared else None

@@ -3,15 +3,14 @@
     MeanRisk        (1/n) sum_i Phi_i
     AverageTopK(k)  (1/k) (sum of the k largest Phi_i)  =  max { <p, Phi> : 0 <= p_i <= 1/k, sum p <= 1 }
 
-k is real, from 1 (the largest loss) to n (the mean); what it has beyond its floor is the part by which the
-next loss counts.  With w_i = n p_i it is a mean of weighted losses whose weights an adversary chooses, so
-that at any W
+k is real, from 1 (the largest loss) to n (the mean); its fractional part is the weight of the next loss.
+With w_i = n p_i it is a mean of weighted losses whose weights an adversary chooses, so at any W
 
     W_U = (1/(lam n)) sum w_i x_i u_i^T,   b_U = (1/n) sum w_i b(u_i),   b(u) = -Phi*(-u)
 
 belong to one dual feasible pair (p, A), alpha_i in p_i times the domain, and convex combinations of such
 pairs are feasible: their b is a lower bound of the concave -sum p_i Phi*(-alpha_i / p_i), of which the dual
-is made (`methods.frank_wolfe` mixes them best).  Smoothing is that of each Phi_i, in the risk.
+is made (`methods.frank_wolfe` finds the best combination).  Smoothing applies to each Phi_i, in the risk.
 Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with average top-k loss", NIPS 2017, eq. 1 and lemma 1.
 Its objective (3) at C is k/n times P with this risk at lam = n/(k C), which is C k/n^2 where lam = 1/(n C).
 """
@@ -74,11 +73,11 @@ class AverageTopK:
 
     @property
     def rows(self) -> int:
-        """How many losses take part, the last of them perhaps by a part only."""
+        """Number of losses that take part, the last one perhaps fractionally."""
         return math.ceil(self.k)
 
     def refuse(self, n: int) -> None:
-        """Raise InvalidProblemError where there are fewer than k examples."""
+        """Raise InvalidProblemError if there are fewer than k examples."""
         if self.k > n:
             raise InvalidProblemError(f"k of {self.name} is {self.k:g} but there are {n} rows; use k <= {n}")
 
@@ -95,13 +94,13 @@ class AverageTopK:
         return {"name": self.name, "k": self.k}
 
 
-#: Every risk that `solve` takes.
+#: Risks accepted by `solve`.
 Risk: TypeAlias = MeanRisk | AverageTopK
 
 
 @dataclass(frozen=True, eq=False)
 class LargestLosses:
-    """The largest losses of some rows: of equal ones those of the lower rows.
+    """The largest losses of some rows; ties go to the lower rows.
 
     Attributes
     ----------
@@ -116,7 +115,7 @@ class LargestLosses:
 
     @classmethod
     def of(cls, most: int, rows: Int64Array, losses: Float64Array) -> LargestLosses:
-        """Keep the `most` largest of some losses, whose row numbers ascend; NaN counts as infinite."""
+        """Return the `most` largest of some losses, whose row numbers ascend; NaN counts as infinite."""
         losses = np.where(np.isnan(losses), np.inf, losses)
         if len(losses) > most:
             least = np.partition(losses, len(losses) - most)[len(losses) - most]
@@ -132,7 +131,7 @@ class LargestLosses:
 
     @property
     def smallest(self) -> int:
-        """Place of the smallest, of equal ones the last."""
+        """Position of the smallest loss, the last one of a tie."""
         return len(self.losses) - 1 - int(np.argmin(self.losses[::-1]))
 
 
@@ -147,6 +146,6 @@ class SelectedRows:
         return len(self.rows)
 
     def between(self, start: int, stop: int) -> SelectedRows:
-        """Return those of the rows [start, stop), numbered from `start`."""
+        """Return the selection within the rows [start, stop), numbered from `start`."""
         low, high = np.searchsorted(self.rows, [start, stop])
         return SelectedRows(self.rows[low:high] - start, self.weights[low:high])

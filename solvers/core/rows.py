@@ -1,4 +1,4 @@
-"""Features by rows: what the solvers ask of X, and how they read it.
+"""Features by rows: what the solvers require of X, and how they read it.
 
 NumPy arrays, memory maps, Zarr and HDF5 arrays and SciPy CSR matrices satisfy `RowSource` as they are.
 """
@@ -19,9 +19,9 @@ from topline.solvers.typing import Float64Array, Int64Array
 
 _MAGNITUDE = np.uint32(0x7FFF)
 _SIGN = np.uint32(0x8000)
-#: Bits that a half's mantissa has fewer than a single's.
+#: Difference in mantissa bits between a single and a half.
 _SHIFT = np.uint32(13)
-#: What is at least this large, after the shift, is infinite or no number.
+#: Shifted values from here on are infinite or NaN.
 _INFINITE = np.uint32(0x0F800000)
 _EXPONENT = np.uint32(0x7F800000)
 #: 2^(127 - 15): the exponents of singles count from 127, those of halves from 15.
@@ -38,7 +38,7 @@ def widened(halves: NDArray[np.float16]) -> NDArray[np.float32]:
 
 @jit
 def _widen(halves: NDArray[np.uint16], singles: NDArray[np.float32]) -> Any:
-    """Shift the bits to their places and let one product move the exponent, subnormal numbers included."""
+    """Shift the bits into place and let one product move the exponent, subnormal numbers included."""
     for i in range(halves.size):
         half = np.uint32(halves[i])
         bits = np.uint32((half & _MAGNITUDE) << _SHIFT)
@@ -48,17 +48,17 @@ def _widen(halves: NDArray[np.uint16], singles: NDArray[np.float32]) -> Any:
         singles[i] = np.uint32(bits).view(np.float32) * _RESCALE
 
 
-#: Rows as they are computed with: a C-contiguous float array or a CSR matrix.
+#: Rows in memory: a C-contiguous float array or a CSR matrix.
 Rows: TypeAlias = Any
 
-#: A tile of features and its scores stay in a core's second-level cache between the two products that use it,
+#: Keeps features and scores of a tile in a core's second-level cache between the two products that use them,
 _TILE_BYTES = 5 << 18
-#: unless it would have fewer rows than this: W, or a product as large, is then fetched too often.
+#: unless the tile would have fewer rows than this: W, or a product as large, is then fetched too often.
 _GOOD_TILE_ROWS = 512
 _MOST_TILE_BYTES = 12 << 20
 _MIN_TILE_ROWS = 64
 _MAX_TILE_ROWS = 4096
-#: Bytes to compute with that are read at once from a source that does not lie in memory.
+#: Bytes, in working precision, read at once from a source outside memory.
 _SLAB_BYTES = 1 << 24
 
 
@@ -90,7 +90,7 @@ class RowSource(Protocol):
 
 
 class RowRange:
-    """A contiguous run of the rows of another source, read only when asked for."""
+    """A contiguous run of the rows of another source, read on demand."""
 
     def __init__(self, source: RowSource, start: int, stop: int) -> None:
         self._source = source
@@ -100,7 +100,7 @@ class RowRange:
 
     @property
     def cuts(self) -> Sequence[int] | None:
-        """Where stored pieces of the source end, in row numbers of this range; None where it does not say."""
+        """Where stored pieces of the source end, in row numbers of this range; None if unknown."""
         cuts = _piece_ends(self._source)
         if cuts is None:
             return None
@@ -143,14 +143,15 @@ class RowRange:
 def _matrix_rows(X: Any, start: int, stop: int) -> Any:
     """Return rows start..stop-1 of a sparse matrix, in CSR form as a matrix over the same entries.
 
-    A slice would copy them, and must where entries are stored in parts: SciPy may put sums in their place.
+    Slicing would copy them, which is necessary where entries are stored in parts: SciPy may sum those in
+    place.
     """
     if stop - start == X.shape[0]:
         return X
     if X.format != "csr" or not X.has_canonical_format:
         return X[start:stop]
     entries = slice(X.indptr[start], X.indptr[stop])
-    # Not by its constructor, which copies what is a small part of an array.
+    # The constructor would copy a small part of an array.
     part = type(X)((stop - start, X.shape[1]), dtype=X.dtype)
     part.data, part.indices = X.data[entries], X.indices[entries]
     part.indptr = X.indptr[start : stop + 1] - X.indptr[start]
@@ -161,7 +162,7 @@ def _matrix_rows(X: Any, start: int, stop: int) -> Any:
 def compute_dtype(dtype: Any) -> np.dtype[Any]:
     """Return the precision of products: float64 for float64 and wide integers, else float32.
 
-    InvalidProblemError for what is not real numbers.
+    Raises InvalidProblemError for a dtype other than real numbers.
     """
     kind = np.dtype(dtype)
     if kind.kind not in "fiub":
@@ -185,7 +186,7 @@ def held_in_memory(X: RowSource) -> bool:
 
 
 def at_hand(X: RowSource, start: int, stop: int) -> bool:
-    """Return whether rows start..stop-1 cost no reading: of arrays, of maps, or held by the source."""
+    """Return whether rows start..stop-1 cost no reading: of arrays or maps, or held by the source."""
     if isinstance(X, np.ndarray) or held_in_memory(X):
         return True
     says: Callable[[int, int], bool] | None = getattr(X, "at_hand", None)
@@ -193,13 +194,13 @@ def at_hand(X: RowSource, start: int, stop: int) -> bool:
 
 
 def kept_in_memory(X: RowSource, start: int, stop: int) -> bool:
-    """Return whether rows start..stop-1 lie in memory or stay there once read: they are visited at will."""
+    """Return whether rows start..stop-1 are in memory or stay there once read, so that revisits are free."""
     keeps: Callable[[int, int], bool] | None = getattr(X, "keeps", None)
     return held_in_memory(X) or (keeps is not None and keeps(start, stop))
 
 
 def in_place(X: RowSource, start: int, stop: int) -> bool:
-    """Return whether slices of rows start..stop-1 are views of one array, once they are read."""
+    """Return whether slices of rows start..stop-1 are views of one array, once read."""
     says: Callable[[int, int], bool] | None = getattr(X, "in_place", None)
     return held_in_memory(X) or (says is not None and says(start, stop))
 
@@ -211,10 +212,10 @@ def taken_rows(X: RowSource, rows: Int64Array) -> Any:
 
 
 def slab_bounds(X: RowSource, rows: int, most_rows: int | None = None) -> Iterator[tuple[int, int]]:
-    """Yield the runs of rows to read at once: whole pieces where X is stored so, else multiples of `rows`.
+    """Yield the runs of rows to read at once: whole stored pieces, if any, else multiples of `rows`.
 
-    A source says by `chunks` that its pieces are of one size, or by `cuts` where each of them ends.  Small
-    pieces are read together, up to `most_rows`.
+    A source declares pieces of one size by `chunks`, or the end of each by `cuts`.  Small pieces are read
+    together, up to `most_rows`.
     """
     cuts, most = _piece_ends(X), _fitting_rows(X)
     most = most if most_rows is None else min(most, most_rows)
@@ -234,9 +235,9 @@ def is_sparse(values: Any) -> bool:
 
 
 def without_repeats(X: Any) -> Any:
-    """Return a CSR matrix as it is if each of its entries is stored once, in order; else a copy that is so.
+    """Return a CSR matrix with each entry stored once, in order: X itself, or a copy.
 
-    What SciPy takes for a sum, |x|^2 of stored values and their mean would take for several entries.
+    SciPy's sums, |x|^2 of stored values and their mean would treat repeated entries as separate.
     """
     if X.has_canonical_format:
         return X
@@ -260,7 +261,7 @@ def as_rows(values: Any, dtype: np.dtype[Any]) -> Rows:
 
 
 def stacked(parts: Sequence[Rows]) -> Rows:
-    """Return runs of rows, one below the other."""
+    """Return runs of rows stacked into one."""
     if len(parts) == 1:
         return parts[0]
     return sparse.vstack(parts, format="csr") if is_sparse(parts[0]) else np.concatenate(parts)
@@ -283,7 +284,7 @@ def nonfinite_rows(values: Rows) -> np.ndarray[Any, Any]:
     if is_sparse(values):
         bad = np.flatnonzero(~np.isfinite(values.data))
         return np.unique(np.searchsorted(np.asarray(values.indptr), bad, side="right") - 1)
-    # One sum is far cheaper than a mask; only if it is not finite are single values looked at.
+    # One sum is far cheaper than a mask; single values are examined only if it is not finite.
     with np.errstate(all="ignore"):
         total = float(values.sum(dtype=np.float64))
     if np.isfinite(total):
@@ -292,7 +293,7 @@ def nonfinite_rows(values: Rows) -> np.ndarray[Any, Any]:
 
 
 def refuse_nonfinite(values: Rows, first: int = 0) -> None:
-    """Refuse rows, the first of which has the number `first`, that hold NaN or infinity."""
+    """Refuse rows that hold NaN or infinity; `first` is the number of the first row."""
     bad = first + nonfinite_rows(values)
     if bad.size:
         rows = ", ".join(map(str, bad[:5].tolist()))
@@ -312,15 +313,14 @@ def cut_rows(n_rows: int, first_row: int, rows: int) -> Iterator[tuple[int, int]
 
 
 def _fitting_rows(X: RowSource) -> int:
-    """Rows of a slab."""
+    """Return the number of rows of a slab."""
     return max(_SLAB_BYTES // max(int(X.shape[1]) * compute_dtype(X.dtype).itemsize, 1), 1)
 
 
 def _piece_ends(X: RowSource) -> Sequence[int] | None:
-    """Where stored pieces end, from 0 to the number of rows; None where X does not say.
+    """Return where stored pieces end, from 0 to the number of rows; None if X does not say.
 
-    Chunks of several slabs count as not said: they are decoded again for each slab, for they are too large to
-    be held.
+    Chunks of several slabs count as unknown: they are too large to hold, so each slab decodes them again.
     """
     cuts: Sequence[int] | None = getattr(X, "cuts", None)
     chunks: tuple[int, ...] | None = getattr(X, "chunks", None)

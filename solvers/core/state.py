@@ -1,4 +1,4 @@
-"""Values that a run passes along: its state, one record a round, its result."""
+"""Values that a run passes along: its state, one record per round, its result."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.typing import Float64Array, FloatArray
 
-#: Rounds that a result keeps at most.  A record takes about 1 kB, and 0.2 kB for each worker.
+#: Most rounds kept in a result.  A record takes about 1 kB, plus 0.2 kB per worker.
 MOST_ROUNDS = 10_000
 
 T = TypeVar("T")
 
 
 class ThinnedHistory(Generic[T]):
-    """Takes something each round and keeps at most `most` of them, in order.
+    """A history with at most `most` entries, in order.
 
-    Beyond that every second one is dropped, and from then on only every second one is taken, and so on.  The
-    last one taken in is always among those given.
+    When it is full, every second entry is dropped, and from then on only every second one is added, and so
+    on.  The latest entry is always among the records.
     """
 
     def __init__(self, most: int = MOST_ROUNDS) -> None:
@@ -40,7 +40,7 @@ class ThinnedHistory(Generic[T]):
         self._last: T | None = None
 
     def add(self, record: T) -> None:
-        """Take that of the next round."""
+        """Add the record of the next round."""
         self._last = record
         if self._seen % self._stride == 0:
             self._kept.append(record)
@@ -50,7 +50,7 @@ class ThinnedHistory(Generic[T]):
             self._stride *= 2
 
     def records(self) -> tuple[T, ...]:
-        """Return the kept ones, and the last, oldest first."""
+        """Return the kept records and the latest one, oldest first."""
         if self._last is None or self._kept[-1] is self._last:
             return tuple(self._kept)
         return (*self._kept, self._last)
@@ -62,7 +62,7 @@ Memory = TypeVar("Memory")
 @stored
 @dataclass(frozen=True, eq=False)
 class Point:
-    """Where a run stands: weights, and the sums of the dual variables A that belong to them.
+    """The current weights of a run, and the sums of the dual variables A that belong to them.
 
     Attributes
     ----------
@@ -82,17 +82,17 @@ class Point:
     exact: bool = False
 
 
-#: A P from float32 products may be too low by this share of it.
+#: Relative error by which a P from float32 products may be too low.
 _FLOAT32 = 1e-6
 
 
 @stored
 @dataclass(frozen=True, eq=False)
 class Best:
-    """The best that a run has seen: weights W (d, m) by their P, a dual point by its D.
+    """The best values of a run: weights W (d, m) by their P, a dual point by its D.
 
     The two may come from different rounds: P - D is a gap for any W and any dual point.  W is None before a
-    P is known, and `dual_point` is None where D is that of the run's own A, or W and b.
+    P is known, and `dual_point` is None where D belongs to the run's own A, or W and b.
     """
 
     primal: float = math.inf
@@ -101,17 +101,17 @@ class Best:
     dual_point: DualPoint | None = None
 
     def with_primal(self, primal: float, W: Float64Array) -> Best:
-        """Return the best with these weights in it, if their P is the smallest."""
+        """Return the best with these weights if their P is smaller."""
         return replace(self, primal=primal, W=W) if primal < self.primal else self
 
     def with_dual(self, dual: float, point: DualPoint | None) -> Best:
-        """Return the best with this dual point in it, if its D is the largest."""
+        """Return the best with this dual point if its D is larger."""
         return replace(self, dual=dual, dual_point=point) if dual > self.dual else self
 
     def at_most(self) -> Best:
-        """Return the best with the largest P that rounding to float32 may stand for.
+        """Return the best with P raised to the upper end of its float32 rounding.
 
-        A P that is too low would pass for a closed gap in float64, which costs a pass that finds out.
+        A P that is too low would pass for a closed gap in float64, at the cost of a pass to disprove it.
         """
         return replace(self, primal=self.primal * (1.0 + _FLOAT32))
 
@@ -125,16 +125,16 @@ class SolverState:
 
     Attributes
     ----------
-    point : where the run stands; its `round`, `W` and `pending_step` are also those of the state.
+    point : the current point; its `round`, `W` and `pending_step` are also those of the state.
     best : the best weights and dual point so far.
-    memory : what the method remembers, as a value of its own class; None at the start.
+    memory : the method's memory, a value of its own class; None at the start.
     passes : passes over the examples so far.
     seconds : seconds of solving so far, over all resumptions.
     loss_at_zero : mean loss at W = 0, not smoothed where smoothing goes through A; it bounds the ball of
         projected_gradient.  Known from the start, or after a first round at W = 0.
-    primal_at_zero : P(0), which no W that a run gives exceeds; None where nobody has worked it out.
-    left_behind : whether a run that starts here must leave for a better point, however good this one is.
-    problem_key : `problem.problem_key` of what it is a state of; empty where its keeper vouches for that.
+    primal_at_zero : P(0), an upper bound of the P of every result; None if not computed.
+    left_behind : whether a run that starts here must move to a better point, however good this one is.
+    problem_key : `problem.problem_key` of the state's problem; empty if its keeper vouches for it.
 
     Examples
     --------
@@ -181,7 +181,7 @@ class SolverState:
         return self.point.pending_step
 
     def recalled(self, kind: type[Memory]) -> Memory:
-        """Return what a method with this class of memory remembers: nothing where another one ran before."""
+        """Return the memory of a method with this class: a new one if another method ran before."""
         return self.memory if isinstance(self.memory, kind) else kind()
 
     @property
@@ -190,7 +190,7 @@ class SolverState:
         return self.point.exact
 
     def with_point(self, **changes: Any) -> SolverState:
-        """Return the state with other fields of its point."""
+        """Return the state with some fields of its point replaced."""
         return replace(self, point=replace(self.point, **changes))
 
 
@@ -203,16 +203,16 @@ class IterationRecord(HasObjective):
     round, passes : number of this round from 0, and passes over the examples up to its end.
     seconds : seconds of solving up to its end.
     objective : the smallest P and the largest D of the rounds so far, whose difference is never negative;
-        primal, dual, gap, relative_gap, gap_kind and stationarity are attributes of their own.
-    step : step that was then taken towards the new vertex.
+        primal, dual, gap, relative_gap, gap_kind and stationarity are attributes too.
+    step : step then taken towards the new vertex.
     active : share of examples with a non-zero loss direction.
     seconds_products, seconds_kernels : time of this round in products and per-row work, summed over blocks.
-    seconds_waiting : time of this round in which the workers did neither, per worker.
-    bytes_sent, bytes_received : between the coordinator and its workers since the record before.
-    bytes_read : of features that were not in memory, since the record before.
+    seconds_waiting : time of this round outside both, per worker.
+    bytes_sent, bytes_received : between the coordinator and its workers since the last record.
+    bytes_read : of features outside memory, since the last record.
     memory_bytes : resident memory of the coordinator and its workers at the end of the round.
     workers : how many blocks ran at the same time.
-    activity : each worker with its rows, the seconds that it was busy since the record before, its memory.
+    activity : each worker with its rows, its busy seconds since the last record, and its memory.
 
     Examples
     --------
@@ -242,7 +242,7 @@ class IterationRecord(HasObjective):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        # Not `asdict`, whose copies take as long as a short round.
+        # The copies of `asdict` take as long as a short round.
         values = {**vars(self), **self.objective.to_dict()}
         del values["objective"]
         return {**values, "activity": [worker.to_dict() for worker in self.activity]}
@@ -250,33 +250,31 @@ class IterationRecord(HasObjective):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SolveResult(HasObjective):
-    """What a run reached, certified by a last pass in float64.
+    """The result of a run, certified by a last pass in float64.
 
     Attributes
     ----------
-    W : (d, m) float64, that of the smallest P that was measured, W = 0 included; W(A) unless `W_dual` says
-        otherwise.
-    A : (n, m) dual variables inside their domains, None where they were not kept or live with an executor
-        elsewhere.  Of an interrupted run they are those to go on from, which float32 may have rounded.
+    W : (d, m) float64, with the smallest measured P, W = 0 included; W(A) unless `W_dual` says otherwise.
+    A : (n, m) dual variables inside their domains, None if they were not kept or live in another process.
+        After an interruption they are those to continue from, perhaps rounded to float32.
     conjugate_mean : (1/n) sum b(alpha_i), linear term of the dual at A.
-    objective : P(W) and D(A); primal, dual, gap, relative_gap, gap_kind and stationarity are attributes of
-        their own.  The gap is the true one, or "none" where the loss is not convex: D and gaps are then NaN
-        and certify nothing, and stationarity is all that the run says about W.
-    smoothed_gap : the smoothed upper bound of the gap that the rounds reported; equal to `gap` where
-        smoothing is 0.
+    objective : P(W) and D(A); primal, dual, gap, relative_gap, gap_kind and stationarity are attributes too.
+        The gap is the true one, or "none" where the loss is not convex: D and gaps are then NaN and certify
+        nothing, and stationarity is the only measure of W.
+    smoothed_gap : the smoothed upper bound of the gap that the rounds reported; equal to `gap` if smoothing
+        is 0.
     status : how the run ended.
     passes, seconds : passes over the examples and seconds, over all resumptions.
-    history : one record per round of this call; of more than 10,000 rounds an even choice, and the last.
-    problem : what was solved.
-    state : state from which a further call continues exactly where this one stopped (with A as its duals).
-    W_dual : (d, m) float64, the W(A) whose dual value D is, where W is another; else None.
-    mean_sq_dual : |A|_F^2 / n of that A, as far as it is smoothed and not in `conjugate_mean` already.
-    found_at : the weights at which that A is a share of minus the gradients, where it was found so.
-    dual_share : how much that A is of the one that the executor holds.
-    collapsed : whether W = 0, which tells no class from another, is as good as W and within `tol` of the
-        optimum, as it is under the average top-k risk when k is below the number of examples that no W gets
-        right.
-    method, why : what solved it, of "auto" the methods that it took, and why those.
+    history : one record per round of this call; above 10,000 rounds an even selection, and the last.
+    problem : the solved problem.
+    state : state from which a further call continues exactly (with A as its duals).
+    W_dual : (d, m) float64, the W(A) with dual value D if it is not W; else None.
+    mean_sq_dual : |A|_F^2 / n of that A, where it is smoothed and not part of `conjugate_mean`.
+    found_at : the weights at which that A is a share of minus the gradients, if it was found so.
+    dual_share : that A as a multiple of the executor's.
+    collapsed : whether W = 0, which separates no classes, is as good as W and within `tol` of the optimum, as
+        under the average top-k risk when k is below the number of examples that no W gets right.
+    method, why : the method, for "auto" all methods used, and the reason.
 
     Examples
     --------
@@ -308,7 +306,7 @@ class SolveResult(HasObjective):
     why: str = ""
 
     def __repr__(self) -> str:
-        """Return in one line how the run ended, and what with."""
+        """Return one line with the status and the key values."""
         if self.stationarity is None:
             reached = f"relative gap {self.relative_gap:.1e}, primal {self.primal:.6g}, dual {self.dual:.6g}"
         else:

@@ -1,4 +1,4 @@
-"""When a run ends, and how it says why."""
+"""When a run ends, and the reason it reports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Status(Enum):
     NONFINITE = "nonfinite"
 
 
-#: Smallest relative gap that can be told from rounding in float64; float32 gives way to it long before.
+#: Smallest relative gap that float64 can tell from rounding; float32 is abandoned long before.
 FINEST_TOL = 1e-14
 
 
@@ -45,14 +45,14 @@ class StoppingCriteria:
 
     Attributes
     ----------
-    tol : relative gap to reach, at least 1e-14, which is what sums in float64 resolve; where the loss is not
-        convex, |grad P(W)| / |grad P(0)|.
-    max_passes : passes over the examples, counted over all resumptions, which the rounds do not exceed; the
-        final certificate costs one pass or two more.
-    time_limit : seconds of this call, None for no limit; sweeps stop at it, and a pass that measures W is the
-        last that is begun before.
+    tol : relative gap to reach, at least 1e-14, the resolution of float64 sums; where the loss is not convex,
+        |grad P(W)| / |grad P(0)|.
+    max_passes : passes over the examples, over all resumptions, that the rounds do not exceed; the final
+        certificate takes one or two more.
+    time_limit : seconds of this call, None for no limit; sweeps stop at it, and no pass that measures W
+        starts after it.
 
-    Raises InvalidProblemError where one of them is not positive, or tol is finer than numbers can show.
+    Raises InvalidProblemError for a value that is not positive, or a tol finer than float64 resolves.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Tiles of a block: runs of its rows, small enough for a core's cache, and what operations do with them.
+"""Tiles of a block: runs of its rows, small enough for a core's cache, and the work of operations on them.
 
 A piece of work takes the scores of a tile under its weights and adds to its sums.  `work_through` reads the
-tiles once for any number of such pieces, whichever problems they belong to, and multiplies a tile with the
-weights of all of them side by side: a wide product is several times as fast as many narrow ones.
+tiles once for any number of pieces, of whichever problems, and multiplies a tile with all their weights side
+by side: one wide product is several times as fast as many narrow ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows [start, stop) of a block, ready to compute with."""
+    """Rows [start, stop) of a block, ready for computation."""
 
     number: int
     start: int
@@ -55,7 +55,7 @@ class Tile:
         return slice(self.start, self.stop)
 
     def added_to(self, total: Float64Array | None, squares: float) -> tuple[Float64Array, float]:
-        """Return sum w_i x_i (d, 1) and sum w_i |x_i|^2 of dense rows, added to those of others."""
+        """Return `total` + sum w_i x_i (d, 1) and `squares` + sum w_i |x_i|^2, for dense rows."""
         here: Float64Array = (self.weights @ self.X)[:, None]
         square = float(self.weights @ squared_norms(self.X))
         return here if total is None else total + here, squares + square
@@ -64,9 +64,9 @@ class Tile:
 def iterate_tiles(X: RowSource, first_row: int, rows: int) -> Iterator[tuple[int, int, Rows]]:
     """Yield (start, stop, rows start:stop of X) with float32 or float64 values.
 
-    Tiles end where a row number counted from `first_row` is a multiple of `rows`, whatever the block, so that
-    results hardly depend on how rows are cut into blocks.  Features that do not lie in memory are read ahead,
-    in slabs of whole stored pieces; a tile that is partly in one slab and partly in the next is put together.
+    Tiles end at row numbers, counted from `first_row`, that are multiples of `rows`, so results hardly depend
+    on how rows are cut into blocks.  Features outside memory are read ahead in slabs of whole stored pieces;
+    a tile across two slabs is put together.
     """
     n, dtype = int(X.shape[0]), compute_dtype(X.dtype)
     if at_hand(X, 0, n):
@@ -76,7 +76,7 @@ def iterate_tiles(X: RowSource, first_row: int, rows: int) -> Iterator[tuple[int
     begun: list[Rows] = []
     for low, high, slab in stored_slabs(X, slab_bounds(X, rows)):
         for start, stop in cut_rows(high - low, first_row + low, rows):
-            # The last rows of a slab are copied where their tile continues, to release the slab.
+            # The last rows of a slab are copied if their tile continues, to release the slab.
             part = as_rows(slab[start:stop], dtype)
             reached = low + stop
             if reached < n and (first_row + reached) % rows:
@@ -88,7 +88,7 @@ def iterate_tiles(X: RowSource, first_row: int, rows: int) -> Iterator[tuple[int
 
 
 class TileReader:
-    """Reads the rows of one block tile by tile, and looks once whether they are finite.
+    """Reads the rows of one block tile by tile, and checks once that they are finite.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class TileReader:
     def __init__(self, X: RowSource, y: IntArray, weights: Float64Array, first_row: int, m: int) -> None:
         self._X, self._y, self._weights = X, y, weights
         self._first_row = first_row
-        # A sparse row takes little room, whatever d is.
+        # A sparse row takes little room for any d.
         width = 0 if gives_sparse(X) else int(X.shape[1])
         #: Rows of a whole tile.
         self.rows = tile_rows(width, m, compute_dtype(X.dtype).itemsize)
@@ -108,16 +108,16 @@ class TileReader:
 
     @property
     def stop(self) -> int:
-        """The row of the block after its last tile."""
+        """The end of the last tile."""
         return len(self._y)
 
     def __len__(self) -> int:
         return count_tiles(len(self._y), self._first_row, self.rows)
 
     def read(self, dtype: np.dtype[Any], low: int = 0, high: int | None = None) -> Iterator[Tile]:
-        """Yield the tiles with features of the given precision; those alone that have rows of low..high-1.
+        """Yield the tiles with features in the given precision, only those that overlap rows low..high-1.
 
-        Raises NonFiniteError naming the rows where features are NaN or infinite.
+        Raises NonFiniteError naming the rows with NaN or infinite features.
         """
         n = len(self._y)
         wanted = [tile for tile in self.bounds() if tile[1] < (n if high is None else high) and low < tile[2]]
@@ -134,18 +134,18 @@ class TileReader:
             yield Tile(number, rows.start, rows.stop, as_rows(X, dtype), self._y[rows], self._weights[rows])
 
     def labels_and_weights(self, rows: slice) -> tuple[IntArray, Float64Array]:
-        """Return y and the weights of some rows, reading nothing."""
+        """Return y and the weights of some rows without reading features."""
         return self._y[rows], self._weights[rows]
 
     def bounds(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (number, start, stop) of the tiles, reading nothing."""
+        """Yield (number, start, stop) of the tiles without reading features."""
         first, last = self._first_row, self._first_row + len(self._y)
         for number, low in enumerate(range(first - first % self.rows, last, self.rows)):
             yield number, max(low - first, 0), min(low + self.rows, last) - first
 
 
 class Scratch:
-    """Buffers that the tiles of one request share, and the crew that multiplies."""
+    """Buffers that the tiles of one request share, and the crew for products."""
 
     def __init__(self, rows: int, m: int, dtype: np.dtype[Any], crew: Crew = ALONE) -> None:
         self._crew = crew
@@ -154,7 +154,7 @@ class Scratch:
         self._turned: tuple[FloatArray, FloatArray] | None = None
 
     def scores_of(self, X: Rows, W: FloatArray) -> FloatArray:
-        """Return X W for a tile, in the shared buffer; W stays as it is from one tile to the next."""
+        """Return X W for a tile, in the shared buffer; W must not change between tiles."""
         if is_sparse(X):
             return np.ascontiguousarray(X @ W)
         scores = self._scores[: X.shape[0]]
@@ -171,13 +171,13 @@ class Scratch:
         return scores
 
     def laid_out(self, scores: FloatArray) -> FloatArray:
-        """Return some columns of a wider array as an array of their own, in the shared buffer."""
+        """Return a contiguous copy of some columns of a wider array, in the shared buffer."""
         flat = self._scores.reshape(-1)[: scores.size].reshape(scores.shape)
         flat[:] = scores
         return flat
 
     def _columns_of(self, W: FloatArray) -> FloatArray:
-        """Return W^T, laid out once for all tiles."""
+        """Return a contiguous W^T, computed once for all tiles."""
         if self._turned is None or self._turned[0] is not W:
             self._turned = W, np.ascontiguousarray(W.T)
         return self._turned[1]
@@ -194,12 +194,12 @@ class Scratch:
 A_co = TypeVar("A_co", bound=Answer, covariant=True)
 
 FLOAT64 = np.dtype(np.float64)
-#: Columns of weights side by side beyond which a wider product is hardly faster.
+#: Number of columns beyond which a wider product is hardly faster.
 _WIDE = 1024
 
-#: What is done with the tiles of a block: a generator that yields its clock, the precision of products and
-#: the weights W (d, m), None where it takes no scores.  It is then sent each tile with its scores (b, m),
-#: which it may overwrite, empty where W is None, and at last None, upon which it returns the sums over all.
+#: Work on the tiles of a block: a generator that yields its clock, the precision of products and the weights
+#: W (d, m), or None without scores.  It receives each tile with its scores (b, m), which it may overwrite
+#: (empty without W), and at last None, on which it returns the sums over all tiles.
 TileSums: TypeAlias = Generator[
     tuple[Clock, np.dtype[Any], FloatArray | None] | None, tuple[Tile, FloatArray] | None, A_co
 ]
@@ -216,12 +216,12 @@ class TileWork(Generic[A_co]):
         self._sums, self._tiles = sums, tiles
 
     def take(self, tile: Tile, X: Rows, scores: FloatArray) -> None:
-        """Add what a tile is worth, with features of its precision."""
+        """Add the contribution of a tile, with features in this precision."""
         y, weights = self._tiles.labels_and_weights(tile.rows)
         self._sums.send((Tile(tile.number, tile.start, tile.stop, X, y, weights), scores))
 
     def answer(self) -> A_co:
-        """Return the sums over all tiles that were taken."""
+        """Return the sums over all tiles."""
         try:
             self._sums.send(None)
         except StopIteration as end:
@@ -231,7 +231,7 @@ class TileWork(Generic[A_co]):
 
 
 def work_through(tiles: TileReader, works: Sequence[TileWork[Answer]], crew: Crew = ALONE) -> None:
-    """Take all tiles through every piece of work, in one reading; a crew makes the scores."""
+    """Process all tiles with every piece of work in one reading; the crew computes the scores."""
     precisions = {work.dtype for work in works}
     widest = FLOAT64 if FLOAT64 in precisions else np.dtype(np.float32)
     products = list(_side_by_side(works, tiles.rows, crew))
@@ -242,7 +242,7 @@ def work_through(tiles: TileReader, works: Sequence[TileWork[Answer]], crew: Cre
 
 
 class _Product:
-    """Pieces of work of one precision, whose weights lie side by side; the first starts the clock."""
+    """Pieces of work of one precision with weights side by side; the first one's clock times the product."""
 
     def __init__(self, works: Sequence[TileWork[Answer]], rows: int, crew: Crew) -> None:
         self._works = works
@@ -253,13 +253,13 @@ class _Product:
         if weights:
             self._W = weights[0] if len(weights) == 1 else np.concatenate(weights, axis=1)
             self._scratch = Scratch(rows, self._W.shape[1], self.dtype, crew)
-            # A run begins at W = 0, where no product is needed to know the scores.
+            # A run begins at W = 0, where the scores are known without a product.
             self._at_zero = not self._W.any()
         if len(weights) > 1:
             self._own = Scratch(rows, max(W.shape[1] for W in weights), self.dtype)
 
     def take(self, tile: Tile, X: Rows) -> None:
-        """Take one tile, with features of the precision of these."""
+        """Process one tile, with features in the precision of this product."""
         scores = np.empty((0, 0), dtype=self.dtype)
         if self._scratch is not None:
             scores = (
@@ -282,7 +282,7 @@ class _Product:
 
 
 def _side_by_side(works: Sequence[TileWork[Answer]], rows: int, crew: Crew) -> list[_Product]:
-    """Return the products that the weights make, each of one precision and not much wider than pays."""
+    """Return the products of the weights, each of one precision and no wider than pays off."""
     found = []
     for _, alike in groupby(sorted(works, key=lambda work: work.dtype.itemsize), key=lambda w: w.dtype):
         group: list[TileWork[Answer]] = []

@@ -1,4 +1,4 @@
-"""What a run moves and who works: counters that an executor keeps, of which the loop takes differences."""
+"""Data moved and work done by a run: counters of an executor, of which the loop takes differences."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class WorkerActivity:
-    """One worker: a process elsewhere, or a thread of this one.
+    """One worker: another process, or a thread of this one.
 
     Attributes
     ----------
-    name : what tells it from the others, such as an address; the same all through the run.
-    rows : examples that it holds; of a thread, those that it took of the last request.
-    seconds_busy : seconds in which it worked on requests.
-    memory_bytes : its resident memory; 0 where it shares that of the coordinator.
+    name : identifies the worker throughout the run, such as an address.
+    rows : examples that it holds; for a thread, those of its last request.
+    seconds_busy : seconds spent on requests.
+    memory_bytes : its resident memory; 0 if shared with the coordinator.
     """
 
     name: str
@@ -40,14 +40,14 @@ class WorkerActivity:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What an executor has done since the problem was bound; memory, workers and rows are those of now.
+    """Totals of an executor since the problem was bound; memory, workers and rows are current values.
 
     Attributes
     ----------
     bytes_sent, bytes_received : by the coordinator to all workers, and from them; 0 within one process.
-    bytes_read : of features that were not in memory, as they are after decompression.
+    bytes_read : of features outside memory, after decompression.
     memory_bytes : resident memory of the coordinator and all workers, summed.
-    workers : those that are there now, in a fixed order.
+    workers : the present workers, in a fixed order.
     """
 
     bytes_sent: int = 0
@@ -57,7 +57,7 @@ class Traffic:
     workers: tuple[WorkerActivity, ...] = ()
 
     def since(self, before: Traffic) -> Traffic:
-        """Return what has been added since `before`; a counter that was reset counts from 0."""
+        """Return the increase since `before`; a counter that was reset counts from 0."""
         busy = {worker.name: worker.seconds_busy for worker in before.workers}
         return Traffic(
             bytes_sent=_added(self.bytes_sent, before.bytes_sent),
@@ -72,7 +72,7 @@ class Traffic:
 
 
 class ThreadActivity:
-    """Counts what each thread of this process has worked; threads share it."""
+    """Counts the work of each thread of this process; threads share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,12 +80,12 @@ class ThreadActivity:
         self._rows: dict[str, int] = {}
 
     def begin_request(self) -> None:
-        """Forget which rows each thread took of the request before."""
+        """Reset the row counts for a new request."""
         with self._lock:
             self._rows = {}
 
     def worked(self, rows: int, began: float) -> None:
-        """Count rows that the calling thread took at `began`, of `time.perf_counter`, and has done."""
+        """Count rows that the calling thread has processed since `began`, a `time.perf_counter` value."""
         name, seconds = threading.current_thread().name, time.perf_counter() - began
         with self._lock:
             self._busy[name] = self._busy.get(name, 0.0) + seconds
@@ -101,7 +101,7 @@ class ThreadActivity:
 
 
 class CountedRows(RowRange):
-    """All rows of a source, which says in `bytes_read` how many bytes were taken from it."""
+    """All rows of a source, counting in `bytes_read` the bytes taken from it."""
 
     def __init__(self, source: RowSource) -> None:
         super().__init__(source, 0, int(source.shape[0]))
@@ -117,7 +117,7 @@ class CountedRows(RowRange):
 
 
 def counted(X: RowSource) -> RowSource:
-    """Return X, or where it is stored in pieces or mapped and does not count what is read, one that does."""
+    """Return X, wrapped to count reads if it is stored in pieces or mapped and does not count them itself."""
     if hasattr(X, "bytes_read") or bool(getattr(X, "in_memory", False)):
         return X
     stored = isinstance(X, np.memmap) or any(getattr(X, name, None) for name in ("chunks", "cuts"))
@@ -125,19 +125,19 @@ def counted(X: RowSource) -> RowSource:
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process in use now."""
+    """Return the resident memory of this process."""
     return int(psutil.Process().memory_info().rss)
 
 
 class MemoryGauge:
-    """Looks up `resident_bytes` at most a hundred times a second: rounds may be shorter than the look."""
+    """Reads `resident_bytes` at most a hundred times a second, as rounds may be shorter than the reading."""
 
     def __init__(self) -> None:
         self._looked = -math.inf
         self._bytes = 0
 
     def read(self) -> int:
-        """Return the memory of this process, of now or of a hundredth of a second ago."""
+        """Return the memory of this process, at most a hundredth of a second old."""
         now = time.perf_counter()
         if now - self._looked >= 0.01:
             self._looked, self._bytes = now, resident_bytes()

@@ -1,8 +1,7 @@
 """Where blocks of examples are computed: an executor holds them and answers the requests of a method.
 
-`SerialExecutor` and `ThreadExecutor` are those of this process, `TopLossBlocks` turns the mean of the
-losses into that of the largest ones.  `topline.pipeline.cluster` has the one whose blocks are on other
-machines.
+`SerialExecutor` and `ThreadExecutor` run in this process, and `TopLossBlocks` turns the mean of the losses
+into that of the largest ones.  `topline.pipeline.cluster` has the executor for other machines.
 """
 
 from __future__ import annotations

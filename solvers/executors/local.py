@@ -1,7 +1,7 @@
-"""What an executor is, what blocks are wrapped in, and the two executors of this process.
+"""The executor protocol, wrappers of blocks, and the two executors of this process.
 
-One runs a block after the other, the other several on threads.  `MappedBlocks` and `TopLossBlocks` ask blocks
-at weights of a feature map, and for another risk than the mean of the losses.
+One runs the blocks in turn, the other several on threads.  `MappedBlocks` and `TopLossBlocks` run operations
+at weights of a feature map, and for a risk other than the mean of the losses.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @runtime_checkable
 class StoredDuals(Protocol):
-    """Dual rows that lie where every worker can read its own: a value that pickles."""
+    """Dual rows in storage that every worker can read: a picklable value."""
 
     def __iter__(self) -> Iterator[DualRows]:
         """Yield all rows, in their order."""
@@ -59,12 +59,12 @@ class Executor(OperationRunner, Protocol):
 
     @property
     def in_process(self) -> bool:
-        """Whether a result may hold A whole: it lives in this process, which keeps no budget for it."""
+        """Whether a result may hold the whole A: it lives in this process, without a memory budget."""
         ...
 
     @property
     def dual_bytes(self) -> int | None:
-        """Memory for dual variables over all workers; None for whatever they take as arrays."""
+        """Memory for dual variables over all workers; None for unlimited arrays."""
         ...
 
     @property
@@ -81,7 +81,7 @@ class Executor(OperationRunner, Protocol):
         keep_duals: bool,
         weights: Float64Array | None = None,
     ) -> None:
-        """Take the examples of a problem, with A = 0 where `keep_duals`; what was bound before is dropped.
+        """Take the examples of a problem, with A = 0 if `keep_duals`; any earlier problem is dropped.
 
         `weights` (n,) says how often each example counts, None once; (n, columns) is for heads, each with a
         problem and a column of its own, which `AskHeads` names.
@@ -89,13 +89,13 @@ class Executor(OperationRunner, Protocol):
         ...
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
-        """Yield A in row order, a run of rows after the other, after applying `pending_step` once."""
+        """Yield A in row order, run by run, after applying `pending_step` once."""
         ...
 
     def map_duals(
         self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
     ) -> list[T]:
-        """Give A to calls of `visit` where it is held, at the same time, and join their answers.
+        """Call `visit` in parallel on A where it is held, and join the answers.
 
         Each call gets some rows, ascending, and all calls together get every row once.  `visit` pickles.
         """
@@ -104,17 +104,17 @@ class Executor(OperationRunner, Protocol):
     def load_duals(self, duals: Iterable[DualRows]) -> None:
         """Replace A; the parts are in row order and cover every row.
 
-        Of `StoredDuals`, workers read their own rows.
+        Workers read their own rows of `StoredDuals`.
         """
         ...
 
     def close(self) -> None:
-        """Give up threads, processes and examples."""
+        """Release threads, processes and examples."""
         ...
 
 
 class _Wrapped:
-    """Everything but `run`, as the other blocks do it."""
+    """Delegates everything but `run` to the wrapped blocks."""
 
     def __init__(self, blocks: OperationRunner) -> None:
         self._blocks = blocks
@@ -130,7 +130,7 @@ class _Wrapped:
         return self._blocks.sends
 
     def traffic(self) -> Traffic:
-        """Return what was moved and who worked since the blocks were bound."""
+        """Return data moved and work done since the blocks were bound."""
         return self._blocks.traffic()
 
 
@@ -142,7 +142,7 @@ class MappedBlocks(_Wrapped):
         self._view = MapView(feature_map, d)
 
     def run(self, operation: Operation[A]) -> A:
-        """Answer at V what the blocks answer at the weights of the classes."""
+        """Answer at V from the blocks' answers at the class weights."""
         return operation.through(self._blocks.run, self._view)
 
 
@@ -154,21 +154,21 @@ class TopLossBlocks(_Wrapped):
         self._n, self._risk = n, risk
 
     def run(self, operation: Operation[A]) -> A:
-        """Answer for the risk what the blocks answer for the mean of all losses."""
+        """Answer for the risk from the blocks' answers for the losses."""
         return operation.on_largest(self._blocks.run, self._risk, self._n)
 
 
 class SerialExecutor:
     """Runs one block after the other.
 
-    `bounds` are the row numbers 0 = r_0 < r_1 < ... = n at which rows are cut into blocks, or `blocks` asks
-    for that many of nearly one size; one block by default.  `dual_bytes` is memory for dual variables, which
-    are packed where that is too little for them, and go to a temporary file beyond it:
-    `topline.solvers.core.dual_rows`. With a budget no result holds them.  `kept_bytes` is memory for what
-    Newton's method would else compute again in a round, by default what it takes.  `threads` work together on
-    a block that is large enough for them, by default as many as BLAS may take; no number depends on how many.
+    `bounds` are the row numbers 0 = r_0 < r_1 < ... = n at which rows are cut into blocks; `blocks` requests
+    that many of nearly equal size, by default one.  `dual_bytes` is memory for dual variables, which are
+    packed if they exceed it and continue in a temporary file (`topline.solvers.core.dual_rows`); with a
+    budget no result holds them.  `kept_bytes` is memory for values that Newton's method would otherwise
+    recompute in a round, by default up to a fixed limit per block.  `threads` share the work on large blocks,
+    by default as many as BLAS may use; no number depends on how many.
 
-    Raises InvalidProblemError, when it is bound, where rows cannot be cut like that.
+    Raises InvalidProblemError on binding if the rows cannot be cut like that.
 
     Examples
     --------
@@ -228,7 +228,7 @@ class SerialExecutor:
         keep_duals: bool,
         weights: Float64Array | None = None,
     ) -> None:
-        """Cut the examples into blocks, with A = 0 where `keep_duals`."""
+        """Cut the examples into blocks, with A = 0 if `keep_duals`."""
         self._activity, X = ThreadActivity(), counted(X)
         self._source, self._read_before = X, int(getattr(X, "bytes_read", 0))
         blocks = min(self._default_blocks, problem.n) if self._asked_blocks is None else self._asked_blocks
@@ -245,13 +245,13 @@ class SerialExecutor:
         return self._set.run(operation, self._activity.worked).total()
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
-        """Yield A block by block, a run of rows after the other, after applying `pending_step` once."""
+        """Yield A in row order, run by run, after applying `pending_step` once."""
         return self._set.duals(pending_step)
 
     def map_duals(
         self, visit: Callable[[Iterator[DualRows]], Sequence[T]], pending_step: PendingStep | None = None
     ) -> list[T]:
-        """Give A to calls of `visit`, on every thread the rows of consecutive blocks."""
+        """Call `visit` on each thread with the rows of consecutive blocks."""
         if self._pool is None:
             return list(visit(self.duals(pending_step)))
         return self._set.map_duals(visit, pending_step, self._pool, self.workers)
@@ -261,12 +261,12 @@ class SerialExecutor:
         self._set.load_duals(duals)
 
     def traffic(self) -> Traffic:
-        """Return what was read, the memory of this process and what its threads did; nothing is sent."""
+        """Return bytes read, the memory of this process and the work of its threads; nothing is sent."""
         read = int(getattr(self._source, "bytes_read", 0)) - self._read_before
         return Traffic(bytes_read=read, memory_bytes=self._memory.read(), workers=self._activity.workers())
 
     def close(self) -> None:
-        """Stop the threads, if there are any, and let go of the examples."""
+        """Stop the threads, if any, and release the examples."""
         self._set, self._source, self._read_before = BlockSet(), None, 0
         if self._pool is not None:
             self._pool.shutdown()
@@ -281,11 +281,11 @@ class SerialExecutor:
 class ThreadExecutor(SerialExecutor):
     """Runs blocks on threads; BLAS and compiled functions release the interpreter lock.
 
-    `workers` is the number of blocks that run at the same time; they share the `threads`.  These, `bounds`,
-    `blocks`, `dual_bytes` and `kept_bytes` are as for SerialExecutor, by default 16 blocks (or n), whatever
-    the workers.
+    `workers` is the number of blocks that run in parallel; they share the `threads`.  `threads`, `bounds`,
+    `blocks`, `dual_bytes` and `kept_bytes` are as for SerialExecutor, with 16 blocks (or n) by default,
+    whatever the number of workers.
 
-    Raises InvalidProblemError where `workers` is below 1.
+    Raises InvalidProblemError if `workers` is below 1.
 
     Examples
     --------
@@ -318,7 +318,7 @@ class ThreadExecutor(SerialExecutor):
 
 
 def block_bounds(n: int, blocks: int = 1, bounds: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Return the row numbers that cut n rows: those asked for, or `blocks` runs of nearly one size."""
+    """Return the row numbers that cut n rows: `bounds`, or `blocks` runs of nearly equal size."""
     if bounds is not None:
         cuts = tuple(int(row) for row in bounds)
         if len(cuts) < 2 or cuts[0] != 0 or cuts[-1] != n or np.any(np.diff(cuts) < 1):

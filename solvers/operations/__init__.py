@@ -1,7 +1,7 @@
-"""What the coordinator asks of blocks of rows: an operation each, with an answer of its own.
+"""The requests of the coordinator to blocks of rows: each operation has an answer of its own.
 
-`Operation` says what one is.  A file holds everything about it: what it asks, what a block does with it, and
-how the answers of blocks add up.  Executors run operations, and methods are made of them.
+`Operation` is the protocol.  One file holds everything about an operation: its parameters, what a block
+computes, and how the answers of blocks add up.  Executors run operations, and methods are built from them.
 """
 
 from __future__ import annotations

@@ -15,16 +15,16 @@ from topline.solvers.operations.base import Operation, Runner
 
 @dataclass(frozen=True, eq=False)
 class Ascend(AscentPlan, Operation[AscentSums]):
-    """Find a change dA of A that raises the dual, as the plan says; it waits for its step."""
+    """Find a change dA of A that raises the dual, as the plan says; the change waits for its step."""
 
     widening: ClassVar[bool] = True
 
     def within(self, passes: int, seconds: float | None) -> Ascend:
-        """Return the same for a run that may still take so much."""
+        """Return the operation limited to the run's remaining passes and seconds."""
         return replace(self, most_passes=min(self.most_passes, passes), seconds=seconds)
 
     def answer(self, block: Block, crew: Crew) -> AscentSums:
-        """Return the sums over the changes that sweeps over the rows of a block find."""
+        """Return the sums over the changes found by sweeps over the rows of a block."""
         duals = block.duals_after(self.pending_step)
         if self.exact:
             duals.widen()
@@ -44,6 +44,6 @@ class Ascend(AscentPlan, Operation[AscentSums]):
         return sums
 
     def through(self, run: Runner, view: MapView) -> AscentSums:
-        """Return the sums at weights V of a feature map, with the curvature of an upper bound."""
+        """Return the sums at weights V of a feature map, with an upper bound of the curvature."""
         bounded = replace(self, safety_factor=self.safety_factor * view.norm)
         return Operation.through(bounded, run, view)

@@ -1,8 +1,8 @@
-"""What an operation is: a question that the coordinator asks of every block, whose answers add up.
+"""The protocol of operations: requests of the coordinator to every block, whose answers add up.
 
-An operation is a value: it can be sent to another machine, sent again, and compared.  One file holds all of
-it: what it asks, what a block does with it, the answer, whose fields say how they merge, and how it is asked
-where weights are those of a feature map, or where the risk is not the mean of the losses.
+An operation is a value: it can be sent to another machine, sent again, and compared.  One file holds its
+parameters, what a block computes, the answer, whose fields say how they merge, and how to run it at weights
+of a feature map or for a risk other than the mean of the losses.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ A_co = TypeVar("A_co", bound=Answer, covariant=True)
 
 
 class Operation(ABC, Generic[A_co]):
-    """What is asked of every block; to inherit as a frozen dataclass.
+    """A request to every block; a base class for frozen dataclasses.
 
-    A block answers the same operation with the same sums however often it comes, and changes nothing more.
-    One that is `widening` leaves dual variables in float64, where it is exact if it says so of itself.
+    A block answers a repeated operation with the same sums and changes nothing further.  A `widening`
+    operation leaves the dual variables in float64; if it has a field `exact`, only when that is true.
     """
 
     widening: ClassVar[bool] = False
 
     @property
     def pending_step(self) -> PendingStep | None:
-        """The step that a block applies to A first, where it has not done so; a field of most operations."""
+        """The step that a block first applies to A, unless already applied; a field of most operations."""
         return None
 
     @property
     def widens(self) -> bool:
-        """Whether dual variables are in float64 from then on."""
+        """Whether the dual variables are in float64 afterwards."""
         return self.widening and bool(getattr(self, "exact", True))
 
     @abstractmethod
     def answer(self, block: Block, crew: Crew) -> A_co:
-        """Return the answer of one block, on the threads of a crew; it does not depend on how many.
+        """Return the answer of one block, using the threads of a crew, whose number does not change it.
 
-        Raises NonFiniteError naming the rows where features are NaN or infinite, StateLostError where a
-        step refers to a round that this block has not seen.
+        Raises NonFiniteError naming the rows with NaN or infinite features, StateLostError if a step refers
+        to a round that this block has not seen.
         """
 
     def within(self, passes: int, seconds: float | None) -> Self:
-        """Return the operation for a run that may still take so much; None for no limit."""
+        """Return the operation limited to the run's remaining passes and seconds; None for no limit."""
         return self
 
     def through(self, run: Runner, view: MapView) -> A_co:
-        """Return the answer at weights V of a feature map, of blocks that know W = L V alone.
+        """Return the answer at weights V of a feature map, from blocks that know only W = L V.
 
-        Fields W and V, which are weights, go to the blocks as such, and a product comes back as one for V.
+        The weight fields W and V are mapped on the way to the blocks, and a product is mapped back to V.
         """
         here: Any = self
         weights = {name: getattr(self, name) for name in ("W", "V") if hasattr(self, name)}
@@ -70,20 +70,20 @@ class Operation(ABC, Generic[A_co]):
         return found
 
     def on_largest(self, run: Runner, risk: AverageTopK, n: int) -> A_co:
-        """Return the answer for the mean of the k largest of n losses, from the blocks' own."""
+        """Return the answer for the mean of the k largest of n losses, from the blocks' answers."""
         del risk, n
         return run(self)
 
 
 class TileOperation(Operation[A]):
-    """An operation that takes the tiles one by one: many of these go through one reading of the rows."""
+    """An operation that processes tiles one by one: several of these share one reading of the rows."""
 
     @abstractmethod
     def sums(self, block: Block, crew: Crew) -> TileSums[A]:
-        """Return what is done with each tile; a crew works on it."""
+        """Return the generator that processes the tiles, with the help of a crew."""
 
     def work(self, block: Block, crew: Crew) -> TileWork[A]:
-        """Return the work on the tiles of a block, which may be read for others too."""
+        """Return the work on the tiles of a block, whose reading may be shared."""
         return TileWork(self.sums(block, crew), block.tiles)
 
     def answer(self, block: Block, crew: Crew) -> A:
@@ -102,7 +102,7 @@ class Runner(Protocol):
 
 
 class OperationRunner(Protocol):
-    """Runs operations on all examples of a bound problem: all that a run needs once it has begun."""
+    """Runs operations on all examples of a bound problem: all that a run needs after its start."""
 
     @property
     def workers(self) -> int:
@@ -111,7 +111,7 @@ class OperationRunner(Protocol):
 
     @property
     def sends(self) -> bool:
-        """Whether requests go to other processes, so that time is lost with each."""
+        """Whether requests go to other processes, so that each one costs time."""
         ...
 
     def run(self, operation: Operation[A], /) -> A:
@@ -119,5 +119,5 @@ class OperationRunner(Protocol):
         ...
 
     def traffic(self) -> Traffic:
-        """Return what was moved and who worked since `bind`; it asks nobody and costs next to nothing."""
+        """Return data moved and work done since `bind`, at almost no cost and without a request."""
         ...

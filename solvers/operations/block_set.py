@@ -1,13 +1,13 @@
-"""The blocks of one process, whoever asks them: an executor of this process, or a worker of a cluster.
+"""The blocks of one process, for an executor of this process or a worker of a cluster.
 
-Of many problems over the same rows, every head has a `Block` of its own, which answers as it does alone.
-Pieces of work on tiles go through one reading and one product; sweeps of dual ascent run side by side, each
-on the weights of its own head, and share the reading of rows that do not lie in memory.  Where they do,
-whatever was asked goes on at the same time, on as many threads as there are.
+With many problems over the same rows, every head has a `Block` of its own, which answers as it would alone.
+Tile operations share one reading and one product; sweeps of dual ascent run side by side, each on the weights
+of its own head, and share the reading of rows outside memory.  If the rows lie in memory, all requests run at
+the same time on the available threads.
 
-Where a budget does not hold the dual variables of all heads, those of the heads that are swept are arrays,
-as many at a time as there is room for, and until others need the room (`OpenDuals`).  Packed ones are opened
-slab by slab, and rows of a slab swept before those of the next, which takes several times the passes.
+If a budget cannot hold the dual variables of all heads, the swept heads keep theirs as arrays, as many as fit
+and until others need the room (`OpenDuals`).  Packed ones are unpacked slab by slab, and the rows of a slab
+are swept before those of the next, which takes several times the passes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from topline.solvers.typing import Float64Array, FloatArray
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """One of many problems over the same rows: its number, and which column of the weights is its own."""
+    """One of many problems over the same rows: its number, and the index of its column of weights."""
 
     number: int
     problem: Problem
@@ -54,7 +54,7 @@ class Head:
 class CopyDuals(Operation[Answer]):
     """Start from `share` times the dual variables of another head, after its `pending_step`.
 
-    Rows may then lie outside the head's domains; those that it holds out are 0.
+    Rows may then lie outside the head's domains; its held-out rows become 0.
     """
 
     source: int
@@ -68,7 +68,7 @@ class CopyDuals(Operation[Answer]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Hits(Answer):
-    """Hits among rows that are held out."""
+    """Counts of hits among held-out rows."""
 
     count: HitCount
 
@@ -77,7 +77,8 @@ class Hits(Answer):
 class CountHits(TileOperation[Hits]):
     """Count the rows of weight 0 that have their class among the first k under W (d, m), with bounds.
 
-    `radius` is how far the exact solution may lie from W; a row of class c counts `class_weights[c]` times.
+    `radius` bounds the distance of the exact solution from W; a row of class c counts `class_weights[c]`
+    times.
     """
 
     W: Float64Array
@@ -86,7 +87,7 @@ class CountHits(TileOperation[Hits]):
     class_weights: tuple[float, ...] | None = None
 
     def sums(self, block: Block, crew: Crew) -> TileSums[Hits]:
-        """Count those of tile after tile."""
+        """Count the hits tile by tile."""
         clock, count = Clock(), HitCount(0, 0, 0, 0)
         taken = yield clock, block.dtype, None
         while taken is not None:
@@ -103,7 +104,7 @@ class CountHits(TileOperation[Hits]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HeadAnswers(Answer):
-    """The answer to each head, by its number."""
+    """The answers of the heads, by number."""
 
     parts: Mapping[int, Answer] = merged_by(
         lambda above, below: {head: answer.merge(below[head]) for head, answer in above.items()}
@@ -112,14 +113,14 @@ class HeadAnswers(Answer):
 
 @dataclass(frozen=True, eq=False)
 class AskHeads(Operation[HeadAnswers]):
-    """What heads ask, to be answered in one reading, and the numbers of those that are done."""
+    """The operations of several heads, to be answered in one reading, and the numbers of finished heads."""
 
     asked: tuple[tuple[Head, Operation[Answer]], ...]
     ended: tuple[int, ...] = ()
 
     @property
     def pending_step(self) -> Any:
-        """The steps that heads have not yet applied, by their numbers."""
+        """The pending steps of the heads, by number."""
         steps = {head.number: operation.pending_step for head, operation in self.asked}
         return {number: step for number, step in steps.items() if step is not None}
 
@@ -129,16 +130,16 @@ class AskHeads(Operation[HeadAnswers]):
         return answers
 
 
-#: The part of a budget that packed dual variables have.
+#: The share of a budget for packed dual variables.
 _PACKED = 0.125
-#: Dual variables are of this type until a run asks for a gap that it does not resolve.
+#: Item size of dual variables until a run needs a gap that float32 does not resolve.
 _FLOAT32 = np.dtype(np.float32).itemsize
 
 
 def most_open(dual_bytes: int, rows: int, d: int, m: int, threads: int = 1) -> int:
-    """Return of how many heads a budget holds the dual variables (rows, m) as arrays of float32.
+    """Return for how many heads a budget holds the dual variables (rows, m) as arrays of float32.
 
-    What as many sweeps as there are threads remember meanwhile is included.
+    This includes the memory of one sweep per thread.
     """
     room, each = _room(dual_bytes), array_bytes(rows, m, _FLOAT32)
     more = extrapolation_bytes((rows + d) * m)
@@ -147,21 +148,21 @@ def most_open(dual_bytes: int, rows: int, d: int, m: int, threads: int = 1) -> i
 
 
 class OpenDuals:
-    """The heads of one block whose dual variables are arrays.  `packed` is the budget of the others."""
+    """The heads of one block whose dual variables are arrays; `packed` is the budget of the others."""
 
     def __init__(self, dual_bytes: int, rows: int, d: int, m: int) -> None:
         self._room, self._more = _room(dual_bytes), extrapolation_bytes((rows + d) * m)
         any_open = most_open(dual_bytes, rows, d, m) > 0
         self.packed = ByteBudget(dual_bytes - self._room if any_open else dual_bytes)
-        #: Whoever was swept last is last.
+        #: In order of their last sweep.
         self._open: dict[int, BlockDuals] = {}
 
     def groups(
         self, swept: Mapping[int, BlockDuals], wide: Collection[int], threads: int
     ) -> Iterator[list[int]]:
-        """Yield the heads that are swept, in groups whose dual variables are arrays by then.
+        """Yield the swept heads in groups, after their dual variables have become arrays.
 
-        Those of the heads that are `wide` are or come to be float64.  Who does not fit even alone is a group
+        Those of the heads in `wide` are or become float64.  A head that does not fit even alone forms a group
         of its own, packed.
         """
         left = sorted(swept, key=lambda head: head not in self._open)
@@ -186,22 +187,22 @@ class OpenDuals:
             left = [head for head in left if head not in group]
 
     def widen(self, head: int) -> None:
-        """Make room for a head whose dual variables come to be float64; without it they are packed."""
+        """Make room for a head whose dual variables become float64, or pack them."""
         duals = self._open.get(head)
         if duals is not None and not self._make_room([head], duals.array_bytes(wide=True)):
             self._open.pop(head).pack()
 
     def forget(self, head: int, duals: BlockDuals) -> None:
-        """Let go of a head and of the room that its dual variables take."""
+        """Drop a head and free the room of its dual variables."""
         self._open.pop(head, None)
         duals.clear()
 
     def take(self, other: OpenDuals) -> None:
-        """Go on with the dual variables of another one."""
+        """Adopt the dual variables of another instance."""
         self.packed, self._open = other.packed, other._open
 
     def _make_room(self, kept: Collection[int], need: int) -> bool:
-        """Pack heads that are not `kept`, the first first, until there is room; return whether there is."""
+        """Pack heads not in `kept`, least recently swept first, until there is room; return if there is."""
         if need > self._room:
             return False
         idle = [head for head in self._open if head not in kept]
@@ -217,14 +218,14 @@ def _room(dual_bytes: int) -> int:
     return dual_bytes - int(_PACKED * dual_bytes)
 
 
-#: The step of a sole head, or of each head that waits for one, by its number.
+#: The pending step of a sole head, or of each head by number.
 Steps: TypeAlias = Any
 
 
 class RowBlock:
     """The rows [start, stop) of a run as its block `index`, with the dual variables of every head.
 
-    Weights of one column, or none, are those of a `sole` head: what names no head is asked of it.
+    Without weights or with one column there is a `sole` head, which answers operations that name none.
     """
 
     def __init__(self, spec: RunSpec, index: int, start: int, stop: int) -> None:
@@ -246,20 +247,20 @@ class RowBlock:
         self._helpers, self._norms = Helpers(), RowNorms(stop - start)
 
     def run(self, operation: Operation[A], threads: int = 1) -> A:
-        """Answer an operation on so many threads (`Block.run`); heads that are not known start with A = 0."""
+        """Answer an operation on so many threads (`Block.run`); new heads start with A = 0."""
         if self.sole is not None:
             return self._of(self.sole).run(operation, threads)
         heads: Any = self
         return operation.answer(heads, Crew(threads, self._helpers.pool))
 
     def ask(self, request: AskHeads, threads: int) -> HeadAnswers:
-        """Answer what all heads ask."""
+        """Answer the operations of all heads."""
         for number in request.ended:
             self._forget(number)
         answers: dict[int, Answer] = {}
         works: dict[int, TileWork[Answer]] = {}
         sweeps: dict[int, Operation[Answer]] = {}
-        # Copies come first: what they are taken from does not move meanwhile.
+        # Copies come first, before their sources change.
         for head, asked in request.asked:
             if isinstance(asked, CopyDuals):
                 answers[head.number] = self._copy_duals(head, asked)
@@ -282,7 +283,7 @@ class RowBlock:
         )
 
     def finish_step(self, pending: Steps) -> None:
-        """Take A of every head for what it is after its step (`Block.finish_step`)."""
+        """Adopt A of every head after its step (`Block.finish_step`)."""
         if self.sole is not None:
             self._of(self.sole).finish_step(pending)
             return
@@ -291,14 +292,14 @@ class RowBlock:
                 self._blocks[number].finish_step(step)
 
     def take_duals(self, other: RowBlock) -> None:
-        """Take the dual variables of a block of the same rows, which is used no more."""
+        """Adopt the dual variables of a block of the same rows, which must not be used again."""
         for number, block in other._blocks.items():
             self._new(other._heads[number]).take_duals(block)
         if self._open is not None and other._open is not None:
             self._open.take(other._open)
 
     def dual_rows(self, pending: Steps = None, start: int | None = None, stop: int | None = None) -> Any:
-        """Return the rows [start, stop) of A, by their numbers in the problem; a mapping of every head's."""
+        """Return the rows [start, stop) of A, by their numbers in the problem; a mapping for several heads."""
         if self.sole is not None:
             return self._of(self.sole).dual_rows(pending, start, stop)
         steps = pending or {}
@@ -308,7 +309,7 @@ class RowBlock:
         }
 
     def load_duals(self, start: int, rows: Any) -> None:
-        """Replace A from row `start` of the problem on by what `dual_rows` gave."""
+        """Replace A from row `start` of the problem on by the output of `dual_rows`."""
         for head, part in rows.values() if self.sole is None else [(self.sole, rows)]:
             self._of(head).load_duals(start, part)
 
@@ -317,7 +318,7 @@ class RowBlock:
         return kept_in_memory(self._X, 0, self.stop - self.start)
 
     def _crew(self, threads: int) -> Crew:
-        """Return who works on a tile: all threads, or one where each has tiles of its own."""
+        """Return the crew for a tile: all threads, or one if each thread has tiles of its own."""
         return ALONE if threads == 1 or self._kept() else Crew(threads, self._helpers.pool)
 
     def _of(self, head: Head) -> Block:
@@ -337,13 +338,13 @@ class RowBlock:
         return block
 
     def _forget(self, number: int) -> None:
-        """Let go of a head, and of the room that its dual variables take."""
+        """Drop a head, and free the room of its dual variables."""
         block, _ = self._blocks.pop(number, None), self._heads.pop(number, None)
         if block is not None and self._open is not None:
             self._open.forget(number, block.duals)
 
     def _copy_duals(self, head: Head, request: CopyDuals) -> Answer:
-        """Give a head the dual variables of another one; of rows that were lost with it, none."""
+        """Give a head the dual variables of another one, or none if they were lost with it."""
         block, source = self._new(head), self._blocks.get(request.source)
         if source is None:
             return Answer()
@@ -362,9 +363,9 @@ class RowBlock:
     def _answered(
         self, sweeps: Mapping[int, Operation[Answer]], works: Sequence[TileWork[Answer]], threads: int
     ) -> dict[int, Answer]:
-        """Answer requests that visit rows one by one, and do what goes through the tiles.
+        """Answer sweeps row by row, and the other requests tile by tile.
 
-        Where rows lie in memory all of it goes on at the same time, on `threads`, in parts of their number.
+        If the rows lie in memory everything runs at the same time, divided over `threads`.
         """
         kept, crew = self._kept(), self._crew(threads)
         parts = min(threads if kept else 1, len(works))
@@ -392,12 +393,12 @@ class RowBlock:
         *,
         kept: bool,
     ) -> dict[int, Answer]:
-        """Sweep several heads at the same time, and do what is there to do `beside` them."""
+        """Sweep several heads at the same time, together with the jobs in `beside`."""
         together = len(sweeps) > 1 and not kept
         at_once = len(sweeps) if together else min(threads, len(sweeps) + len(beside))
         each = max(threads // (len(sweeps) + len(beside)), 1)
         if each > 1:
-            # As many as all heads ask for together: none of them begins more while others are at work.
+            # Enough for all heads together: the pool must not grow while threads are at work.
             self._helpers.pool(threads)
         if together:
             self._X.begin(len(sweeps))
@@ -409,16 +410,16 @@ class RowBlock:
                 if together:
                     self._X.leave()
 
-        # Sweeps take the longest and begin first.
+        # Sweeps take the longest and start first.
         found = _on_threads([*(partial(answer, number) for number in sweeps), *beside], at_once)
         return dict(zip(sweeps, found, strict=False))
 
 
 def _on_threads(jobs: Sequence[Callable[[], Any]], threads: int) -> list[Any]:
-    """Do pieces of work, so many at a time; return what each of them gave."""
+    """Run jobs on up to `threads` threads; return their results."""
 
     def done(job: Callable[[], Any]) -> Any:
-        # NumPy's settings are those of a thread.
+        # NumPy's error settings are per thread.
         with np.errstate(over="ignore", invalid="ignore"):
             return job()
 
@@ -435,9 +436,9 @@ DualRows: TypeAlias = tuple[int, int, FloatArray]
 
 
 class BlockSet:
-    """Some of the `total` blocks of a run, in their order, `at_once` of them on `threads` each.
+    """Some of the `total` blocks of a run, in order, `at_once` of them in parallel on `threads` each.
 
-    `pool` has a thread for each of them; None where one comes after the other.
+    `pool` has a thread for each of them; None runs them one by one.
     """
 
     def __init__(
@@ -455,10 +456,10 @@ class BlockSet:
     def run(
         self, operation: Operation[A], worked: Callable[[int, float], None] = lambda _rows, _began: None
     ) -> TreeMerger[A]:
-        """Return the answers of the blocks, merged as far as they reach.
+        """Return the answers of the blocks, merged as far as they are contiguous in the tree.
 
-        `worked` hears of rows that were begun at a time of `time.perf_counter` and are done.  BLAS keeps to
-        one thread, so that sums do not depend on the machine and workers do not fight.
+        `worked` receives finished rows with their start in `time.perf_counter`.  BLAS keeps to one thread, so
+        that sums do not depend on the machine and workers do not compete.
         """
 
         def run_one(block: RowBlock) -> A:
@@ -474,7 +475,7 @@ class BlockSet:
         return merger
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
-        """Yield A block by block, a run of rows after the other, after applying `pending_step` once."""
+        """Yield A in row order, run by run, after applying `pending_step` once."""
         return _dual_rows(self.blocks, pending_step)
 
     def load_duals(self, duals: Iterable[DualRows]) -> None:
@@ -490,7 +491,7 @@ class BlockSet:
         pool: ThreadPoolExecutor,
         threads: int,
     ) -> list[T]:
-        """Give the dual rows to `visit`, a run of blocks to each thread, and join the answers."""
+        """Give the dual rows to `visit`, a run of blocks per thread, and join the answers."""
         threads = max(1, min(threads, len(self.blocks)))
         cuts = [len(self.blocks) * i // threads for i in range(threads + 1)]
         parts = [self.blocks[a:b] for a, b in pairwise(cuts)]
@@ -506,9 +507,9 @@ class BlockSet:
 def parts_of(
     duals: Iterable[DualRows], spans: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, int, FloatArray]]:
-    """Yield which of some spans of rows, in their order, has which part: its place, first row and rows of A.
+    """Yield the part of A for each span of rows, in order: span index, first row and rows of A.
 
-    Raises StateLostError where they are not in row order or do not cover every row.
+    Raises StateLostError unless the parts are in row order and cover every row.
     """
     reached, stops = 0, [stop for _, stop in spans]
     for start, stop, rows in duals:
@@ -529,7 +530,7 @@ def _dual_rows(blocks: Iterable[RowBlock], pending_step: PendingStep | None) -> 
 
 
 def _results_of(futures: Sequence[Future[T]]) -> Iterator[T]:
-    """Yield the results in order; after an error or Ctrl-C nothing continues behind the caller's back."""
+    """Yield the results in order; after an error or Ctrl-C no job keeps running."""
     try:
         for future in futures:
             yield future.result()

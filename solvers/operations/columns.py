@@ -1,14 +1,13 @@
 """Away and pairwise steps inside the domain of every example.
 
-A is kept as convex combinations of vertices.  Every example has its own active set of them, as ranked lists
-of classes (`topline.solvers.losses.ranking`), and its own direction inside it: the class at place p has
--rho_p, the own class minus the sum of the others.  With a_j = delta_j + s_j - s_y the value <grad, v> of a
-vertex is sum_p rho_p a_[p] (a_y = 0).  All examples take one step together, along the sum of their
-directions.
+A is kept as convex combinations of vertices.  Every example has an active set of its own, ranked lists of
+classes (`topline.solvers.losses.ranking`), and a direction inside it: the class at place p has -rho_p, the
+own class minus the sum of the others.  With a_j = delta_j + s_j - s_y the value <grad, v> of a vertex is
+sum_p rho_p a_[p] (a_y = 0).  All examples take one common step along the sum of their directions.
 
-A direction that always led to the border of its polytope would make that one step tiny: the best step of the
-sum is that of the most of its members.  So an example goes as far as its own closed form says for a dual that
-is curved 1/length times as much as its own row alone makes it; `length` stands for what the others add.
+Directions that always led to the border of their polytopes would make the common step tiny, because one
+step length has to suit most of them.  So an example goes as far as its own closed form says for a dual with
+1/length times the curvature of its row alone; `length` accounts for the other rows.
 """
 
 from __future__ import annotations
@@ -36,26 +35,27 @@ from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation, Runner
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-#: What a row does: nothing, go towards its vertex, away from a point of its set, or from that to the vertex.
+#: The move of a row: none, towards its vertex, away from a point of its set, or from that point to the
+#: vertex.
 REST, TOWARDS, AWAY, SWAP = range(4)
-#: A share that subtracting its own leaves.
+#: Shares below this are rounding of a subtraction.
 _ROUNDING = 1e-15
-#: The place of the dense point among those of a set.
+#: Index of the dense point in a set.
 BASE = -1
-#: Vertices in the set of one row; where ranks are many there are fewer, for the sake of memory, but not so
-#: few that the dense point takes over.
+#: Vertices in the set of one row; long lists of ranks get fewer, to save memory, but enough to keep the dense
+#: point small.
 _PLACES, _FEWEST = 16, 8
-#: Rounds in which a given point is taken apart into vertices, and how far their mixture may be from it.
+#: Most rounds of decomposing a given point into vertices, and the accepted distance of their mixture.
 _APART_ROUNDS = 1000
 _APART = 1e-12
-#: Scores per distance while a point is taken apart: the margin of 1 between classes then counts for nothing.
+#: Scores per distance while decomposing a point, so large that the margin of 1 between classes is negligible.
 _FAR = 2.0**60
 
 _NEVER = -1
 
 
 class Examples(NamedTuple):
-    """Labels, how often each row counts, and the curvature of the dual along the scores of each row alone."""
+    """Labels, weights, and the curvature of the dual along the scores of each row alone."""
 
     y: Any
     weights: Any
@@ -63,7 +63,7 @@ class Examples(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Rank weights, margins (m, m) or (0, 0), and what smoothing adds to the curvature of a class."""
+    """Rank weights, margins (m, m) or (0, 0), and the curvature that smoothing adds per class."""
 
     rho: Any
     margins: Any
@@ -93,7 +93,7 @@ class Sets(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The directions of some rows: vertices as lists with their lengths, moves, what leaves, how far."""
+    """The directions of some rows: vertices as lists, their lengths, moves, the point left, step lengths."""
 
     ranked: Any
     counts: Any
@@ -102,7 +102,7 @@ class Chosen(NamedTuple):
     reach: Any
 
     def of(self, rows: Any) -> Chosen:
-        """Return those of some rows."""
+        """Return the directions of some rows."""
         return Chosen(*(part[rows] for part in self))
 
 
@@ -138,7 +138,7 @@ def add_vertex(target: Any, factor: float, rho: Any, labels: Any, count: int, ow
 
 @jit(fastmath={"contract"})
 def worst_of(a: Any, own: int, rho: Any, sets: Any, i: int) -> tuple[int, float, float]:
-    """Return the place of the point in the set of row i with the smallest <grad, v>, that, and its share."""
+    """Return the index of the point in the set of row i with the least <grad, v>, that value, and its share."""
     place, least, share = BASE, np.inf, 0.0
     if sets.base_share[i] > 0.0:
         least, share = value_of_point(a, sets.base[i], own), sets.base_share[i]
@@ -151,7 +151,7 @@ def worst_of(a: Any, own: int, rho: Any, sets: Any, i: int) -> tuple[int, float,
 
 @jit(fastmath={"contract"})
 def rest_of(sets: Any, i: int, place: int) -> float:
-    """Return the share of all points of the set of row i but one: 1 minus its own, with all digits."""
+    """Return 1 minus the share of one point of row i, summed over the others to keep all digits."""
     total = 0.0 if place == BASE else sets.base_share[i]
     for s in range(sets.used[i]):
         if s != place:
@@ -161,9 +161,9 @@ def rest_of(sets: Any, i: int, place: int) -> float:
 
 @jit(fastmath={"contract"})
 def put_in_order(rho: Any, labels: Any, count: int, own: int) -> int:
-    """Write a vertex so that equal vertices are equal lists; return its new length.
+    """Normalise a vertex so that equal vertices are equal lists; return its new length.
 
-    Classes of equal rank weights are sorted, and an own class that could as well be last is left out.
+    Classes of equal rank weights are sorted, and an own class tied with the last rank is dropped.
     """
     start = 0
     while start < count:
@@ -185,7 +185,7 @@ def put_in_order(rho: Any, labels: Any, count: int, own: int) -> int:
 
 @jit(fastmath={"contract"})
 def take_step(step: float, y: Any, rho: Any, chosen: Any, sets: Any) -> None:
-    """Change the sets as A changes by `step` times the directions that were chosen last."""
+    """Update the sets as A changes by `step` times the directions chosen last."""
     base_share, shares, used = sets.base_share, sets.shares, sets.used
     for i in range(len(y)):
         move, place, length, left = chosen.moves[i], chosen.leaving[i], step * chosen.reach[i], 0.0
@@ -194,7 +194,7 @@ def take_step(step: float, y: Any, rho: Any, chosen: Any, sets: Any) -> None:
         if move != TOWARDS:
             lost = length if move == SWAP else length * rest_of(sets, i, place)
             left = (base_share[i] if place == BASE else shares[i, place]) - lost
-            # At the end of its way the point is out, but for rounding.
+            # At the maximal step the point leaves the set, up to rounding.
             left = left if left > _ROUNDING else 0.0
         if move != SWAP:
             # Away from v is A + length (A - v), towards u is A + length (u - A).
@@ -214,7 +214,7 @@ def take_step(step: float, y: Any, rho: Any, chosen: Any, sets: Any) -> None:
 
 @jit(fastmath={"contract"})
 def _drop_empty(lists: Any, lengths: Any, shares: Any, used: int) -> int:
-    """Close the gaps of points without a share; return the number of those that are left."""
+    """Remove points without a share; return the number of those left."""
     kept = 0
     for s in range(used):
         if shares[s] > 0.0:
@@ -226,7 +226,7 @@ def _drop_empty(lists: Any, lengths: Any, shares: Any, used: int) -> int:
 
 @jit(fastmath={"contract"})
 def _take_in(gained: float, labels: Any, count: int, own: int, rho: Any, sets: Any, i: int) -> int:
-    """Give a vertex a share of the set of row i; in a full set the smallest one joins the dense point."""
+    """Give a vertex a share of the set of row i; a full set merges its smallest point into the dense one."""
     lists, lengths, shares, used = sets.lists[i], sets.lengths[i], sets.shares[i], int(sets.used[i])
     for s in range(used):
         if lengths[s] == count and np.all(lists[s, :count] == labels[:count]):
@@ -257,10 +257,10 @@ def _violations(scores: Any, own: int, margins: Any, a: Any) -> None:
 def choose_directions(
     scores: Any, examples: Any, terms: Any, swap: bool, chosen: Any, sets: Any, A: Any, change: Any
 ) -> None:
-    """Write the direction of every row to `change` (b, m), and how it comes about to `chosen`.
+    """Write the direction of every row to `change` (b, m), and its components to `chosen`.
 
-    `chosen` holds the vertices at the scores (b, m).  A row goes as far as would be best for it alone were
-    the curvature along its scores `examples.bends[i]`, and at most to where it leaves its polytope.
+    `chosen` holds the vertices at the scores (b, m).  A row takes its best step for the curvature
+    `examples.bends[i]` along its scores, at most to the border of its polytope.
     """
     a, rho = np.empty(scores.shape[1]), terms.rho
     for i in range(scores.shape[0]):
@@ -301,7 +301,7 @@ def choose_directions(
 def _add_away(row: Any, place: int, own: int, rho: Any, sets: Any, i: int, rest: float) -> None:
     """Add alpha - v for the point v at a place of the set of row i.
 
-    Not as that difference: next to v it would have no digits.
+    The sum over the other points keeps its digits next to v, where the plain difference has none.
     """
     if place != BASE and sets.base_share[i] > 0.0:
         row += sets.base_share[i] * sets.base[i]
@@ -321,15 +321,15 @@ def _take_off(row: Any, factor: float, place: int, own: int, rho: Any, sets: Any
 
 
 class RowSets:
-    """One active set for every row of a block, and |x_i|^2 (rows,) as `norms`, NaN until it is known.
+    """One active set for every row of a block, and |x_i|^2 (rows,) as `norms`, NaN until known.
 
     Parameters
     ----------
-    problem : what is solved; its loss has sparse vertices.
+    problem : the problem; its loss has sparse vertices.
     y, weights : (rows,) labels, and how often each row counts.
-    A : (rows, m) float64, the points to start from.  They are taken apart into vertices; where that does not
-        succeed the row itself is the dense point of its set.
-    pending_step : the last one that A has been given.
+    A : (rows, m) float64, the starting points, decomposed into vertices; a row that cannot be decomposed
+        becomes the dense point of its set.
+    pending_step : the last step applied to A.
     """
 
     lasting: ClassVar[str] = "round"
@@ -344,12 +344,12 @@ class RowSets:
     ) -> None:
         self._problem, self._y, self._weights = problem, y, weights
         self.norms = np.full(len(y), np.nan)
-        #: The round whose directions were chosen last.
+        #: The round of the directions chosen last.
         self.found = _NEVER
         self._applied = _NEVER if pending_step is None else pending_step.round
         rows, ranks = len(y), len(problem.form.rho)
         places = int(np.clip(64 * problem.m // (4 * ranks + 12), _FEWEST, _PLACES))
-        # All begin at the vertex 0, an empty list.
+        # Every row begins at the vertex 0, an empty list.
         self.sets = Sets(
             lists=np.zeros((rows, places, ranks), dtype=np.int32),
             lengths=np.zeros((rows, places), dtype=np.int32),
@@ -386,12 +386,12 @@ class RowSets:
         scores : (b, m) shifted scores, overwritten.
         bends : (b,) curvature of the dual along the scores of each row alone, over `length`.
         duals : A (b, m), and room for the directions.
-        sums : added to as by `ranking.rank_rows`.
+        sums : incremented as by `ranking.rank_rows`.
         length : share of its own best step that an example takes; infinite for none of the smoothing.
         """
         problem, form = self._problem, self._problem.form
         y, weights, chosen = self._y[rows], self._weights[rows], self._chosen.of(rows)
-        # For float64 alone the long search of directions is compiled.
+        # The search of directions, slow to compile, exists for float64 only.
         lasting = scores.astype(np.float64)
         rule = ranking.RankRule(form.rho, *form.ranks, problem.own_share, form.table)
         ranking.rank_rows(scores, y, weights, rule, chosen.ranked, chosen.counts, sums)
@@ -412,18 +412,18 @@ class RowSets:
         self._applied = pending_step.round
 
     def _take(self, step: float) -> None:
-        """Take a step along the directions that were chosen last."""
+        """Take a step along the directions chosen last."""
         if (self.sets.used == self.sets.shares.shape[1]).any():
             self._make_room()
         take_step(step, self._y, self._problem.form.rho, self._chosen, self.sets)
 
     def _make_room(self) -> None:
-        """Give every row a dense point, of share 0 where there was none."""
+        """Give every row a dense point, of share 0 if it had none."""
         if not len(self.sets.base):
             self.sets = self.sets._replace(base=np.zeros((len(self._y), self._problem.m)))
 
     def _take_apart(self, A: FloatArray) -> None:
-        """Begin at the rows of A (rows, m): approach each by pairwise steps of its own."""
+        """Decompose the rows of A (rows, m): approach each by pairwise steps of its own."""
         rows = np.flatnonzero(A.any(axis=1))
         part, Z = self._part(rows), np.zeros((len(rows), A.shape[1]))
         for _ in range(_APART_ROUNDS):
@@ -453,7 +453,7 @@ class RowSets:
         return part
 
     def _put(self, rows: Int64Array, part: RowSets) -> None:
-        """Take over the sets of some rows from copies."""
+        """Replace the sets of some rows by copies."""
         if len(part.sets.base):
             self._make_room()
         for mine, theirs in zip((*self.sets, *self._chosen), (*part.sets, *part._chosen), strict=True):
@@ -474,7 +474,7 @@ class FindDirections(Operation[DirectionSums]):
 
     Attributes
     ----------
-    pairwise : whether examples swap vertices, or go towards one or away from one.
+    pairwise : whether examples swap vertices, instead of going towards one or away from one.
     length : share of its own best step that an example takes.
     exact : products in float64, not in the precision of the features.
     """
@@ -488,7 +488,7 @@ class FindDirections(Operation[DirectionSums]):
 
     @property
     def widens(self) -> bool:
-        """Whether dual variables are in float64 from then on."""
+        """Whether the dual variables are in float64 afterwards."""
         return True
 
     def answer(self, block: Block, crew: Crew) -> DirectionSums:
@@ -515,7 +515,7 @@ class FindDirections(Operation[DirectionSums]):
             if is_sparse(tile.X):
                 accumulate_rows(tile.X, change[tile.rows], tile.weights, product)
             else:
-                # Directions have few classes a row, and all of these are looked at anyway.
+                # Directions have few classes per row, and the scan over all of them is needed anyway.
                 accumulate_nonzeros(tile.X, change[tile.rows], tile.weights, product)
             clock.product()
         kept.found = self.round
@@ -546,7 +546,7 @@ class FindDirections(Operation[DirectionSums]):
         duals: tuple[FloatArray, FloatArray],
         sums: Float64Array,
     ) -> None:
-        """Choose the directions of a tile's rows at their shifted scores; `duals` are A and room for them."""
+        """Choose the directions of a tile's rows at their shifted scores; `duals` are A and their room."""
         if np.isnan(kept.norms[tile.start]):
             kept.norms[tile.rows] = squared_norms(tile.X)
         scale = block.problem.scale / self.length
@@ -555,5 +555,5 @@ class FindDirections(Operation[DirectionSums]):
         kept.choose(tile.rows, scores, bends, duals, sums, length=self.length, pairwise=self.pairwise)
 
     def through(self, run: Runner, view: MapView) -> DirectionSums:
-        """Return the sums at weights V of a feature map, whose curvature is larger by its norm."""
+        """Return the sums at weights V of a feature map, whose norm multiplies the curvature."""
         return Operation.through(replace(self, length=self.length / view.norm), run, view)

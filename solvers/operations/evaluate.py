@@ -1,6 +1,6 @@
-"""The losses at weights, and what D of the kept A is made of besides W.
+"""The losses at weights, and the terms of D at the kept A apart from W.
 
-The largest losses of all rows are those of which the average top-k risk is the mean.
+For the average top-k risk, whose mean is over the largest losses, blocks return these.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Largest(LossAnswer):
 
 @dataclass(frozen=True, eq=False)
 class FindLargestLosses(Operation[Largest]):
-    """Find the `most` largest losses Phi_gamma at W (d, m), and their rows; in float64 where `exact`."""
+    """Find the `most` largest losses Phi_gamma at W (d, m), and their rows; in float64 if `exact`."""
 
     W: Float64Array
     most: int
@@ -63,7 +63,7 @@ class FindLargestLosses(Operation[Largest]):
 
 
 def find_largest(run: Runner, W: Float64Array, risk: AverageTopK, n: int, *, exact: bool) -> Largest:
-    """Return the losses at W (d, m) that a risk is the mean of; StateLostError where some are missing."""
+    """Return the losses at W (d, m) whose mean is the risk; raises StateLostError if some are missing."""
     found = run(FindLargestLosses(W, risk.rows, exact))
     if len(found.largest.rows) != risk.rows or found.rows != n:
         raise StateLostError(f"the largest losses cover {found.rows} of {n} rows; run the round again")
@@ -71,22 +71,21 @@ def find_largest(run: Runner, W: Float64Array, risk: AverageTopK, n: int, *, exa
 
 
 def risk_of(largest: LargestLosses, risk: AverageTopK, n: int) -> float:
-    """Return n times the risk: the methods' arithmetic for a sum of losses stays as it is."""
+    """Return n times the risk, which replaces the sum of losses in the methods' arithmetic."""
     return float(risk.selected(largest, n).weights @ largest.losses)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Evaluation(LossAnswer):
-    """The losses; `loss` is the true one, Phi_gamma where smoothing > 0.
+    """Sums of losses; `loss` is the true one, Phi_gamma where smoothing > 0.
 
     Attributes
     ----------
-    shifted_loss : sum Phi(W^T x_i + gamma alpha_i); equal to `loss` where smoothing is 0.
+    shifted_loss : sum Phi(W^T x_i + gamma alpha_i); equal to `loss` without smoothing.
     alpha_sq : sum |alpha_i|^2; 0 where no A is kept.
-    conjugate_alpha : sum -Phi*(-alpha_i) of the kept A, where that is not linear.
-    stretch : the least c at which no row has a loss at c W; inf where there is none, 0 where it was not asked
-        for.
-    row_sum : (d, 1) sum x_i, where the `total` was asked for.
+    conjugate_alpha : sum -Phi*(-alpha_i) of the kept A, if not linear.
+    stretch : the least c at which no row has a loss at c W; inf if there is none, 0 if not requested.
+    row_sum : (d, 1) sum x_i, if `total` was requested.
     row_sq : sum |x_i|^2, likewise.
     """
 
@@ -105,8 +104,8 @@ class Evaluate(TileOperation[Evaluation]):
     Attributes
     ----------
     exact : products in float64, not in the precision of the features.
-    total : whether the answer has the sum of the rows, unless the features are sparse.
-    stretched : whether it has the stretch of W at which a hinge vanishes.
+    total : whether to sum the rows, for dense features.
+    stretched : whether to compute the stretch of W at which a hinge vanishes.
     """
 
     W: Float64Array
@@ -116,7 +115,7 @@ class Evaluate(TileOperation[Evaluation]):
     stretched: bool = False
 
     def sums(self, block: Block, crew: Crew) -> TileSums[Evaluation]:
-        """Add the losses of tile after tile."""
+        """Sum the losses tile by tile."""
         problem, duals, form = block.problem, block.duals_if_kept(), block.problem.form
         clock, dtype = Clock(), FLOAT64 if self.exact else block.dtype
         W, smoothed, rows = np.ascontiguousarray(self.W, dtype=dtype), problem.smoothing > 0, 0
@@ -156,11 +155,11 @@ class Evaluate(TileOperation[Evaluation]):
         )  # fmt: skip
 
     def through(self, run: Runner, view: MapView) -> Evaluation:
-        """Return the losses at weights V of a feature map; only W has a direction that rows share."""
+        """Return the losses at weights V of a feature map, without `total`, which describes W only."""
         return TileOperation.through(replace(self, total=False), run, view)
 
     def on_largest(self, run: Runner, risk: AverageTopK, n: int) -> Evaluation:
-        """Return n times the risk in the place of the sum of the losses."""
+        """Return n times the risk as the sum of the losses."""
         found = find_largest(run, self.W, risk, n, exact=self.exact)
         loss = risk_of(found.largest, risk, n)
         return Evaluation(

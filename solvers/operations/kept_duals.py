@@ -1,4 +1,4 @@
-"""The dual variables as a whole: summed as they are kept, put inside their domains, or set from weights."""
+"""The dual variables as a whole: summed as kept, put inside their domains, or set from weights."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from topline.solvers.typing import Float64Array
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DualSums(LossAnswer):
-    """What W(A) and D are made of: `product` (d, m) sum x_i alpha_i^T, sum b(alpha_i), sum |alpha_i|^2.
+    """The terms of W(A) and D: `product` (d, m) sum x_i alpha_i^T, sum b(alpha_i), sum |alpha_i|^2.
 
-    `loss` and `active` are those at the weights that A was set from, else 0.
+    `loss` and `active` belong to the weights that A was set from, else 0.
     """
 
     product: Float64Array
@@ -36,10 +36,10 @@ class Rebuild(TileOperation[DualSums]):
 
     Attributes
     ----------
-    exact : A is in float64 from then on, with every row inside its domain to that precision.
-    inside : every row is put at the nearest point of its domain first: A may come from anywhere.
-    feasible : rows that float32 has rounded are so for the sums alone, which are those of `share` times these
-        rows, and A stays as it is.
+    exact : keep A in float64 from now on, with every row inside its domain to that precision.
+    inside : first put every row at the nearest point of its domain: A may come from anywhere.
+    feasible : put rows rounded to float32 inside their domains for the sums alone, which are those of `share`
+        times these rows; A stays as it is.
     """
 
     pending_step: PendingStep | None = None
@@ -51,7 +51,7 @@ class Rebuild(TileOperation[DualSums]):
     widening: ClassVar[bool] = True
 
     def sums(self, block: Block, crew: Crew) -> TileSums[DualSums]:
-        """Add the dual rows of tile after tile."""
+        """Sum the dual rows tile by tile."""
         duals = block.duals
         if self.exact:
             block.duals_after(self.pending_step).widen()
@@ -80,9 +80,9 @@ class Rebuild(TileOperation[DualSums]):
 
 @dataclass(frozen=True)
 class PutInside(Operation[Answer]):
-    """Keep A in float64 from now on, every row that float32 had rounded inside its domain; sum nothing.
+    """Keep A in float64 from now on, with rows rounded to float32 put inside their domains; sum nothing.
 
-    Where `anyway`, rows in float64 are put inside as well, for changes in float32 have been added to them.
+    `anyway` puts rows in float64 inside as well, after changes in float32.
     """
 
     pending_step: PendingStep | None = None
@@ -103,9 +103,9 @@ class PutInside(Operation[Answer]):
 class TakeGradients(Operation[DualSums]):
     """Set A to `share` times -grad Phi_gamma at the scores of W (d, m), and sum it.
 
-    Only for a problem that is smooth.  The losses of the answer are Phi_gamma at W.  Products are in float64
-    where `exact`, else in the precision of the features, and A with them.  A then counts as having
-    `pending_step`, which was for the one before.
+    Requires a smooth problem.  The losses of the answer are Phi_gamma at W.  Products and A are in float64 if
+    `exact`, else in the precision of the features.  A then counts as having `pending_step`, which belonged to
+    the A it replaces.
     """
 
     W: Float64Array
@@ -114,7 +114,7 @@ class TakeGradients(Operation[DualSums]):
     pending_step: PendingStep | None = None
 
     def answer(self, block: Block, crew: Crew) -> DualSums:
-        """Set the dual rows of a block, and sum what W and D are made of."""
+        """Set the dual rows of a block, and sum the terms of W and D."""
         clock, problem, tiles, duals = Clock(), block.problem, block.tiles, block.duals
         dtype = FLOAT64 if self.exact else block.dtype
         W = np.ascontiguousarray(self.W, dtype=dtype)

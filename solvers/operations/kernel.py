@@ -1,12 +1,12 @@
 """Operations on the kernelised dual, whose blocks keep the scores S = K A / (lam n) of their rows.
 
-No weights W travel: a round picks some rows anywhere, one block makes exact updates within them, and every
-block adds K(its rows, the rows that changed) times the change to its scores.  What a message carries has the
-size of the rows that were picked, whatever n is.
+No weights W are sent: a round picks some rows anywhere, one block makes exact updates within them, and every
+block adds K(its rows, the rows that changed) times the change to its scores.  The size of a message is that
+of the picked rows, whatever n is.
 
-Scores belong to one A.  An operation names the `Mark` that they must have; a block whose scores bear another
-one does nothing and counts its rows as `stale`.  One that changes them names the mark that they get, so that
-it may come twice, and a block that was moved or lost is found out.
+Scores belong to one A.  An operation names the `Mark` that they must have; a block whose scores have another
+mark does nothing and counts its rows as `stale`.  An operation that changes scores names their new mark, so
+that it can be repeated, and a block that was moved or lost is detected.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ K = TypeVar("K", bound=KernelAnswer)
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KernelOperation(Operation[K]):
-    """An operation with a kernel, for scores that bear `mark`; products are in float64 where `exact`."""
+    """An operation with a kernel, on scores marked `mark`; products are in float64 if `exact`."""
 
     kernel: PairValues
     mark: Mark
@@ -70,7 +70,7 @@ class KernelOperation(Operation[K]):
     widening: ClassVar[bool] = True
 
     def answer(self, block: Block, crew: Crew) -> K:
-        """Return the answer of one block, whose scores begin at 0 with A."""
+        """Return the answer of one block, whose scores and A begin at 0."""
         here = block.recall(KernelScores, lambda: KernelScores(block))
         if self.exact:
             block.duals.widen()
@@ -84,7 +84,7 @@ class KernelOperation(Operation[K]):
 
 @contextmanager
 def _changing(here: KernelScores, after: Mark) -> Iterator[None]:
-    """Let the scores belong to no A until they bear `after`, at the end."""
+    """Unmark the scores while they change, and mark them `after` at the end."""
     here.mark = None
     yield
     here.mark = after
@@ -92,13 +92,13 @@ def _changing(here: KernelScores, after: Mark) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PickedSums(KernelAnswer):
-    """Sums over the rows, and those that were picked; rows of several blocks lie one below the other.
+    """Sums over the rows, and the picked rows, stacked over blocks.
 
     Attributes
     ----------
-    loss, active : sum Phi_gamma at the scores s_i, and how many rows have a loss.
+    loss, active : sum Phi_gamma at the scores s_i, and the number of rows with a loss.
     conjugate_alpha, alpha_s, alpha_sq : sum -Phi*(-alpha_i), sum <alpha_i, s_i> and sum |alpha_i|^2.
-    roots : sum of the roots of the rows' shares of n times the gap.
+    roots : sum of the square roots of the rows' shares of n times the gap.
     """
 
     loss: float = 0.0
@@ -114,8 +114,8 @@ class PickedSums(KernelAnswer):
 class PickRows(KernelOperation[PickedSums]):
     """Sum losses, conjugates and <alpha_i, s_i>, and pick rows at random for the next update.
 
-    Row i with the share g_i of n times the gap is picked with the probability min(1, rate sqrt(g_i)), unless
-    g_i is below `least`.  Whether it is depends on seed, round and row alone, not on how rows are cut.
+    Row i with the share g_i of n times the gap is picked with probability min(1, rate sqrt(g_i)), or 0 if g_i
+    is below `least`.  The draw depends on seed, round and row only, not on how rows are cut into blocks.
     """
 
     rate: float = 0.0
@@ -123,7 +123,7 @@ class PickRows(KernelOperation[PickedSums]):
     seed: int = 0
 
     def answer_at(self, block: Block, here: KernelScores) -> PickedSums:
-        """Return the sums over the rows of a block, and those that it picks."""
+        """Return the sums over the rows of a block, and the rows it picks."""
         if here.mark != self.mark:
             return PickedSums(stale=block.stop - block.start)
         clock, problem, form = Clock(), block.problem, block.problem.form
@@ -163,7 +163,7 @@ class PickRows(KernelOperation[PickedSums]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TileChange(KernelAnswer):
-    """The change of the rows that were updated, what n D rises by at least, and the column updates."""
+    """The change of the updated rows, a lower bound of the rise of n D, and the number of column updates."""
 
     change: Change | None = merged_by(Change.merge)
     rise: float = 0.0
@@ -172,9 +172,9 @@ class TileChange(KernelAnswer):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class UpdateRows(KernelOperation[TileChange]):
-    """Let block `by` make exact column updates within the rows that were picked, and give their change.
+    """Let block `by` make exact column updates within the picked rows, and return their change.
 
-    `values` (r, r) are the kernel's where the rows do not tell, else None.
+    `values` (r, r) are the kernel values if features do not determine them, else None.
     """
 
     rows: PickedRows
@@ -183,7 +183,7 @@ class UpdateRows(KernelOperation[TileChange]):
     values: FloatArray | None = None
 
     def answer_at(self, block: Block, here: KernelScores) -> TileChange:
-        """Return the change, if it is this block's to find."""
+        """Return the change if this is block `by`."""
         if self.by != block.index:
             return TileChange()
         clock, rows, K = Clock(), self.rows, self.values
@@ -198,19 +198,19 @@ class UpdateRows(KernelOperation[TileChange]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CrossValues(KernelAnswer):
-    """Kernel values of rows that lie in blocks, one below the other."""
+    """Kernel values of rows, stacked over blocks."""
 
     values: FloatArray | None = merged_by(lambda above, below: np.concatenate([above, below]))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FindCrossValues(KernelOperation[CrossValues]):
-    """Give K(own rows, rows) of the rows of these numbers, out of precomputed values."""
+    """Return K(own rows, rows) for the rows of these numbers, from precomputed values."""
 
     numbers: Int64Array
 
     def answer_at(self, block: Block, here: KernelScores) -> CrossValues:
-        """Return the values of those rows that lie in a block."""
+        """Return the values for those of the rows that lie in a block."""
         found = []
         for tile in block.tiles.read(here.dtype):
             places, _ = own_places(block, self.numbers, tile)
@@ -221,10 +221,9 @@ class FindCrossValues(KernelOperation[CrossValues]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SpreadChange(KernelOperation[KernelAnswer]):
-    """Add K(own rows, rows of the change) times the change, if any, to the scores, which then bear `after`.
+    """Add K(own rows, rows of the change) times the change, if any, to the scores, then marked `after`.
 
-    Where `moves`, own rows of A change by it as well.  Where `anew` the scores begin at 0, whatever they
-    were.
+    `moves` also adds the change to the block's rows of A.  `anew` first resets the scores to 0.
     """
 
     change: Change | None = None
@@ -256,9 +255,9 @@ class CollectedRows(KernelAnswer):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CollectRows(KernelOperation[CollectedRows]):
-    """Give the rows start..stop-1 of A that are not zero.
+    """Return the non-zero rows start..stop-1 of A.
 
-    Where `vertices`, of the change of the vertices at the scores that bear `mark` since the round before.
+    With `vertices`, of the change since the last round of the vertices at the scores marked `mark`.
     """
 
     start: int = 0
@@ -266,7 +265,7 @@ class CollectRows(KernelOperation[CollectedRows]):
     vertices: bool = False
 
     def answer_at(self, block: Block, here: KernelScores) -> CollectedRows:
-        """Return those rows that lie in a block."""
+        """Return the rows that lie in a block."""
         if self.vertices and here.found != self.mark:
             return CollectedRows(stale=block.stop - block.start)
         found: Change | None = None
@@ -286,7 +285,7 @@ class CollectRows(KernelOperation[CollectedRows]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KernelVertices(KernelAnswer):
-    """Sums over vertices: b(u_i), |u_i|^2 and <alpha_i, u_i>; `changed` rows have another than before."""
+    """Sums over vertices: b(u_i), |u_i|^2 and <alpha_i, u_i>; `changed` counts rows with a new vertex."""
 
     conjugate_u: float = 0.0
     u_sq: float = 0.0
@@ -299,14 +298,13 @@ class KernelVertices(KernelAnswer):
 class FindKernelVertices(KernelOperation[KernelVertices]):
     """Find the vertex u_i of each row at its scores.
 
-    Blocks hold the scores of the vertices of the round `of`; where that is None vertices and scores begin
-    at 0.
+    Blocks hold the scores of the vertices of the round `of`; None starts vertices and scores at 0.
     """
 
     of: Mark | None = None
 
     def answer_at(self, block: Block, here: KernelScores) -> KernelVertices:
-        """Return the sums over the vertices of a block; rows whose T is of another U are stale."""
+        """Return the sums over the vertices of a block; rows whose T belongs to another U are stale."""
         stale = KernelVertices(stale=block.stop - block.start)
         if here.mark != self.mark:
             return stale
@@ -354,7 +352,7 @@ class FindKernelVertices(KernelOperation[KernelVertices]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SpreadVertices(KernelOperation[KernelAnswer]):
-    """Add K(own rows, rows of the change) times the change to the scores of vertices, part after part."""
+    """Add K(own rows, rows of the change) times the change to the scores of vertices, part by part."""
 
     change: Change
     part: int
@@ -366,7 +364,7 @@ class SpreadVertices(KernelOperation[KernelAnswer]):
         if here.parts > self.part:
             return KernelAnswer()
         clock = Clock()
-        # Until the end they are of no vertices.
+        # While they change they belong to no vertices.
         here.found = None
         here.add(block, self.kernel, self.change, here.of_vertices, clock)
         here.found, here.parts = self.mark, self.part + 1
@@ -375,7 +373,7 @@ class SpreadVertices(KernelOperation[KernelAnswer]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class VertexProducts(KernelAnswer):
-    """Sums of <u_i, s_i> and <u_i, t_i> with scores s_i and those of the vertices t_i."""
+    """Sums of <u_i, s_i> and <u_i, t_i>, with scores s_i and vertex scores t_i."""
 
     u_s: float = 0.0
     u_t: float = 0.0
@@ -383,10 +381,10 @@ class VertexProducts(KernelAnswer):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MixVertices(KernelOperation[VertexProducts]):
-    """Sum <u_i, s_i> and <u_i, t_i>, of scores of vertices that have so many `parts` of their change.
+    """Sum <u_i, s_i> and <u_i, t_i>, with vertex scores after `parts` parts of their change.
 
-    With a `step` A and the scores go so far towards the vertices and theirs instead, and the scores then bear
-    `after`.
+    With a `step`, move A and the scores by it towards the vertices and their scores instead, and mark the
+    scores `after`.
     """
 
     parts: int
@@ -426,16 +424,16 @@ class MixVertices(KernelOperation[VertexProducts]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AtomProducts(KernelAnswer):
-    """lam n times the Gram matrix's new column (atoms + 1,), with what smoothing adds."""
+    """lam n times the new column (atoms + 1,) of the Gram matrix, including smoothing."""
 
     products: Float64Array
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MultiplyAtoms(KernelOperation[AtomProducts]):
-    """Sum the products of new vertices, after so many `parts` of their change, with atoms of these names.
+    """Sum the products of new vertices, after `parts` parts of their change, with the named atoms.
 
-    Where `anew`, A as it is becomes the one atom of the name first.
+    `anew` first makes the present A the one atom of the name.
     """
 
     atoms: tuple[int, ...]
@@ -459,9 +457,9 @@ class MultiplyAtoms(KernelOperation[AtomProducts]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReweighAtoms(KernelOperation[KernelAnswer]):
-    """Let the atoms be `kept`, mixtures of those that are there and the vertices as `newest`.
+    """Reduce the atoms to `kept`, mixtures of the present atoms and of the vertices as `newest`.
 
-    A and the scores become their mixture by `weights`, and bear `after`.
+    A and the scores become the mixture with `weights`, marked `after`.
     """
 
     newest: int
@@ -487,12 +485,12 @@ class ReweighAtoms(KernelOperation[KernelAnswer]):
 
 
 def _has_vertices(operation: KernelOperation[K], here: KernelScores, parts: int) -> bool:
-    """Return whether scores and vertices bear the mark, with so many parts of the vertices' change."""
+    """Return whether scores and vertices have the mark, and T so many parts of the vertices' change."""
     return here.mark == here.found == operation.mark and here.parts == parts
 
 
 def _sent(kernel: PairValues, tile: Tile, places: Int64Array) -> Rows:
-    """Return what other blocks need of rows: nothing but their numbers where these hold kernel values."""
+    """Return the description of rows for other blocks: only numbers if features are kernel values."""
     if holds_values(kernel):
         return np.empty((len(places), 0), dtype=np.float32)
     X: Rows = tile.X[places]

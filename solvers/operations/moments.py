@@ -1,4 +1,4 @@
-"""Second moments of the rows, from some of them."""
+"""Second moments of a sample of the rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from topline.solvers.typing import Float64Array, FloatArray
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Moments(Answer):
-    """The sum (d, d) over so many rows; None where no row takes part."""
+    """The sum (d, d) and the number of its rows; None without rows."""
 
     total: Float64Array | None = None
     rows: int = 0
@@ -27,7 +27,7 @@ class Moments(Answer):
 
 @dataclass(frozen=True)
 class SumMoments(Operation[Moments]):
-    """Sum w_i x_i x_i^T (d, d) over the rows whose number in the problem `stride` divides, and count them."""
+    """Sum w_i x_i x_i^T (d, d) over rows whose number is a multiple of `stride`, and count them."""
 
     stride: int = 1
 
@@ -49,12 +49,12 @@ class SumMoments(Operation[Moments]):
         return Moments(rows=rows, total=total, **clock.seconds())
 
     def through(self, run: Runner, view: MapView) -> Moments:
-        """Return the sum where V is W; what it says of W is not said of another V."""
+        """Return the sum if V is W; for another V it says nothing."""
         return run(self) if view.is_ordinary else Moments()
 
 
 def _gram(X: Rows, weights: Float64Array) -> FloatArray:
-    """Return sum w_i x_i x_i^T; of one matrix with itself BLAS computes half."""
+    """Return sum w_i x_i x_i^T; BLAS computes half of a product of a matrix with itself."""
     if is_sparse(X):
         return weighted_gram(X, weights)
     part = X if is_uniform(weights) else X * np.sqrt(weights)[:, None].astype(X.dtype)

@@ -2,7 +2,7 @@
 
 The envelope of example i is Phi_c at q_i = W^T x_i - sigma alpha_i with c = gamma + sigma, its gradient in W
 is -x_i u(q_i)^T, and its generalised Hessian x_i x_i^T (x) J_i (`topline.solvers.blocks.second_order`).  Rows
-whose J_i is zero are left out of every product: near the optimum they are most.
+with J_i = 0, most rows near the optimum, are left out of every product.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 
 class _AtPoint:
-    """The rows of a block at a point: their scores, shifted by A, and those whose J is not zero.
+    """The rows of a block at a point: their scores, shifted by A, and those with J not zero.
 
-    What is kept from one operation to the next only saves work.
+    Values kept between operations only save work.
     """
 
     def __init__(self, point: EnvelopePoint, block: Block, crew: Crew) -> None:
@@ -54,11 +54,11 @@ class _AtPoint:
         numbers = (block.stop - block.start) * block.problem.m
         self.kept = block.recall(KeptTiles, lambda: KeptTiles(len(block.tiles), numbers, block.kept_bytes))
         self.kept.stand_at(point, self.dtype.itemsize)
-        #: Rows whose scores were products.
+        #: Rows whose scores needed a product.
         self.scored = 0
 
     def line(self, along: Float64Array) -> Iterator[tuple[int, slice, FloatArray, FloatArray, int]]:
-        """Yield of every tile its number, rows, X W and X V, and of how many rows X V was made."""
+        """Yield for every tile its number, rows, X W and X V, and for how many rows X V was computed."""
         dtype, kept = self.dtype, self.kept
         if kept.has_line:
             for number, start, stop in self.tiles.bounds():
@@ -74,7 +74,7 @@ class _AtPoint:
             yield tile.number, tile.rows, scores, moves, tile.stop - tile.start
 
     def curved_rows(self) -> Iterator[tuple[CurvedRows, Rows]]:
-        """Yield the rows whose J is not zero, tile by tile, with their features."""
+        """Yield the rows with J not zero, tile by tile, with their features."""
         dtype, kept = self.dtype, self.kept
         if kept.has_curved:
             for rows in kept.curved.values():
@@ -92,7 +92,7 @@ class _AtPoint:
                 yield found, tile.X[found.rows] if found.X is None else found.X
 
     def _look(self, tile: Tile, W: FloatArray, scratch: Scratch) -> CurvedRows | None:
-        """Find the rows of a tile whose u moves with its scores, by one random short step."""
+        """Find the rows of a tile whose u moves with its scores, by one short random step."""
         A = self.dual_rows(tile.number, tile.rows)
         plain = self.plain_scores(tile.number, tile.X, W, scratch)
         envelopes, here = self.envelopes, self.kept.here
@@ -109,7 +109,7 @@ class _AtPoint:
         return CurvedRows(rows, None, tile.y[rows], tile.weights[rows], scores[rows], U[rows], classes[rows])
 
     def plain_scores(self, number: int, X: Rows, W: FloatArray, scratch: Scratch) -> FloatArray:
-        """Return X W of a tile, as kept or made."""
+        """Return X W of a tile, kept or computed."""
         kept = self.kept
         if number in kept.scores:
             return kept.scores[number]
@@ -120,13 +120,13 @@ class _AtPoint:
         return scores
 
     def dual_rows(self, number: int, rows: slice) -> FloatArray | None:
-        """Return A of a tile after the pending step; None where it does not matter."""
+        """Return A of a tile after the pending step; None if it is not needed."""
         if self.duals is None:
             return None
         return self.duals.rows_after(number, rows.start, rows.stop, self.point.pending_step)
 
     def shifted(self, scores: FloatArray, A: FloatArray | None, y: IntArray) -> FloatArray:
-        """Return q = s - sigma alpha of some rows, in an array of its own."""
+        """Return q = s - sigma alpha of some rows, in a new array."""
         shifted, sigma = scores.copy(), self.point.sigma
         if A is not None:
             lift_scores(shifted, A, y, -sigma, -sigma * self.problem.own_share)
@@ -146,13 +146,12 @@ class _PointOperation(EnvelopePoint, Operation[A]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EnvelopeSums(VectorSums):
-    """Sums over the u_i of the envelopes; `loss` is the true one where sigma > 0, else Phi_gamma.
+    """Sums over the u_i of the envelopes; `loss` is the true one if sigma > 0, else Phi_gamma.
 
     Attributes
     ----------
-    stretch : the least c at which no row has a loss at c W; inf where there is none, 0 where it was not asked
-        for.
-    visited : rows whose scores were products.
+    stretch : the least c at which no row has a loss at c W; inf if there is none, 0 if not requested.
+    visited : rows whose scores needed a product.
     """
 
     stretch: float = merged_by(max, 0.0)
@@ -163,9 +162,9 @@ class EnvelopeSums(VectorSums):
 class FindEnvelopes(_PointOperation[EnvelopeSums]):
     """Evaluate P, and the envelope of a proximal step on the dual, at W (d, m), after the pending step.
 
-    U = -grad Phi_(gamma + sigma) at the scores W^T x_i - sigma alpha_i is left waiting to be mixed into A.  A
-    smooth loss takes sigma = 0: U is then minus its gradient, and no A is needed.  Where `stretched`, the
-    answer has the stretch of W at which a hinge vanishes.
+    U = -grad Phi_(gamma + sigma) at the scores W^T x_i - sigma alpha_i is kept for mixing into A.  A smooth
+    loss takes sigma = 0: U is then minus its gradient, and no A is needed.  `stretched` requests the stretch
+    of W at which a hinge vanishes.
     """
 
     stretched: bool = False
@@ -218,7 +217,7 @@ class FindEnvelopes(_PointOperation[EnvelopeSums]):
 
 
 def _smooth(here: _AtPoint) -> EnvelopeSums:
-    """Find u of every row, or take what the line search found here."""
+    """Find u of every row, or reuse the one that the line search found here."""
     clock, problem, dtype, tiles = Clock(), here.problem, here.dtype, here.tiles
     W = np.ascontiguousarray(here.point.W, dtype=dtype)
     scratch, kept = Scratch(tiles.rows, problem.m, dtype, here.crew), here.kept
@@ -252,7 +251,7 @@ def _smooth(here: _AtPoint) -> EnvelopeSums:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CurvatureProduct(Answer):
-    """The product (d, m), and the rows whose scores or products it took."""
+    """The product (d, m), and the number of rows whose scores or products it computed."""
 
     product: Float64Array
     visited: int = 0
@@ -260,9 +259,9 @@ class CurvatureProduct(Answer):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Grams(Answer):
-    """The Gram matrices (m d, d) of all classes or the Hessian (m d, m d), and the rows whose scores it took.
+    """The Gram matrices (m d, d) of all classes or the Hessian (m d, m d), and the number of rows scored.
 
-    None where classes share weights and it would be too large.
+    None where classes share weights and the matrix would be too large.
     """
 
     matrix: Float64Array | None = None
@@ -297,8 +296,8 @@ class MultiplyCurvature(_PointOperation[CurvatureProduct]):
 class SumGrams(_PointOperation[Grams]):
     """Sum x_i x_i^T, weighted by the curvature of every class, at a point.
 
-    `whole` asks for all pairs of classes, class by class and feature by feature: the Hessian of the sum
-    of envelopes.  Else one curved row in `stride` takes part, for all.
+    `whole` requests all pairs of classes, class by class and feature by feature: the Hessian of the sum of
+    envelopes.  Otherwise one curved row in `stride` stands for all.
     """
 
     whole: bool = field(default=False, kw_only=True)
@@ -312,7 +311,7 @@ class SumGrams(_PointOperation[Grams]):
         return Grams(matrix=matrix, visited=visited + here.scored, **clock.seconds())
 
     def through(self, run: Runner, view: MapView) -> Grams:
-        """Return the sums at weights V of a feature map; none where they would be too large."""
+        """Return the sums at weights V of a feature map; none if they would be too large."""
         if not view.forms_hessians:
             return Grams()
         answer = Operation.through(self, run, view)
@@ -321,7 +320,7 @@ class SumGrams(_PointOperation[Grams]):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SlopeSum(Answer):
-    """Minus the slope of the envelopes, and the rows whose scores or moves were products."""
+    """Minus the slope of the envelopes, and the number of rows whose scores or moves needed a product."""
 
     total: float = 0.0
     visited: int = 0
@@ -338,7 +337,7 @@ class FindSlope(_PointOperation[SlopeSum]):
         """Sum <u(q_i + step V^T x_i), V^T x_i> over the rows of a block."""
         clock, here = Clock(), _AtPoint(self, block, crew)
         kept, found = here.kept, Found(self.step)
-        # The last trial's u goes before this one's comes.
+        # Frees the u of the last trial before the next one is allocated.
         kept.ahead = None
         total, multiplied = 0.0, 0
         for number, rows, scores, moves, made in here.line(self.V):

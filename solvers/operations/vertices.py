@@ -1,4 +1,4 @@
-"""The Frank-Wolfe vertices of the rows: of all of them, or of some that count by weights of their own."""
+"""The Frank-Wolfe vertices of the rows: of all rows, or of a selection with weights of its own."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class VertexSums(VectorSums):
     Attributes
     ----------
     alpha_sq : sum |alpha_i|^2; 0 where no A is kept.
-    openness : (m,) with an envelope about sum o_ij, from some rows of every tile: for the softmax
-        sum p_ij (1 - p_ij), in general |u_ij| - u_ij^2.  None elsewhere.
-    openness_sq : about the sum of the squares of what the rows add to it over all classes.
-    moments : (m, d, d) the sums that are asked for with `least_openness`; None elsewhere.
+    openness : (m,) with an envelope an estimate of sum o_ij, from some rows of every tile: for the softmax
+        sum p_ij (1 - p_ij), in general |u_ij| - u_ij^2.  None otherwise.
+    openness_sq : estimate of the sum over rows of the squared sum over classes of their o_ij.
+    moments : (m, d, d) the sums requested by `least_openness`; None otherwise.
     """
 
     alpha_sq: float = 0.0
@@ -45,15 +45,15 @@ class VertexSums(VectorSums):
 
 @dataclass(frozen=True, eq=False)
 class FindVertices(TileOperation[VertexSums]):
-    """Find the Frank-Wolfe vertex U at W (d, m), after applying `pending_step`; it waits to be mixed into A.
+    """Find the Frank-Wolfe vertex U at W (d, m), after applying `pending_step`; U is kept for mixing into A.
 
     Attributes
     ----------
     envelope : U = -grad Phi_gamma at the scores of W itself, not at the shifted ones: no A is needed, none is
         changed, and conjugate_u = sum -Phi*(-u_i) - (gamma/2) |u_i|^2.
     exact : products in float64, not in the precision of the features.
-    least_openness : (m,) where with an envelope x_i x_i^T is to be summed for every class j, times the
-        o_ij that are above it; the openness is then of all rows.  None for no such sums.
+    least_openness : (m,) with an envelope, request the sum of x_i x_i^T for every class j, weighted by the
+        o_ij above this; the openness is then of all rows.  None for no such sums.
     """
 
     round: int
@@ -102,8 +102,8 @@ class FindVertices(TileOperation[VertexSums]):
     def on_largest(self, run: Runner, risk: AverageTopK, n: int) -> VertexSums:
         """Return the sums over the rows of the largest losses, each with the weight w_i = n p_i.
 
-        The rows are named to the blocks, which choose nothing, so that p is feasible whatever rounding does
-        to a loss that is computed again, on another machine perhaps.
+        The rows are named to the blocks, which choose nothing, so p is feasible even if another machine
+        rounds a loss differently.
         """
         found = find_largest(run, self.W, risk, n, exact=self.exact)
         rows = risk.selected(found.largest, n)
@@ -121,7 +121,7 @@ class FindVertices(TileOperation[VertexSums]):
 
 
 class _OpenClasses:
-    """How open the classes are, and the moments of the rows that are open enough (`VertexSums`)."""
+    """The openness of the classes, and the moments of the rows that are open enough (`VertexSums`)."""
 
     def __init__(self, problem: Problem, least: Float64Array | None) -> None:
         self._form, self._least = problem.form, least
@@ -129,7 +129,7 @@ class _OpenClasses:
         self.moments = None if least is None else np.zeros((problem.m, problem.d, problem.d))
 
     def add(self, tile: Tile, U: FloatArray, clock: Clock) -> None:
-        """Add those of a tile with vertices U."""
+        """Add a tile with vertices U."""
         if self._least is None or self.moments is None:
             here, square = openness(self._form, U, tile.weights)
         else:
@@ -144,7 +144,7 @@ class _OpenClasses:
 
 
 def _of_vertices(sums: Float64Array) -> dict[str, Any]:
-    """Return what `sums` over vertices are called in an answer."""
+    """Return the `sums` over vertices under the names of an answer."""
     return {
         "conjugate_u": float(sums[ranking.B_U]),
         "u_sq": float(sums[ranking.U_SQ]),
@@ -155,10 +155,10 @@ def _of_vertices(sums: Float64Array) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class FindSelectedVertices(Operation[VertexSums]):
-    """Find -grad Phi_gamma, or a vertex, at W (d, m) for some rows alone, each of which counts by a weight.
+    """Find -grad Phi_gamma, or a vertex, at W (d, m) for selected rows, each with a weight.
 
-    The weights take the place of those that the problem was bound with; A is not looked at, and no other rows
-    are read.  The `rows` of the answer are those that were selected.
+    The weights replace those of the bound problem; A is not used, and no other rows are read.  `rows` of the
+    answer counts the selected rows.
     """
 
     W: Float64Array
@@ -166,7 +166,7 @@ class FindSelectedVertices(Operation[VertexSums]):
     exact: bool = False
 
     def answer(self, block: Block, crew: Crew) -> VertexSums:
-        """Return the sums over the vertices of the selected rows of a block, each times its weight."""
+        """Return the weighted sums over the vertices of the selected rows of a block."""
         clock, problem, tiles = Clock(), block.problem, block.tiles
         dtype = FLOAT64 if self.exact else block.dtype
         W = np.ascontiguousarray(self.W, dtype=dtype)
