@@ -1,7 +1,7 @@
-"""What a worker does with its rows: vertices, sweeps, active sets, and the dual rows that it keeps.
+"""A worker's computations on its rows: vertices, sweeps, active sets, and the dual rows that it keeps.
 
-A `Block` answers the requests of the coordinator with sums over its examples, the same ones whoever asks and
-however often.  Loops over rows are compiled, as in `jit` and the room of dual `ascent`.
+A `Block` answers the requests of the coordinator with sums over its examples, always the same ones for the
+same request.  Loops over rows are compiled, as in `jit` and in dual `ascent`.
 """
 
 from __future__ import annotations

@@ -26,17 +26,17 @@ A_co = TypeVar("A_co", bound=Answer, covariant=True)
 
 
 class Kept(Protocol):
-    """What operations keep with a block from one answer to the next; it only saves work.
+    """Values that operations keep with a block from one answer to the next; they only save work.
 
-    It is of use for a "round" of the operation's own, as long as nobody else moves A; as long as the "duals"
-    are these, or moved by steps; or as long as the "rows" are.
+    They are valid for a "round" of the operation's own, while nothing else moves A; as long as the "duals"
+    are the same, or moved by steps; or as long as the "rows" are.
     """
 
     lasting: ClassVar[str]
 
 
 class Asked(Protocol[A_co]):
-    """What a block is asked: `topline.solvers.operations`."""
+    """A request to a block: `topline.solvers.operations`."""
 
     def answer(self, block: Block, crew: Crew, /) -> A_co:
         """Return the answer of the block."""
@@ -48,18 +48,18 @@ K = TypeVar("K", bound=Kept)
 
 @dataclass(frozen=True, eq=False)
 class RunSpec:
-    """What blocks are made of: a problem, and some of its rows.
+    """The specification of blocks: a problem, and some of its rows.
 
     Attributes
     ----------
-    problem : what is solved, or any of the problems of heads.
+    problem : the problem, or any of the problems of heads.
     X : features, by the numbers of the rows in the problem.
-    y, weights : labels of the rows that are here, and how often each counts (rows,), or for heads (rows,
-        columns); None for once.
-    keep_duals : whether A is kept, with A = 0 at first.
-    dual_bytes, kept_bytes : memory for A, and for what operations keep, of all rows that are here; None for
-        what they take.
-    first : number of the first row that is here.
+    y, weights : labels of the local rows, and how often each counts (rows,), or for heads (rows, columns);
+        None for once.
+    keep_duals : whether A is kept, initially 0.
+    dual_bytes, kept_bytes : memory for A, and for values kept by operations, of all local rows; None for the
+        default.
+    first : number of the first local row.
     """
 
     problem: Problem
@@ -72,7 +72,7 @@ class RunSpec:
     first: int = 0
 
     def part(self, start: int, stop: int, budgeted: int | None = None) -> RunSpec:
-        """Return the rows [start, stop) alone, with the budgets of so many rows, by default of these."""
+        """Return the rows [start, stop) alone, with the budgets of so many rows, by default their own."""
         rows, all_rows = slice(start - self.first, stop - self.first), max(len(self.y), 1)
         share = stop - start if budgeted is None else budgeted
         return replace(
@@ -86,18 +86,17 @@ class RunSpec:
 
 
 class Block:
-    """A contiguous run of examples, with the dual variables of one head where they are kept.
+    """A contiguous run of examples, with the dual variables of one head if they are kept.
 
     Parameters
     ----------
     spec : its problem and its rows, the first of which has the number `first`.
     index : place of the block among all blocks, from 0.
     X : its features, a RowSource of as many rows; by default those of the specification.
-    budget : memory for A that others share as well; None for the block's own.  Beyond it, or its own, A and
-        what waits to be mixed into it are packed, and beyond that in a temporary file.  Whichever it is, the
-        numbers are the same.
-    helpers, norms : threads of several blocks that they share, and what they find out about the rows, which
-        are the same; None for those of its own.
+    budget : shared memory for A; None for the block's own.  Beyond the budget, A and the change that waits
+        for its step are packed, and beyond that in a temporary file; the numbers are the same.
+    helpers, norms : threads and row norms shared by several blocks of the same rows; None for the block's
+        own.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Block:
         self.helpers, self.norms = helpers or Helpers(), norms
         self._kept: dict[type[Kept], Any] = {}
         self.kept_bytes = spec.kept_bytes
-        #: Whether A is another one than 0, at the start.
+        #: Whether A has been replaced since its start at 0.
         self.loaded = False
         self._duals: BlockDuals | None = None
         if spec.keep_duals:
@@ -129,20 +128,20 @@ class Block:
             self._duals = BlockDuals(self.problem, self.y, self.weights, self.dtype, cuts, room)
 
     def run(self, operation: Asked[A_co], threads: int = 1) -> A_co:
-        """Answer an operation on so many threads; the same one again changes nothing more."""
+        """Answer an operation on so many threads; repeating one changes nothing further."""
         # Overflow shows in the sums, which the coordinator checks.
         with np.errstate(over="ignore", invalid="ignore"):
             return operation.answer(self, self.crew(threads))
 
     def recall(self, kind: type[K], make: Callable[[], K]) -> K:
-        """Return what operations of a kind keep with the block, which `make` makes where there is nothing."""
+        """Return the values that operations of a kind keep with the block; `make` creates missing ones."""
         if kind not in self._kept:
             self._kept[kind] = make()
         kept: K = self._kept[kind]
         return kept
 
     def read_selected(self, selected: SelectedRows) -> Iterator[tuple[SelectedRows, Rows]]:
-        """Yield some selected rows of the block after others, at most a tile of them, with their features."""
+        """Yield selected rows of the block in batches of at most a tile, with their features."""
         most = self.tiles.rows
         slabs = [
             (start, stop) for start, stop in slab_bounds(self.X, most) if len(selected.between(start, stop))
@@ -156,17 +155,17 @@ class Block:
 
     @property
     def duals(self) -> BlockDuals:
-        """The dual variables; StateLostError where none are kept."""
+        """The dual variables; raises StateLostError if none are kept."""
         if self._duals is None:
             raise StateLostError("this block keeps no dual variables; bind it with keep_duals=True")
         return self._duals
 
     def duals_if_kept(self) -> BlockDuals | None:
-        """Return the dual variables, None where none are kept."""
+        """Return the dual variables, None if none are kept."""
         return self._duals
 
     def lifting_duals(self) -> BlockDuals | None:
-        """Return the same; smoothing cannot do without."""
+        """Return the dual variables or None; with smoothing they are required."""
         return self.duals if self.problem.smoothing > 0 else self._duals
 
     def duals_after(self, pending_step: PendingStep | None) -> BlockDuals:
@@ -175,7 +174,7 @@ class Block:
         return self.duals
 
     def crew(self, threads: int) -> Crew:
-        """Return so many threads that work on a tile together."""
+        """Return a crew of `threads` threads that share the work on a tile."""
         return Crew(threads, self.helpers.pool) if threads > 1 else ALONE
 
     def dual_rows(
@@ -183,7 +182,7 @@ class Block:
     ) -> FloatArray:
         """Return the rows [start, stop) of A, by their numbers in the problem, after the pending step.
 
-        All rows by default; `topline.solvers.core.dual_rows.row_runs` says how many at a time are no burden.
+        All rows by default; `topline.solvers.core.dual_rows.row_runs` gives runs of moderate size.
         """
         first = 0 if start is None else start - self.start
         last = (self.stop if stop is None else stop) - self.start
@@ -196,21 +195,21 @@ class Block:
         self.loaded = True
 
     def finish_step(self, pending_step: PendingStep | None) -> None:
-        """Take A for what it is after a step: applied where its change waits, however far requests had come.
+        """Adopt A after a step, applied where its change waits, however far requests had come.
 
-        Every row is feasible before, after and between rounds, so that A is a state to continue from.
+        Every row is feasible before, after and between rounds, so a run can continue from this A.
         """
         self.duals.finish_step(pending_step)
         self._forget({"rows", "duals"})
 
     def take_duals(self, other: Block) -> None:
-        """Take the dual variables of a block of the same rows, which is used no more."""
+        """Adopt the dual variables of a block of the same rows, which must not be used again."""
         self._duals, self.loaded = other.duals, other.loaded
         self._forget({"rows"})
         self._kept |= {kind: kept for kind, kept in other._kept.items() if kept.lasting == "duals"}
 
     def copy_duals(self, source: Block, share: float, pending_step: PendingStep | None) -> None:
-        """Take `share` times the dual variables of a block of the same rows and weights, after its step."""
+        """Copy `share` times the dual variables of a block of the same rows and weights, after its step."""
         theirs, mine = source.duals_after(pending_step).A, self.duals
         for start, stop in row_runs(0, *theirs.shape):
             rows = theirs.read(start, stop)
@@ -219,5 +218,5 @@ class Block:
         self.loaded = True
 
     def _forget(self, lasting: Collection[str]) -> None:
-        """Let go of what operations keep, but for what lasts for so long."""
+        """Drop kept values except those with the given lifetimes."""
         self._kept = {kind: kept for kind, kept in self._kept.items() if kept.lasting in lasting}

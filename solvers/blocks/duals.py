@@ -1,4 +1,4 @@
-"""Dual variables of one block, and the vertex that waits to be mixed into them."""
+"""Dual variables of one block, and the vertex to be mixed into them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from topline.solvers.losses.rows import conjugate_sum
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 _NEVER = -1
-#: Numbers that are projected at once: it takes several arrays of float64 for them.
+#: Numbers projected at once, which takes several float64 arrays.
 _AT_ONCE = 1 << 19
 
 
 class BlockDuals:
     """A of one block (rows, m) and, tile by tile, the vertex found last and the last step applied.
 
-    Keeping the round numbers per tile makes every request repeatable: one that was cut off half-way, or comes
-    twice, finds what it has already done.
+    Round numbers per tile make every request repeatable: one that was interrupted, or arrives twice, finds
+    the part already done.
 
     Parameters
     ----------
-    problem : what is solved.
+    problem : the problem.
     y, weights : (rows,) labels, and how often each row counts.
-    dtype : of A at first.
+    dtype : initial precision of A.
     cuts : the rows 0 = r_0 < r_1 < ... = rows at which tiles begin and end.
-    dual_bytes : memory for A and the change that waits; where it does not hold both as arrays they are
-        packed, and go to a temporary file beyond it.  None for arrays.  A budget that others share as well
-        means packed, until `open` is called.
+    dual_bytes : memory for A and its pending change; if both do not fit as arrays they are packed, and
+        continue in a temporary file.  None for arrays.  With a shared budget they are packed until `open` is
+        called.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class BlockDuals:
         self.ranked = np.zeros((len(y), len(self._rho)), dtype=np.int32)
         self.counts = np.zeros(len(y), dtype=np.int32)
         self._change: DualStore | None = None
-        #: The rows of which the change may be another than 0, rising; None where any may.
+        #: Ascending numbers of the rows whose change may be non-zero; None for all rows.
         self._moved: Int64Array | None = None
         tiles = len(cuts) - 1
         self._dense = np.zeros(tiles, dtype=np.bool_)
@@ -68,20 +68,20 @@ class BlockDuals:
         self._pending = np.full(tiles, _NEVER, dtype=np.int64)
 
     def open(self) -> None:
-        """Keep A and what waits as arrays from now on, for which there is room."""
+        """Keep A and its change as arrays from now on; there must be room."""
         self._move(None)
 
     def pack(self) -> None:
-        """Keep A and what waits packed from now on, under the budget."""
+        """Keep A and its change packed from now on, under the budget."""
         self._move(self._budget)
 
     def array_bytes(self, *, wide: bool = False) -> int:
-        """Return what A and what waits take as arrays, `wide` if they are float64 soon."""
+        """Return the bytes of A and its change as arrays, of float64 if `wide`."""
         itemsize = np.dtype(np.float64).itemsize if wide else self.A.dtype.itemsize
         return array_bytes(*self.A.shape, itemsize)
 
     def clear(self) -> None:
-        """Give back what A and what waits take; they are used no more."""
+        """Free A and its change, which must not be used again."""
         for store in (self.A, self._change):
             if store is not None:
                 store.clear()
@@ -92,16 +92,16 @@ class BlockDuals:
         self._change = None if self._change is None else _moved(self._change, self._cuts, m, budget)
 
     def conjugates(self, A: FloatArray, rows: slice) -> float:
-        """Return sum w_i (-Phi*(-alpha_i)) of dual rows A (r, m) in the place of `rows`."""
+        """Return sum w_i (-Phi*(-alpha_i)) of dual rows A (r, m) at `rows`."""
         form = self._form
         return float(conjugate_sum(form.conjugate, A, self._y[rows], self._weights[rows], form.table))
 
     def squares(self, A: FloatArray, rows: slice) -> float:
-        """Return sum w_i |alpha_i|^2 of dual rows A (r, m) in the place of `rows`, as far as smoothed."""
+        """Return sum w_i |alpha_i|^2 of dual rows A (r, m) at `rows`, over the smoothed entries."""
         return float(sum_of_squares(A, self._y[rows], self._weights[rows], self._problem.own_share))
 
     def lift(self, scores: FloatArray, A: FloatArray, rows: slice) -> None:
-        """Add gamma alpha_i to the scores (r, m), for dual rows A (r, m) in the place of `rows`."""
+        """Add gamma alpha_i to the scores (r, m), for dual rows A (r, m) at `rows`."""
         gamma, gamma_own = self._problem.smoothing, self._problem.smoothing_own
         if gamma > 0:
             lift_scores(scores, A, self._y[rows], gamma, gamma_own)
@@ -148,7 +148,7 @@ class BlockDuals:
         return A
 
     def finish_step(self, pending_step: PendingStep | None) -> None:
-        """Apply a step where its change waits; what A is then counts as having it, and no change waits."""
+        """Apply a step where its change waits; then A counts as having it, and no change waits."""
         for tile, (start, stop) in enumerate(pairwise(self._cuts)):
             if pending_step is not None and self._pending[tile] == pending_step.number:
                 self.rows_after(tile, start, stop, pending_step)
@@ -169,15 +169,15 @@ class BlockDuals:
         self._pending[tile], self._dense[tile] = step_number(round_), True
 
     def change(self) -> DualStore:
-        """Return room (rows, m) for a change of A; what was in it is not waiting for a step any more."""
+        """Return room (rows, m) for a change of A; its old contents no longer wait for a step."""
         self._pending[:] = _NEVER
         self._moved = None
         return self._room()
 
     def no_change(self, rows: Int64Array) -> DualStore:
-        """Return room (rows, m) for a change of A that is 0 yet, and stays so but for some rows.
+        """Return room (rows, m) for a change of A, set to 0, of which only some rows will be written.
 
-        What few rows have left in it takes as little to make 0.
+        Only the rows last written are cleared.
         """
         before = self._moved
         room = self.change()
@@ -189,11 +189,11 @@ class BlockDuals:
         return room
 
     def changed(self, round_: int, part: int = 0) -> None:
-        """Note that the room now holds the change of this round, or of a part of it, for every tile."""
+        """Record that the room holds the change of this round, or of a part of it, for every tile."""
         number = step_number(round_, part)
         self._dense[:] = True
         self._pending[:] = number
-        # A round that lost dual variables is begun again, and finds another change by the same number.
+        # A round that lost dual variables restarts and finds another change with the same number.
         self._applied[self._applied == number] = _NEVER
 
     def _moved_in(self, start: int, stop: int) -> slice | Int64Array:
@@ -204,9 +204,9 @@ class BlockDuals:
         return self._moved[low:high] - start
 
     def whole(self, method: str) -> tuple[FloatArray, FloatArray]:
-        """Return A and the room for a change of it as arrays (rows, m), for a method that works on these.
+        """Return A and the room for its change as arrays (rows, m), for a method that needs arrays.
 
-        Raises UnsupportedCombinationError where they are packed.
+        Raises UnsupportedCombinationError if they are packed.
         """
         A, change = self.A.dense, self.change().dense
         if A is None or change is None:
@@ -219,8 +219,8 @@ class BlockDuals:
     def widen(self) -> None:
         """Keep A in float64 from now on, each row at the nearest point of its domain.
 
-        Rounding to float32 left rows a little outside, where the dual is higher than any feasible row makes
-        it: exact updates would seem to fall.
+        Rounding to float32 left rows slightly outside, where the dual exceeds that of any feasible row: exact
+        updates would appear to lower it.
         """
         if self.A.dtype == np.float64:
             return
@@ -236,7 +236,7 @@ class BlockDuals:
             self.A.write(start, stop, nearest_rows(self._form, A, self._y[start:stop]))
 
     def feasible(self, A: FloatArray, rows: slice) -> Float64Array:
-        """Return dual rows A (r, m) in the place of `rows` in float64, inside their domains."""
+        """Return dual rows A (r, m) at `rows` in float64, inside their domains."""
         wide = A.astype(np.float64)
         return wide if A.dtype == np.float64 else nearest_rows(self._form, wide, self._y[rows])
 
@@ -246,10 +246,10 @@ class BlockDuals:
         return A * self._weights[start:stop, None].astype(A.dtype) if self._weighted else A
 
     def load_counted(self, start: int, rows: FloatArray) -> None:
-        """Replace A from row `start` of the block on by rows that each come times their weight."""
+        """Replace A from row `start` of the block on by rows already multiplied by their weights."""
         if self._weighted:
             weights = self._weights[start : start + len(rows), None]
-            # A row that counts for nothing has no point of its domain that is better than another.
+            # For a row of weight 0 all points of the domain are equal.
             divisors = np.where(weights > 0.0, weights, np.inf)
             rows = (rows / divisors).astype(rows.dtype)
         self.load(start, rows)
@@ -278,7 +278,7 @@ class BlockDuals:
 
 
 def _moved(store: DualStore, cuts: Sequence[int], m: int, budget: ByteBudget | None) -> DualStore:
-    """Return a store of the same rows, as an array without a budget; the one before is given back."""
+    """Return a copy of a store, as an array without a budget; the old store is cleared."""
     found = make_store(cuts, m, store.dtype, budget)
     for start, stop in pairwise(cuts):
         found.write(start, stop, store.read(start, stop))
@@ -287,7 +287,7 @@ def _moved(store: DualStore, cuts: Sequence[int], m: int, budget: ByteBudget | N
 
 
 def inside(problem: Problem, A: FloatArray, y: IntArray, weights: Float64Array | None) -> Float64Array:
-    """Return rows A (n, m), each times its weight, in float64 and inside their domains where float32 was."""
+    """Return rows A (n, m), each times its weight, in float64 and, after float32, inside their domains."""
     if A.dtype == np.float64:
         return np.asarray(A, dtype=np.float64)
     points = A.astype(np.float64)
@@ -303,12 +303,12 @@ def inside(problem: Problem, A: FloatArray, y: IntArray, weights: Float64Array |
 
 
 def whole_bytes(rows: int, m: int) -> int:
-    """Return what A (rows, m) and the change that waits take as arrays of float64, which A comes to be."""
+    """Return the bytes of A (rows, m) and its change as float64 arrays, the final precision."""
     return array_bytes(rows, m, np.dtype(np.float64).itemsize)
 
 
 def array_bytes(rows: int, m: int, itemsize: int) -> int:
-    """Return what A (rows, m) and the change that waits take as arrays of numbers of so many bytes."""
+    """Return the bytes of A (rows, m) and its change as arrays with this item size."""
     return 2 * itemsize * rows * m
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from topline.solvers.jit_cache import jit
 
-#: Columns of X that are accumulated at once: a class's sums stay in the first-level cache.
+#: Columns of X accumulated at once: a class's sums stay in the first-level cache.
 COLUMN_STRIP = 2048
 
 
@@ -79,10 +79,10 @@ def _add_one(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
 
 @jit(fastmath={"contract"})
 def add_by_class(X: Any, first: Any, rows: Any, values: Any, product: Any) -> None:
-    """Add to `product` (m, d) float64, for each class c values[e] times row rows[e] of X (b, d).
+    """Add to `product` (m, d) float64, for each class c, values[e] times row rows[e] of X (b, d).
 
-    The entries e of class c are first[c] .. first[c + 1] - 1.  They are taken by strips of columns: the
-    sums of a class then stay in the first-level cache while its rows pass by.
+    The entries e of class c are first[c] .. first[c + 1] - 1.  Columns are processed in strips, so that the
+    sums of a class stay in the first-level cache.
     """
     m, d = product.shape
     for low in range(0, d, COLUMN_STRIP):
@@ -108,7 +108,7 @@ def accumulate_dense(X: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts
 
 @jit(fastmath={"contract"})
 def group_nonzeros(A: Any, weights: Any) -> tuple[Any, Any, Any]:
-    """List the entries of A (b, m) that are not 0 class by class, as `add_by_class` takes them."""
+    """List the non-zeros of A (b, m) class by class, as `add_by_class` takes them."""
     rows, m = A.shape
     first = np.zeros(m + 1, dtype=np.int64)
     for i in range(rows):
@@ -129,7 +129,7 @@ def group_nonzeros(A: Any, weights: Any) -> tuple[Any, Any, Any]:
 
 @jit(fastmath={"contract"})
 def accumulate_nonzeros(X: Any, A: Any, weights: Any, product: Any) -> None:
-    """Add sum w_i x_i a_i^T to `product` (m, d) float64 for rows A (b, m), mostly zeros, one by one."""
+    """Add sum w_i x_i a_i^T to `product` (m, d) float64 for sparse rows A (b, m), entry by entry."""
     first, rows, values = group_nonzeros(A, weights)
     add_by_class(X, first, rows, values, product)
 
@@ -165,8 +165,8 @@ def commit_rows(A: Any, y: Any, rho: Any, ranked: Any, counts: Any, step: float,
 
 @jit(fastmath={"contract"})
 def lift_scores(scores: Any, A: Any, y: Any, smoothing: float, smoothing_own: float) -> None:
-    """Add smoothing * A to the scores, both (b, m); the own class may have a factor of its own."""
-    # Where all classes are smoothed alike y may number label sets.
+    """Add smoothing * A to the scores, both (b, m); the own class has the factor `smoothing_own`."""
+    # If all classes have the same smoothing, y may number label sets.
     alike = smoothing_own == smoothing
     for i in range(A.shape[0]):
         own = 0.0 if alike else scores[i, y[i]] + smoothing_own * A[i, y[i]]

@@ -1,19 +1,18 @@
-"""What a block does with rows whose products only a kernel knows: scores, vertices, atoms, and updates.
+"""Work of a block on rows with a kernel: scores, vertices, atoms, and updates.
 
-A block keeps the scores S = K A / (lam n) of its rows, so that each row's share of the gap, P and D of the
-problem are sums over rows at any time.  They move by K(own rows, rows that changed) times a change, which is
-what a pass of this problem costs: n columns of K.  Columns that are asked for again are kept, as far as a
-budget holds them.
+A block keeps the scores S = K A / (lam n) of its rows, so the gap, P and D are sums over rows at any time.
+The scores move by K(own rows, rows that changed) times a change, which is the cost of a pass: n columns of K.
+Recurring columns are kept, as far as a budget holds them.
 
 With U the vertices at the scores S and T = K U / (lam n), a step makes S + g (T - S) of S.  From one round to
 the next few rows change their vertices, and T moves by their columns of K alone.  Atoms are vertices U_t of
-all rows with their scores T_t: the mixture A = sum_t w_t U_t has the scores S = sum_t w_t T_t, so that other
-weights need no kernel value.
+all rows with their scores T_t: the mixture A = sum_t w_t U_t has the scores S = sum_t w_t T_t, so new weights
+need no kernel value.
 
-Rows that were picked anywhere are updated exactly in one block, with extrapolation between the sweeps: where
-C is large and the kernel wide, rows move together in a few directions, by ever less each sweep.  The scores
-that sweeps keep up to date tell K times each change; only the way to the point of the domain that is nearest
-to the best mixture takes a product with K of the picked rows, which is in memory.
+One block updates the picked rows exactly, with extrapolation between the sweeps: for a large C and a wide
+kernel, rows move together in a few directions, by ever less each sweep.  The scores that sweeps keep up to
+date give K times each change; only the projection of the best mixture on the domain takes a product with K
+of the picked rows, which is in memory.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 @stored
 @dataclass(frozen=True)
 class Mark:
-    """Which A the scores of a block belong to: of which rebuild, after which round and part of it."""
+    """Identifies the A of a block's scores: rebuild, round and part of the round."""
 
     built: int = 0
     round: int = 0
@@ -54,11 +53,11 @@ class Mark:
 
 
 class PairValues(Protocol):
-    """What blocks ask of a kernel."""
+    """The interface of a kernel for blocks."""
 
     @property
     def name(self) -> str:
-        """Its name; that of a precomputed one says that the rows hold the values themselves."""
+        """Its name; "precomputed" means that the rows hold the values themselves."""
         ...
 
     def matrix(self, X: Any, Y: Any) -> Float64Array:
@@ -92,7 +91,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class PickedRows:
-    """Rows that are updated together: features (r, d), labels, weights, dual rows and scores (r, m)."""
+    """Rows updated together: features (r, d), labels, weights, dual rows and scores (r, m)."""
 
     numbers: Int64Array
     X: Rows
@@ -117,7 +116,7 @@ def _stacked(above: Rows, below: Rows) -> Rows:
     return np.concatenate([above, below])
 
 
-#: Rows and columns of a tile: its values stay in a core's second-level cache from one step to the next.
+#: Rows and columns of a tile, whose values stay in a core's second-level cache between steps.
 _ROWS, _COLUMNS = 256, 1024
 #: The name of kernels whose rows hold the values.
 _PRECOMPUTED = "precomputed"
@@ -129,7 +128,7 @@ def holds_values(kernel: PairValues) -> bool:
 
 
 def values_of(kernel: PairValues, X: Rows, Y: Rows, columns: Int64Array, dtype: np.dtype[Any]) -> FloatArray:
-    """Return k(x, y) of rows X with the rows Y of these numbers: (rows of X, rows of Y) of a precision."""
+    """Return k(x, y) of rows X with the numbered rows Y: (rows of X, rows of Y) in a precision."""
     if holds_values(kernel):
         chosen = X[:, columns]
         return np.ascontiguousarray(chosen.toarray() if hasattr(chosen, "toarray") else chosen, dtype=dtype)
@@ -151,8 +150,8 @@ def add_products(
 ) -> None:
     """Add `scale` K(X, rows of a change) times the change to scores (rows of X, m), in their precision.
 
-    `columns` are what the block keeps in float32, for rows from its row `start` on; what they lack is
-    computed, and kept there.
+    `columns` are the block's float32 columns, for rows from its row `start` on; missing ones are computed and
+    stored there.
     """
     dtype = scores.dtype
     changes = np.ascontiguousarray(scale * change.values, dtype=dtype)
@@ -180,14 +179,14 @@ def _cuts(n: int, step: int) -> Iterator[tuple[int, int]]:
         yield start, min(n, start + step)
 
 
-#: Bytes that all blocks of a problem keep together at most where nobody says what they may.
+#: Default limit in bytes on the kept columns of all blocks of a problem.
 _KEPT_BYTES = 1 << 28
 
 
 class KeptColumns:
-    """As many columns of `rows` values as `kept_bytes` hold, of the `n` that there are.
+    """As many columns of `rows` values as `kept_bytes` hold, out of `n`.
 
-    Without a budget a block has its share of a moderate one, in proportion to its rows.
+    Without a budget a block has a share of the default limit, in proportion to its rows.
     """
 
     def __init__(self, rows: int, n: int, kept_bytes: int | None) -> None:
@@ -199,9 +198,9 @@ class KeptColumns:
         self._used = 0
 
     def places(self, numbers: Int64Array) -> KnownColumns:
-        """Return where the columns of rows are, with new places for those that come for the first time.
+        """Return where the columns of rows are, allotting places to new ones.
 
-        These count as known once `keep` says that they were written.
+        New columns become known when `keep` says that they were written.
         """
         if self._room == 0:
             return KnownColumns(self, np.full(len(numbers), -1), np.zeros(len(numbers), dtype=bool))
@@ -214,7 +213,7 @@ class KeptColumns:
         return KnownColumns(self, slots, known)
 
     def keep(self, numbers: Int64Array, places: KnownColumns) -> None:
-        """Count the columns of rows as known, whose places were written for every row of the block."""
+        """Mark columns as known once their places are written for every row of the block."""
         new = ~places.known & (places.slots >= 0)
         if self._slots is not None and new.any():
             self._slots[numbers[new]] = places.slots[new]
@@ -224,7 +223,7 @@ class KeptColumns:
     def values(self) -> FloatArray:
         """The values (places, rows)."""
         if self._values is None:
-            # Pages that nobody writes take no memory.
+            # Untouched pages take no memory.
             self._values = np.empty((self._room, self._rows), dtype=np.float32)
         return self._values
 
@@ -248,7 +247,7 @@ class KnownColumns(NamedTuple):
             self.columns.values[slots[here], start : start + len(values)] = values[:, here].T
 
 
-#: Shares of atoms by their names.
+#: Shares of atoms, by name.
 Mixture: TypeAlias = Iterable[tuple[int, float]]
 
 
@@ -258,27 +257,27 @@ class _Atom(NamedTuple):
 
 
 class BlockAtoms:
-    """The atoms of one block by their names."""
+    """The atoms of one block, by name."""
 
     def __init__(self) -> None:
         self._atoms: dict[int, _Atom] = {}
 
     def forget(self) -> None:
-        """Let go of all atoms, as where they would be of another precision from now on."""
+        """Drop all atoms, such as when the precision changes."""
         self._atoms = {}
 
     def lacks(self, names: Iterable[int]) -> bool:
-        """Whether some of these are not here."""
+        """Return whether any of these names is missing."""
         return any(name not in self._atoms for name in names)
 
     def become(self, name: int, S: FloatArray, block: Block) -> None:
-        """Let A, with its scores S, be the only atom."""
+        """Make A, with its scores S, the only atom."""
         duals = block.duals.A
         rows = [sparse.csr_matrix(duals.read(start, stop)) for _, start, stop in block.tiles.bounds()]
         self._atoms = {name: _Atom(sparse.csr_matrix(sparse.vstack(rows, format="csr")), S.copy())}
 
     def products(self, names: Sequence[int], U: FloatArray, T: FloatArray, block: Block) -> Float64Array:
-        """Return sum <t_i, u_i>, with smoothing, of these atoms with new vertices U, and of U with its T."""
+        """Return sum <t_i, u_i>, with smoothing, of the named atoms with new vertices U, then of U with T."""
         sums, problem = np.zeros(len(names) + 1), block.problem
         for _, start, stop in block.tiles.bounds():
             rows = slice(start, stop)
@@ -297,15 +296,15 @@ class BlockAtoms:
         return sums
 
     def add(self, name: int, U: FloatArray, T: FloatArray) -> None:
-        """Take vertices U with their scores T among the atoms."""
+        """Add vertices U with their scores T as an atom."""
         self._atoms[name] = _Atom(sparse.csr_matrix(U), T.copy())
 
     def keep(self, kept: Iterable[tuple[int, Mixture]]) -> None:
-        """Make of the atoms what is to be kept."""
+        """Replace the atoms by mixtures of them."""
         self._atoms = {name: self._mixed(parts) for name, parts in kept}
 
     def weigh(self, weights: Sequence[tuple[int, float]], S: FloatArray, block: Block) -> None:
-        """Make A and its scores S those of a mixture of the atoms."""
+        """Set A and its scores S to a mixture of the atoms."""
         S[:] = 0.0
         for name, share in weights:
             S += np.asarray(share * self._atoms[name].scores, dtype=S.dtype)
@@ -317,7 +316,7 @@ class BlockAtoms:
             duals.write(start, stop, A.astype(duals.dtype))
 
     def _mixed(self, parts: Mixture) -> _Atom:
-        """Return the mixture of some atoms; one alone as it is."""
+        """Return the mixture of some atoms; a single one unchanged."""
         shares = list(parts)
         if len(shares) == 1:
             return self._atoms[shares[0][0]]
@@ -331,15 +330,15 @@ class BlockAtoms:
 
 
 class KernelScores:
-    """The scores S (rows, m) of a block, and which A they belong to.
+    """The scores S (rows, m) of a block, and the mark of their A.
 
     Attributes
     ----------
-    mark : what the scores belong to; None for no A.
+    mark : the mark of the scores; None for no A.
     found : the mark of the scores that the vertices U belong to; None for no scores.
-    parts : parts of the change of U that T has.
-    vertices, before : U (rows, m), each row once, whatever it weighs, and those of the round before.
-    of_vertices : T, of the vertices of the round before and of these parts.
+    parts : parts of the change of U included in T.
+    vertices, before : U (rows, m), each row once, whatever its weight, and those of the last round.
+    of_vertices : T, of the last round's vertices and of these parts.
     atoms : vertices that mixtures are made of.
     """
 
@@ -348,14 +347,14 @@ class KernelScores:
     def __init__(self, block: Block) -> None:
         self._shape = block.stop - block.start, block.problem.m
         self.dtype: np.dtype[Any] = block.dtype
-        # Scores begin at 0 with A.
+        # Scores and A begin at 0.
         self.mark: Mark | None = None if block.loaded else Mark()
         self._scores: FloatArray | None = None
         self.found: Mark | None = None
         self.parts = 0
         self.vertices: FloatArray = np.zeros((0, 0), dtype=self.dtype)
         self.before = self.of_vertices = self.vertices
-        #: The sums over the vertices that were found.
+        #: The sums over the current vertices.
         self.sums: Any = None
         self.atoms = BlockAtoms()
         self._columns = KeptColumns(self._shape[0], block.problem.n, block.kept_bytes)
@@ -368,14 +367,14 @@ class KernelScores:
         return self._scores
 
     def open_vertices(self) -> None:
-        """Make room for vertices."""
+        """Allocate vertices."""
         if not self.vertices.size:
             self.vertices, self.before, self.of_vertices = (
                 np.zeros(self._shape, dtype=self.dtype) for _ in range(3)
             )
 
     def widen(self) -> None:
-        """Go over to float64."""
+        """Change to float64."""
         if self.dtype == np.float64:
             return
         self.atoms.forget()
@@ -396,8 +395,8 @@ class KernelScores:
         *,
         moves: bool = False,
     ) -> None:
-        """Add K(own rows, rows of the change) times the change to scores, and it to A where it `moves`."""
-        # In float64 no columns are kept, nor where the rows hold K themselves.
+        """Add K(own rows, rows of the change) times the change to scores; `moves` also adds it to A."""
+        # No columns are kept in float64, nor if the rows hold K themselves.
         keeps = self.dtype == np.float32 and not holds_values(kernel)
         places = self._columns.places(change.numbers) if keeps else None
         for tile in block.tiles.read(self.dtype):
@@ -411,7 +410,7 @@ class KernelScores:
 
 
 def own_places(block: Block, numbers: Int64Array, tile: Tile) -> tuple[Int64Array, slice]:
-    """Return the places in a tile of those of some rows that lie there, and which of them these are."""
+    """Return the places in a tile of the numbered rows that lie there, and the slice of numbers they form."""
     first = block.start + tile.start
     low, high = np.searchsorted(numbers, [first, block.start + tile.stop])
     return numbers[low:high] - first, slice(int(low), int(high))
@@ -428,18 +427,18 @@ def _move(block: Block, tile: Tile, change: Change) -> None:
         duals.write(tile.start, tile.stop, A)
 
 
-#: Sweeps over a tile end when one brings less than this share of the first, or after so many,
+#: Sweeps over a tile end when one brings less than this share of the first, or after this many,
 _PAYS, _MOST_SWEEPS = 0.02, 200
-#: and one in so many visits the rows at rest too, after an extrapolation where D is a parabola.
+#: and one in this many also visits rows at rest, after an extrapolation, if D is a parabola.
 _VISIT_ALL = 5
-#: Copies in float64 of the rows' dual variables that extrapolation takes, and the bytes beyond which sweeps
+#: Float64 copies of the rows' dual variables that extrapolation needs, and the bytes beyond which sweeps
 #: continue without it.
 _COPIES = 2 * REMEMBERED + 8
 _MOST_BYTES = 1 << 27
 
 
 def extrapolation_bytes(rows: int, m: int) -> int:
-    """Return the bytes that the extrapolation of so many picked rows takes; 0 where there is none."""
+    """Return the bytes for extrapolating so many picked rows; 0 for no extrapolation."""
     most = 8 * _COPIES * rows * m
     return most if most <= _MOST_BYTES else 0
 
@@ -449,7 +448,7 @@ def updated(
 ) -> tuple[Change, float, int]:
     """Update the picked rows until a sweep over them brings little.
 
-    `K` (r, r) are the kernel's values.  Returns what changed, what n D rises by, and the column updates.
+    `K` (r, r) are the kernel values.  Returns the change, the rise of n D, and the number of column updates.
     """
     column = problem.form.column_where(alike=problem.smoothing_own == problem.smoothing)
     scores = np.ascontiguousarray(rows.scores.T)
@@ -476,7 +475,7 @@ def updated(
 
 
 def part_of(problem: Problem, tile: RowTile, rows: PickedRows) -> SweptPart:
-    """Return what sweeps over picked rows, all of those of a tile, read and write."""
+    """Return the arrays that sweeps over all picked rows of a tile read and write."""
     form, A, everyone = problem.form, np.ascontiguousarray(rows.A), np.arange(len(rows.A))
     return SweptPart(
         tile=tile,
@@ -502,7 +501,7 @@ def part_of(problem: Problem, tile: RowTile, rows: PickedRows) -> SweptPart:
 
 
 class TileRows:
-    """Picked rows, with the scores that sweeps over them keep up to date."""
+    """Picked rows, with scores kept up to date by the sweeps."""
 
     tries_again: ClassVar[bool] = True
 
@@ -513,7 +512,7 @@ class TileRows:
 
     @staticmethod
     def fits(problem: Problem, part: SweptPart) -> bool:
-        """Return whether the dual is a parabola, and what is remembered fits in memory."""
+        """Return whether the dual is a parabola, and the remembered changes fit in memory."""
         return problem.form.linear_conjugate and extrapolation_bytes(*part.A.shape) > 0
 
     def now(self) -> tuple[Float64Array, Float64Array]:
@@ -530,34 +529,34 @@ class TileRows:
         return self.inner(left, change, right)
 
     def image(self, change: Float64Array) -> Float64Array:
-        """Return what a change of the dual rows changes their scores by."""
-        # K is symmetric, and rows are copied in one piece each.
+        """Return the change of scores caused by a change of the dual rows."""
+        # K is symmetric, and rows are contiguous.
         moved = np.flatnonzero(change.any(axis=1))
         weighted = self.problem.scale * self.weights[moved, None] * change[moved]
         scored = weighted.T.astype(self._K.dtype) @ self._K[moved]
         return np.ascontiguousarray(scored.T, dtype=np.float64)
 
     def feasible(self, B: Float64Array, trial: Float64Array) -> Float64Array:
-        """Return the change to the nearest point of the domain, of the rows that move."""
+        """Return the change of the moving rows to the nearest point of the domain."""
         moved = np.flatnonzero((trial != B).any(axis=1))
         trial[moved] = nearest_rows(self.problem.form, trial[moved], self.y[moved])
         trial -= B
         return trial
 
     def move(self, B: Float64Array, V: Float64Array, change: Float64Array, image: Float64Array) -> None:
-        """Take a change in A and the scores."""
+        """Add a change to A and the scores."""
         moved = np.flatnonzero(change.any(axis=1))
         self._delta[moved] = B[moved] + change[moved] - self._A[moved]
         self._scores += image.T.astype(self._scores.dtype)
         B[:], V[:] = self.now()
 
 
-#: Places of the sums over rows.
+#: Indices of the sums over rows.
 LOSS, CONJUGATE, CROSS, SQUARE, N_SUMS = 0, 1, 2, 3, 4
 
 
 class GapTerms(NamedTuple):
-    """What the gap of rows is made of besides scores: how often each counts, smoothing, margins (m, m)."""
+    """Terms of the rows' gap apart from scores: weights, smoothing, margins (m, m)."""
 
     weights: Float64Array
     gamma: float
@@ -578,7 +577,7 @@ def row_gaps(
 ) -> None:
     """Write w_i (Phi(s_i) + Phi*(-alpha_i) + <alpha_i, s_i>) to `gaps`, n times a row's share of P - D.
 
-    Fenchel and Young: none is below 0.  Adds w_i times the losses, -Phi*(-alpha_i), <alpha_i, s_i> and
+    None is negative, by Fenchel and Young.  Adds w_i times the losses, -Phi*(-alpha_i), <alpha_i, s_i> and
     |alpha_i|^2 to `sums`, the own class counting `own_share` times in the last.
     """
     m, weights = A.shape[1], terms.weights
@@ -601,9 +600,9 @@ def row_gaps(
 def picked_rows(
     gaps: Float64Array, first: int, rate: float, least: float, seed: int, round_: int, picked: Int64Array
 ) -> tuple[int, float]:
-    """Write the rows that are picked and return how many, and the sum of the roots of all gaps above `least`.
+    """Write the picked rows; return their number, and the sum of the roots of all gaps above `least`.
 
-    A row's fate is a hash of seed, round and its number, `first` + its place here.
+    The draw is a hash of seed, round and the row's number, `first` + its place here.
     """
     n_picked = 0
     roots = 0.0
@@ -620,7 +619,7 @@ def picked_rows(
 
 @jit
 def _uniform(row: int, seed: int, round_: int) -> float:
-    """Return a number in [0, 1) that a row has in a round: SplitMix64 of the three."""
+    """Return a number in [0, 1) for a row in a round: SplitMix64 of the three."""
     state = np.uint64(row) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(round_) * np.uint64(0xD1B54A32D192ED03)
     state += np.uint64(seed) * np.uint64(0x8CB92BA72F3D8DD7) + np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

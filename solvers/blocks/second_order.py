@@ -1,9 +1,9 @@
-"""Second-order sums of one block, from which Newton's method steps.
+"""Second-order sums of one block, for the steps of Newton's method.
 
-Envelopes know how u moves with the scores of a row: u is piecewise linear for the hinges and smooth for the
-entropies, so that a difference along a short step is J_i = -du/dq times the step for every loss, exact up to
-rounding where no kink lies between.  Hessians are sums of that over rows.  What a block keeps between the
-operations of a round (`topline.solvers.operations.second_order`), within a budget, only saves work.
+u of an envelope is piecewise linear in the scores of a row for the hinges and smooth for the entropies, so a
+difference along a short step is J_i = -du/dq times the step for every loss, exact up to rounding unless a
+kink lies between.  Hessians are sums of J_i over rows.  Values that a block keeps between the operations of a
+round (`topline.solvers.operations.second_order`), within a budget, only save work.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from topline.solvers.jit_cache import jit
 from topline.solvers.losses import ranking
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
-#: A difference of u is taken over this share of the distance in which u can change by its whole range, or of
-#: a hinge by its size, and over this share of the scores at least, lest it be rounding.
+#: Step of a difference of u: this share of the distance over which u can change by its whole range, or by a
+#: hinge's size, and at least this share of the scores, so that it is not rounding.
 _SHORT, _RESOLVED = 1e-7, 1e-9
-#: A change of u below this share of the one that a unit J would make is rounding.
+#: A change of u below this share of the change for a unit J is rounding.
 _FLAT = 1e-4
 #: The same for a smooth loss, whose J is nowhere exactly zero.
 _FLAT_SMOOTH = 1e-7
 #: Steps of R. McWeeny's purification (Rev. Mod. Phys. 32, 1960), each of which squares the distance from a
-#: projector, and how far from one a matrix is not drawn to it: its row is at a kink.
+#: projector, and the distance beyond which a matrix is left alone: its row is at a kink.
 _PURIFIED, _KINKED = 2, 0.1
-#: Rows whose matrices are drawn at once.
+#: Rows whose matrices are purified at once.
 _DRAWN_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
 class CurvedRows:
-    """Rows of a tile whose J is not zero.
+    """Rows of a tile with non-zero J.
 
-    `X` is None where their features are read again, `scores` are q, `U` is u(q) there, `classes` tells in
-    which classes u moves.
+    `X` is None if their features are to be read again, `scores` are q, `U` is u(q), and `classes` marks the
+    classes in which u moves.
     """
 
     rows: IntArray
@@ -63,7 +63,7 @@ class CurvedRows:
         return sum(int(part.nbytes) for part in kept if part is not None)
 
     def of(self, rows: IntArray) -> CurvedRows:
-        """Return some of them, without their features."""
+        """Return some of the rows, without features."""
         return CurvedRows(
             self.rows[rows], None, self.y[rows], self.weights[rows], self.scores[rows], self.U[rows],
             self.classes[rows],
@@ -79,7 +79,7 @@ class Envelopes:
         self._vertices = DenseVertices(problem, smoothed=True, crew=crew)
         self._curvature, self._smooth = problem.form.family.curvature, problem.form.smooth
         self._all_smoothed = problem.own_share == 1.0
-        #: c, in terms of which u moves by its whole range; 1 for a smooth loss.
+        #: c, the scale over which u moves by its whole range; 1 for a smooth loss.
         self._stiffness = problem.smoothing or 1.0
         self.mix_later, self.accumulate = self._vertices.mix_later, self._vertices.accumulate
         self.find = self._vertices.find
@@ -122,18 +122,18 @@ class Envelopes:
         return np.asarray((curved.U - at) / step)
 
     def _reach(self, curved: CurvedRows) -> Float64Array:
-        """Return a change of each row's scores (r, 1) that is short beside the way to the next kink."""
+        """Return a change of each row's scores (r, 1), short compared with the distance to the next kink."""
         if self._smooth:
             return np.full((len(curved.U), 1), _SHORT * self._stiffness)
-        # Where C is large and the loss small all u are, and the kinks of a wide envelope as much closer.
+        # For a large C and a small loss all u are small, and the kinks of a wide envelope equally close.
         size = float(np.abs(curved.U).max(initial=0.0)) or 1.0
         resolved = _RESOLVED * np.abs(curved.scores).max(axis=1, keepdims=True)
         return np.asarray(np.maximum(_SHORT * self._stiffness * min(size, 1.0), resolved))
 
     def moving(self, curved: CurvedRows, seed: tuple[int, int]) -> Any:
-        """Return in which classes u of each row moves: by its formula, or by one random short step."""
+        """Return in which classes u of each row moves: by its formula, or by one short random step."""
         if self._curvature is not None:
-            # J_jj = |u_j| (1 - |u_j|), and no other entry of a row is larger.
+            # J_jj = |u_j| (1 - |u_j|) is the largest entry of its row.
             return np.abs(curved.U) > _FLAT_SMOOTH
         probe = np.random.default_rng(seed).standard_normal(curved.scores.shape)
         largest = np.abs(probe).max(axis=1, keepdims=True)
@@ -141,15 +141,16 @@ class Envelopes:
         return np.abs(self.moved(curved, probe)) > flat * largest
 
     def jacobians(self, curved: CurvedRows) -> Float64Array:
-        """Return J_i (r, m, m), symmetric, 0 but for pairs of classes in which u moves.
+        """Return J_i (r, m, m), symmetric, 0 except for pairs of classes in which u moves.
 
-        u is a projection onto a polytope, over c, where all scores are smoothed: c J is the projector onto
-        the directions of a face.  Differences are drawn to one: their rounding may be large beside lam.
+        If all scores are smoothed, u is a projection onto a polytope, divided by c, and c J is the projector
+        onto the directions of a face.  Differences are purified to it: their rounding may be large compared
+        with lam.
         """
         m = curved.scores.shape[1]
         J = np.zeros((len(curved.scores), m, m))
         support = np.zeros(curved.scores.shape, dtype=np.bool_)
-        # One random step may leave a class by chance where it was, but no other class of its face does.
+        # One random step may leave a class unmoved by chance, but no other class of its face.
         found = curved.classes
         while found.any():
             self._add_columns(J, curved, found)
@@ -163,7 +164,7 @@ class Envelopes:
         return J
 
     def _add_columns(self, J: Float64Array, curved: CurvedRows, classes: Any) -> None:
-        """Write the columns of some classes (r, m) of each row to J (r, m, m); what is rounding is 0."""
+        """Write the columns of some classes (r, m) of each row to J (r, m, m), with rounding set to 0."""
         m = J.shape[1]
         for k, unit in enumerate(np.eye(m)):
             rows = np.flatnonzero(classes[:, k])
@@ -172,7 +173,7 @@ class Envelopes:
                 J[rows, :, k] = np.where(np.abs(column) > _FLAT / self._stiffness, column, 0.0)
 
     def diagonals(self, curved: CurvedRows) -> Float64Array:
-        """Return J_i,jj (r, m), as if the classes in which u moves were centred, or from u of an entropy."""
+        """Return J_i,jj (r, m), as if J centred the classes in which u moves, or from u of an entropy."""
         if self._smooth:
             sizes = np.abs(curved.U)
             return np.asarray(sizes * np.maximum(1.0 - sizes, 0.0))
@@ -182,7 +183,7 @@ class Envelopes:
 
 
 def _alike_rows(classes: Any) -> Iterator[tuple[IntArray, IntArray]]:
-    """Yield some rows (r,) at a time in which k of the classes (n, m) are set, and these (r, k)."""
+    """Yield batches of rows (r,) with k of the classes (n, m) set, and these classes (r, k)."""
     counts = classes.sum(axis=1)
     for count in np.unique(counts):
         rows = np.flatnonzero(counts == count)
@@ -192,7 +193,7 @@ def _alike_rows(classes: Any) -> Iterator[tuple[IntArray, IntArray]]:
 
 
 def _purified(near: Float64Array) -> Float64Array:
-    """Return the projectors that symmetric matrices (r, m, m) are near; the squares of those that are not."""
+    """Return the projectors nearest to symmetric matrices (r, m, m); unchanged if none is near."""
     square = near @ near
     kinked = np.abs(square - near).max(axis=(1, 2), initial=0.0) > _KINKED
     projectors = near
@@ -210,9 +211,9 @@ def diagonal_blocks(
     clock: Clock,
     stride: int = 1,
 ) -> tuple[Float64Array, int]:
-    """Sum J_i,jj x_i x_i^T for every class j, with J as of a centring of the classes in which u moves.
+    """Sum J_i,jj x_i x_i^T for every class j, with J as if it centred the classes in which u moves.
 
-    Of the curved rows of a tile one in `stride` takes part, for all.  Returns (m d, d), and the rows in it.
+    One curved row of a tile in `stride` stands for all.  Returns (m d, d), and the number of these rows.
     """
     m, d = problem.m, problem.d
     grams, visited = np.zeros((m, d, d)), 0
@@ -230,7 +231,7 @@ def diagonal_blocks(
 def hessian(
     curved_rows: Iterable[tuple[CurvedRows, Rows]], envelopes: Envelopes, problem: Problem, clock: Clock
 ) -> tuple[Float64Array, int]:
-    """Sum J_i,jk x_i x_i^T for every pair of classes j and k; return (m d, m d), and the rows in it."""
+    """Sum J_i,jk x_i x_i^T for every pair of classes j and k; return (m d, m d), and the number of rows."""
     m, d = problem.m, problem.d
     second, first = np.tril_indices(m)
     total, visited = np.zeros((len(first), d, d)), 0
@@ -250,7 +251,7 @@ def hessian(
 def _laid_out(pairs: Float64Array, m: int) -> Float64Array:
     """Return the (m d, m d) matrix of the sums of all pairs of classes k <= j, of shape (pairs, d, d).
 
-    It lies in columns, as LAPACK factors it in its place.
+    It is in column-major order, so that LAPACK factors it in place.
     """
     d = pairs.shape[1]
     total = np.empty((m * d, m * d), order="F")
@@ -260,20 +261,20 @@ def _laid_out(pairs: Float64Array, m: int) -> Float64Array:
     return total
 
 
-#: Bytes that a block keeps at most where nobody says what it may.
+#: Default limit of the bytes kept by a block.
 _KEPT_BYTES = 5 << 29
 #: Bytes of gathered rows among them.
 _GATHERED_BYTES = 1 << 28
-#: Arrays of the scores' shape that wait for the next operation: scores and moves, and u of a smooth loss at
-#: the point and along the line.
+#: Arrays of the scores' shape kept for the next operation: scores and moves, and u of a smooth loss at the
+#: point and along the line.
 _ARRAYS, _ARRAYS_SMOOTH = 2, 4
 
 
 def most_kept(rows: int, m: int, features: int, *, smooth: bool) -> int:
-    """Return the bytes that blocks of so many rows together can make use of, of float32 `features` (bytes).
+    """Return the bytes that blocks of so many rows can use in all, for float32 `features` (bytes).
 
-    Every row is curved then, and kept besides: its scores and u in float64, the classes in which it moves,
-    and its number, label and weight.
+    Every row then counts as curved: its scores and u in float64, its moving classes, number, label and
+    weight.
     """
     a_number = 4 * (_ARRAYS_SMOOTH if smooth else _ARRAYS) + 17
     return (a_number * m + 20) * rows + min(features, _GATHERED_BYTES)
@@ -281,14 +282,14 @@ def most_kept(rows: int, m: int, features: int, *, smooth: bool) -> int:
 
 @dataclass(frozen=True, eq=False)
 class EnvelopePoint:
-    """Where envelopes of a proximal step on the dual are looked at: weights W (d, m), after `pending_step`.
+    """The point of the envelopes of a proximal step on the dual: weights W (d, m), after `pending_step`.
 
     Attributes
     ----------
     sigma : weight >= 0 of the proximal term sigma/(2n) |A - A_t|^2.
     exact : products in float64, not in the precision of the features.
-    last_step : the step from the point of the round before along the V of its slopes, which a block that
-        still has their scores takes instead of products with W; NaN for products.
+    last_step : the step from the last point along the V of its slopes, which a block that still has their
+        scores uses instead of products with W; NaN for products.
     """
 
     round: int
@@ -309,13 +310,13 @@ class Found:
 
 
 class KeptTiles:
-    """Of the `tiles` of a block with `numbers` scores: what operations at one point have in common.
+    """Values shared by operations at one point, for the `tiles` of a block with `numbers` scores.
 
     Attributes
     ----------
-    scores, moves : X W and X V by the number of the tile; all tiles, or none where they exceed the budget.
-    curved : the rows whose J is not zero by the number of the tile, None where a tile has none; as many
-        tiles as the budget holds.
+    scores, moves : X W and X V by the number of the tile; all tiles, or none if they exceed the budget.
+    curved : the rows with non-zero J by the number of the tile, None if a tile has none; as many tiles as the
+        budget holds.
     here, ahead : u of a smooth loss at the point, and at the last trial along the line.
     """
 
@@ -334,7 +335,7 @@ class KeptTiles:
         self.ahead: Found | None = None
 
     def stand_at(self, point: EnvelopePoint, itemsize: int) -> None:
-        """Go to a point, where numbers have so many bytes; scores that follow stay."""
+        """Move to a point, with numbers of this item size; scores that can be updated stay."""
         place = point.round, point.exact
         if place == self._place:
             return
@@ -360,18 +361,18 @@ class KeptTiles:
 
     @property
     def has_line(self) -> bool:
-        """Whether scores and moves of every tile are there, so that no features are read for them."""
+        """Whether scores and moves of every tile are kept, so that no features are read for them."""
         return len(self.moves) == len(self.scores) == self._tiles
 
     @property
     def has_curved(self) -> bool:
-        """Whether all curved rows are there, with their features."""
+        """Whether all curved rows are kept, with their features."""
         return len(self.curved) == self._tiles and all(
             rows is None or rows.X is not None for rows in self.curved.values()
         )
 
     def keep_curved(self, number: int, rows: CurvedRows | None, X: Rows) -> CurvedRows | None:
-        """Keep the curved rows of tile `number` where there is room; return them, with features if those fit.
+        """Keep the curved rows of tile `number` if there is room; return them, with features if those fit.
 
         X are all features of the tile.
         """
@@ -390,11 +391,11 @@ class KeptTiles:
         return rows
 
 
-#: Gram matrices from which on, and columns up to which, the products of all pairs of columns are made once.
+#: At least so many Gram matrices, of at most so many columns, share the products of all pairs of columns.
 _MANY_GRAMS, _FEW_COLUMNS = 12, 128
-#: Columns up to which rows that are in few of the matrices are added one by one.
+#: Columns up to which rows with few matrices are added one by one.
 _NARROW = 48
-#: Rows whose pairs stay in the cache between their making and their use.
+#: Rows whose pairs stay in the cache until they are used.
 _ROWS_OF_PAIRS = 256
 
 
@@ -430,7 +431,7 @@ def weighted_gram(X: Rows, weights: FloatArray) -> Float64Array:
         return np.zeros((X.shape[1], X.shape[1]))
     part = X if len(rows) == len(weights) else X[rows]
     if not is_sparse(part) and (weights >= 0).all():
-        # Of one matrix with itself BLAS computes half.
+        # BLAS computes half of a product of a matrix with itself.
         part = part * np.sqrt(weights[rows, None]).astype(X.dtype)
         return np.asarray(part.T @ part)
     scaled = weights[rows, None].astype(X.dtype)
@@ -440,7 +441,7 @@ def weighted_gram(X: Rows, weights: FloatArray) -> Float64Array:
 
 @jit
 def _add_few(grams: Float64Array, X: FloatArray, weights: FloatArray) -> None:
-    """Add what `add_weighted_grams` does, row by row."""
+    """Do the work of `add_weighted_grams` row by row."""
     for i in range(X.shape[0]):
         for q in range(grams.shape[0]):
             if weights[i, q] != 0.0:

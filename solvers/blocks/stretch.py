@@ -1,4 +1,4 @@
-"""How far W has to be stretched for a hinge to vanish on all rows, where the classes can be told apart."""
+"""The least factor c at which a hinge vanishes on all rows at c W, if the classes can be separated."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from topline.solvers.jit_cache import jit
 from topline.solvers.losses import LossForm
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
-#: A score may be off by so many units in the last place of |x_i| |w_j|, of which it is a sum that may cancel.
+#: Error of a score in units of rounding of |x_i| |w_j|, as the sum may cancel.
 _ROUNDINGS = 4.0
-#: Ranks up to which the least margins are kept by insertion; of more all are sorted.
+#: Ranks up to which the least margins are kept by insertion; beyond it all are sorted.
 _FEW_RANKS = 32
 
 
@@ -21,7 +21,7 @@ def can_vanish(form: LossForm) -> bool:
 
 
 def slack_of(X: Rows, W: FloatArray) -> tuple[Float64Array, Float64Array]:
-    """Return e (b,) and f (m,) so that the scores X W, in the precision of W (d, m), are off by e_i f_j."""
+    """Return e (b,) and f (m,): the scores X W, in the precision of W (d, m), have errors up to e_i f_j."""
     sizes = np.sqrt(np.einsum("ij,ij->j", W, W, dtype=np.float64))
     rounding = _ROUNDINGS * float(np.finfo(W.dtype).eps)
     return rounding * np.sqrt(squared_norms(X)), sizes
@@ -37,8 +37,8 @@ def least_stretch(
 ) -> float:
     """Return the least c >= `least` at which the loss at c s_i is 0 for all rows of scores (b, m).
 
-    `slack` is that of `slack_of`.  inf where there is none; rows of weight 0 ask for nothing.  Of a table of
-    margins, and of hinges that are cut before they are summed, every margin is kept.
+    `slack` comes from `slack_of`.  Returns inf if there is none; rows of weight 0 are ignored.  With a table
+    of margins, and for hinges cut before they are summed, every margin counts.
     """
     ranks = form.family.ranks
     if ranks is None:
@@ -119,9 +119,9 @@ def _ahead(
     sizes: Float64Array,
     every: Float64Array,
 ) -> int:
-    """Write by how much the own class is ahead of the others, in margins; give their number.
+    """Write the lead of the own class over the others, in margins; return their number.
 
-    A margin of 0 asks for no more than to be level.
+    With a margin of 0 a tie is enough.
     """
     held = 0
     own = np.float64(scores[i, label])
@@ -144,7 +144,7 @@ def _ahead(
 
 @jit
 def _least(every: Float64Array, count: int, least: Float64Array) -> int:
-    """Write the least of the first `count` numbers in ascending order, as many as there is room for."""
+    """Write the least of the first `count` numbers in ascending order, as many as fit."""
     if len(least) > _FEW_RANKS:
         ascending = np.sort(every[:count])
         held = min(count, len(least))

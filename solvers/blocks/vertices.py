@@ -1,7 +1,7 @@
 """Vertices of a tile: found from its scores, multiplied with its features, mixed into its dual rows.
 
 A hinge over ranks gives rows with at most L + 1 non-zeros, kept as ranked classes; every other loss, and
-every smoothed one, gives dense rows, which are minus its gradients.  Both add each row times its weight.
+every smoothed one, gives dense rows: its negative gradients.  Both add each row times its weight.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from topline.solvers.losses.form import LossForm
 from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
-#: Where fewer than one in so many entries of U is not zero, adding these one by one beats a dense product.
+#: With fewer non-zeros of U than one in this many, adding them one by one beats a dense product.
 _FEW_NONZEROS = 12
-#: Rows of a tile that are looked at before all are counted.
+#: Rows of a tile sampled before all are counted.
 _LOOKED_AT = 16
-#: Rows of a tile by which open classes are found.
+#: Rows of a tile sampled for open classes.
 _OPENNESS_ROWS = 32
-#: A dense product of no more terms takes a fraction of a millisecond, in float64 and with nothing to compile.
+#: A dense product of up to so many terms takes a fraction of a millisecond in float64, and no compilation.
 _SMALL_PRODUCT = 1 << 21
 
 
@@ -67,7 +67,7 @@ class RankedVertices:
         jit.commit_rows(out, self._y, self._rule.rho, *self._found(), 1.0, 1.0)
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
-        """Copy what was found to the duals, and return sum w_i <alpha_i, u_i>."""
+        """Copy the vertices to the duals, and return sum w_i <alpha_i, u_i>."""
         ranked, counts = self._found()
         duals.found_ranked(tile, rows, ranked, counts, round_)
         return float(
@@ -88,7 +88,7 @@ class RankedVertices:
 
 
 class DenseVertices:
-    """u_i = -grad Phi_gamma(s_i), or minus a subgradient with gamma = 0; written over the scores."""
+    """u_i = -grad Phi_gamma(s_i), or a negative subgradient for gamma = 0; written over the scores."""
 
     def __init__(self, problem: Problem, *, smoothed: bool, crew: Crew = ALONE) -> None:
         self._form, self._crew = problem.form, crew
@@ -116,7 +116,7 @@ class DenseVertices:
         out[:] = self._U
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
-        """Leave U - A with the duals, and return sum w_i <alpha_i, u_i>."""
+        """Store U - A with the duals, and return sum w_i <alpha_i, u_i>."""
         duals.found_dense(tile, rows, self._U, A, round_)
         products = np.einsum("ij,ij->i", A, self._U, dtype=np.float64)
         return float(products @ self._weights)
@@ -131,9 +131,9 @@ def accumulate_rows(
 ) -> None:
     """Add sum w_i x_i u_i^T to `product` (m, d).
 
-    Where U has zeros that is by the others, in float64 where the product is small.
+    If U is sparse its non-zeros are added one by one; a small dense product is in float64.
     """
-    # A few rows from all over have no zero, as those of entropies do not.
+    # A few sampled rows without zeros, as from an entropy, stand for all.
     full = bool(U[:: max(len(U) // _LOOKED_AT, 1)].all())
     if not is_sparse(X) and not full and U.size * X.shape[1] <= _SMALL_PRODUCT:
         product += (U * weights[:, None]).T @ X.astype(np.float64)
@@ -151,9 +151,9 @@ def accumulate_rows(
 
 
 def openness(form: LossForm, U: FloatArray, weights: Float64Array) -> tuple[Float64Array, float]:
-    """Return about o_j = sum_i w_i o_ij for every class j of a tile (b, m), from some rows.
+    """Return an estimate of o_j = sum_i w_i o_ij for every class j of a tile (b, m), from some rows.
 
-    With it the sum of w_i (sum_j o_ij)^2 over the rows.
+    The second value estimates the sum of w_i (sum_j o_ij)^2 over the rows.
     """
     some = slice(None, None, max(len(U) // _OPENNESS_ROWS, 1))
     sizes = open_sizes(form, U[some])
@@ -161,7 +161,7 @@ def openness(form: LossForm, U: FloatArray, weights: Float64Array) -> tuple[Floa
 
 
 def open_sizes(form: LossForm, U: FloatArray) -> FloatArray:
-    """Return the o_ij of the rows of U (b, m): |u_ij| - u_ij^2 where the family has no other."""
+    """Return the o_ij of the rows of U (b, m): |u_ij| - u_ij^2 unless the family has its own."""
     if form.family.open_sizes is not None:
         return form.family.open_sizes(form, U)
     sizes = np.abs(U)
@@ -170,7 +170,7 @@ def open_sizes(form: LossForm, U: FloatArray) -> FloatArray:
 
 
 def openness_of(sizes: FloatArray, weights: Float64Array) -> tuple[Float64Array, float]:
-    """Return the weighted sum of sizes (b, m) over the rows, and that of the squares of what a row adds."""
+    """Return the weighted sums over rows of sizes (b, m) and of the squared sum of each row."""
     return np.asarray(weights @ sizes), float(weights @ sizes.sum(axis=1, dtype=np.float64) ** 2)
 
 
@@ -179,7 +179,7 @@ Vertices: TypeAlias = RankedVertices | DenseVertices
 
 
 def vertices_of(problem: Problem, rows: int, *, smoothed: bool, crew: Crew = ALONE) -> Vertices:
-    """Return the kind of vertices that a problem has; `smoothed` asks for those of Phi_gamma itself."""
+    """Return the kind of vertices of a problem; `smoothed` requests those of Phi_gamma itself."""
     if problem.form.sparse_vertices and not (smoothed and problem.smoothing > 0):
         return RankedVertices(problem, rows, crew)
     return DenseVertices(problem, smoothed=smoothed, crew=crew)

@@ -58,7 +58,7 @@ class Deflation:
 
     @classmethod
     def of(cls, problem: Problem, total: FloatArray | None, squares: float, blocks: int) -> Deflation:
-        """Return the deflation for `total` = sum x_i (d, 1) and `squares` = sum |x_i|^2; no `total` if sparse."""
+        """Return the deflation for `total` = sum x_i (d, 1), None if sparse, and `squares` = sum |x_i|^2."""
         mean = np.zeros(problem.d) if total is None else np.asarray(total[:, 0], dtype=np.float64) / problem.n
         size = float(np.linalg.norm(mean))
         if not (math.isfinite(size) and size * size > _LEAST_MEAN * squares / problem.n):

@@ -299,7 +299,7 @@ class RowBlock:
             self._open.take(other._open)
 
     def dual_rows(self, pending: Steps = None, start: int | None = None, stop: int | None = None) -> Any:
-        """Return the rows [start, stop) of A, by their numbers in the problem; a mapping for several heads."""
+        """Return the rows [start, stop) of A, numbered as in the problem; a mapping for several heads."""
         if self.sole is not None:
             return self._of(self.sole).dual_rows(pending, start, stop)
         steps = pending or {}

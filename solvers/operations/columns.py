@@ -138,7 +138,7 @@ def add_vertex(target: Any, factor: float, rho: Any, labels: Any, count: int, ow
 
 @jit(fastmath={"contract"})
 def worst_of(a: Any, own: int, rho: Any, sets: Any, i: int) -> tuple[int, float, float]:
-    """Return the index of the point in the set of row i with the least <grad, v>, that value, and its share."""
+    """Return index, <grad, v> and share of the point in the set of row i with the least <grad, v>."""
     place, least, share = BASE, np.inf, 0.0
     if sets.base_share[i] > 0.0:
         least, share = value_of_point(a, sets.base[i], own), sets.base_share[i]
