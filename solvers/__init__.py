@@ -1,6 +1,5 @@
-"""The mathematics: losses, projections, kernels and methods, and the scikit-learn faces of them.
+"""The mathematics: losses, projections, kernels, methods, and scikit-learn estimators.
 
-Everything here works on arrays in memory or on anything with a shape, a dtype and row slices; no file, no
-cluster and no flow is known.  The public names are those of `topline`; the rooms below export what others
-use.
+Everything here works on arrays in memory or anything with a shape, a dtype and row slices, without files,
+cluster or flows.  `topline` exports the public names; the rooms below export what other rooms use.
 """

@@ -1,10 +1,10 @@
-"""Numbers with what they count, for people."""
+"""Counts with their nouns, for messages."""
 
 from __future__ import annotations
 
 
 def how_many(number: float, what: str, digits: str = "") -> str:
-    """Return a number, formatted with `digits` behind a comma, and the plural `what`, of 1 its singular.
+    """Return a number formatted with `digits`, and the plural `what`, or its singular for 1.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Threads that work on one tile together, how many a job may keep busy, and how many of them BLAS may have.
+"""Threads that work on one tile together, and limits on threads per job and in BLAS.
 
-How a tile is cut depends on its size alone, so that no number depends on how many threads there are.
-Whoever has nothing else to do takes the next piece, and nobody waits for a thread that has not begun: on a
-busy machine the one that asked does all of them.
+How a tile is cut depends on its size alone, so results do not depend on the number of threads.  Idle threads
+take the next piece, and nobody waits for a thread that has not started: on a busy machine the caller does all
+pieces itself.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from threadpoolctl import ThreadpoolController
 from topline.solvers.narrow_products import add_rows_times, is_narrow
 from topline.solvers.typing import Float64Array, FloatArray
 
-#: Multiplications a round below which threads of BLAS wait for each other longer than one takes alone.
+#: Multiplications per round below which one BLAS thread is faster than several.
 _SMALL_ROUND = 1e8
-#: Microseconds of all cores that a container may take, and in how many.
+#: CPU time quota of a container in microseconds, and its period.
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 class _Limit:
-    """The limit of this process, and how many hold it."""
+    """The BLAS limit of this process, and its number of users."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.users = 0
-        #: Each library of BLAS with the threads that it had before.
+        #: Each BLAS library with its previous number of threads.
         self.before: list[tuple[Any, int]] = []
         self._found: dict[bool, list[Any]] = {}
 
     def libraries(self) -> list[Any]:
-        """Return the libraries of BLAS in this process, which takes 2 ms to look for."""
-        # SciPy brings one of its own, which may be loaded later.
+        """Return the BLAS libraries of this process; the search takes 2 ms."""
+        # SciPy brings its own, which may be loaded later.
         both = "scipy.linalg" in sys.modules
         if both not in self._found:
             self._found[both] = ThreadpoolController().select(user_api="blas").lib_controllers
@@ -54,16 +54,16 @@ class _Limit:
             _set_threads(library, 1)
 
     def release(self) -> None:
-        """Give every library what it had."""
+        """Restore the threads of every library."""
         for library, number in self.before:
             _set_threads(library, number)
 
 
 def _set_threads(library: Any, number: int) -> None:
-    """Set the threads of a library of BLAS, in whichever thread this is.
+    """Set the threads of a BLAS library, from any thread.
 
-    From threadpoolctl 3.8 on `set_num_threads` does nothing for OpenBLAS in any thread but the one that came
-    first, as long as that lives; here users are counted instead.
+    From threadpoolctl 3.8 on `set_num_threads` does nothing for OpenBLAS outside the first thread while that
+    lives; here users are counted instead.
     """
     getattr(library, "_real_set_num_threads", library.set_num_threads)(number)
 
@@ -73,11 +73,10 @@ _held = _Limit()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS to one thread while any user of this process is inside, then restore it.
+    """Limit BLAS to one thread while any user of this process is inside, then restore it.
 
-    One thread makes a product independent of the machine, and workers do not compete for cores.  The users
-    are counted for in-process clusters, where a restore by the first to finish would unleash BLAS on the
-    others.
+    One thread makes products independent of the machine, and workers do not compete for cores.  Users are
+    counted because in an in-process cluster the first to finish would otherwise lift the limit for all.
     """
     with _held.lock:
         _held.users += 1
@@ -93,10 +92,10 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def threads_here() -> int:
-    """Return how many threads a job of this process may keep busy.
+    """Return how many threads a job of this process may use.
 
-    As many as BLAS would take, which follows OMP_NUM_THREADS and its like and the limits of threadpoolctl, as
-    whoever runs jobs side by side sets them; but no more than the cores that this process may use.
+    As many as BLAS would use, given OMP_NUM_THREADS and the like and threadpoolctl's limits, but at most the
+    cores available to this process.
     """
     with _held.lock:
         if _held.users:
@@ -107,12 +106,12 @@ def threads_here() -> int:
 
 
 def blas_threads_for(multiplications: float) -> AbstractContextManager[None]:
-    """Return a context with one thread of BLAS for small rounds, and as many as there are for others."""
+    """Return a context with one BLAS thread for small rounds and the current number for others."""
     return one_blas_thread() if multiplications < _SMALL_ROUND else nullcontext()
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use, also by the quota of its container."""
+    """Return the number of cores available to this process, its container's quota included."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         quota, period = _QUOTA.read_text(encoding="ascii").split()
@@ -121,16 +120,16 @@ def available_cores() -> int:
     return cores if quota == "max" else max(1, min(cores, -(-int(quota) // int(period))))
 
 
-#: Multiplications of a product, and numbers in rows, that a piece has at least: some tenths of a millisecond
-#: of work, beside which waking a thread is short.
+#: Least multiplications and numbers per piece: some tenths of a millisecond of work, far longer than waking a
+#: thread.
 _LEAST_PRODUCT, _LEAST_ROWS = 1 << 23, 1 << 16
-#: Pieces of a tile at most, and columns that a piece of a product has at least and a multiple of: every piece
-#: reads all rows of the tile.  Two pieces may have fewer columns than more of them.
+#: Most pieces of a tile; least columns per piece (every piece reads all rows of the tile), least with two
+#: pieces, and the multiple they are rounded to.
 _MOST_PIECES, _LEAST_COLUMNS, _LEAST_OF_TWO, _MULTIPLE = 8, 64, 32, 4
 
 
 class Crew:
-    """So many threads, the one that asks included; the others are those of `pool`."""
+    """A number of threads, the caller included; the others belong to `pool`."""
 
     def __init__(self, threads: int = 1, pool: Callable[[int], Executor] | None = None) -> None:
         self._others = 0 if pool is None else threads - 1
@@ -138,11 +137,11 @@ class Crew:
 
     @property
     def threads(self) -> int:
-        """How many threads there are."""
+        """Number of threads."""
         return self._others + 1
 
     def each(self, work: Callable[[slice], None], pieces: Sequence[slice]) -> None:
-        """Do every piece of some work, in any order."""
+        """Run `work` on every piece, in any order."""
         others = min(self._others, len(pieces) - 1)
         if others <= 0 or self._pool is None:
             for piece in pieces:
@@ -151,7 +150,7 @@ class Crew:
         numbers = count()
 
         def take() -> None:
-            # NumPy's settings are those of a thread.
+            # NumPy's error settings are per thread.
             with np.errstate(over="ignore", invalid="ignore"):
                 while (number := next(numbers)) < len(pieces):
                     work(pieces[number])
@@ -187,7 +186,7 @@ class Crew:
         self.each(multiply, pieces)
 
     def add_product(self, U: FloatArray, X: Any, product: Float64Array) -> None:
-        """Add U^T X of some rows to `product` (m, d)."""
+        """Add U^T X of the rows to `product` (m, d)."""
         if not isinstance(X, np.ndarray):
             product += (X.T @ U).T
             return
@@ -204,7 +203,7 @@ class Crew:
     def add_rows(
         self, work: Callable[[slice, Float64Array], None], rows: int, width: int, sums: Float64Array
     ) -> None:
-        """Let `work` add what parts of the rows, of `width` numbers each, sum to; parts add up in order."""
+        """Let `work` add up parts of the rows, of `width` numbers each; parts are summed in order."""
         pieces = rows_of(rows, width)
         if len(pieces) == 1:
             work(pieces[0], sums)
@@ -216,9 +215,9 @@ class Crew:
 
 
 class Helpers:
-    """Threads that work for others, begun when they are first asked for and kept with their owner.
+    """Threads that work for others, started on first use and kept with their owner.
 
-    Several may share them that never ask for more than somebody has asked for before.
+    Several owners may share them if none asks for more threads than were asked for before.
     """
 
     def __init__(self) -> None:
@@ -226,7 +225,7 @@ class Helpers:
         self._most = 0
 
     def pool(self, threads: int) -> ThreadPoolExecutor:
-        """Return a pool of at least so many threads."""
+        """Return a pool of at least `threads` threads."""
         if self._pool is None or threads > self._most:
             if self._pool is not None:
                 self._pool.shutdown(wait=False)
@@ -235,23 +234,23 @@ class Helpers:
         return self._pool
 
 
-#: The thread that asks, alone.
+#: The calling thread alone.
 ALONE = Crew()
 
 
 def columns_of(m: int, multiplications: int) -> list[slice]:
-    """Return the pieces of the columns of a product of so many multiplications."""
+    """Return slices of the m columns of a product with that many multiplications."""
     by_columns = max(m // _LEAST_COLUMNS, min(m // _LEAST_OF_TWO, 2))
     return _cut(m, min(_MOST_PIECES, by_columns, multiplications // _LEAST_PRODUCT), _MULTIPLE)
 
 
 def rows_of(rows: int, width: int) -> list[slice]:
-    """Return the pieces of some rows of so many numbers."""
+    """Return slices of rows of `width` numbers each."""
     return _cut(rows, min(_MOST_PIECES, rows * width // _LEAST_ROWS), 1)
 
 
 def _cut(length: int, pieces: int, multiple: int) -> list[slice]:
-    """Return about so many slices of one length, a multiple, but for the last."""
+    """Return about that many equal slices, a multiple long except for the last."""
     if pieces <= 1:
         return [slice(0, length)]
     step = -(-length // (pieces * multiple)) * multiple

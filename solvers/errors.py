@@ -1,10 +1,10 @@
-"""Errors of the solvers; each message is one sentence for the person who called."""
+"""Solver errors; each message is one sentence addressed to the caller."""
 
 from __future__ import annotations
 
 
 class SolverError(Exception):
-    """Base of everything that the solvers raise on purpose.
+    """Base of all deliberate solver errors.
 
     Examples
     --------
@@ -15,7 +15,7 @@ class SolverError(Exception):
 
 
 class InvalidProblemError(SolverError, ValueError):
-    """The data or a parameter cannot make a problem.
+    """The data or a parameter do not define a valid problem.
 
     Examples
     --------
@@ -28,7 +28,7 @@ class InvalidProblemError(SolverError, ValueError):
 
 
 class UnsupportedCombinationError(SolverError, ValueError):
-    """Each part is fine, together they are not offered.
+    """Each part is valid, but the combination is not supported.
 
     Examples
     --------
@@ -67,7 +67,7 @@ class CertificateError(SolverError, ArithmeticError):
 
 
 class StateLostError(SolverError, RuntimeError):
-    """Dual variables that a block held are gone and were not saved.
+    """Dual variables of a block are lost and were not saved.
 
     Examples
     --------
@@ -84,4 +84,4 @@ class StateLostError(SolverError, RuntimeError):
 
 
 class DualsReplacedError(StateLostError):
-    """Some dual variables are gone and others, feasible too, took their place: rebuild W, b and |A|^2."""
+    """Lost dual variables were replaced by other feasible ones: rebuild W, b and |A|^2."""

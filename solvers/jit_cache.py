@@ -1,20 +1,18 @@
-"""Functions compiled by Numba when they are first called, and kept on disk for as long as their sources stay.
+"""Compilation of functions by Numba on first call, cached on disk until their sources change.
 
-Numba keeps compiled functions beside the package, in NUMBA_CACHE_DIR, or in the user's folder of caches where
-the package cannot be written.  It takes one for current while the file that it was written in is unchanged,
-and does not look at the functions that were compiled into it: after an update an old one may go by another
-layout of its callee's arguments, which ends in wrong numbers, or look for a module that is gone.  Here the
-key is all that was compiled, callees, their modules and constants included, and neither the time nor the
-place of a file.
+Numba caches compiled functions beside the package, in NUMBA_CACHE_DIR, or in the user's cache folder where
+the package is not writable.  It considers one current while the file defining it is unchanged, ignoring
+inlined callees: after an update a stale one may use an old layout of its callee's arguments, giving wrong
+numbers, or look for a module that is gone.  Here the key covers everything compiled, callees, their modules
+and constants included, and neither the time nor the path of a file.
 
-Processes that need the same function at the same time, as the workers of a job do, would all compile it: here
-one does, and the others wait for it and load it.
+Processes that need the same function at the same time, such as a job's workers, would all compile it: here
+one compiles, and the others wait and load it.
 
-Numba optimises a function, makes machine code of it and a wrapper for Python, and keeps all that on disk;
-then the same again with what calls it, into which it is put in line, up to the function that Python calls.
-Here a function that a compiled function calls is a part of that one: typed and translated once, and
-optimised with what calls it, which is what becomes machine code and is kept.  A first fit takes little
-more than half the time.
+Numba optimises a function, makes machine code and a Python wrapper, and caches them; then does the same again
+for each caller it is inlined into.  Here a function called by compiled functions is typed and translated once
+and optimised only within its callers, up to the one that Python calls, which alone becomes cached machine
+code.  A first fit takes little more than half the time.
 """
 
 from __future__ import annotations
@@ -38,12 +36,12 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
-#: How the names of the wrappers begin by which Python and pointers call a function.
+#: Name prefixes of the wrappers called by Python and through pointers.
 _WRAPPERS = ("_ZN7cpython", "cfunc.")
 
 
 class _PartLibrary(JITCodeLibrary):
-    """Translated, and left to those whose part it is."""
+    """Translated code, optimised only within its callers."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -54,7 +52,7 @@ class _PartLibrary(JITCodeLibrary):
 
 
 class _WholeLibrary(JITCodeLibrary):
-    """Called through wrappers alone, of which the function itself may become a part."""
+    """A library called only through wrappers, into which the function may be inlined."""
 
     def _optimize_final_module(self) -> None:
         for function in self.get_defined_functions():  # type: ignore[no-untyped-call]
@@ -64,13 +62,13 @@ class _WholeLibrary(JITCodeLibrary):
 
 
 class _Compiler(CompilerBase):
-    """Numba's own passes, with a library of another kind."""
+    """Numba's own passes, with another kind of library."""
 
     _library: ClassVar[type[JITCodeLibrary]]
 
     def define_pipelines(self) -> list[Any]:
         state = self.state
-        # Into the wrapper, or the function that calls it.
+        # Inline it into the wrapper or the calling function.
         state.flags.forceinline = True
         state.library = self._library(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
@@ -91,7 +89,7 @@ class _CompilePart(_Compiler):
 
 
 class Compiled(CPUDispatcher):
-    """A function as Python calls it, which is a part of the compiled functions that call it."""
+    """A function called from Python; compiled callers inline it."""
 
     _cache: Any
 
@@ -100,7 +98,7 @@ class Compiled(CPUDispatcher):
         self._part = _Part(function, targetoptions=options, pipeline_class=_CompilePart)
 
     def __reduce__(self) -> str:  # type: ignore[override]
-        # By name, as any other function: a worker finds its own.
+        # By name, like any function: a worker finds its own.
         qualname: str = self.py_func.__qualname__
         return qualname
 
@@ -109,7 +107,7 @@ class Compiled(CPUDispatcher):
         return self._part.get_call_template(args, kws)
 
     def get_overload(self, sig: Any) -> Any:
-        """Return what a compiled function calls."""
+        """Return the function that compiled callers call."""
         return self._part.get_overload(sig)
 
 
@@ -118,7 +116,7 @@ class _Part(CPUDispatcher):
 
     def add_overload(self, cres: Any) -> None:
         self.overloads[tuple(cres.signature.args)] = cres
-        # Any object that stands for it alone does for a key.
+        # Any unique object serves as the key.
         self.targetctx.insert_user_function(cres.library, cres.fndesc, [cres.library])  # type: ignore[no-untyped-call]
 
     def get_overload(self, sig: Any) -> Any:
@@ -127,13 +125,13 @@ class _Part(CPUDispatcher):
 
 
 class ByType:
-    """A function of which compiled functions call the one for the type of their first argument.
+    """A function dispatched, in compiled code, on the type of its first argument.
 
-    The choice is made when they are compiled and costs nothing when they run.
+    Dispatch happens at compile time and costs nothing at run time.
 
     Parameters
     ----------
-    choices : the functions, compiled themselves, for named tuples of a class, or for None.
+    choices : compiled functions by named tuple class, or None.
     """
 
     is_compiling: ClassVar[bool] = False
@@ -142,7 +140,7 @@ class ByType:
         self.choices = dict(choices)
 
     def __call__(self, first: Any, *rest: Any) -> Any:
-        """Return what the function for the type of the first argument returns."""
+        """Return the result of the function for the type of the first argument."""
         return self.choices[type(first)](first, *rest)
 
     @property
@@ -154,7 +152,7 @@ class ByType:
         return self._for(args).get_call_template(args, kws)
 
     def get_overload(self, args: Any) -> Any:
-        """Return what a compiled function calls."""
+        """Return the function that compiled callers call."""
         return self._for(args).get_overload(args)
 
     def _for(self, args: Any) -> Any:
@@ -165,7 +163,7 @@ logger = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Without a word on fastmath a function takes that of whichever calls it first.
+# Without explicit fastmath a function takes that of its first caller.
 _FLAGS: dict[str, Any] = {
     "nopython": True,
     "nogil": True,
@@ -181,7 +179,7 @@ def jit(function: Function, /) -> Function: ...
 @overload
 def jit(**options: Any) -> Callable[[Function], Function]: ...
 def jit(function: Any = None, /, **options: Any) -> Any:
-    """Compile a function when it is first called, without the interpreter's lock, and keep it on disk.
+    """Compile a function on first call, releasing the GIL, and cache it on disk.
 
     `options` are further ones of `numba.njit`.
     """
@@ -194,7 +192,7 @@ def _kept(function: Any, options: dict[str, Any]) -> Any:
     if config.DISABLE_JIT:  # type: ignore[attr-defined]
         return function
     compiled = Compiled(function, options)
-    # What was kept is found again by the name of its module.
+    # Cached functions are found again by the name of their module.
     if function.__module__ not in sys.modules:
         return compiled
     try:
@@ -208,16 +206,16 @@ def _kept(function: Any, options: dict[str, Any]) -> Any:
 
 
 def _compile_alone(cache: SourceKeyedCache, compile_or_load: Callable[[Any], Any], signature: Any) -> Any:
-    # Numba's own lock first: threads of one process never wait for each other's files, and between processes
-    # a function is locked before those that it calls.
+    # Take Numba's own lock first, so that threads of one process never wait for each other's files; between
+    # processes a function is locked before its callees.
     with global_compiler_lock, cache.alone(), _garbage_left():
         return compile_or_load(signature)
 
 
 @contextmanager
 def _garbage_left() -> Iterator[None]:
-    # A compiler makes objects by the hundred thousand, hardly any of them garbage: collections that look
-    # through all of them take a sixth of its time.
+    # A compiler makes hundreds of thousands of objects, hardly any of them garbage; full collections would
+    # take a sixth of its time.
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -228,7 +226,7 @@ def _garbage_left() -> Iterator[None]:
 
 
 class SourceKeyedCache(FunctionCache):
-    """Compiled functions on disk, each good for what it was compiled from."""
+    """On-disk cache of compiled functions, keyed by their sources."""
 
     def __init__(self, dispatcher: Any) -> None:
         super().__init__(dispatcher.py_func)  # type: ignore[no-untyped-call]
@@ -237,8 +235,8 @@ class SourceKeyedCache(FunctionCache):
         self._alone = False
 
     def alone(self) -> AbstractContextManager[None]:
-        """Return what keeps other processes from compiling, loading or keeping this function meanwhile."""
-        # A function that calls itself comes here twice.
+        """Return a context that keeps other processes from compiling, loading or saving this function."""
+        # A recursive function gets here twice.
         return nullcontext() if self._alone else self._locked()
 
     @contextmanager
@@ -262,7 +260,7 @@ class SourceKeyedCache(FunctionCache):
                 self._alone = False
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the function for a signature, None where it is not there or older than its sources."""
+        """Return the function for a signature, None if absent or older than its sources."""
         self._look_at_sources()
         found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
         if found is None:
@@ -270,12 +268,12 @@ class SourceKeyedCache(FunctionCache):
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a function."""
+        """Save a function."""
         self._look_at_sources()
         super().save_overload(sig, data)  # type: ignore[no-untyped-call]
 
     def _look_at_sources(self) -> None:
-        # Not before it is called: a module may define the callees after the caller.
+        # Keyed on first call, since a module may define callees after the caller.
         if not self._keyed:
             self._cache_file._source_stamp = digest_of(self._dispatcher)
             self._keyed = True
@@ -290,7 +288,7 @@ def _say_once() -> None:
 
 
 def digest_of(dispatcher: Any) -> str:
-    """Return a digest of all that is compiled into a function: its code, its callees' and their constants."""
+    """Return a digest of everything compiled into a function: code, callees and constants."""
     digest = hashlib.sha256()
     seen: set[int] = set()
     waiting = [dispatcher]
@@ -300,7 +298,7 @@ def digest_of(dispatcher: Any) -> str:
             continue
         seen.add(id(one))
         function = _function_of(one)
-        # What was kept names the modules of its callees, which an update may have moved.
+        # Cached code names the modules of its callees, which an update may have moved.
         where = function.__module__, function.__qualname__
         digest.update(_spelled((*where, getattr(one, "targetoptions", None))).encode())
         _add_code(digest, function.__code__)
@@ -325,7 +323,7 @@ def _function_of(value: Any) -> Any:
 
 
 def _names_used(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what the global names and the closure of a function stand for; attributes of modules as well."""
+    """Yield the values of a function's global names and closure, and of attributes of modules."""
     names = function.__code__.co_names
     for name in names:
         value = function.__globals__.get(name)
@@ -348,7 +346,7 @@ def _add_code(digest: Any, code: CodeType) -> None:
 
 
 def _spelled(value: Any) -> str:
-    """Return a value in letters; a set's members in an order that is not the process's own."""
+    """Return a value as text; members of a set in an order that is the same in every process."""
     if isinstance(value, set | frozenset):
         return f"{{{', '.join(sorted(map(_spelled, value)))}}}"
     if isinstance(value, tuple):

@@ -1,12 +1,10 @@
-"""Functions of one fixed signature, compiled alone when they are first used and called through a pointer.
+"""Functions of a fixed signature, compiled separately on first use and called through a pointer.
 
-What loops over rows and is given such a function is compiled once, whatever the function; a function is
-compiled once, whatever the loops.  The price is that nothing of it can be put in line, some nanoseconds a
-call.
+A loop over rows that takes such a function is compiled once, whatever the function, and the function once,
+whatever the loops.  The price is that it cannot be inlined, some nanoseconds per call.
 
-What such a loop over rows in random order comes to next is fetched while it works on this one (`fetch`): no
-hardware foresees such rows, and where they do not fit the second-level cache a visit else waits for its row
-for longer than it takes.
+A loop over rows in random order prefetches its next row (`fetch`): hardware cannot predict such rows, and
+beyond the second-level cache waiting for a row takes longer than processing it.
 """
 
 from __future__ import annotations
@@ -28,16 +26,16 @@ _INTERPRETED: bool = getattr(config, "DISABLE_JIT", False)
 
 
 class JitFunction:
-    """A function to give to compiled functions, or to call with arguments of exactly its types.
+    """A function to pass to compiled functions, or to call with arguments of exactly its types.
 
     Parameters
     ----------
-    function : what is compiled.
+    function : the function to compile.
     signature : Numba's types of its result and its arguments.
     """
 
     def __init__(self, function: Callable[..., Any], signature: Any) -> None:
-        # Pointers are all that it is called by.
+        # It is called only through pointers.
         self._compiled: Any = jit(no_cpython_wrapper=True, no_cfunc_wrapper=False)(function)
         self.signature = signature
         self.__doc__, self.__module__ = function.__doc__, function.__module__
@@ -56,7 +54,7 @@ class JitFunction:
 
     @cached_property
     def jit_type(self) -> Any:
-        """Its type as an argument, made once: that takes longer than many calls."""
+        """Its Numba type as an argument; cached, since making it takes longer than many calls."""
         return FunctionType(self.signature)
 
     @cached_property
@@ -101,20 +99,19 @@ def _itself(value: Any) -> Any:
     return value
 
 
-#: Inside compiled functions: the same array, or tuple of arrays, without an owner.  Handing it on is not
-#: counted as a reference, which takes longer than the call.  Its owner must be given to `keep` after the last
-#: use.
+#: In compiled functions: the same array, or tuple of arrays, without ownership.  Passing it on counts no
+#: reference, which would take longer than the call.  Its owner must be given to `keep` after the last use.
 borrowed: Any = _itself if _INTERPRETED else _borrowed
 
 
 @jit
 def keep(owners: Any) -> None:
-    """Do nothing: what is named in a call lives until then."""
+    """Do nothing, but keep the arguments alive until this call."""
 
 
-#: Bytes that are fetched together, and bytes of a run behind which the hardware sees where a loop goes.
+#: Bytes of a cache line, and bytes of a run after which hardware prefetching takes over.
 _LINE, _SEEN = 64, 1024
-#: To be read, to be kept in all caches, data and no instructions.
+#: Prefetch for reading, into all caches, of data.
 _HOW = 0, 3, 1
 
 
@@ -134,7 +131,7 @@ def _at(_: Any, array: Any, place: Any, offset: Any) -> Any:  # noqa: ARG001
     return types.void(array, types.intp, types.intp), build
 
 
-#: As seen from compiled functions, to which the typing context is not passed.
+#: The intrinsic as seen from compiled functions, which pass no typing context.
 _compiled: Any = intrinsic
 _fetch_at: Any = _compiled(_at)
 
@@ -151,6 +148,6 @@ def _wait_for(array: Any, place: int, bytes_: int, first: int = 0) -> None:
     pass
 
 
-#: Inside compiled functions: (array, place, bytes_, first=0) begins to fetch so many bytes of array[place],
-#: from its byte `first` on.
+#: In compiled functions: (array, place, bytes_, first=0) prefetches that many bytes of array[place], starting
+#: at its byte `first`.
 fetch: Any = _wait_for if getattr(config, "DISABLE_JIT", False) else _fetch

@@ -1,7 +1,7 @@
 """Names of losses and methods, and the rules of their parameters: a table that is cheap to import.
 
 Options and command lines read it before anything is compiled; `topline.solvers.losses.registry` and
-`topline.solvers.methods.registry` hold what the names stand for.
+`topline.solvers.methods.registry` map the names to objects.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
-#: What the constructor of a loss takes.
+#: Parameter of a loss's constructor.
 Parameter: TypeAlias = Literal["k", "rho", "margins"]
 
 
 class LossRule(NamedTuple):
-    """What a loss takes.
+    """Parameters of a loss.
 
     Attributes
     ----------
-    parameter : the one argument of its constructor, None where there is none; "rho" may be made of k.
-    of_others : whether it ranks the m - 1 other classes alone, so that k < m; else k <= m.
-    smooth : whether it has a gradient everywhere, and takes no smoothing.
-    optional_k : whether it may count k guesses besides, one by default.
+    parameter : the one argument of its constructor, if any; "rho" may be made from k.
+    of_others : whether it ranks only the m - 1 other classes, so that k < m; otherwise k <= m.
+    smooth : whether it is differentiable and takes no smoothing.
+    optional_k : whether it also takes k guesses, one by default.
     """
 
     parameter: Parameter | None = None
@@ -32,11 +32,11 @@ class LossRule(NamedTuple):
 
     @property
     def takes_k(self) -> bool:
-        """Whether it counts guesses, directly or by its rank weights."""
+        """Whether it takes k, directly or for its rank weights."""
         return self.parameter in ("k", "rho")
 
 
-#: The rules of every loss, by its name.
+#: The rules of every loss, by name.
 LOSS_RULES: Mapping[str, LossRule] = MappingProxyType(
     {
         "max_hinge": LossRule(),
@@ -56,9 +56,9 @@ LOSS_RULES: Mapping[str, LossRule] = MappingProxyType(
     }
 )
 
-#: The loss where none is named, which serves top-1 and top-5 accuracy alike.
+#: The default loss, which serves top-1 and top-5 accuracy alike.
 DEFAULT_LOSS = "softmax"
-#: So many guesses count where nobody says how many, fewer where that were more than half of the classes.
+#: Default number of guesses; fewer if that is more than half of the classes.
 DEFAULT_K = 5
 
 METHOD_NAMES = (
@@ -76,17 +76,17 @@ METHOD_NAMES = (
     "projected_gradient",
     "lbfgs",
 )
-#: The method where none is named.
+#: The default method.
 DEFAULT_METHOD = "auto"
 
 
 def default_k(m: int) -> int:
-    """Return how many guesses count among m classes where nobody says how many."""
+    """Return the default number of guesses among m classes."""
     return max(1, min(DEFAULT_K, m // 2))
 
 
 def k_note(loss: str, k: int | None, m: int) -> str | None:
-    """Return what a loss of k guesses among m classes trades away, None where k is no large share of them."""
+    """Return what a loss of k guesses among m classes trades away, None unless k is a large share."""
     if k is None or loss not in LOSS_RULES or not LOSS_RULES[loss].takes_k or not m < 2 * k <= 2 * m:
         return None
     return (

@@ -1,6 +1,6 @@
-"""Products of many rows with few columns, of which BLAS spends most of its time on laying out the rows anew.
+"""Products of many rows with few columns, for which BLAS spends most of its time packing the rows.
 
-A group of rows and one of columns share their loads, and their sums stay in the registers of a core.
+Groups of rows and columns share their loads, and their sums stay in registers.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from topline.solvers.jit_cache import jit
 from topline.solvers.jit_pointers import fetch
 from topline.solvers.typing import Float64Array, FloatArray
 
-#: Rows of a group, and columns.
+#: Rows and columns of a group.
 _ROWS, _COLUMNS = 4, 5
-#: Columns up to which, and features from which on, BLAS is slower.
+#: BLAS is slower up to this many columns and from this many features.
 _MOST_COLUMNS, _LEAST_FEATURES = 31, 128
 
 
 def is_narrow(X: FloatArray, m: int) -> bool:
-    """Return whether products of the rows X (b, d) with m columns are quicker here than by BLAS."""
+    """Return whether products of the rows X (b, d) with m columns are faster here than in BLAS."""
     b, d = X.shape
     return b >= _ROWS and d >= _LEAST_FEATURES and m <= _MOST_COLUMNS
 
@@ -29,7 +29,7 @@ def multiply_rows(X: FloatArray, columns: FloatArray, out: FloatArray) -> None:
     b, m = out.shape
     size, grouped = X.shape[1] * X.itemsize, m - m % _COLUMNS
     for start in range(0, b, _ROWS):
-        # The last group shares rows with the one before, to the same numbers.
+        # The last group overlaps the one before and recomputes the same numbers.
         i = min(start, b - _ROWS)
         for following in range(i + _ROWS, min(i + 2 * _ROWS, b)):
             fetch(X, following, size)
@@ -74,7 +74,7 @@ def _four_times_one(X: FloatArray, i: int, columns: FloatArray, j: int, out: Flo
 
 
 def add_rows_times(U: FloatArray, X: FloatArray, product: Float64Array) -> None:
-    """Add U^T X of some rows, U (b, m) and X (b, d), to `product` (m, d)."""
+    """Add U^T X of the rows of U (b, m) and X (b, d) to `product` (m, d)."""
     total = np.zeros(product.shape, X.dtype)
     _add_rows(np.ascontiguousarray(U), X, total)
     product += total

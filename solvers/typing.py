@@ -1,4 +1,4 @@
-"""Array types that the signatures of this room share."""
+"""Array types of the signatures in this package."""
 
 from __future__ import annotations
 

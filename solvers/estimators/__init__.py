@@ -1,5 +1,5 @@
-"""The scikit-learn faces of `solve`: `TopKClassifier` and `MultilabelClassifier`, and metrics of label sets.
+"""The scikit-learn estimators `TopKClassifier` and `MultilabelClassifier`, and metrics of label sets.
 
-What all estimators of the package share is here: kernels by name, labels and weights, fitted attributes and
-warnings.  Importing this file loads nothing; its modules load scikit-learn, which takes longer than all else.
+Parts common to all estimators are here: kernels by name, labels and weights, fitted attributes and warnings.
+Importing this package loads nothing; its modules load scikit-learn, the slowest import of all.
 """

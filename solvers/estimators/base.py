@@ -1,4 +1,4 @@
-"""What every estimator of the package has: a kernel by name, labels as numbers, fitted attributes, scores."""
+"""Base of all estimators: a kernel by name, labels as numbers, fitted attributes, scores."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class CollapsedWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """What a classifier trains on: rows, classes, labels (n,) as places in these, weights, the loss and k."""
+    """Training data of a classifier: rows, classes, labels (n,) as class numbers, weights, loss and k."""
 
     X: Any
     classes: np.ndarray[Any, Any]
@@ -63,7 +63,7 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class WarmStart:
-    """Dual variables of the last fit; they are feasible for the same labels, weights and loss, whatever X."""
+    """Dual variables of the last fit, feasible for the same labels, weights and loss, whatever X."""
 
     loss: Loss
     labels: IntArray
@@ -71,7 +71,7 @@ class WarmStart:
     A: FloatArray
 
     def options(self, loss: Loss, labels: IntArray, weights: Float64Array | None) -> dict[str, Any]:
-        """Return what makes `solve` start from them where they are feasible."""
+        """Return options that make `solve` start from them, if they are feasible."""
         pairs = ((self.labels, labels), (self.weights, weights))
         if self.loss == loss and all(_same(before, now) for before, now in pairs):
             return {"duals": [(0, len(self.A), self.A)]}
@@ -83,7 +83,7 @@ def _same(before: Any, now: Any) -> bool:
 
 
 def seed_of(random_state: Any) -> int:
-    """Return the seed of `solve` that scikit-learn's `random_state` stands for."""
+    """Return the seed of `solve` for scikit-learn's `random_state`."""
     generator = check_random_state(random_state)
     if isinstance(random_state, Integral):
         return int(random_state)
@@ -91,7 +91,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def shortfall(result: SolveResult, tol: float) -> str:
-    """Return a sentence on where a run ended short of its tolerance."""
+    """Return a sentence on how far a run ended from its tolerance."""
     reached = (
         f"at a relative gap of {result.relative_gap:.2g}"
         if result.stationarity is None
@@ -118,7 +118,7 @@ def with_constant(X: Any) -> Any:
 
 
 def chosen_loss(loss: Any, k: int, weights: Any, margins: Any) -> Any:
-    """Return the loss that a name stands for; a value is left to `solve` to check."""
+    """Return a loss by name; values are passed on for `solve` to check."""
     if isinstance(loss, str):
         takes_k = LOSS_RULES.get(loss, LossRule()).parameter == "k" or isinstance(weights, str)
         return make_loss(loss, k=k if takes_k else None, weights=weights, margins=margins)
@@ -132,10 +132,10 @@ def chosen_loss(loss: Any, k: int, weights: Any, margins: Any) -> Any:
 def combined_weights(
     sample_weight: Float64Array | None, class_weight: Any, classes: np.ndarray[Any, Any], labels: IntArray
 ) -> Float64Array | None:
-    """Return the weight of each example times that of its class; None where neither is given.
+    """Return the weight of each example times that of its class; None if neither is given.
 
-    "balanced" gives every class that counts the same share of the total weight.  InvalidProblemError where
-    examples of only one class count.
+    "balanced" gives every class with positive weights the same share of the total.  InvalidProblemError if
+    only one class has positive weight.
     """
     if sample_weight is None and class_weight is None:
         return None
@@ -157,7 +157,7 @@ def combined_weights(
 
 
 def chosen_kernel(kernel: Any, **parameters: Any) -> Kernel | None:
-    """Return the kernel that a name and parameters mean, None for none; a value takes no parameters."""
+    """Return a kernel by name and parameters, None for none; a kernel value takes no parameters."""
     if isinstance(kernel, str):
         return make_kernel(kernel, **parameters)
     for name, value in parameters.items():
@@ -169,24 +169,24 @@ def chosen_kernel(kernel: Any, **parameters: Any) -> Kernel | None:
     return None if kernel is None else as_kernel(kernel)
 
 
-#: How scikit-learn is to check rows: features stay in the precision and the layout in which they come.
+#: scikit-learn's checks of rows keep the precision and layout of the features.
 ROWS: Final[dict[str, Any]] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32]}
-#: What a fit with a kernel sets and a fit without one lacks.
+#: Attributes set only by a fit with a kernel.
 KERNEL_ATTRIBUTES = ("kernel_", "support_", "dual_coef_", "_expansion")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FittedModel:
-    """Kernel parameters and fitted attributes of an estimator; a nonlinear one has no `coef_`.
+    """Kernel parameters and fitted attributes of an estimator; without `coef_` for nonlinear kernels.
 
-    An estimator is the dataclass of its parameters, which are what scikit-learn asks its constructor for.
+    An estimator is the dataclass of its parameters, as scikit-learn expects of its constructor.
     """
 
     kernel: str | Kernel | None = None
     gamma: Gamma = None
     degree: int | None = None
     coef0: float | None = None
-    # No parameter of those whose bias is not part of the weights.
+    # Not a parameter of estimators whose bias is separate from the weights.
     fit_intercept = True
 
     def __getattr__(self, name: str) -> Any:
@@ -204,7 +204,7 @@ class FittedModel:
         try:
             kernel = self._chosen_kernel()
         except InvalidProblemError:
-            # Parameters that name no kernel are refused by `fit`.
+            # `fit` refuses parameters that name no kernel.
             return tags
         if kernel is not None:
             tags.input_tags.pairwise = is_precomputed(kernel)
@@ -213,18 +213,18 @@ class FittedModel:
         return tags
 
     def _chosen_kernel(self) -> Kernel | None:
-        """Return the kernel that the parameters mean, None for the features themselves."""
+        """Return the kernel given by the parameters, None for the features themselves."""
         return chosen_kernel(self.kernel, gamma=self.gamma, degree=self.degree, coef0=self.coef0)
 
     def _with_intercept(self, X: Any) -> tuple[Any, Kernel | None]:
-        """Return rows and kernel to train with, one of them with a constant where a bias is fitted."""
+        """Return rows and kernel to train with, one of them with a constant if a bias is fitted."""
         kernel = self._chosen_kernel()
         if not self.fit_intercept:
             return X, kernel
         return (with_constant(X), None) if kernel is None else (X, WithConstant(kernel))
 
     def _keep_expansion(self, expansion: KernelExpansion, *, two_as_one: bool = True) -> None:
-        """Set the attributes of a fit with a kernel; `two_as_one` makes one column of two classes."""
+        """Set the attributes of a fit with a kernel; `two_as_one` merges two classes into one column."""
         kernel, C = plain(expansion.kernel), expansion.coefficients
         self._expansion = expansion
         self.kernel_ = kernel
@@ -246,7 +246,7 @@ class FittedModel:
         self.coef_ = np.ascontiguousarray((W[:-1] if self.fit_intercept else W).T)
 
     def _keep_certificate(self, result: HasObjective, rounds: int) -> None:
-        """Set what is known about the distance from the optimum."""
+        """Set the attributes of the duality gap."""
         self.n_iter_ = rounds
         self.primal_, self.dual_ = result.primal, result.dual
         self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap
@@ -254,7 +254,7 @@ class FittedModel:
         self.collapsed_ = not np.any(known)
 
     def _warn_if_collapsed(self, stacklevel: int = 3) -> None:
-        """Say that the weights are 0; of a run that stopped early was said that it did."""
+        """Warn if all weights are 0, unless the run stopped early, which has its own warning."""
         if self.collapsed_ and self.__dict__.get("status_", Status.SOLVED) is Status.SOLVED:
             warnings.warn(
                 "W = 0 is as good as any weights to this tol, and every prediction is the same: scale the"
@@ -268,7 +268,7 @@ class FittedModel:
             raise NonFiniteError(f"the weights overflowed with C = {self.C}; scale the features or lower C")
 
     def _raw_scores(self, X: Any) -> Float64Array:
-        """Return the scores of checked rows X, as many columns as `intercept_` has entries."""
+        """Return the scores of checked rows X, one column for each entry of `intercept_`."""
         if self.__dict__.get("_expansion") is not None:
             scores = self._expansion.scores(X)
             return scores if scores.shape[1] == np.size(self.intercept_) else one_of_two(scores)
@@ -289,7 +289,7 @@ class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> np.ndarray[Any, Any]:
-        """Return the label with the highest score for each row, the lower class of equals."""
+        """Return the label with the highest score for each row; ties go to the lower class."""
         best = self._scores(X).argmax(axis=1)
         labels: np.ndarray[Any, Any] = self.classes_[best]
         return labels
@@ -308,12 +308,12 @@ class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
         return checked
 
     def _scores(self, X: Any) -> Float64Array:
-        """Return scores (rows, m); of two classes, only their difference means anything."""
+        """Return scores (rows, m); for two classes only their difference is meaningful."""
         scores = self.decision_function(X)
         return scores if scores.ndim == 2 else np.column_stack([-scores, scores])
 
     def _examples(self, X: Any, y: Any) -> tuple[Any, np.ndarray[Any, Any], IntArray]:
-        """Return checked rows, the classes (m,) of two or more and the number of each row's class (n,)."""
+        """Return checked rows, the two or more classes (m,) and each row's class number (n,)."""
         X, y = validate_data(self, X, y, order="C", **ROWS)
         _refuse_missing(y)
         _refuse_objects(y)
@@ -328,18 +328,18 @@ class ScoringClassifier(FittedModel, ClassifierMixin):  # type: ignore[misc]
 
 
 def _refuse_missing(y: Any) -> None:
-    """Refuse a label that is None, as of a table's empty cell; scikit-learn looks for NaN alone."""
+    """Refuse a label None, as from a table's empty cell; scikit-learn only looks for NaN."""
     if y.dtype.kind == "O" and (missing := [row for row, label in enumerate(y) if label is None]):
         raise InvalidProblemError(f"row {missing[0]} has no label: drop such rows, or give them a label")
 
 
 def _refuse_objects(y: Any) -> None:
-    """Refuse labels that are Python objects other than text, of which nobody knows whether they sort."""
+    """Refuse labels that are Python objects other than text, which may not be sortable."""
     if y.dtype.kind != "O" or y.ndim != 1:
         return
     foreign = next(((row, label) for row, label in enumerate(y) if not isinstance(label, str)), None)
     if foreign is not None:
-        # scikit-learn's checks want its first words.
+        # scikit-learn's estimator checks expect these first words.
         raise InvalidProblemError(
             f"Unknown label type: the label of row {foreign[0]}, {foreign[1]!r}, is a Python object and no"
             " text; give text, y.astype(str), or numbers, y.astype(int)"
@@ -347,12 +347,12 @@ def _refuse_objects(y: Any) -> None:
 
 
 def _refuse_fractions(y: Any) -> None:
-    """Refuse labels that are fractions; whole floats are classes, and stay floats."""
+    """Refuse fractional labels; whole floats are classes, and stay floats."""
     if y.ndim != 1 or y.dtype.kind != "f":
         return
     wrong = np.flatnonzero(y != np.rint(y))
     if wrong.size:
-        # scikit-learn's checks want its first words.
+        # scikit-learn's estimator checks expect these first words.
         raise InvalidProblemError(
             f"Unknown label type: the label of row {wrong[0]} is {y[wrong[0]]}, a fraction; give whole"
             " numbers or text, such as y.astype(str)"
@@ -360,12 +360,12 @@ def _refuse_fractions(y: Any) -> None:
 
 
 def one_of_two(values: Float64Array) -> Float64Array:
-    """Return columns of classes (rows, m); of two classes the second minus the first (rows, 1)."""
+    """Return columns of classes (rows, m); for two classes the second minus the first (rows, 1)."""
     return values if values.shape[1] > 2 else values[:, 1:] - values[:, :1]
 
 
 class Training(FittedModel):
-    """Training and its attributes, for an estimator with the parameters named here."""
+    """Training and its fitted attributes, for an estimator with the parameters declared here."""
 
     k: int | None
     C: float
@@ -390,7 +390,7 @@ class Training(FittedModel):
         label_sets: LabelSets | None = None,
         options: Mapping[str, Any] = MappingProxyType({}),
     ) -> SolveResult:
-        """Solve for the rows of X (n, d); `options` are whatever else `solve` takes."""
+        """Solve for the rows of X (n, d); `options` are further arguments of `solve`."""
         rows, kernel = self._with_intercept(X)
         return solve(
             rows, labels, loss, 1.0 / (len(labels) * positive_number("C", self.C)), smoothing, self.method,
@@ -400,7 +400,7 @@ class Training(FittedModel):
         )  # fmt: skip
 
     def _keep_result(self, result: SolveResult, *, two_as_one: bool = True) -> None:
-        """Set the fitted attributes; `two_as_one` keeps of two classes only the second less the first."""
+        """Set the fitted attributes; `two_as_one` keeps the second class minus the first of two."""
         self._refuse_overflow(result.status)
         if result.status is not Status.SOLVED:
             warnings.warn(shortfall(result, self.tol), ConvergenceWarning, stacklevel=3)

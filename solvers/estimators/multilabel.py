@@ -1,4 +1,4 @@
-"""The scikit-learn face of learning with several labels an example."""
+"""The scikit-learn estimator for examples with several labels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from topline.solvers.typing import Float64Array, Int64Array
 
 
 class TargetForm(Enum):
-    """How labels come to an estimator, and leave it."""
+    """Format of the labels that an estimator receives and returns."""
 
     INDICATOR = "indicator"
     SETS = "sets"
@@ -41,9 +41,9 @@ class Targets:
 
     Attributes
     ----------
-    form : as what they came.
+    form : their original format.
     classes : (m,) labels in the order of the columns.
-    sets, codes : the label sets that occur, and their number for each example (n,).
+    sets, codes : the distinct label sets, and their number for each example (n,).
     """
 
     form: TargetForm
@@ -88,14 +88,14 @@ class Targets:
 
     @property
     def indicator(self) -> NDArray[np.bool_]:
-        """(n, m), True where an example has the label."""
+        """A mask (n, m), True where an example has the label."""
         return self.sets.indicator(self.codes)
 
 
 def are_sets(y: Any) -> bool:
-    """Return whether y is a sequence of sets of labels; lists of different lengths are refused.
+    """Return whether y is a sequence of sets of labels; refuse lists of different lengths.
 
-    Lists that all have one length could be sets or rows of an indicator, so they count as rows.
+    Lists of equal length are ambiguous and count as rows of an indicator.
     """
     listed = isinstance(y, Sequence) or (isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1)
     if not listed or not len(y):
@@ -113,7 +113,7 @@ def are_sets(y: Any) -> bool:
 def indicator_of(
     y: Any, form: TargetForm, classes: np.ndarray[Any, Any]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return labels as an indicator (n, m), and which rows (n,) have only labels seen in the fit."""
+    """Return labels as an indicator (n, m), and a mask (n,) of rows with only labels seen in the fit."""
     if form is TargetForm.INDICATOR:
         dense: Any = y.toarray() if hasattr(y, "toarray") else np.asarray(y)
         if dense.ndim != 2 or dense.shape[1] != len(classes):
@@ -136,7 +136,7 @@ def indicator_of(
 
 
 def in_form(predicted: NDArray[np.bool_], form: TargetForm, classes: np.ndarray[Any, Any]) -> Any:
-    """Return predicted labels (n, m): an indicator of 0 and 1, or a list of sets of labels, as in the fit."""
+    """Return predicted labels (n, m) in the format of the fit: a 0/1 indicator, or a list of sets."""
     if form is TargetForm.INDICATOR:
         return predicted.astype(np.int64)
     return [set(classes[row].tolist()) for row in predicted]
@@ -153,22 +153,22 @@ def _refuse_one_label(classes: np.ndarray[Any, Any]) -> None:
 
 #: The rule that predicts the same number of labels for every row.
 TOP_K = "top_k"
-#: Gamma of a hinge where none is given, that of the thesis's experiments.
+#: Default gamma of a hinge, as in the thesis's experiments.
 _SMOOTHING = 1.0
 
 
 # scikit-learn has no types.
 @dataclass(eq=False, repr=False)
 class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type: ignore[misc]
-    """Classifier of examples with several labels each, with a duality gap that says how far training got.
+    """Multilabel classifier with a duality gap that certifies how far training got.
 
     It minimises, with W = (coef_, intercept_), lam = 1/(n C) and Y_i the labels of example i,
 
         P(W) = lam/2 |W|_F^2 + (1/n) sum_i Phi(W^T x_i; Y_i)
 
-    The losses rank the labels of an example before all others (M. Lapin, "Image Classification with Limited
-    Training Data and Class Ambiguity", 2017, chapter 6); which of them are predicted is decided by one
-    threshold on the scores, chosen for a metric.
+    The losses rank the labels of an example above all others (M. Lapin, "Image Classification with Limited
+    Training Data and Class Ambiguity", 2017, chapter 6); one threshold on the scores, chosen for a metric,
+    decides which are predicted.
 
     Parameters
     ----------
@@ -181,36 +181,36 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
     smoothing : float, default=None
         Gamma of a hinge's Moreau envelope, 0 for the hinge itself; None for 1 with a hinge.
     method : str, default="auto"
-        As for `solve`: "auto" takes what the problem asks for, and `method_` says what that was.
+        As for `solve`: "auto" chooses by the problem, and `method_` holds the choice.
     tol : float, default=1e-3
         Relative duality gap to reach.
     max_passes : int, default=1000
-        Budget of passes over the examples; a ConvergenceWarning says where it ran out.
+        Budget of passes over the examples; a ConvergenceWarning says if it ran out.
     fit_intercept : bool, default=True
-        Learn a bias through an appended feature that is always 1; it is regularised like every other weight.
+        Learn a bias, as the regularised weight of an appended feature that is always 1.
     threshold : float or str, default="f1_micro"
         Labels with higher scores are predicted.  A number; or the metric for which it is chosen: "f1_micro",
         "f1_macro", "f1_instance", "accuracy", "subset_accuracy" or "hamming_loss"; or "cardinality", as many
         labels per row on average as in training; or "top_k", the k highest of every row instead.
     cv : int or None, default=3
-        Folds by which the threshold is chosen, from scores of rows that a model has not seen: so many
-        trainings more.  None chooses it on the training rows themselves.  Rows of weight 0 have no say.
+        Folds for choosing the threshold on held-out scores, at the cost of one training each.  None chooses
+        it on the training rows themselves.  Rows of weight 0 are ignored.
     k : int, default=None
         Labels of "top_k" and `predict_top_k`; None for the mean number of labels of a row, rounded.
     kernel, gamma, degree, coef0 : default=None
         As in TopKClassifier: None for a linear classifier, or "linear", "rbf", "polynomial", "chi2",
         "precomputed" or a Kernel.
     random_state : int, RandomState or None, default=0
-        Of the order in which examples are visited, and of the folds.
+        Seed of the order in which examples are visited, and of the folds.
     verbose, callbacks : default=False and ()
         As in TopKClassifier, in each of the trainings.
 
     Attributes
     ----------
-    classes_ : (m,) labels; of an indicator matrix the numbers of its columns.
+    classes_ : (m,) labels; for an indicator matrix its column numbers.
     coef_ : (m, d) float64.
     intercept_ : (m,) float64, zeros without fit_intercept.
-    threshold_ : float, already taken off by `decision_function`; 0 for "top_k" and single labels.
+    threshold_ : float, already subtracted by `decision_function`; 0 for "top_k" and single labels.
     k_ : int, labels of "top_k".
     multilabel_ : bool, False where `fit` was given one label a row (n,): the highest score is then predicted,
         and with two classes coef_, intercept_ and the scores are the second's minus the first's.
@@ -252,12 +252,12 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         ----------
         y : an indicator matrix (n, m) of 0 and 1, dense or sparse; n sets of labels, as MultiLabelBinarizer
             takes them; or one label per row, (n,).
-        sample_weight : (n,), how often each example counts, None once.
+        sample_weight : (n,) multiplies the losses, 1 by default.
 
         Raises
         ------
-        InvalidProblemError (a ValueError) : a parameter or the data cannot make a problem.
-        UnsupportedCombinationError (a ValueError) : a loss, smoothing and solver that do not go together.
+        InvalidProblemError (a ValueError) : invalid parameters or data.
+        UnsupportedCombinationError (a ValueError) : an unsupported combination of loss, smoothing and method.
         NonFiniteError : the numbers overflowed.
         """
         X, y = self._checked(X, y)
@@ -275,16 +275,16 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         return self
 
     def decision_function(self, X: Any) -> Float64Array:
-        """Return the scores of X less the threshold, (rows, m): labels above 0 are those that are predicted.
+        """Return the scores of X minus the threshold, (rows, m): labels above 0 are predicted.
 
         With single labels of two classes (rows,): positive for the second class.
         """
         return np.asarray(super().decision_function(X) - self.threshold_)
 
     def predict(self, X: Any) -> Any:
-        """Return the labels of each row in the form that `fit` was given.
+        """Return the labels of each row in the format given to `fit`.
 
-        An indicator matrix (rows, m) of 0 and 1; a list of sets of labels; or (rows,) single labels.
+        An indicator matrix (rows, m) of 0 and 1, a list of sets of labels, or (rows,) single labels.
         """
         scores = self._scores(X)
         if self._form is TargetForm.SINGLE:
@@ -294,7 +294,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the share of rows whose labels are predicted exactly (subset accuracy).
 
-        A row with a label that was not there in training is a miss.
+        A row with a label unseen in training is a miss.
         """
         scores = self._scores(X)
         check_consistent_length(scores, y)
@@ -341,7 +341,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         return self._train(part, targets.codes[rows], kept, loss, smoothing, label_sets=targets.sets)
 
     def _part(self, X: Any, rows: NDArray[np.intp], trained: NDArray[np.intp]) -> Any:
-        """Return rows of X; of a kernel matrix also the columns of the rows that are trained on."""
+        """Return rows of X; for a kernel matrix only the columns of the training rows."""
         pairwise = self.__sklearn_tags__().input_tags.pairwise
         return X[np.ix_(rows, trained)] if pairwise else X[rows]
 
@@ -355,7 +355,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
     def _unseen_scores(
         self, X: Any, targets: Targets, weights: Float64Array | None, counted: NDArray[np.intp]
     ) -> Float64Array:
-        """Return scores of the rows `counted`; where there are folds by models that have not seen them."""
+        """Return scores of the rows `counted`, with folds by models that have not seen them."""
         folds = None if self.cv is None else min(checked_k(self.cv, "cv"), len(counted))
         if folds is None or folds < 2:
             return self._raw_scores(X[counted])
@@ -369,7 +369,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         return scores
 
     def _chosen(self, scores: Float64Array) -> NDArray[np.bool_]:
-        """Return which labels are predicted, (rows, m)."""
+        """Return a mask (rows, m) of the predicted labels."""
         if not self._by_rank:
             return np.asarray(scores > 0.0)
         best = np.argsort(-scores, axis=1, kind="stable")[:, : self.k_]
@@ -378,7 +378,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         return chosen
 
     def _rule(self) -> float | str:
-        """Return the threshold as a float, or the rule by which it is chosen."""
+        """Return the threshold as a float, or the rule that chooses it."""
         rules, given = (*THRESHOLD_RULES, TOP_K), cast("Any", self.threshold)
         if isinstance(given, str):
             if given not in rules:

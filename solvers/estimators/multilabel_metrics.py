@@ -27,7 +27,7 @@ from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.typing import Float64Array, Int64Array
 
 BoolArray: TypeAlias = NDArray[np.bool_]
-#: From hits, predicted labels and labels of rows (each broadcast to (n, m)) to a measure of each.
+#: Maps hits, predicted labels and labels of rows (each broadcast to (n, m)) to a measure of each.
 Measure: TypeAlias = Callable[[Int64Array, Int64Array, Int64Array], Float64Array]
 
 #: Metrics of a prediction; higher is better, except for losses.
@@ -40,13 +40,13 @@ PARTITION_METRICS: Final = (
     "hamming_loss",
 )
 CARDINALITY: Final = "cardinality"
-#: What a threshold can be chosen by.
+#: Rules by which a threshold can be chosen.
 THRESHOLD_RULES: Final = (*PARTITION_METRICS, CARDINALITY)
 
 
 @dataclass(frozen=True)
 class RankingMetrics:
-    """Metrics of the order that scores give to the labels; precision and recall by k."""
+    """Metrics of the ranking of labels by scores; precision and recall by k."""
 
     rank_loss: float
     mean_average_precision: float
@@ -55,9 +55,9 @@ class RankingMetrics:
 
 
 def ranking_metrics(relevant: BoolArray, scores: Float64Array, ks: Sequence[int]) -> RankingMetrics:
-    """Compute the metrics that need no threshold; `relevant` and `scores` are (n, m), 1 <= k <= m.
+    """Return the metrics that need no threshold; `relevant` and `scores` are (n, m), 1 <= k <= m.
 
-    `NonFiniteError` for scores that are not finite, `InvalidProblemError` for shapes that do not fit.
+    `NonFiniteError` for non-finite scores, `InvalidProblemError` for mismatched shapes.
     """
     from sklearn.metrics import label_ranking_loss
 
@@ -74,14 +74,14 @@ def ranking_metrics(relevant: BoolArray, scores: Float64Array, ks: Sequence[int]
 
 
 def mean_average_precision(relevant: BoolArray, scores: Float64Array) -> float:
-    """Mean of the classes' average precisions, over the classes that have a row; 0 where none has one."""
+    """Return the mean average precision over classes that have a row; 0 if none has one."""
     found = average_precisions(relevant, scores)
     known = ~np.isnan(found)
     return float(found[known].mean()) if known.any() else 0.0
 
 
 def average_precisions(relevant: BoolArray, scores: Float64Array) -> Float64Array:
-    """Average precision of each class (m,); NaN for a class without a row."""
+    """Return the average precision of each class (m,); NaN for a class without a row."""
     from sklearn.metrics import average_precision_score
 
     found = np.full(relevant.shape[1], np.nan)
@@ -91,7 +91,7 @@ def average_precisions(relevant: BoolArray, scores: Float64Array) -> Float64Arra
 
 
 def partition_metrics(relevant: BoolArray, predicted: BoolArray) -> dict[str, float]:
-    """Compute `PARTITION_METRICS` of predicted label sets; both arrays are (n, m)."""
+    """Return `PARTITION_METRICS` of predicted label sets; both arrays are (n, m)."""
     from sklearn import metrics
 
     if relevant.shape != predicted.shape:
@@ -107,11 +107,11 @@ def partition_metrics(relevant: BoolArray, predicted: BoolArray) -> dict[str, fl
 
 
 def tuned_thresholds(relevant: BoolArray, scores: Float64Array, cardinality: float) -> dict[str, float]:
-    """Return the threshold that is best by each of `THRESHOLD_RULES` on these rows.
+    """Return the best threshold on these rows by each of `THRESHOLD_RULES`.
 
-    All thresholds are tried, not a grid: each halves the way between two neighbouring scores, and of equally
-    good ones the highest is taken.  "cardinality" is the rule whose predictions have, on average, nearest to
-    `cardinality` labels.  Sorts the n m scores once, and takes about a hundred bytes for each.
+    Tries every threshold, halfway between neighbouring scores; the highest of equally good ones wins.
+    "cardinality" aims at `cardinality` predicted labels per row on average.  Sorts the n m scores once and
+    takes about a hundred bytes for each.
     """
     _check(relevant, scores)
     order = np.argsort(-scores, axis=None, kind="stable")
@@ -127,7 +127,7 @@ def tuned_thresholds(relevant: BoolArray, scores: Float64Array, cardinality: flo
 def _goodness(
     relevant: BoolArray, scores: Float64Array, order: NDArray[np.int64]
 ) -> Iterator[tuple[str, Float64Array]]:
-    """Return each metric, more is better, after the first 0, 1, ..., n m scores of `order` are predicted."""
+    """Yield each metric (higher is better) with the first 0, 1, ..., n m scores of `order` predicted."""
     hits = np.concatenate([np.zeros(1, np.int64), np.cumsum(relevant.ravel()[order], dtype=np.int64)])
     predicted, wanted = np.arange(relevant.size + 1), int(relevant.sum())
     yield "f1_micro", 2.0 * hits / np.maximum(predicted + wanted, 1)
@@ -143,10 +143,10 @@ def _goodness(
 
 
 def _changes(relevant: BoolArray, scores: Float64Array, measure: Measure, *, of_empty: float) -> Float64Array:
-    """By how much the measure of each row changes when each of its scores is predicted, highest first.
+    """Return the change of each row's measure as each of its scores is predicted, highest first.
 
-    `of_empty` is what an empty prediction is worth for a row without labels.  Among equal scores of a row
-    only the sum of the changes means anything.
+    `of_empty` is the measure of an empty prediction for a row without labels.  For equal scores of a row only
+    the sum of the changes is meaningful.
     """
     order = np.argsort(-scores, axis=1, kind="stable")
     hits = np.cumsum(np.take_along_axis(relevant, order, axis=1), axis=1, dtype=np.int64)
@@ -171,7 +171,7 @@ def _exact(hits: Int64Array, predicted: Int64Array, sizes: Int64Array) -> Float6
 
 
 def _between(ranked: Float64Array, count: int) -> float:
-    """Return a threshold that exactly the first `count` of falling scores exceed."""
+    """Return a threshold exceeded by exactly the first `count` of the descending scores."""
     if count == 0:
         return float(ranked[0])
     if count == len(ranked):
@@ -182,7 +182,7 @@ def _between(ranked: Float64Array, count: int) -> float:
 
 
 def _pessimistic_order(relevant: BoolArray, scores: Float64Array) -> NDArray[np.int64]:
-    """Classes of each row by falling score; of equal ones the wrong ones come first."""
+    """Return the classes of each row by descending score; wrong ones come first among equals."""
     return np.asarray(np.lexsort((relevant, -scores), axis=1))
 
 

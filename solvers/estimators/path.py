@@ -1,4 +1,4 @@
-"""Classifiers along the path of C: one for each value, and the one that cross-validation chooses."""
+"""Classifiers along the path of C: one for each value, and the one chosen by cross-validation."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD, default_k
 from topline.solvers.run.search import Found, Goal, Part, Search, Trial
 from topline.solvers.typing import Float64Array, IntArray
 
-#: Decades that a number of values of C is spread over.
+#: Decades spanned when C is given as a number of values.
 _LOW, _HIGH = -3, 2
 
 
 # scikit-learn has no types.
 @dataclass(eq=False, repr=False)
 class RegularisationPath(BaseEstimator):  # type: ignore[misc]
-    """Fits of a classifier for many C, each from the dual variables of the smaller C before it.
+    """Fits of a classifier for many C, each warm-started from the next smaller C.
 
-    Every fit has the certificate that it has alone, and takes fewer passes.
+    Every fit has the same certificate as a fit on its own, in fewer passes.
 
     Parameters
     ----------
     estimator : TopKClassifier, default=None
-        Whose parameters the fits have, but for C and warm_start; None is ``TopKClassifier()``.  Its method is
+        Template of the fits, except for C and warm_start; None is ``TopKClassifier()``.  Its method must be
         "auto", "dual_ascent", "sdca" or "lbfgs".
     Cs : int or sequence of floats, default=6
         The values of C; a number is that many from 1e-3 to 1e2, evenly spread on a logarithmic scale.
@@ -47,9 +47,9 @@ class RegularisationPath(BaseEstimator):  # type: ignore[misc]
     ----------
     Cs_ : (p,) the values of C, ascending and each once.
     models_ : list of p fitted classifiers, in the order of `Cs_`.
-    coef_path_ : (p, m, d), their weights, (p, 1, d) with two classes; with a kernel there are none.
+    coef_path_ : (p, m, d) weights of the fits, (p, 1, d) with two classes; none with a kernel.
     relative_gaps_ : (p,), the certified gap of each.
-    passes_ : (p,), the passes over the examples that each took.
+    passes_ : (p,), the passes over the examples of each.
     classes_ : (m,) labels, sorted.
     n_features_in_ : int, and `feature_names_in_` where X has column names.
 
@@ -74,7 +74,7 @@ class RegularisationPath(BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         InvalidProblemError (a ValueError) : a value of C is not positive.
-        UnsupportedCombinationError (a ValueError) : a method that starts from no earlier solution.
+        UnsupportedCombinationError (a ValueError) : a method without warm starts.
         """
         if not isinstance(self.estimator, TopKClassifier | None):
             raise InvalidProblemError(f"estimator is {self.estimator!r}; give a TopKClassifier")
@@ -91,7 +91,7 @@ class RegularisationPath(BaseEstimator):  # type: ignore[misc]
 
     @property
     def coef_path_(self) -> Float64Array:
-        """The weights of the fits, one below the other."""
+        """The weights of the fits, stacked."""
         check_is_fitted(self, "models_")
         return np.stack([model.coef_ for model in self.models_])
 
@@ -104,7 +104,7 @@ class RegularisationPath(BaseEstimator):  # type: ignore[misc]
 
 
 def checked_values(Cs: Any) -> Float64Array:
-    """Return the values of C that a parameter means, ascending and each once."""
+    """Return the distinct values of C given by a parameter, ascending."""
     if isinstance(Cs, int | np.integer) and not isinstance(Cs, bool):
         if Cs < 1:
             raise InvalidProblemError(f"Cs is {Cs}; give at least one value of C")
@@ -117,39 +117,38 @@ def checked_values(Cs: Any) -> Float64Array:
     return np.array(values)
 
 
-#: What `scoring` calls the share of rows whose label is among `k_` guesses.
+#: The `scoring` for the share of rows whose label is among `k_` guesses.
 TOP_K = "top_k"
-#: Its name for the mean accuracy over classes, and the loss that is searched for.
+#: The `scoring` for mean accuracy over classes, and the `loss` that requests a search.
 MACRO, AUTO = "macro", "auto"
 
 
 @dataclass(eq=False, repr=False)
 class TopKClassifierCV(TopKModel):
-    """`TopKClassifier` with the C that is best in cross-validation, or with the loss that is.
+    """`TopKClassifier` with C, or loss and C, chosen by cross-validation.
 
-    With ``loss="auto"`` softmax, the hinge, the smooth hinge and, for "top_k", the top-k hinge are compared
-    as `topline train --auto` does: for at most six times the passes of one fit, or some seconds on small
-    data, on a part of the rows where these are many, until paired differences on held-out rows tell.
+    ``loss="auto"`` compares softmax, the hinge, the smooth hinge and, for "top_k", the top-k hinge like
+    `topline train --auto`: on a subset of many rows, until paired differences on held-out rows decide, in at
+    most six times the passes of one fit (or some seconds on small data).
 
-    Otherwise the values of C are trained on each fold from the smallest to the largest, each from the dual
-    variables of the one before and to the same certified gap; then the best C is trained on all rows.  Of
-    equally good values the smallest is taken.
+    Otherwise each fold is trained for all C in ascending order, warm-started and to the same certified gap;
+    then the best C, the smallest of equally good ones, is trained on all rows.
 
     Parameters
     ----------
     Cs : int or sequence of floats, default=6
         The values of C; a number is that many from 1e-3 to 1e2, evenly spread on a logarithmic scale.  With
-        ``loss="auto"`` a number leaves them to the search, which begins with 1 and the size of the rows.
+        ``loss="auto"`` a number leaves them to the search, which starts from 1 and the size of the rows.
     loss : "auto", or as for `TopKClassifier`.
     k, smoothing, tol, smoothing_kind, max_passes, fit_intercept, weights, margins, class_weight,
     kernel, gamma, degree, coef0, random_state, verbose, callbacks : as for `TopKClassifier`.
     method : str, default="auto"
-        "auto", "lbfgs", or one that knows warm starts: "dual_ascent", "sdca" or "newton".
+        "auto", "lbfgs", or one with warm starts: "dual_ascent", "sdca" or "newton".
     cv : int, splitter or iterable, default=5
         As in scikit-learn: stratified folds (of whole groups where there are groups), an object with `split`,
-        or pairs of places of rows.
+        or pairs of arrays of row indices.
     scoring : str or callable, default=None
-        What a fold is judged by: None is accuracy, "top_k" the share of rows whose label is among `k_`
+        Score of a fold: None is accuracy, "top_k" the share of rows whose label is among `k_`
         guesses, "macro" the mean accuracy over classes, else a name or a scorer of scikit-learn, which
         ``loss="auto"`` does not take.
 
@@ -157,13 +156,13 @@ class TopKClassifierCV(TopKModel):
     ----------
     C_ : float, the best C.
     Cs_ : (p,) the values of C, ascending and each once.
-    scores_ : (folds, p), what each fit scored on the rows that its fold held out.
-    best_index_, best_score_ : int and float, the place of `C_` in `Cs_`, and its mean score.
-    passes_ : int, passes over the rows of a fold that cross-validation took.
+    scores_ : (folds, p) scores of the fits on their held-out rows.
+    best_index_, best_score_ : int and float, the index of `C_` in `Cs_`, and its mean score.
+    passes_ : int, passes over the rows of a fold in cross-validation.
     best_params_, cv_results_ : with ``loss="auto"``, in place of Cs_, scores_ and best_index_: the parameters
-        of `TopKClassifier` that were chosen, and a dict of arrays with all that were compared.
+        of `TopKClassifier` that were chosen, and a dict of arrays of all that were compared.
 
-    Those of `TopKClassifier`, of the fit on all rows, are there too.
+    The attributes of `TopKClassifier` describe the fit on all rows.
 
     Examples
     --------
@@ -189,16 +188,16 @@ class TopKClassifierCV(TopKModel):
 
     @property
     def C(self) -> float:  # type: ignore[override]  # noqa: N802 - scikit-learn's word
-        """The C that was chosen."""
+        """The chosen C."""
         check_is_fitted(self, "C_")
         return self.C_
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Choose C by cross-validation on X (n, d) and y (n,), and train on all rows with it.
+        """Choose C by cross-validation on X (n, d) and y (n,), then train on all rows with it.
 
-        `sample_weight` (n,) weighs examples in training; held-out rows count once.  No fold cuts one of the
-        `groups` (n,).  Raises what `TopKClassifier.fit` does, and InvalidProblemError for values of C that
-        are not positive.
+        `sample_weight` (n,) weights examples in training only; held-out rows count once.  Folds keep `groups`
+        (n,) whole.  Raises what `TopKClassifier.fit` does, and InvalidProblemError for values of C that are
+        not positive.
         """
         Cs = checked_values(self.Cs)
         rows, classes, labels = self._examples(X, y)
@@ -217,7 +216,7 @@ class TopKClassifierCV(TopKModel):
         return super().fit(X, y, sample_weight)
 
     def _folds(self, X: Any, y: Any, groups: Any) -> list[tuple[IntArray, IntArray]]:
-        """Return the rows that each fold trains on, and those that it holds out."""
+        """Return the training rows and the held-out rows of each fold."""
         cv = self.cv
         if groups is not None and (cv is None or isinstance(cv, Integral)):
             cv = StratifiedGroupKFold(5 if cv is None else int(cv))
@@ -226,7 +225,7 @@ class TopKClassifierCV(TopKModel):
     def _cross_validated(
         self, X: Any, y: Any, weights: Any, groups: Any, Cs: Float64Array
     ) -> tuple[Float64Array, int]:
-        """Return the scores on held-out rows (folds, values of C), and the passes that it took."""
+        """Return the scores on held-out rows (folds, values of C), and the passes spent."""
         given = self.get_params(deep=False)
         own = {name: given[name] for name in TopKClassifier().get_params(deep=False) if name in given}
         template = TopKClassifier(**own)
@@ -249,7 +248,7 @@ class TopKClassifierCV(TopKModel):
     def _search(
         self, rows: Any, classes: np.ndarray[Any, Any], labels: IntArray, sample_weight: Any, groups: Any
     ) -> None:
-        """Set what a search for loss and C finds on rows (n, d) with labels (n,)."""
+        """Search for loss and C on rows (n, d) with labels (n,), and set what was found."""
         m, goal = len(classes), self._goal(len(classes))
         weights = combined_weights(sample_weight, self.class_weight, classes, labels)
         X = with_constant(rows) if self.fit_intercept else rows
@@ -271,7 +270,7 @@ class TopKClassifierCV(TopKModel):
         self._keep_found(search.find(), goal)
 
     def _goal(self, m: int) -> Goal:
-        """Return what the search goes by; refuse what it cannot."""
+        """Return the criterion of the search; refuse unsupported ones."""
         given = {
             name: getattr(self, name)
             for name in ("kernel", "weights", "margins") if getattr(self, name) is not None

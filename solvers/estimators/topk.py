@@ -1,7 +1,7 @@
-"""The scikit-learn face of `solve`.
+"""The scikit-learn estimator of top-k classification.
 
-Importing it loads scikit-learn, which takes longer than everything else; `from topline import TopKClassifier`
-does so when it is first asked for.
+Importing this module loads scikit-learn, the slowest import of all; `from topline import TopKClassifier` does
+so on first use.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ from topline.solvers.names import DEFAULT_K, DEFAULT_LOSS, DEFAULT_METHOD, defau
 from topline.solvers.run import Callback, PrintProgress, regularisation_path
 from topline.solvers.typing import Float64Array, Int64Array, IntArray
 
-# Streams of the draws of sets: those of rows that are compared and kept are independent.
+# Random streams of the draws for sets, independent for tuning and calibration rows.
 _TUNING, _CALIBRATION = 0, 1
 
 
 def _has_probabilities(model: Any) -> bool:
-    """Return whether there is anything that makes probabilities of the scores."""
+    """Return whether the model can give probabilities."""
     return model._probability_map() is not None
 
 
 class CalibratedScores:
-    """Mixin of classifiers with `loss`, `classes_` and `_scores(X)`: what their scores are worth."""
+    """Mixin that calibrates classifiers with `loss`, `classes_` and `_scores(X)`."""
 
     loss: Any
     classes_: np.ndarray[Any, Any]
 
     @property
     def _fitted_loss(self) -> Any:
-        """The loss of the fit, or before one the parameter."""
+        """The fitted loss or, before a fit, the parameter."""
         return self.__dict__.get("loss_", self.loss)
 
     def __getattr__(self, name: str) -> Any:
@@ -80,9 +80,9 @@ class CalibratedScores:
     def fit_probabilities(self, X: Any, y: Any) -> Self:
         """Fit probabilities on validation rows X (n, d) with labels y (n,), which must not be training rows.
 
-        One number, the temperature, and for one-vs-all losses the slope and offset of normalised sigmoids.
-        From here on there are `predict_proba` and `predict_log_proba`.  Calibration rows are forgotten, for
-        what was kept of them followed from earlier probabilities.
+        Fits the temperature or, for one-vs-all losses, slope and offset of normalised sigmoids, and enables
+        `predict_proba` and `predict_log_proba`.  Drops calibration rows, which depended on earlier
+        probabilities.
         """
         scores, labels = self._scored_labels(X, y)
         one_vs_all = str(getattr(self._fitted_loss, "name", self._fitted_loss)).startswith("one_vs_all")
@@ -94,8 +94,8 @@ class CalibratedScores:
     def conformalize(self, X: Any, y: Any, *, seed: int = 0) -> Self:
         """Keep calibration rows X (n, d) with labels y (n,) for `predict_set`.
 
-        They must serve nothing else: neither training, nor the choice of a model, nor `fit_probabilities`,
-        which comes before.  `seed` is that of the draws that settle ties.
+        They must serve nothing else: neither training, model selection, nor `fit_probabilities`, which comes
+        first.  `seed` is for the draws that break ties.
         """
         scores, labels = self._scored_labels(X, y)
         found = self._probability_map()
@@ -116,29 +116,28 @@ class CalibratedScores:
         never_empty: bool = False,
         labels: bool = False,
     ) -> Any:
-        """Return which classes are in the set of each row, (rows, m), in the order of `classes_`.
+        """Return a mask (rows, m) of the classes in each row's set, in the order of `classes_`.
 
-        The set of a new row holds its class with a probability of at least `coverage`, and of at most
-        1/(n+1) more with n calibration rows; `per_class` promises that for the rows of every class.  An empty
-        set says that the row is like none of the classes.
+        The set of a new row holds its class with probability at least `coverage`, and at most 1/(n+1) more
+        with n calibration rows; `per_class` guarantees that within every class.  An empty set means that the
+        row resembles none of the classes.
 
         Parameters
         ----------
         X : rows as `predict` takes them, exchangeable with the calibration rows
         coverage : share of rows whose set holds their class
-        per_class : whether each class has a threshold from its own calibration rows; a class that has too few
-            is in every set, which a UserWarning says
-        sets_by : "adaptive", "rank" or "probability"; by default what makes the smallest sets on the rows of
-            `fit_probabilities`, "rank" without them
-        seed : of the draws that settle ties between rows; a row's follows from its scores, so that its set is
-            the same alone as among others
-        never_empty : whether a set that would be empty holds the best class
-        labels : whether the sets are given as a list of arrays of labels, instead of as (rows, m)
+        per_class : whether each class has a threshold from its own calibration rows; a class with too few is
+            in every set, with a UserWarning
+        sets_by : "adaptive", "rank" or "probability"; by default the one with the smallest sets on the rows
+            of `fit_probabilities`, "rank" without them
+        seed : of the draws that break ties; a row's draw depends on its scores alone, so that its set is the
+            same alone as among others
+        never_empty : whether an otherwise empty set holds the best class
+        labels : whether to return a list of arrays of labels instead of the mask
 
         Raises
         ------
-        InvalidProblemError (a ValueError) : without calibration rows, and for a coverage that so few of them
-            cannot give.
+        InvalidProblemError (a ValueError) : without calibration rows, or with too few for the coverage.
 
         """
         check_is_fitted(self, "classes_")
@@ -152,12 +151,12 @@ class CalibratedScores:
 
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> Float64Array:
-        """Return the logarithms of the probabilities of the classes, (rows, m).
+        """Return the log probabilities of the classes, (rows, m).
 
-        They are there for the loss "softmax", whose likelihood they are, and after `fit_probabilities`.
-        Hinges look at the order of scores alone, and a top-k entropy at the likelihood of k guesses: without
-        rows to fit on nothing made of their scores would be a probability.  With sample or class weights
-        softmax's probabilities are those of examples drawn with these weights.
+        Available for the loss "softmax", whose likelihood they are, and after `fit_probabilities`: hinges
+        depend only on the order of scores and top-k entropies on the likelihood of k guesses, so their scores
+        alone give no probabilities.  With sample or class weights softmax's probabilities are those of
+        examples drawn with these weights.
         """
         found = self._probability_map()
         return np.asarray(found.log_probabilities(self._plain_scores(X)))
@@ -176,12 +175,12 @@ class CalibratedScores:
         return None
 
     def _plain_scores(self, X: Any) -> Float64Array:
-        """Return scores (rows, m) that differ as the classes' own; `_scores` of two differ by twice that."""
+        """Return scores (rows, m) with the classes' own differences, which `_scores` doubles for two."""
         scores: Float64Array = self._scores(X)
         return scores if scores.shape[1] > 2 else 0.5 * scores
 
     def _scored_labels(self, X: Any, y: Any) -> tuple[Float64Array, Int64Array]:
-        """Return scores (n, m) and places of the labels in `classes_` (n,)."""
+        """Return scores (n, m) and the class numbers of the labels (n,)."""
         check_is_fitted(self, "classes_")
         scores, y = self._plain_scores(X), column_or_1d(y)
         check_consistent_length(scores, y)
@@ -205,8 +204,8 @@ def _draws(n: int, seed: int, stream: int) -> Float64Array:
 def _draws_of(scores: Float64Array, seed: int) -> Float64Array:
     """Return a draw for each row (n,) by seed and scores (n, m).
 
-    By its place a row that comes alone would have the same draw as every other that does: of such rows far
-    more, or far fewer, than promised would have their class in the set.
+    Seeding by position would give every single-row call the same draw, so that far more or far fewer of such
+    rows than promised would have their class in the set.
     """
     # Products of more rows differ in the last bits.
     with np.errstate(over="ignore"):
@@ -214,20 +213,20 @@ def _draws_of(scores: Float64Array, seed: int) -> Float64Array:
     key = str(seed).encode()
     hashed = (hashlib.blake2b(row, digest_size=8, key=key, person=b"sets").digest() for row in rows)
     found = np.array([int.from_bytes(each, "big") for each in hashed], dtype=np.uint64)
-    # The upper 53 bits are what a double holds.
+    # Keep the upper 53 bits, the precision of a double.
     return (found >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-#: Of so many training rows is looked at whether they are right, and how the columns differ in size.
+#: Training rows sampled to check accuracy and the scales of the columns.
 LOOKED_AT = 2000
-#: Sums of the same weights in another order are equal but for this.
+#: Relative rounding error of sums of the same weights in different orders.
 ROUNDING = 1e-9
 
 
 # scikit-learn has no types.
 @dataclass(kw_only=True, eq=False, repr=False)
 class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  # type: ignore[misc]
-    """What classifiers that are trained for top-k accuracy share, by `TopKClassifier`'s names."""
+    """Base of classifiers trained for top-k accuracy, with `TopKClassifier`'s parameter names."""
 
     smoothing_kind: SmoothingKind = "moreau"
     max_passes: int = 1000
@@ -238,17 +237,17 @@ class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  
     random_state: Any = 0
     verbose: bool = False
     callbacks: Sequence[Callback] = ()
-    # A parameter of those alone that train one model.
+    # Only estimators that train one model have this parameter.
     warm_start = False
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X (n, d), dense or sparse, float32 or float64, and y (n,), labels of two or more classes.
 
-        `sample_weight` (n,) says how often each example counts, None once.
+        `sample_weight` (n,) multiplies the losses, 1 by default.
 
         Raises
         ------
-        InvalidProblemError (a ValueError) : a parameter or the data cannot make a problem.
+        InvalidProblemError (a ValueError) : invalid parameters or data.
         UnsupportedCombinationError (a ValueError) : warm_start with a method that keeps no dual variables.
         NonFiniteError : the numbers overflowed.
         """
@@ -264,8 +263,8 @@ class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  
     def top_k_score(self, X: Any, y: Any, k: int | None = None) -> float:
         """Return the share of rows whose label is among the k highest scores; k is `k_` by default.
 
-        Ties count against the model, as in `topline evaluate`: equal scores are right only for k = m.  A
-        label that was not there in training is a miss.
+        Ties count as errors, as in `topline evaluate`: equal scores are right only for k = m.  A label unseen
+        in training is a miss.
         """
         scores = self._scores(X)
         y = column_or_1d(y)
@@ -281,7 +280,7 @@ class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  
         )
 
     def _problem_of(self, X: Any, y: Any, sample_weight: Any) -> Examples:
-        """Return what there is to train on, the data and parameters checked."""
+        """Return the checked training data."""
         X, classes, labels = self._examples(X, y)
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -320,14 +319,14 @@ class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  
 
     @property
     def _loss_and_smoothing(self) -> tuple[Any, float]:
-        """What is trained with."""
+        """The loss and gamma to train with."""
         return self.loss, self.smoothing
 
     def _warn_if_useless(self, fit: Examples) -> None:
-        """Say so where the model is no better than the largest classes, on rows that it was trained on.
+        """Warn if the model is no better on its training rows than predicting the largest classes.
 
-        Examples count as in training, and a loss of k guesses by these.  A run that stopped early says so,
-        and what weights of single classes ask for may well be one class.
+        Examples count as in training, and k guesses for a loss of k.  Skipped for runs that stopped early,
+        which have their own warning, and for class weights, which may ask for a single class.
         """
         self._warn_if_collapsed(stacklevel=4)
         k, m = getattr(fit.loss, "k", 1), len(fit.classes)
@@ -361,15 +360,14 @@ class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  
 
 @dataclass(eq=False, repr=False)
 class TopKClassifier(TopKModel):
-    """Classifier trained for top-k accuracy, with a duality gap that says how far training got.
+    """Classifier trained for top-k accuracy, with a duality gap that certifies how far training got.
 
     It minimises, with W = (coef_, intercept_) and lam = 1/(n C),
 
         P(W) = lam/2 |W|_F^2 + (1/n) sum_i Phi(W^T x_i; y_i)
 
-    which is 1/(n C) times LinearSVC's 1/2 |W|^2 + C sum_i Phi, so that a C means the same there and here.
-    With weights Phi counts w_i times: an example of weight 0 might as well be left out, one of weight 2 be
-    there twice.
+    which is 1/(n C) times LinearSVC's 1/2 |W|^2 + C sum_i Phi, so that C means the same in both.  With
+    weights Phi counts w_i times: weight 0 leaves an example out, weight 2 repeats it.
 
     Parameters
     ----------
@@ -379,54 +377,53 @@ class TopKClassifier(TopKModel):
         "one_vs_all_logistic", "truncated_topk_entropy" (with lbfgs only, and without a certificate), or one
         of the losses of this package as a value, such as ``TopKHinge(5)``.
     k : int, default=None
-        How many guesses count: k of the losses that have one (and of rank weights given by name), and the
-        default of `predict_top_k` and `top_k_score`; at most the number of classes.  None is 5 or, where
-        they are fewer than ten, half of the classes of a loss and all that are guessed; a UserWarning says
-        what a loss of more than half of them trades away.  `k_` says which k was used.
+        Number of guesses: k of losses that have one (and of rank weights given by name), and the default of
+        `predict_top_k` and `top_k_score`; at most the number of classes.  None is 5 or, with fewer than ten
+        classes, half of them for a loss and at most all for guesses; a UserWarning says what a loss of more
+        than half of them trades away.  `k_` holds the k used.
     C : float, default=1.0
         Weight of the losses against the regulariser, as in LogisticRegression and LinearSVC; with two
-        classes, which have weights each, softmax at C is LogisticRegression at 2 C.
+        classes (a weight vector each) softmax at C is LogisticRegression at 2 C.
     smoothing : float, default=0.0
         Gamma of the loss's envelope; 0 trains on the loss itself.
     smoothing_kind : "moreau" or "others", default="moreau"
         What is smoothed: all scores, or those of the other classes only.
     method : str, default="auto"
-        As for `solve`: "auto" takes what the problem asks for, and `method_` says what that was.
+        As for `solve`: "auto" chooses by the problem, and `method_` holds the choice.
     tol : float, default=1e-3
-        Relative duality gap to reach; without a dual, share of the gradient at zero.
+        Relative duality gap to reach; without a dual, norm of the gradient relative to that at zero.
     max_passes : int, default=1000
-        Budget of passes over the examples; a ConvergenceWarning says where it ran out.
+        Budget of passes over the examples; a ConvergenceWarning says if it ran out.
     fit_intercept : bool, default=True
-        Learn a bias through an appended feature that is always 1.  It is regularised like every other
-        weight, so scale or centre features whose mean is far from 0.
+        Learn a bias, as the regularised weight of an appended feature that is always 1; so scale or centre
+        features whose mean is far from 0.
     weights : str or sequence of floats, default=None
         Rank weights of the weighted losses: numbers, or "flat", "linear", "exponential" (of length k).
     margins : array-like (m, m), default=None
         Margins of "structured_hinge", rows (true class) and columns in the order of `classes_`.
     warm_start : bool, default=False
-        Start from the dual variables of the last fit where labels, weights and loss are the same, as along a
-        path of C; otherwise start afresh.  Keeps an (n, m) array, and takes a method that knows it: "auto",
-        "dual_ascent", "sdca" or "newton".
+        Start from the dual variables of the last fit if labels, weights and loss are the same, as along a
+        path of C.  Keeps an (n, m) array, and needs the method "auto", "dual_ascent", "sdca" or "newton".
     class_weight : dict or "balanced", default=None
-        Weight of each class (1 where a dict has none), times `sample_weight`; "balanced" gives every class
+        Weight of each class (1 if missing in a dict), times `sample_weight`; "balanced" gives every class
         the same total.
     kernel : str or Kernel, default=None
         None for a linear classifier of the features; "linear" (the same through inner products), "rbf",
         "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed", where X is K(train, train)
-        in `fit` and K(new, train) afterwards.  The kernel matrix must fit in memory; for more rows take
+        in `fit` and K(new, train) afterwards.  The kernel matrix must fit in memory; for more rows use
         sklearn.kernel_approximation in a pipeline.
     gamma : float, "scale" or "auto", default=None
-        Of a kernel given by name, as in SVC: "scale" (the default) is 1 / (d var X) and "auto" 1/d.  chi2
+        For a kernel given by name, as in SVC: "scale" (the default) is 1 / (d var X) and "auto" 1/d.  chi2
         takes a number, 1 by default.
     degree, coef0 : int and float, default=None
-        Of the kernel "polynomial": 3 and 0 by default.
+        For the kernel "polynomial": 3 and 0 by default.
     random_state : int, RandomState or None, default=0
         An int is `seed` of `solve`, the order in which dual_ascent visits the examples; every seed ends
         within the same tolerance.
     verbose : bool, default=False
-        Print how far training is, a line whenever the gap has halved.  What compiles says so by itself.
+        Print progress, a line whenever the gap has halved.
     callbacks : sequence of functions, default=()
-        Called after each round with (IterationRecord, SolverState), as those of `solve`; one that returns
+        Called after each round with (IterationRecord, SolverState), as in `solve`; one that returns
         False ends the training.
 
     Attributes
@@ -434,20 +431,20 @@ class TopKClassifier(TopKModel):
     classes_ : (m,) labels, sorted.
     coef_ : (m, d) float64; with two classes (1, d), the second class's weights minus the first's.
     intercept_ : (m,) float64, or (1,); zeros without fit_intercept.
-    k_ : int, the k that was used, and `loss_` the loss, as a value.
-    collapsed_ : bool, whether all weights are 0 and every prediction is the same, of which a warning tells;
-        another tells of a model that is no better than the largest classes on its own training rows.
-    kernel_ : with a kernel, it with its parameters resolved; coef_ is there for "linear" only.
-    support_, dual_coef_ : with a kernel, places of the training rows that count (s,), and their coefficients
-        (m, s) or (1, s), of which scores are sums: dual_coef_ @ K(support, new) + intercept_.
+    k_, loss_ : int and Loss, the k and the loss used.
+    collapsed_ : bool, whether all weights are 0 and so every prediction the same (with a warning; another
+        warns of a model no better than the largest classes on its training rows).
+    kernel_ : the kernel, if any, with its parameters resolved; coef_ exists for "linear" only.
+    support_, dual_coef_ : with a kernel, indices of the support (s,), and their coefficients (m, s) or
+        (1, s); scores are dual_coef_ @ K(support, new) + intercept_.
     n_features_in_ : int, and `feature_names_in_` where X has column names.
     n_iter_ : int, passes over the examples.
     primal_, dual_, dual_gap_, relative_gap_ : floats, P, D, P - D and its share of P, measured in float64;
-        all but primal_ are NaN where the loss is not convex.
+        all but primal_ are NaN for a non-convex loss.
     status_ : Status, how training ended.
-    method_, why_ : what `method` came to, and why.
-    history_ : tuple of IterationRecord, one a round (of more than 10,000 an even choice, and the last).
-    calibration_ : after `fit_probabilities` or `conformalize`, what they found.
+    method_, why_ : the method used, and the reason for it.
+    history_ : tuple of IterationRecord, one per round (an even selection beyond 10,000, with the last).
+    calibration_ : the Calibration set by `fit_probabilities` or `conformalize`.
 
     Examples
     --------
@@ -474,7 +471,7 @@ class TopKClassifier(TopKModel):
 def fitted_path(
     template: TopKClassifier, Cs: Float64Array, X: Any, y: Any, sample_weight: Any
 ) -> list[TopKClassifier]:
-    """Return a classifier for each C, ascending, fitted as `template` would be, each from the one before."""
+    """Return a classifier for each C, ascending, fitted like `template`, each from the previous one."""
     fit = template._problem_of(X, y, sample_weight)
     rows, kernel = template._with_intercept(fit.X)
     results = regularisation_path(
