@@ -1,8 +1,8 @@
 """Certificates: primal, dual and gap of a stored model, recomputed in float64 from what is stored.
 
-The losses, domains, conjugates, envelopes, kernel values and sums are the room's own and reach no solver, so
-that a mistake of a solver cannot repeat itself here.  Only `recompute` and `objective` read stored models,
-with the code that training shares.
+Losses, domains, conjugates, envelopes, kernel values and sums are implemented here without the solvers, whose
+mistakes therefore cannot recur.  Only `recompute` and `objective` share code with training: for reading
+models.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The certificate of the average top-k risk, from W and the points at which training found its vertices.
 
 Nothing here comes from the solvers: losses are sorted here, and every number is float64.
-With losses Phi_i(V) at a point V, of which the k largest get p_i = 1/k (the last perhaps a part of it) and
-all others 0, and u_i = -grad Phi_i(V), the rows p_i u_i and p are dual feasible whatever V is.  So any points
-V_t with weights w_t >= 0 that sum to at most 1 bound the risk's optimum:
+Let Phi_i(V) be the losses at a point V, p_i = 1/k for the k largest (the last perhaps a fraction of it) and 0
+for others, and u_i = -grad Phi_i(V).  Then the rows p_i u_i and p are dual feasible for any V, and since the
+dual is concave, any points V_t with weights w_t >= 0 that sum to at most 1 bound the risk's optimum:
 
     D = sum_t w_t sum_i p_ti (-Phi*(-u_ti)) - lam/2 |W_D|^2,   W_D = (1/lam) sum_t w_t sum_i p_ti x_i u_ti^T
 
@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 from topline.pipeline.certification.formulas import CertifiedLoss, RankedLoss, envelope, penalties
 
 Array: TypeAlias = NDArray[np.float64]
-#: A pass over the training rows: features (r, d), labels (r,) and what is not looked at.
+#: A pass over the training rows: features (r, d), labels (r,) and an unused value.
 Pass: TypeAlias = Callable[[], Iterator[tuple[Any, NDArray[Any], Any]]]
 
-# Arrays of a stored model: the points (T, d, m) at which training found its vertices, and their shares (T,).
+# Arrays of a stored model: the points (T, d, m) of training's vertices, and their shares (T,).
 CUT_POINTS, CUT_SHARES = "cut_points", "cut_shares"
-# The basis of a certificate where they are stored.
+# Basis of a certificate with stored cuts.
 CUTS = "W and its cuts"
-# Where they are not known: the W of the dual point (d, m), if it is not the model's.
+# Without cuts: the W of the dual point (d, m), if it is not the model's.
 DUAL_W = "dual_W"
-# Losses of several points that are in memory at once.
+# Bytes of losses of several points in memory at once.
 _LOSS_BYTES = 1 << 26
 
 
@@ -45,17 +45,17 @@ class SmoothedLoss:
     gamma_own: float
 
     def values(self, scores: Array, y: NDArray[Any]) -> Array:
-        """Phi_gamma of each row of scores (r, m)."""
+        """Return Phi_gamma of each row of scores (r, m)."""
         return envelope(self.loss, scores, y, self.gamma, self.gamma_own)
 
     def gradients(self, scores: Array, y: NDArray[Any]) -> Array:
-        """-grad Phi_gamma of each row (r, m), or a vertex."""
+        """Return -grad Phi_gamma of each row (r, m), or a vertex."""
         return self.loss.gradient(scores, y, self.gamma, self.gamma_own)
 
 
 @dataclass
 class TopSums:
-    """What the passes add up: the risk at W, and the dual point; sums of p_i, not of 1/n."""
+    """Totals of the passes: the risk at W, and the dual point; sums of p_i, not of 1/n."""
 
     risk: float
     product: Array
@@ -64,7 +64,7 @@ class TopSums:
 
 
 def top_weights(losses: Array, k: float) -> Array:
-    """Return p (n,): 1/k for the k largest losses, the first of equal ones, the rest of k for the next."""
+    """Return p (n,): 1/k for the k largest losses (first among equals), the fraction left for the next."""
     p = np.zeros(len(losses))
     count = min(math.ceil(k), len(losses))
     order = np.argsort(-losses, kind="stable")[:count]
@@ -88,7 +88,7 @@ def top_sums(
 
 
 def passes(points: int, n: int, *, smoothed: bool) -> int:
-    """Return the number of passes that `top_sums` makes over n rows."""
+    """Return the number of passes of `top_sums`."""
     groups = -(-points // _points_at_once(n))
     of_losses = 2 if smoothed else 1
     return of_losses + groups * (of_losses + 1)
@@ -99,10 +99,10 @@ def _points_at_once(n: int) -> int:
 
 
 def _largest_losses(loss: SmoothedLoss, k: float, n: int, tiles: Pass, points: Array) -> Array:
-    """Return the losses of all rows at each point, (T, n); -1 for a row that is not among the k largest.
+    """Return each row's loss at each point, (T, n); -1 for rows that are not among the k largest.
 
-    An envelope takes a root for each row, and lies below its loss by no more than gamma times the square of
-    the loss's radius: only rows that may be among the largest are examined.
+    An envelope takes a root per row, and lies below its loss by at most gamma times the squared radius of the
+    loss: only rows that may be among the largest are evaluated.
     """
     everyone = np.ones((len(points), n), dtype=bool)
     losses = _losses(loss.loss.values, tiles, points, everyone)
@@ -131,7 +131,7 @@ def _losses(
 def _add_vertices(
     sums: TopSums, loss: SmoothedLoss, tiles: Pass, points: Array, weights: list[Array]
 ) -> None:
-    """Add the vertices at each point of the rows that have a weight there."""
+    """Add the vertices at each point of the rows with a weight there."""
     start = 0
     for X, y, _ in tiles():
         for point, of_point in zip(points, weights, strict=True):

@@ -43,13 +43,13 @@ from topline.pipeline.certification.formulas import (
 from topline.pipeline.errors import InputError
 from topline.storage.datasets import LabelSetTable
 
-# Halvings of an interval of 0 to 1: as many as float64 tells apart, and some.
+# Halvings of [0, 1]: enough for float64, with a margin.
 BISECTIONS = 60
 
 
 @dataclass(frozen=True, eq=False)
 class OwnClasses:
-    """Which classes are a row's own: those of the set that its label numbers, or its label alone."""
+    """The own classes of rows: the set that a label numbers, or the label alone."""
 
     m: int
     table: LabelSetTable | None = None
@@ -63,7 +63,7 @@ class OwnClasses:
 
     @cached_property
     def _sets(self) -> Any:
-        """The table as a matrix of ones, (sets, m), None without one."""
+        """The table as a matrix of ones, (sets, m), or None."""
         table = self.table
         if table is None:
             return None
@@ -83,13 +83,13 @@ class MultilabelHinge:
     radius: ClassVar[float] = 1.0
 
     def values(self, scores: Array, y: Labels) -> Array:
-        """Phi(s; y) of each row."""
+        """Return Phi(s; y) of each row."""
         own = self.own.rows(y)
         wanted, others = np.where(own, scores, np.inf), np.where(own, -np.inf, scores)
         return np.asarray(np.maximum(0.0, 1.0 + others.max(axis=1) - wanted.min(axis=1)))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
-        """Return the dual row with the largest sum q - <p, s_Y> + <q, s_N> - gamma/2 (|p|^2 + |q|^2)."""
+        """Return the dual rows maximising sum q - <p, s_Y> + <q, s_N> - gamma/2 (|p|^2 + |q|^2)."""
         own, alpha = self.own.rows(y), np.zeros_like(scores)
         lossy = np.flatnonzero(self.values(scores, y) > 0.0)
         mine = own[lossy]
@@ -103,11 +103,11 @@ class MultilabelHinge:
         return alpha
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
-        """Sum of q."""
+        """Return the sum of q."""
         return np.asarray(-np.where(self.own.rows(y), 0.0, alpha).sum(axis=1))
 
     def violations(self, alpha: Array, y: Labels) -> Array:
-        """Amount by which each row leaves the domain."""
+        """Return by how much each row leaves the domain."""
         own = self.own.rows(y)
         p, q = np.where(own, alpha, 0.0), np.where(own, 0.0, -alpha)
         amounts = [np.abs(alpha.sum(axis=1)), -p.min(axis=1), -q.min(axis=1), p.sum(axis=1) - 1.0]
@@ -116,25 +116,25 @@ class MultilabelHinge:
 
 @dataclass(frozen=True, eq=False)
 class MultilabelSoftmax:
-    """The cross entropy to equal shares of a row's labels; rows without labels have none."""
+    """The cross entropy with equal shares of a row's labels; 0 for rows without labels."""
 
     own: OwnClasses
     radius: ClassVar[float] = 1.0
 
     def values(self, scores: Array, y: Labels) -> Array:
-        """Phi(s; y) of each row."""
+        """Return Phi(s; y) of each row."""
         return np.asarray(logsumexp(scores, axis=1) - (self._shares(y) * scores).sum(axis=1))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
-        """Return the shares less the probabilities; it is smooth as it is, so gamma is 0."""
+        """Return the shares minus the probabilities; the loss is smooth, so gamma is 0."""
         return np.asarray(self._shares(y) - softmax(scores, axis=1))
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
-        """Entropy of the shares less alpha."""
+        """Return the entropy of the shares minus alpha."""
         return np.asarray(entr(np.maximum(self._shares(y) - alpha, 0.0)).sum(axis=1))
 
     def violations(self, alpha: Array, y: Labels) -> Array:
-        """Amount by which the shares less alpha are no distribution."""
+        """Return by how much the shares minus alpha fail to be a distribution."""
         amounts = [np.abs(alpha.sum(axis=1)), (alpha - self._shares(y)).max(axis=1)]
         return np.asarray(np.maximum(np.max(amounts, axis=0), 0.0))
 
@@ -146,9 +146,9 @@ class MultilabelSoftmax:
 def _two_simplices(c: Array, e: Array, bonus: float) -> tuple[Array, Array]:
     """Minimise |p - c|^2 + |q - e|^2 - 2 bonus t over p, q >= 0 with sum p = sum q = t <= 1, row by row.
 
-    For a fixed t both are projections on a simplex, p = max(0, c - theta) with theta = max_j (sum of the j
+    For fixed t both are projections on a simplex, p = max(0, c - theta) with theta = max_j (sum of the j
     largest c - t) / j; the slope in t is minus twice theta_p + theta_q + bonus, which falls with t: its root
-    is bisected.  c and e (r, m) are -inf where there is no entry.
+    is bisected.  c and e (r, m) are -inf at missing entries.
     """
     sums = [np.cumsum(-np.sort(-values, axis=1), axis=1) for values in (c, e)]
     ranks = np.arange(1, c.shape[1] + 1)
@@ -164,7 +164,7 @@ def _two_simplices(c: Array, e: Array, bonus: float) -> tuple[Array, Array]:
     p, q = (
         np.maximum(values - level[:, None], 0.0) for values, level in zip((c, e), levels(high), strict=True)
     )
-    # Both sums are t but for rounding, and one of them stands for both.
+    # Both sums are t up to rounding, so one stands for both.
     total, other = p.sum(axis=1, keepdims=True), q.sum(axis=1, keepdims=True)
     return p, q * np.divide(total, other, out=np.ones_like(other), where=other > 0.0)
 
@@ -172,9 +172,9 @@ def _two_simplices(c: Array, e: Array, bonus: float) -> tuple[Array, Array]:
 def certified_loss(
     record: Mapping[str, Any], m: int, label_sets: LabelSetTable | None = None
 ) -> CertifiedLoss:
-    """Read a model record's loss; `InputError` for one that is not known here, or has no dual problem.
+    """Return a model record's loss, for labels that number `label_sets` if given.
 
-    With `label_sets` labels are numbers of these.
+    Raises `InputError` for a loss that is unknown here or has no dual problem.
     """
     own = OwnClasses(m, label_sets)
     name, k = str(record.get("name")), int(record.get("k", 1))
@@ -208,11 +208,11 @@ class OneVsAllHinge:
     radius: ClassVar[float] = 1.0
 
     def values(self, scores: Array, y: Labels) -> Array:
-        """Phi(s; y) of each row."""
+        """Return Phi(s; y) of each row."""
         return np.asarray(np.maximum(0.0, 1.0 - self.own.signs(y) * scores).sum(axis=1))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
-        """Return z_j a_j: a is the slack over gamma, cut to [0, 1]; with gamma = 0 a corner."""
+        """Return z_j a_j, a the slack over gamma clipped to [0, 1]; a vertex for gamma = 0."""
         signs = self.own.signs(y)
         slack = 1.0 - signs * scores
         if gamma == 0.0:
@@ -221,11 +221,11 @@ class OneVsAllHinge:
         return np.asarray(signs * np.clip(slack / weights, 0.0, 1.0))
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
-        """Sum of a."""
+        """Return the sum of a."""
         return np.asarray((self.own.signs(y) * alpha).sum(axis=1))
 
     def violations(self, alpha: Array, y: Labels) -> Array:
-        """Amount by which the a leave [0, 1]."""
+        """Return by how much the a leave [0, 1]."""
         a = self.own.signs(y) * alpha
         return np.asarray(np.maximum(np.maximum(-a, a - 1.0).max(axis=1), 0.0))
 
@@ -238,21 +238,21 @@ class OneVsAllLogistic:
     radius: ClassVar[float] = 1.0
 
     def values(self, scores: Array, y: Labels) -> Array:
-        """Phi(s; y) of each row."""
+        """Return Phi(s; y) of each row."""
         return np.asarray(np.logaddexp(0.0, -self.own.signs(y) * scores).sum(axis=1))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
-        """Return z_j / (1 + exp(z_j s_j)); it is smooth as it is, so gamma is 0."""
+        """Return z_j / (1 + exp(z_j s_j)); the loss is smooth, so gamma is 0."""
         signs = self.own.signs(y)
         return np.asarray(signs * expit(-signs * scores))
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
-        """Sum of the binary entropies of a."""
+        """Return the sum of the binary entropies of a."""
         a = np.clip(self.own.signs(y) * alpha, 0.0, 1.0)
         return np.asarray((entr(a) + entr(1.0 - a)).sum(axis=1))
 
     def violations(self, alpha: Array, y: Labels) -> Array:
-        """Amount by which the a leave [0, 1]."""
+        """Return by how much the a leave [0, 1]."""
         return OneVsAllHinge(self.own).violations(alpha, y)
 
 
@@ -281,15 +281,15 @@ class TopKEntropy:
     radius: ClassVar[float] = 1.0
 
     def values(self, scores: Array, y: Labels) -> Array:
-        """Phi(s; y) of each row."""
+        """Return Phi(s; y) of each row."""
         return np.asarray(np.logaddexp(0.0, self._solve(_differences(scores, y)).level))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:  # noqa: ARG002
-        """Return the dual row of the maximising x; it is smooth as it is, so gamma is 0."""
+        """Return the dual row of the maximising x; the loss is smooth, so gamma is 0."""
         a = _differences(scores, y)
         found = self._solve(a)
         at_cap = found.capped[:, None]
-        # What is above the tail is at its cap.
+        # Classes above the tail are at their cap.
         below = np.minimum(a - np.take_along_axis(found.tails, at_cap, axis=1), 0.0)
         shares = (self.k - at_cap) / self.k * np.exp(below)
         capped = np.arange(found.top.shape[1]) < at_cap
@@ -298,12 +298,12 @@ class TopKEntropy:
         return dual_rows(expit(found.level)[:, None] * shares, y)
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
-        """-sum x log x - p log p of each row."""
+        """Return -sum x log x - p log p of each row."""
         x = np.maximum(others_of(-alpha, y), 0.0)
         return np.asarray(entr(x).sum(axis=1) + entr(np.maximum(0.0, 1.0 - x.sum(axis=1))))
 
     def violations(self, alpha: Array, y: Labels) -> Array:
-        """Amount by which each row leaves the top-k simplex."""
+        """Return by how much each row leaves the top-k simplex."""
         x = others_of(-alpha, y)
         total = x.sum(axis=1)
         own = np.take_along_axis(alpha, y[:, None].astype(np.int64), axis=1)[:, 0]
@@ -313,11 +313,11 @@ class TopKEntropy:
     def _solve(self, a: Array) -> _Entropic:
         """Find the optimal s = sum x.
 
-        With u classes at their cap s / k the rest is (k - u) / k times softmax of the rest, and the maximum
-        over s is log(1 + e^G_u); the u that counts is the least whose rest keeps below the cap.
+        With u classes at their cap s / k, the others have (k - u) / k times their softmax, and the maximum
+        over s is log(1 + e^G_u); the right u is the least for which the others stay below the cap.
         """
         count = min(self.k, a.shape[1])
-        # A softmax needs the highest class alone, for which nothing needs to be partitioned.
+        # Softmax needs only the highest class, without a partition.
         top = np.argpartition(a, -count, axis=1)[:, -count:] if count > 1 else a.argmax(axis=1)[:, None]
         top = np.take_along_axis(top, np.argsort(-np.take_along_axis(a, top, axis=1), axis=1), axis=1)
         ranked, others = np.take_along_axis(a, top, axis=1), a.copy()
@@ -329,13 +329,13 @@ class TopKEntropy:
         free = (self.k - u) / self.k
         sums = np.column_stack([np.zeros(len(a)), np.cumsum(ranked, axis=1)[:, :-1]])
         levels = sums / self.k + free * (tails - np.log(free)) + u / self.k * np.log(self.k)
-        # The last u has one class of share 1 / k for itself, so there always is one.
+        # The last u leaves one class with share 1 / k, so one always exists.
         keeps = free * np.exp(ranked - tails) <= (1.0 + 1e-13) / self.k
         capped = np.argmax(keeps, axis=1)
         return _Entropic(levels[np.arange(len(a)), capped], capped, tails, top)
 
 
 def _differences(scores: Array, y: Labels) -> Array:
-    """s_j - s_y of the others, (r, m - 1)."""
+    """Return s_j - s_y of the others, (r, m - 1)."""
     own = np.take_along_axis(scores, y[:, None].astype(np.int64), axis=1)
     return others_of(scores - own, y)

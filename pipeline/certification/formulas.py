@@ -37,32 +37,32 @@ HINGE_PER_RANK = {
 
 
 class CertifiedLoss(Protocol):
-    """What a certificate asks of a loss; rows are scores (r, m) or dual rows (r, m) of the labels y (r,)."""
+    """A loss as certificates use it; rows are scores (r, m) or dual rows (r, m) of the labels y (r,)."""
 
     @property
     def radius(self) -> float:
-        """The size of a dual row, of which violations are shares."""
+        """Size of a dual row, the unit of violations."""
         ...
 
     def values(self, scores: Array, y: Labels) -> Array:
-        """Phi(s; y) of each row."""
+        """Return Phi(s; y) of each row."""
         ...
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
-        """Return u = -grad Phi_gamma(s; y) of each row, a dual row that lies in the domain."""
+        """Return u = -grad Phi_gamma(s; y) of each row, a dual row in the domain."""
         ...
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
-        """-Phi*(-alpha) of each dual row, inside the domain."""
+        """Return -Phi*(-alpha) of each dual row, inside the domain."""
         ...
 
     def violations(self, alpha: Array, y: Labels) -> Array:
-        """Amount by which each dual row leaves the domain, as a share of `radius`; 0 for none."""
+        """Return by how much each dual row leaves the domain, relative to `radius`; 0 if it does not."""
         ...
 
 
 def penalties(alpha: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
-    """What smoothing takes off the dual in each dual row: gamma/2 |x|^2 + gamma_own/2 alpha_y^2."""
+    """Return the smoothing's penalty of each dual row: gamma/2 |x|^2 + gamma_own/2 alpha_y^2."""
     squares = np.einsum("ij,ij->i", alpha, alpha)
     if gamma_own == gamma:
         return np.asarray(0.5 * gamma * squares)
@@ -71,7 +71,7 @@ def penalties(alpha: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
 
 
 def envelope(loss: CertifiedLoss, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
-    """Phi_gamma(s; y) of each row, by Fenchel and Young's equality at its gradient; Phi where gamma is 0."""
+    """Return Phi_gamma(s; y) of each row, by Fenchel-Young equality at its gradient; Phi for gamma = 0."""
     if gamma == 0.0:
         return loss.values(scores, y)
     u = loss.gradient(scores, y, gamma, gamma_own)
@@ -81,10 +81,7 @@ def envelope(loss: CertifiedLoss, scores: Array, y: Labels, gamma: float, gamma_
 
 @dataclass(frozen=True)
 class RankedLoss:
-    """A hinge for m classes: rank weights `rho` (m,), `margins` (m, m), where it cuts, and what it sorts.
-
-    Margins of None are 1 for every other class.
-    """
+    """A hinge for m classes: rank weights `rho` (m,), `margins` (m, m) or None for 1, and its side."""
 
     rho: Array
     margins: Array | None
@@ -122,7 +119,7 @@ class RankedLoss:
         return a
 
     def values(self, scores: Array, y: Labels) -> Array:
-        """Phi(s; y) of each row of `scores` (r, m)."""
+        """Return Phi(s; y) of each row of `scores` (r, m)."""
         ranked = -np.sort(-self._sorted_part(self.shifted(scores, y), y), axis=1)
         rho = self.rho[: ranked.shape[1]]
         if self.hinge_per_rank:
@@ -130,14 +127,14 @@ class RankedLoss:
         return np.asarray(np.maximum(ranked @ rho, 0.0))
 
     def conjugate(self, alpha: Array, y: Labels) -> Array:
-        """-Phi*(-alpha) = -<delta_y, alpha> of each row of `alpha` (r, m), inside the domain."""
+        """Return -Phi*(-alpha) = -<delta_y, alpha> of each row of `alpha` (r, m), inside the domain."""
         if self.margins is None:
             own = np.take_along_axis(alpha, y[:, None].astype(np.int64), axis=1)[:, 0]
             return np.asarray(own - alpha.sum(axis=1))
         return np.asarray(-np.einsum("ij,ij->i", self.margins[y], alpha))
 
     def violations(self, alpha: Array, y: Labels) -> Array:
-        """Amount by which each row of `alpha` (r, m) leaves the domain, as a share of sum rho; 0 for none."""
+        """Return by how much each row of `alpha` (r, m) leaves the domain, relative to sum rho; 0 if not."""
         others = others_of(-alpha, y)
         own = np.take_along_axis(alpha, y[:, None].astype(np.int64), axis=1)[:, 0]
         total = self.radius
@@ -159,10 +156,10 @@ class RankedLoss:
         return np.asarray(np.maximum(np.max(amounts, axis=0), 0.0))
 
     def gradient(self, scores: Array, y: Labels, gamma: float, gamma_own: float) -> Array:
-        """Return the dual rows of the x with the largest <b, x> - gamma/2 |x|^2 - gamma_own/2 (sum x)^2.
+        """Return the dual rows of the x maximising <b, x> - gamma/2 |x|^2 - gamma_own/2 (sum x)^2.
 
-        b_j = delta_j + s_j - s_y, j != y.  A row without loss has x = 0 and costs nothing; gamma_own is gamma
-        or 0.  With gamma = 0 it is a vertex of the domain.
+        b_j = delta_j + s_j - s_y, j != y.  A row without loss has x = 0, without further cost; gamma_own is
+        gamma or 0.  For gamma = 0 it is a vertex of the domain.
         """
         if gamma == 0.0:
             return self._vertices(scores, y)
@@ -192,10 +189,10 @@ class RankedLoss:
     def _topk_column(self, p: Array, share: float) -> Array:
         """Minimise |x - p|^2 + share (sum x)^2 over the top-k side's domain, own class sorted; p (m-1,).
 
-        For fixed t and share = 1 the own class takes the value p_y = t R, and beta is the projection of p on
-        t times the permutahedron: one isotonic regression v.  With share = 0 the own class costs nothing: v
-        lies between the regressions with the first and with the last m - 1 rank weights, as near to 0 as they
-        allow, and v_y = 0.  The optimal t is the root of H(t) = <rho, v> - R v_y.
+        For fixed t and share = 1 the own class has the value p_y = t R, and beta is the projection of p on t
+        times the permutahedron: one isotonic regression v.  For share = 0 the own class costs nothing: v lies
+        between the regressions with the first and the last m - 1 rank weights, as close to 0 as possible, and
+        v_y = 0.  The optimal t is the root of H(t) = <rho, v> - R v_y.
         """
         order = np.argsort(-p, kind="stable")
         ranked, total = p[order], self.radius
@@ -215,7 +212,7 @@ class RankedLoss:
         return np.maximum(x, 0.0)
 
     def _others_column(self, p: Array, share: float) -> Array:
-        """The same over the domain whose sort leaves the own class out: H(t) = <rho, v> - share R^2 t."""
+        """Do the same over the domain whose sort excludes the own class: H(t) = <rho, v> - share R^2 t."""
         order = np.argsort(-p, kind="stable")
         ranked, rho, total = p[order], self.rho[:-1], self.radius
         t = _scale(lambda t: float(rho @ _falling(ranked - t * rho) - share * total**2 * t))
@@ -250,21 +247,21 @@ def _falling(z: Array) -> Array:
 
 
 def _scale(slope: Callable[[float], float]) -> float:
-    """Return t in [0, 1] where a falling slope changes its sign, or the end that it never reaches."""
+    """Return t in [0, 1] at which a falling slope changes sign, or the end nearest to it."""
     if slope(0.0) <= 0.0:
         return 0.0
     return 1.0 if slope(1.0) >= 0.0 else float(brentq(slope, 0.0, 1.0, xtol=1e-15))
 
 
 def others_of(rows: Array, y: Labels) -> Array:
-    """`rows` (r, m) without the entry of the own class, (r, m - 1)."""
+    """Return `rows` (r, m) without the entry of the own class, (r, m - 1)."""
     keep = np.ones(rows.shape, dtype=bool)
     keep[np.arange(len(rows)), y] = False
     return rows[keep].reshape(len(rows), rows.shape[1] - 1)
 
 
 def dual_rows(x: Array, y: Labels) -> Array:
-    """Dual rows (r, m) of x (r, m - 1): alpha_j = -x_j, alpha_y = sum x."""
+    """Return dual rows (r, m) of x (r, m - 1): alpha_j = -x_j, alpha_y = sum x."""
     alpha = np.empty((len(x), x.shape[1] + 1))
     others = np.ones(alpha.shape, dtype=bool)
     others[np.arange(len(x)), y] = False

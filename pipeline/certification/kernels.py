@@ -1,8 +1,8 @@
-"""Kernel values and scores for certificates: nothing here comes from the solvers.
+"""Kernel values and scores for certificates, independent of the solvers.
 
-With C = A / (lam n) the scores of a row x are sum_j k(x, x_j) c_j, over the rows with c_j != 0, and |W|^2 is
-the sum of <c_i, scores of x_i>: the sums of a linear model whose features are the scores and whose weights
-are the unit matrix.  Rows and coefficients come a part at a time.
+With C = A / (lam n), the scores of a row x are sum_j k(x, x_j) c_j over the rows with c_j != 0, and |W|^2 is
+the sum of <c_i, scores of x_i>: the sums of a linear model with the scores as features and identity weights.
+Rows and coefficients are read in parts.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from topline.pipeline.errors import InputError
 
 Array = NDArray[np.float64]
 
-# The kernel whose values the rows hold themselves.
+# The kernel whose values the rows hold.
 PRECOMPUTED = "precomputed"
 
-# Values of a kernel that are in memory at once: so many bytes.
+# Bytes of kernel values in memory at once.
 TILE_BYTES = 1 << 25
-# Distances from inner products are off by this share of |x|^2 + |y|^2; where that moves an exponent by more
-# than FINE they are taken from differences, unless the value vanishes anyway.
+# Distances from inner products have this error relative to |x|^2 + |y|^2; where it moves an exponent by more
+# than FINE, they are computed from differences, unless the value vanishes anyway.
 ROUNDING, FINE, VANISHES = 8.0 * float(np.finfo(np.float64).eps), 1e-9, 50.0
 
 
 class Parts:
-    """Parts of the rows that carry a model, by `read` of their number.
+    """Parts of the rows that carry a model, read by number.
 
-    As many of the first as fit into `room` bytes stay in memory, the others are read again each time.
+    The first ones that fit into `room` bytes stay in memory; the others are read again each time.
     """
 
     def __init__(self, read: Callable[[int], tuple[Any, Array]], count: int, room: int) -> None:
@@ -51,14 +51,14 @@ class Parts:
 
 @dataclass(frozen=True, eq=False)
 class KernelRows:
-    """The rows (s, d) in float64 that carry a model, with their coefficients (s, m), part by part."""
+    """The rows (s, d) in float64 that carry a model, with their coefficients (s, m), in parts."""
 
     record: Mapping[str, Any]
     parts: Iterable[tuple[Any, Array]]
     m: int
 
     def scores(self, X: Any) -> Array:
-        """Return the scores (r, m) of rows X (r, d); `InputError` for a kernel not known here."""
+        """Return the scores (r, m) of rows X (r, d); raise `InputError` for an unknown kernel."""
         scores = np.zeros((X.shape[0], self.m))
         for rows, C in self.parts:
             step = max(1, TILE_BYTES // (8 * max(1, rows.shape[0])))
@@ -69,7 +69,7 @@ class KernelRows:
 
 
 def kernel_values(record: Mapping[str, Any], X: Any, Y: Any) -> Array:
-    """Return k(x, y) of rows X and Y in float64; `InputError` for a kernel not known here."""
+    """Return k(x, y) of rows X and Y in float64; raise `InputError` for an unknown kernel."""
     parameters = dict(record)
     name = parameters.pop("name", None)
     if name not in KERNELS:
@@ -78,7 +78,7 @@ def kernel_values(record: Mapping[str, Any], X: Any, Y: Any) -> Array:
 
 
 def unit_rows(numbers: NDArray[np.int64], n: int) -> Any:
-    """Return the rows of these numbers of the unit matrix of n rows."""
+    """Return the rows of these numbers of the n x n identity matrix."""
     ones = np.ones(len(numbers))
     return sparse.csr_matrix((ones, numbers, np.arange(len(numbers) + 1)), shape=(len(numbers), n))
 
@@ -105,7 +105,7 @@ def _rbf(X: Any, Y: Any, gamma: float) -> Array:
 
 
 def _take_differences(X: Any, Y: Any, gamma: float, rounding: Array, squares: Array) -> None:
-    """Put squared distances in the place of those that matter and are rounded too much."""
+    """Replace relevant squared distances with too much rounding, in place."""
     wrong = np.argwhere((gamma * rounding > FINE) & (gamma * (squares - rounding) < VANISHES))
     for i in np.unique(wrong[:, 0]):
         near = wrong[wrong[:, 0] == i, 1]
@@ -130,7 +130,7 @@ def _laplacian(X: Any, Y: Any, gamma: float) -> Array:
 
 
 def _intersection(X: Any, Y: Any) -> Array:
-    # min(x, y) = (x + y - |x - y|) / 2 of features that are not negative.
+    # min(x, y) = (x + y - |x - y|) / 2 for non-negative features.
     from sklearn.metrics.pairwise import manhattan_distances
 
     return np.asarray(0.5 * (X.sum(axis=1)[:, None] + Y.sum(axis=1) - manhattan_distances(X, Y)))
@@ -153,7 +153,7 @@ def _product(X: Any, Y: Any, groups: Iterable[Mapping[str, Any]]) -> Array:
     return values
 
 
-# The formula of each kernel, by its name in a model's record.
+# Formula of each kernel, by its name in a model's record.
 KERNELS: dict[str, Callable[..., Array]] = {
     "linear": _linear,
     "rbf": _rbf,
@@ -163,6 +163,6 @@ KERNELS: dict[str, Callable[..., Array]] = {
     "intersection": _intersection,
     "sum": _sum,
     "product": _product,
-    # X holds the values with all training rows, and Y is a row of the unit matrix for each that is meant.
+    # X holds the values with all training rows, and Y selects some of them by rows of the identity.
     PRECOMPUTED: _linear,
 }

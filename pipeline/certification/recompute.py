@@ -46,12 +46,12 @@ from topline.pipeline.rows import StoredModel, TrainingRows, record_if_possible
 from topline.storage.models import ModelRecord
 from topline.storage.records import reading
 
-# A looser tolerance may be asked for, and what it gives is no certified model.
+# Largest tolerance of a certified model; a looser one may be requested.
 LOOSEST_TOL = 0.05
-#: What a certificate comes from, the strongest first.  From A and from W all of it is computed anew; the last
-#: believes b and |A|^2 / n, numbers of the training run that nothing stored can prove.
+#: Sources of a certificate, the strongest first.  A and W give everything; the last trusts b and |A|^2 / n of
+#: the training run, which nothing stored can prove.
 SOURCES = {"A": "A", "W": "W alone", "any": "sums of the run"}
-# Fields whose stored name is another.
+# Fields stored under another name.
 _STORED = {"smoothed_gap": "lifted_gap", "basis": "rests_on"}
 
 
@@ -95,19 +95,19 @@ class Certificate:
 
     @property
     def source(self) -> str:
-        """What the certificate comes from, in words of `SOURCES`."""
+        """The certificate's source, as in `SOURCES`."""
         return source_of(self.basis)
 
     @property
     def objection(self) -> str:
-        """Why a gap within the tolerance is not certified all the same, else nothing."""
+        """Why a gap within the tolerance is still not certified, or ""."""
         if self.too_loose:
             return f"a gap above {LOOSEST_TOL:g} is not called certified, whatever the tolerance"
         return "W is 0, which is no better than no model" if self.no_weights else ""
 
     @property
     def reason(self) -> str:
-        """Why a model is not certified, in words; nothing where it is."""
+        """Why a model is not certified, as a phrase; "" if it is."""
         if self.certified or self.objection:
             return self.objection
         if not self.agrees:
@@ -118,12 +118,12 @@ class Certificate:
 
     @property
     def too_loose(self) -> bool:
-        """Whether the gap is within the tolerance, which is looser than what is called certified."""
+        """Whether the gap is within a tolerance that is too loose for a certified model."""
         return self.valid and LOOSEST_TOL < self.relative_gap <= self.tol
 
     @property
     def no_weights(self) -> bool:
-        """Whether all is as it should be but that W is 0."""
+        """Whether W = 0 is the only objection."""
         return self.valid and not self.certified and self.relative_gap <= min(self.tol, LOOSEST_TOL)
 
     def to_dict(self) -> dict[str, Any]:
@@ -133,22 +133,22 @@ class Certificate:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Certificate:
-        """Return what `to_dict` wrote, leaving unknown fields out; `FormatError` if a field is missing."""
+        """Read the result of `to_dict`, ignoring unknown fields; raise `FormatError` if one is missing."""
         with reading("a certificate"):
             return cls(**{part.name: values[_STORED.get(part.name, part.name)] for part in fields(cls)})
 
 
 def source_of(basis: str) -> str:
-    """Return what a certificate of a basis comes from, in words of `SOURCES`."""
+    """Return the source of a certificate of a basis, as in `SOURCES`."""
     return SOURCES["A" if basis == "A" else "W" if basis in {"W", CUTS} else "any"]
 
 
-#: Rows that are scored at once.
+#: Rows scored at once.
 _TILE_ROWS = 4096
 
 
 def sums_of(stored: StoredModel, shape: tuple[int, ...] | None) -> CertificateSums:
-    """Return the sums over no rows; with the `shape` of W they are to find a dual point as well."""
+    """Return the sums over no rows; the `shape` of W is given if they must find a dual point as well."""
     record, sets = stored.model.record, stored.dataset().label_sets()
     loss = certified_loss(record.loss, record.m, sets)
     gamma_own = 0.0 if record.smoothing_kind == "others" else record.smoothing
@@ -158,7 +158,7 @@ def sums_of(stored: StoredModel, shape: tuple[int, ...] | None) -> CertificateSu
 
 
 def objective(stored: StoredModel) -> float:
-    """Return P of the mean risk at the W of a model, over its training rows as its transforms leave them."""
+    """Return P of the mean risk at a model's W, over its transformed training rows."""
     sums, rows = sums_of(stored, None), stored.rows("train")
     labels = rows.labels()
     for first, last, unit in rows.tiles():
@@ -170,31 +170,32 @@ def objective(stored: StoredModel) -> float:
     return 0.5 * stored.model.record.lam * float(np.vdot(stored.W, stored.W)) + sums.loss_sum / sums.rows
 
 
-# Rows that are multiplied in float64 at once: at most so many, and dense ones of at most so many bytes, for a
-# training that stayed within a limit of memory is certified in the same process; but never fewer than these.
+# Most rows multiplied in float64 at once, most bytes of dense ones, since a training within a memory limit is
+# certified in the same process, and fewest rows.
 TILE_ROWS, TILE_BYTES, LEAST_ROWS = 4096, 1 << 23, 64
-# Rows that carry a model with a kernel stay in memory up to so many bytes, and are read again beyond them.
+# Rows that carry a kernel model stay in memory up to this size; beyond they are read again.
 HELD_BYTES = 1 << 28
-# Products were float32 while training ran, so W(A) and P may differ from what was recorded in the 7th digit.
+# Training multiplies in float32, so W(A) and P may differ from the record in the 7th digit.
 AGREEMENT = 1e-6
 
 
 def certify(model_url: str, progress: Progress | None = None, *, store: bool = True) -> Certificate:
-    """Recompute the certificate of the model at `model_url`; with `store`, put it into the model's record.
+    """Recompute the certificate of the model at `model_url`; with `store`, save it in the model's record.
 
-    Raises `InputError` if the model's dataset is gone or is another one, or if its loss has no dual problem;
-    `IntegrityError` for damaged files; `NotStoredError` with the certificate where no room is left for it;
-    and `CertificateMismatchError` if D exceeds P by more than rounding, which no sound computation gives.
+    Raises `InputError` if the model's dataset is gone or has changed, or its loss has no dual problem;
+    `IntegrityError` for damaged files; `NotStoredError` with the certificate if there is no room for it; and
+    `CertificateMismatchError` if D exceeds P by more than rounding, which is impossible in a sound
+    computation.
     """
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
-    # No sum needs it, but what is certified is the dataset as it was committed.
+    # No sum needs it, but the certificate is for the dataset as committed.
     stored.dataset().check_manifest()
     rows = stored.rows("train")
     kernel = None if stored.model.record.kernel is None else _kernel_rows(stored, rows)
-    # Of a kernel model the scores are the features, whose weights are 1 unless there are no scores.
+    # For a kernel model the scores are the features, with weights 1 unless there are no scores.
     W = stored.W if kernel is None else np.eye(kernel.m) * any(len(C) for _, C in kernel.parts)
-    # Where b and |A|^2 / n stand for an A that was not stored, W is W(A); else the pass itself finds an A.
+    # If b and |A|^2 / n replace an A that was not stored, W is W(A); otherwise the pass finds an A.
     has_dual_sums = not stored.model.has_duals and "dual_sums" in stored.model.arrays
     sums = sums_of(stored, None if has_dual_sums else W.shape)
     k = top_count(stored.model.record.config, len(rows))
@@ -213,7 +214,7 @@ def certify(model_url: str, progress: Progress | None = None, *, store: bool = T
 
 
 def _kernel_rows(stored: StoredModel, training: TrainingRows) -> KernelRows:
-    """Return the rows of a model with a kernel that have dual variables, read when they are asked for."""
+    """Return the rows of a kernel model that have dual variables, read on demand."""
     record, model = stored.model.record, stored.model
     spans = (training.batch_span(batch) for batch in range(training.batches))
     filled = [batch for batch, (start, stop) in enumerate(spans) if start < stop]
@@ -231,7 +232,7 @@ def _kernel_rows(stored: StoredModel, training: TrainingRows) -> KernelRows:
 
 
 def _stored_cuts(stored: StoredModel) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the points and shares that a model's dual point is made of: its W alone for want of others."""
+    """Return the points and shares of a model's dual point; its W alone if none are stored."""
     if CUT_POINTS not in stored.model.arrays:
         return stored.W[None], np.ones(1)
     points, shares = (np.asarray(stored.model.array(name)) for name in (CUT_POINTS, CUT_SHARES))
@@ -239,7 +240,7 @@ def _stored_cuts(stored: StoredModel) -> tuple[NDArray[np.float64], NDArray[np.f
 
 
 def _take_point(sums: CertificateSums, stored: StoredModel) -> None:
-    """Let the sums find the dual point where training did; its share is what could be wrong."""
+    """Let the sums find the dual point where training did; its share may be wrong, so it is checked."""
     points, shares = _stored_cuts(stored)
     sums.point, sums.share = points[0], float(shares[0])
     sums.infeasibility, sums.tolerance = max(0.0, sums.share - 1.0, -sums.share), FEASIBLE[8]
@@ -248,9 +249,9 @@ def _take_point(sums: CertificateSums, stored: StoredModel) -> None:
 def _add_top(
     sums: CertificateSums, stored: StoredModel, k: float, rows: TrainingRows, progress: Progress | None
 ) -> None:
-    """Add the average top-k risk at W, and a dual point where b does not stand for it.
+    """Add the average top-k risk at W, and a dual point unless b replaces it.
 
-    The shares of its cuts are what could be wrong with that point.
+    Only the shares of its cuts can make that point infeasible.
     """
     n = len(rows)
     points, shares = _stored_cuts(stored) if sums.product is not None else (stored.W[None][:0], np.ones(0))
@@ -272,9 +273,9 @@ def _add_top(
 def _tiles(
     stored: StoredModel, rows: TrainingRows, kernel: KernelRows | None, progress: Progress | None
 ) -> Iterator[tuple[Any, NDArray[Any], NDArray[Any] | None]]:
-    """All training rows in float64 with their labels and dual variables, up to a few thousand at a time.
+    """Yield all training rows in float64 with labels and dual variables, up to a few thousand at a time.
 
-    With a kernel a row's features are its scores, for which all rows that carry the model may be read.
+    With a kernel the features of a row are its scores, for which all rows that carry the model may be read.
     """
     labels, step = rows.labels(), TILE_ROWS
     if kernel is None and rows.dataset.info.layout == "dense":
@@ -301,7 +302,7 @@ def _conclude(
     linear, penalty, W_dual, basis = _dual_side(stored, W, sums)
     square, dual_square = float(np.vdot(W, W)), float(np.vdot(W_dual, W_dual))
     if record.kernel is not None:
-        # W is the unit matrix and W_dual the sum of scores times coefficients: both squares are its trace.
+        # W is the identity and W_dual the sum of scores times coefficients: both squares are its trace.
         square = dual_square = float(np.vdot(W, W_dual))
     primal = 0.5 * lam * square + sums.loss_sum / n
     dual = linear - 0.5 * lam * dual_square - penalty
@@ -345,7 +346,7 @@ def _conclude(
 def _dual_side(
     stored: StoredModel, W: NDArray[np.float64], sums: CertificateSums
 ) -> tuple[float, float, NDArray[np.float64], str]:
-    """Return b and the smoothing's part of D, W(A), and the basis: what these were made from."""
+    """Return b and the smoothing's part of D, W(A), and the basis of these."""
     record, arrays = stored.model.record, stored.model.arrays
     if sums.product is None:
         conjugate_mean, mean_sq_dual = (float(stored.model.array("dual_sums")[i]) for i in (0, 1))
@@ -359,13 +360,13 @@ def _dual_side(
 
 
 def _distance(W: NDArray[np.float64], V: NDArray[np.float64]) -> float | None:
-    """|W - V| / |W|, None where W is 0."""
+    """Return |W - V| / |W|, None if W is 0."""
     length = float(np.linalg.norm(W))
     return float(np.linalg.norm(W - V)) / length if length else None
 
 
 def _check_order(record: ModelRecord, gap: float, smoothed_gap: float | None, primal: float) -> None:
-    """D <= P <= P~ holds for every W and A; a reversal means that numbers or files are wrong."""
+    """Raise unless D <= P <= P~, which holds for every W and A: a reversal means wrong numbers or files."""
     rounding = 1e-6 * max(abs(primal), 1e-300)
     if not gap >= -rounding:
         raise CertificateMismatchError(

@@ -1,4 +1,4 @@
-"""Sums over the training rows that a certificate is made of, in float64, independent of the solvers."""
+"""Sums over the training rows for certificates, in float64, independent of the solvers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from numpy.typing import NDArray
 
 from topline.pipeline.certification.formulas import CertifiedLoss, envelope, penalties
 
-# Dual rows are convex combinations of vertices, kept up in the precision of their array.
+# Dual rows are convex combinations of vertices, in the precision of their array.
 FEASIBLE = {8: 1e-9, 4: 2e-5}
-# Bytes of scores that a loss has at once.  Its formulas make many arrays of that size, and large ones are new
-# memory each time, which the system clears page by page: that took most of the time at 10,000 classes.
+# Bytes of scores per call of a loss.  Its formulas make many arrays of that size, and the system clears large
+# ones page by page: that took most of the time at 10,000 classes.
 _SCORE_BYTES = 1 << 18
 
 
 @dataclass
 class CertificateSums:
-    """What one pass adds up; means are taken at the end.
+    """Totals of one pass; means are taken at the end.
 
-    `weights` (n,) say how often each row counts, None once; rows are added in their order.  `product`
-    is X^T A, which starts at 0 where the pass is to find a dual point, and stays None where b stands for one.
-    That is `share` times minus the gradients at the weights `point` (d, m), by default at W; its b is `share`
-    times theirs, a lower bound.
+    `weights` (n,) are the rows' weights, None for 1; rows are added in order.  `product` is X^T A, initially
+    0 if the pass must find a dual point, None if b replaces it.  That point is `share` times minus the
+    gradients at the weights `point` (d, m), by default W; its b is `share` times theirs, a lower bound.
     """
 
     loss: CertifiedLoss
@@ -46,7 +45,7 @@ class CertificateSums:
     share: float = 1.0
 
     def add(self, X: Any, y: NDArray[Any], A: NDArray[Any] | None, W: NDArray[np.float64]) -> None:
-        """Add rows X (r, d) with labels y (r,) and, where they are kept, dual variables A (r, m)."""
+        """Add rows X (r, d) with labels y (r,) and any dual variables A (r, m)."""
         scores, first = np.asarray(X @ W), self.rows
         self.rows += len(y)
         weights = np.ones(len(y)) if self.weights is None else self.weights[first : self.rows]
@@ -101,7 +100,7 @@ class CertificateSums:
         weights: NDArray[np.float64],
         tolerance: float,
     ) -> None:
-        """Note by how much rows leave their domains; an example without weight has alpha_i = 0."""
+        """Record by how much rows leave their domains; an example of weight 0 has alpha_i = 0."""
         amounts = self.loss.violations(beta, y)
         amounts[weights == 0.0] = np.abs(alpha[weights == 0.0]).sum(axis=1)
         self.tolerance = max(self.tolerance, tolerance)
@@ -111,15 +110,15 @@ class CertificateSums:
 
     @property
     def largest_infeasibility(self) -> float:
-        """The largest one of a row, or the share of all rows' mass outside.
+        """The largest infeasibility of a row, or the share of all rows' mass outside.
 
-        Where C is large all rows are tiny, and what is little beside the domain is much for them.
+        For large C all rows are tiny, and what is small relative to the domain is large relative to them.
         """
         return max(self.infeasibility, self.outside / self.mass if self.mass > 0.0 else 0.0)
 
 
 def _few_at_a_time(scores: NDArray[np.float64]) -> Iterator[slice]:
-    """Yield parts of the rows of scores (r, m), of a few rows where m is large."""
+    """Yield slices of the rows of scores (r, m), of few rows if m is large."""
     step = max(1, _SCORE_BYTES // scores[:1].nbytes) if scores.size else 1
     for start in range(0, len(scores), step):
         yield slice(start, start + step)

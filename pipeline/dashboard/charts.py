@@ -1,4 +1,4 @@
-"""Charts that only the dashboard has: who worked when, metrics over versions, and who was champion when."""
+"""Charts of the dashboard alone: workers' activity, metrics over versions, and reigns of champions."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ from topline.pipeline.telemetry import RunEvent, RunView, WorkerTimeline
 from topline.solvers.counts import how_many
 from topline.storage.models import Reign
 
-#: A model in a line, as `overview.model_line` makes it.
+#: A model's line, as `overview.model_line` makes it.
 Model: TypeAlias = Mapping[str, Any]
 
-# Timelines that fit a page; of more workers the busiest ones are drawn.
+# Timelines that fit a page; the busiest workers are drawn.
 MOST_WORKERS = 24
-# Stretches of equal time that a timeline shows.
+# Stretches of equal time in a timeline.
 STRETCHES = 120
-# Versions that a chart, and reigns that a strip, has room for.
+# Most versions of a chart, and reigns of a strip.
 MOST_VERSIONS, MOST_REIGNS = 60, 60
-# Width of the place of one version at most.
+# Largest width of one version.
 MOST_APART = 110.0
-# Least span of an axis of accuracies.
+# Smallest span of an axis of accuracies.
 LEAST_SPAN = 0.1
 
 WIDE, TALL = 1140, 260
 LEFT, RIGHT, TOP, BOTTOM = 62, 20, 14, 42
-# Of timelines: pixels for the names at the left and the shares at the right, and the height of a row.
+# Timelines: pixels for names at the left and shares at the right, and the height of a row.
 NAMES, SHARES, ROW = 210, 70, 26
 
 _MARKED = {
@@ -61,7 +61,7 @@ _AXIS_TITLE = Markup(
 
 
 def timelines_chart(run: RunView) -> Markup:
-    """Draw one timeline a worker: how busy it was in each stretch of time, and what happened meanwhile."""
+    """Draw a timeline per worker: how busy it was in each stretch of time, and the events."""
     known = [worker for worker in run.workers if len(worker.at)]
     if not known or run.begun is None:
         return Markup('<p class="empty">No worker has reported yet.</p>')
@@ -81,7 +81,7 @@ def timelines_chart(run: RunView) -> Markup:
 
 
 def busy_shares(worker: WorkerTimeline, begun: float, edges: np.ndarray) -> np.ndarray:
-    """Spread a timeline's busy seconds over stretches of time between `edges`; NaN where nothing is known."""
+    """Spread a timeline's busy seconds over the stretches between `edges`; NaN where unknown."""
     ends = np.asarray(worker.at) - begun
     starts = np.concatenate([[max(0.0, float(ends[0]) - max(float(worker.busy[0]), 1e-3))], ends[:-1]])
     done = np.concatenate([[0.0], np.cumsum(worker.busy)])
@@ -132,10 +132,7 @@ def _mark(event: RunEvent, axis: Scale, begun: float, bottom: float) -> Markup:
 
 
 def versions_chart(models: Sequence[Model], metrics: Sequence[Metric]) -> Markup:
-    """Draw the metrics of the newest versions that are shares, a line each; champions have a ring.
-
-    `models` come newest first.
-    """
+    """Draw metrics that are shares over the newest versions of `models` (newest first), champions ringed."""
     drawn = [metric for metric in metrics if metric.percent]
     known = [model for model in models if model["metrics"]][:MOST_VERSIONS][::-1]
     shares = [
@@ -147,11 +144,11 @@ def versions_chart(models: Sequence[Model], metrics: Sequence[Metric]) -> Markup
     if not shares:
         return Markup('<p class="empty">No model has been evaluated.</p>')
     low, high = min(shares), max(shares)
-    # The axis spans so much that a difference of a few rows does not look like a cliff.
+    # A wide enough axis keeps a difference of a few rows from looking like a cliff.
     short = max(0.0, LEAST_SPAN - (high - low))
     air = 0.08 * (high - low) + 0.004
     y_axis = Scale(max(0.0, low - air - short), min(1.0, high + air), TALL - BOTTOM, TOP)
-    # On a phone the chart begins at its left, where a few versions are to be seen without scrolling.
+    # A phone shows the left end, where a few versions should be visible without scrolling.
     step = min((WIDE - LEFT - RIGHT) / len(known), MOST_APART)
     places = [LEFT + step * (number + 0.5) for number in range(len(known))]
     parts = [y_grid(y_axis, LEFT, WIDE - RIGHT, percent), _names(known, places)]
@@ -210,7 +207,7 @@ def _seconds(text: str) -> float:
 
 
 def _names(models: Sequence[Model], places: Sequence[float]) -> Markup:
-    # A name takes about 56 pixels, and 70 in the larger letters of phones.
+    # A name takes about 56 pixels, 70 in the larger letters of phones.
     every = max(1, math.ceil(70 * len(models) / (WIDE - LEFT - RIGHT)))
     text = Markup('<text class="{0}" x="{1:.1f}" y="{2}" text-anchor="middle">{3}</text>')
     return Markup("").join(

@@ -1,14 +1,12 @@
-"""The page of the run that is going on, beside Dask's own on a scheduler's dashboard port: /topline.
+"""The page /topline of the current run, beside Dask's own pages on a scheduler's dashboard port.
 
-It reads the run's history in the store and nothing else, so it shows a run that ended as well, as long as the
-scheduler lives; `topline dashboard` shows it afterwards.  The clusters that topline starts have it.  A
-scheduler of your own gets it by
+It reads only the run's history in the store, and shows an ended run as long as the scheduler lives;
+afterwards use `topline dashboard`.  The clusters that topline starts have it; your own scheduler gets it by
 
     dask scheduler --preload topline.pipeline.dashboard.dask_page
 
-and must reach the store by the same URL as the job.  It answers to localhost, to addresses in numbers, to the
-name of its machine, and to the names in TOPLINE_DASHBOARD_HOSTS: a page elsewhere that leads its own name
-here (DNS rebinding) reads nothing.
+and must reach the store by the same URL as the job.  It answers only to localhost, numeric addresses, the
+name of its machine and the names in TOPLINE_DASHBOARD_HOSTS, which prevents DNS rebinding.
 """
 
 from __future__ import annotations
@@ -33,15 +31,15 @@ from topline.storage.errors import StorageError
 from topline.storage.stores import open_store
 
 PATH = "topline"
-#: Names, separated by blanks, under which a scheduler's pages are reached from other machines.
+#: Names, separated by blanks, by which other machines reach a scheduler's pages.
 HOSTS = "TOPLINE_DASHBOARD_HOSTS"
 ROUTES = "distributed.scheduler.http.routes"
-# Seconds between two looks of an open page.
+# Seconds between refreshes of an open page.
 AGAIN = 2
 
 
 def current_page(scheduler: Any, now: float) -> Page:
-    """Return the page of the run that was announced last; where there is none, one that says so."""
+    """Return the page of the run announced last, or one that says that there is none."""
     announced = last_announced(scheduler)
     if announced is None:
         return _message("", "No run has been announced to this scheduler.")
@@ -54,7 +52,7 @@ def current_page(scheduler: Any, now: float) -> Page:
 
 
 def current_parts(scheduler: Any, shown: str, now: float) -> dict[str, Any]:
-    """Return the parts of an open page of the run `shown`, or that it is to be loaded again."""
+    """Return the parts of an open page of the run `shown`, or that it must be reloaded."""
     announced = last_announced(scheduler)
     if announced is None or announced[1] != shown:
         return {"again": AGAIN, "parts": {}, "reload": announced is not None}
@@ -65,7 +63,7 @@ def current_parts(scheduler: Any, shown: str, now: float) -> dict[str, Any]:
 
 
 def last_announced(scheduler: Any) -> tuple[str, str] | None:
-    """Return store URL and run id of the newest announcement."""
+    """Return the store URL and run id of the newest announcement, or None."""
     events = scheduler.get_events(TOPIC)
     if not events:
         return None
@@ -74,7 +72,7 @@ def last_announced(scheduler: Any) -> tuple[str, str] | None:
 
 
 def answers_to(host: str) -> bool:
-    """Return whether a request to this name, without a port, comes from somebody who meant this machine."""
+    """Return whether a request to this host name (without port) is meant for this machine."""
     named = {"localhost", socket.gethostname(), socket.getfqdn(), *os.environ.get(HOSTS, "").split()}
     if host.lower() in {name.lower() for name in named}:
         return True
@@ -86,7 +84,7 @@ def answers_to(host: str) -> bool:
 
 
 class _Guarded(RequestHandler):
-    """Refuses requests to the name of somebody else."""
+    """Refuses requests to foreign host names."""
 
     def prepare(self) -> None:
         host = urlsplit(f"//{self.request.host}").hostname or ""
@@ -96,7 +94,7 @@ class _Guarded(RequestHandler):
 
 
 class _Page(_Guarded):
-    """Answers with the page.  Reading is done by a thread, for this is the scheduler's own loop."""
+    """Answers with the page; a thread reads it, since this is the scheduler's own loop."""
 
     async def get(self) -> None:
         page = await asyncio.to_thread(current_page, self.server, time.time())
@@ -105,7 +103,7 @@ class _Page(_Guarded):
 
 
 class _Parts(_Guarded):
-    """Answers with the parts that change, as JSON."""
+    """Answers with the changing parts, as JSON."""
 
     async def get(self) -> None:
         shown = self.get_query_argument("run", "")
@@ -125,7 +123,7 @@ def _follower(store_url: str) -> StoreFollower:
     return StoreFollower(open_store(store_url))
 
 
-#: What Dask serves for the modules that its configuration names.
+#: Routes that Dask serves for the modules named in its configuration.
 routes: list[tuple[str, type, dict[str, Any]]] = [(PATH, _Page, {}), (f"{PATH}/parts", _Parts, {})]
 # A scheduler imports its preloads before it reads which modules have routes.
 if __name__ not in (known := dask.config.get(ROUTES)):

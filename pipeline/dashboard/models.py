@@ -1,4 +1,4 @@
-"""What the page of a model says: its figures, exports and lineage, and the other models of its store."""
+"""Content of a model's page: its figures, exports and lineage, and the other models of its store."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OTHERS_SHOWN = 200
 
 @dataclass(frozen=True, eq=False)
 class ModelSeen:
-    """A model with the standing of its registry, all models of the store, and whether it has a report."""
+    """A model with its registry's standing, all models of the store, and whether it has a report."""
 
     store: Store
     record: ModelRecord
@@ -70,7 +70,7 @@ class ModelSeen:
 
 
 def model_seen(store: Store, standing: Standing, records: Sequence[ModelRecord], model: str) -> ModelSeen:
-    """Return what a registry says of the model of this id; `NotFoundError` where there is none."""
+    """Return a registry's view of the model of this id; raise `NotFoundError` if there is none."""
     record = next((one for one in records if one.id == model), None)
     if record is None:
         raise NotFoundError(f"{store.url} holds no model {model}")
@@ -78,12 +78,12 @@ def model_seen(store: Store, standing: Standing, records: Sequence[ModelRecord],
 
 
 def report_path(model: str) -> str:
-    """Return where the report of a model lies in its store."""
+    """Return the location of a model's report in its store."""
     return f"reports/{model}.html"
 
 
 def model_tiles(seen: ModelSeen) -> list[Tile]:
-    """Return the figures that are read first."""
+    """Return the headline figures."""
     record, result = seen.record, seen.record.result
     evaluation, _ = read_evaluation(record)
     stage = seen.standing.stage(seen.record.id)
@@ -96,13 +96,13 @@ def model_tiles(seen: ModelSeen) -> list[Tile]:
 
 
 def problem(record: ModelRecord) -> str:
-    """Return what the model solves, in a line."""
+    """Return the problem that the model solves, in one line."""
     loss = {"loss": record.loss.get("name", "?"), "k": record.loss.get("k")}
     return problem_words({**loss, "C": record.C, "smoothing": record.smoothing, "method": record.method})
 
 
 def export_table(seen: ModelSeen) -> Table:
-    """Return the formats that the model is exported in, with the command or why there is none."""
+    """Return the table of export formats, with the command or why there is none."""
     rows = []
     for name, form in FORMATS.items():
         obstacle = form.obstacle(seen.record)
@@ -114,7 +114,7 @@ def export_table(seen: ModelSeen) -> Table:
 
 
 def lineage_rows(seen: ModelSeen, root: str | None) -> list[tuple[str, list[Link] | str]]:
-    """Return where the model comes from and what came of it: text, or links to runs and models."""
+    """Return the model's origin and successors: text, or links to runs and models."""
     record = seen.record
     run = page_link("runs", record.run, root)
     return [
@@ -135,7 +135,7 @@ def _links(names: Sequence[str], root: str | None) -> list[Link]:
 
 
 def others_table(seen: ModelSeen, root: str | None) -> Table:
-    """Return the other models, the newest first, each with how much better it is by each metric."""
+    """Return the table of other models, newest first, with this model's gain in each metric."""
     own = dict(_headlines(seen.record))
     columns = [
         Column("model"), Column("stage"), *metric_columns([*own]),
@@ -175,25 +175,25 @@ def _headlines(record: ModelRecord) -> list[tuple[Metric, float]]:
 
 
 def own_decisions(seen: ModelSeen, root: str | None) -> Table:
-    """Return the decisions on the model, the newest first."""
+    """Return the decisions on the model, newest first."""
     return decision_table(seen.standing.of(seen.record.id)[::-1], root)
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return the settings that differ, as (name, first, second); a dash where one has none."""
+    """Return differing settings as (name, first, second), with a dash if one lacks it."""
     ours, theirs = dict(flat(first)), dict(flat(second))
     names = sorted(ours.keys() | theirs.keys())
     pairs = ((name, ours.get(name, "\u2013"), theirs.get(name, "\u2013")) for name in names)
     return [pair for pair in pairs if pair[1] != pair[2]]
 
 
-#: Numbers in the rows that a page may read while somebody waits for it.
+#: Most numbers in the rows that a page may read while a viewer waits.
 MOST_NUMBERS = 50_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """Two models, the settings in which they differ, and what was measured on the same rows."""
+    """Two models, the settings in which they differ, and metrics measured on the same rows."""
 
     first: ModelSeen
     second: ModelSeen
@@ -206,7 +206,7 @@ class Paired:
 
 
 def paired(first: ModelSeen, second: ModelSeen) -> Paired:
-    """Compare two models of one store, on the same held-out rows where these are not too many to wait for."""
+    """Compare two models of one store, on common held-out rows unless these are too many."""
     evaluation = first.record.evaluation or {}
     numbers = int(evaluation.get("rows", 0)) * first.record.d
     if first.record.multilabel or second.record.multilabel:
@@ -221,7 +221,7 @@ def paired(first: ModelSeen, second: ModelSeen) -> Paired:
 
 
 def evidence_table(found: Paired) -> Table:
-    """Return the metrics of both on the same rows, with the gain of the first, its interval and its test."""
+    """Return both models' metrics on the same rows, with the first one's gain, interval and test."""
     first, second = found.ids
     texts = ("n", str)
     columns = (
@@ -240,7 +240,7 @@ def evidence_table(found: Paired) -> Table:
 
 
 def recorded_table(found: Paired) -> Table:
-    """Return what was recorded of both, each on its own rows."""
+    """Return both models' recorded metrics, each on its own rows."""
     sides = [_recorded(seen.record) for seen in (found.first, found.second)]
     names = list(dict.fromkeys(name for side in sides for name in side))
     rows = [(name, *(side.get(name) for side in sides)) for name in names]
@@ -264,7 +264,7 @@ def _recorded(record: ModelRecord) -> dict[str, str]:
 
 
 def class_gains(found: Paired) -> Table:
-    """Return the top-1 accuracy of each class under both models, the largest loss of the first one first."""
+    """Return both models' top-1 accuracy by class, the first one's largest losses first."""
     first, second = found.ids
     shares = [_by_class(seen.record) for seen in (found.first, found.second)]
     waiting = [seen.record.id for seen in (found.first, found.second) if seen.record.evaluation is None]
@@ -291,7 +291,7 @@ def setting_table(ids: Sequence[str], first: Mapping[str, Any], second: Mapping[
 
 
 def run_facts(runs: Sequence[tuple[RunRecord, RunView]], now: float) -> Table:
-    """Return what two runs reached and took."""
+    """Return the results and costs of two runs."""
     sides = [_facts(run, now) for _, run in runs]
     rows = [(name, *(side[name] for side in sides)) for name in sides[0]]
     return Table.of("runs", (Column("figure"), *(Column(record.id) for record, _ in runs)), rows)
@@ -312,7 +312,7 @@ def _facts(run: RunView, now: float) -> dict[str, str]:
 
 
 def run_comparison_charts(runs: Sequence[tuple[RunRecord, RunView]]) -> list[Titled]:
-    """Draw the smallest gaps of two runs so far over passes and over seconds, and their objectives."""
+    """Draw the smallest gaps of two runs over passes and over seconds, and their objectives."""
     gaps = ("Relative gap, best so far", "best_gap", "relative gap", {"log": True})
     drawn: list[Titled] = [_together(runs, axis, *gaps) for axis in ("passes", "seconds")]
     return [*drawn, _together(runs, "passes", "Primal objective", "primal", "objective", {"log": True})]

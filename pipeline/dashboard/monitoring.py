@@ -1,4 +1,4 @@
-"""What monitoring systems read: `/metrics` as Prometheus' text, and `/health`."""
+"""Endpoints for monitoring systems: `/metrics` in Prometheus' text format, and `/health`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from topline.pipeline.telemetry import Served, next_time
 from topline.storage.served_schedule import ServedSchedule
 from topline.storage.stores import Store
 
-#: Times of a schedule that are looked at for the longest wait between two.
+#: Number of due times inspected for a schedule's longest wait.
 WAITS = 9
 
 
 def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes: int | None) -> bytes:
-    """Return the gauges of a store in Prometheus' text format; `now` is in seconds since 1970.
+    """Return a store's gauges in Prometheus' text format; `now` is in seconds since 1970.
 
-    `free_bytes` and `used_bytes` are those of its place and of its files.  What is not known has no sample:
-    without a champion there are none of it.
+    `free_bytes` is the room at the store's place, `used_bytes` the size of its files.  Unknown values have no
+    sample, such as those of a champion without one.
     """
     registry = CollectorRegistry()
 
@@ -114,7 +114,7 @@ def _schedule(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
 
 
 def _interval(schedule: ServedSchedule, now: float) -> float:
-    """Return the longest of the next waits of a schedule, in seconds: a week for Sundays at 2."""
+    """Return the longest upcoming wait of a schedule in seconds: a week for Sundays at 2."""
     times = [datetime.fromtimestamp(now, UTC)]
     while len(times) < WAITS and (due := next_time(schedule.every, schedule.timezone, times[-1])) is not None:
         times.append(due.astimezone(UTC))
@@ -123,7 +123,7 @@ def _interval(schedule: ServedSchedule, now: float) -> float:
 
 
 def _certificates_left(now: float) -> float | None:
-    # Only who scrapes waits for Dask to be imported.
+    # Imports Dask, which only scraping should pay for.
     from topline.pipeline.cluster.tls import configured_expiry
 
     expires = configured_expiry()
@@ -146,7 +146,7 @@ def _champion(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
 
 
 def health(seen: Overview) -> dict[str, Any]:
-    """Return whether all is well: "ok", or "degraded" by damage or a schedule that somebody must look at."""
+    """Return "ok", or "degraded" because of damage or a schedule that needs attention."""
     well = seen.schedule is None or seen.schedule.served.is_well
     return {
         "status": "degraded" if seen.damaged or not well else "ok",
@@ -161,9 +161,9 @@ def _seconds(when: str) -> float:
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """Lines of a name and what is said of it; `health` is what `/health` answers.
+    """Lines of a name and its text; `health` is the answer of `/health`.
 
-    `unfinished` is the last run where it stopped early or is not heard of any more.
+    `unfinished` is the last run if it stopped early or has gone silent.
     """
 
     lines: Mapping[str, str]
@@ -172,12 +172,12 @@ class StoreStatus:
 
     @property
     def healthy(self) -> bool:
-        """Whether there is nothing that a person must look at."""
+        """Whether nothing needs a person's attention."""
         return bool(self.health["status"] == "ok")
 
 
 def store_status(store: Store, now: float | None = None) -> StoreStatus:
-    """Return how a store stands at the time `now`, in seconds since 1970 (default: now)."""
+    """Return the status of a store at `now`, in seconds since 1970 (default: the present)."""
     seen = StoreFollower(store).overview(time.time() if now is None else now)
     lines = {tile.label: f"{tile.figure} ({tile.note})" if tile.note else tile.figure for tile in seen.tiles}
     free = store.free_bytes()

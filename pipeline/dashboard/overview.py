@@ -1,4 +1,4 @@
-"""What the page of runs and models says: champions, accuracies over versions, decisions, last outcomes."""
+"""Content of the overview: champions, accuracies over versions, decisions, last outcomes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _ACTION_TONES = {"promote": "good", "keep": "", "rollback": "fair", "archive": "
 
 @dataclass(frozen=True)
 class RunLine:
-    """A run in a line; `gap` is the smallest relative gap, `model` the id of the model that it made.
+    """A run in one line; `gap` is the smallest relative gap, `model` the id of its model.
 
-    `seen` is when it ended, or when it was last heard of.
+    `seen` is when it ended or was last heard of.
     """
 
     id: str
@@ -50,13 +50,12 @@ class RunLine:
 
 @dataclass(frozen=True)
 class Overview:
-    """All that the page shows; newest first, but `reigns` as they came.
+    """Content of the overview; newest first, except `reigns`.
 
-    `models` are as `model_line` makes them, a champion that is older than these the last of them; `in_all`
-    says how many models, runs, sweeps and decisions the store holds.  `metrics` are those that are shown: the
-    headlines, and the one that decides on a promotion.  `damaged` says why models cannot be read, by id;
-    `retraining` who retrains the store just now, or was at it when last heard of; `troubles` counts what
-    happened to the newest run.
+    `models` are lines of `model_line`, followed by the champion if it is older; `in_all` counts the store's
+    models, runs, sweeps and decisions.  `metrics` are the headlines and the one that decides promotions.
+    `damaged` says by id why models cannot be read, `retraining` who is retraining the store, or was when last
+    heard of; `troubles` counts the newest run's problems.
     """
 
     tiles: Sequence[Tile]
@@ -75,14 +74,14 @@ class Overview:
 
 @dataclass(frozen=True)
 class ScheduleSeen:
-    """A schedule, whether somebody serves it, and the seconds since the last sign of life."""
+    """A schedule, whether a process serves it, and the seconds since its last heartbeat."""
 
     schedule: ServedSchedule
     served: Served
     silent: float
 
     def words(self, now: datetime) -> tuple[str, str]:
-        """Return what to say of it at the time `now`, and its tone."""
+        """Return its status text at `now`, and the tone."""
         schedule, who = self.schedule, self.schedule.process or "its process"
         last = f"last success {when(schedule.succeeded)[:16]}" if schedule.succeeded else "no success yet"
         match self.served:
@@ -121,9 +120,9 @@ def overview(
     schedule: ServedSchedule | None = None,
     **facts: Any,
 ) -> Overview:
-    """Return the page's content from the registry's standing, its models by number and its newest runs.
+    """Return the content from the registry's standing, its models by number and its newest runs.
 
-    `now` is in seconds since 1970; `facts` are further fields of the overview, `in_all` of runs and sweeps.
+    `now` is in seconds since 1970; `facts` are further fields, with `in_all` for runs and sweeps.
     """
     reigned = {reign.model for reign in standing.reigns}
     champion = next((record for record in records if record.id == standing.champion), None)
@@ -162,12 +161,12 @@ def overview(
 
 
 def last_run(runs: Sequence[RunLine]) -> RunLine | None:
-    """Return the run that was last at work, which may be an old one that was resumed; None without any."""
+    """Return the run that was active last, possibly an old one that was resumed, or None."""
     return max(runs, key=lambda run: run.seen or run.created, default=None)
 
 
 def followed_line(record: RunRecord, run: RunView, now: float) -> RunLine:
-    """Return the line of a run whose history was read."""
+    """Return the line of a run from its history."""
     if run.stage == "finished":
         return outcome_line(replace(record, outcome=run.outcome))
     last = {name: run.last.get(name) for name in ("passes", "seconds")}
@@ -199,7 +198,7 @@ def _run_line(record: RunRecord, said: tuple[str, str], **facts: Any) -> RunLine
 
 
 def model_line(record: ModelRecord, standing: Standing, reigned: set[str]) -> dict[str, Any]:
-    """Return a model's summary with its stage and tone, and whether it was ever champion."""
+    """Return a model's summary with stage, tone and whether it was ever champion."""
     brief, stage = summary(record), standing.stage(record.id)
     loss, k = brief["loss"].get("name", "?"), brief["loss"].get("k")
     return {
@@ -279,7 +278,7 @@ GAP, PASSES, TIME = (
 
 
 def page_link(kind: str, name: str | None, root: str | None) -> Link | None:
-    """Return a cell that leads to the page of a model, run or sweep; text alone where there is no server."""
+    """Return a link to the page of a model, run or sweep; only text if there is no server."""
     return None if name is None else Link(name, None if root is None else f"{root}{kind}/{name}")
 
 
@@ -289,7 +288,7 @@ def metric_columns(metrics: Sequence[Metric]) -> list[Column]:
 
 
 def model_table(seen: Overview, root: str | None) -> Table:
-    """Return the models, the newest first."""
+    """Return the table of models, newest first."""
     columns = [
         Column("model"), Column("stage"), *metric_columns(seen.metrics), GAP, Column("certified"),
         Column("problem"), Column("dataset"), PASSES, TIME, Column("run"), Column("created (UTC)", "t", when),
@@ -318,12 +317,12 @@ def model_table(seen: Overview, root: str | None) -> Table:
 
 
 def newest_of(shown: int, in_all: int | None, elsewhere: str, which: str = "the newest") -> str:
-    """Return a note where a table shows the newest rows alone."""
+    """Return a note if a table shows only the newest rows."""
     return f"{shown:,} of {in_all:,}, {which}; {elsewhere}." if in_all and in_all > shown else ""
 
 
 def run_table(lines: Sequence[RunLine], root: str | None, in_all: int | None = None) -> Table:
-    """Return the runs, the newest first."""
+    """Return the table of runs, newest first."""
     columns = (
         Column("run"), Column("state"), GAP, PASSES, TIME, Column("model"), Column("problem"),
         Column("dataset"), Column("begun (UTC)", "t", when),
@@ -343,7 +342,7 @@ def run_table(lines: Sequence[RunLine], root: str | None, in_all: int | None = N
 
 
 def decision_table(entries: Sequence[DecisionRecord], root: str | None, in_all: int | None = None) -> Table:
-    """Return decisions, which come the newest first."""
+    """Return the table of decisions, which are given newest first."""
     columns = (
         Column("time (UTC)", "t", when), Column("what"), Column("model"), Column("champion before"),
         Column("by"), Column("why", "why"),
@@ -367,7 +366,7 @@ def decision_table(entries: Sequence[DecisionRecord], root: str | None, in_all: 
 
 
 def champion_table(reigns: Sequence[Reign], root: str | None) -> Table:
-    """Return who was champion when, the last one first."""
+    """Return the table of champions and their times, latest first."""
     columns = (
         Column("champion"), Column("since (UTC)", "t", when), Column("until", "t", when), Column("by"),
         Column("why", "why"),
@@ -380,7 +379,7 @@ def champion_table(reigns: Sequence[Reign], root: str | None) -> Table:
 
 
 def round_table(rounds: Sequence[dict[str, Any]]) -> Table:
-    """Return the last rounds that are known, the newest first."""
+    """Return the last known rounds, newest first."""
     shown = {"round": "{:,.0f}".format, "relative_gap": "{:.3e}".format}
     names = ("round", "seconds", "primal", "dual", "relative_gap", "step", "active")
     columns = [Column(name.replace("_", " "), "n", shown.get(name, number)) for name in names]

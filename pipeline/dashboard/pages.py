@@ -1,4 +1,4 @@
-"""The pages of runs and models, of two of them side by side, and the parts of them that change."""
+"""Pages of runs and models, of comparisons of two, and the parts of them that change."""
 
 from __future__ import annotations
 
@@ -75,10 +75,7 @@ def run_page(
     root: str | None = None,
     others: Sequence[str] = (),
 ) -> Page:
-    """Return the page of a run; `root` leads to the page of runs and models, None where there is none.
-
-    `others` are runs that it can be compared with.
-    """
+    """Return the page of a run; `root` links to the overview or is None, `others` are runs to compare."""
     return make_page(
         "run.html.j2",
         live,
@@ -94,7 +91,7 @@ def run_page(
 
 
 def model_page(seen: ModelSeen, now: float, root: str | None = None) -> Page:
-    """Return the page of a model; `root` leads to the page of runs and models, None where there is none."""
+    """Return the page of a model; `root` links to the overview, or is None."""
     record = seen.record
     lineage = lineage_rows(seen, root)
     evaluation, labels = read_evaluation(record)
@@ -124,7 +121,7 @@ def model_page(seen: ModelSeen, now: float, root: str | None = None) -> Page:
 
 
 def models_page(found: Paired, runs: Sequence[tuple[RunRecord, RunView]], root: str) -> Page:
-    """Return the page that compares two models; `runs` are those that made them, as far as they are there."""
+    """Return the page that compares two models; `runs` are those of their runs that still exist."""
     return make_page(
         "compare_models.html.j2",
         title=" and ".join(found.ids),
@@ -164,7 +161,7 @@ def sweep_page(
     live: Live | None = None,
     root: str | None = None,
 ) -> Page:
-    """Return the page of a sweep; `root` leads to the page of runs and models, None where there is none."""
+    """Return the page of a sweep; `root` links to the overview, or is None."""
     return make_page(
         "live_sweep.html.j2",
         live,
@@ -178,7 +175,7 @@ def sweep_page(
 
 
 def overview_parts(seen: Overview, now: float, root: str | None) -> dict[str, Markup]:
-    """Return the parts of the page of runs and models; `root` leads to where runs/r0001 is a page."""
+    """Return the parts of the overview; runs/r0001 is a page below `root`."""
     make = macros()
     return {
         "tiles": make.tiles(seen.tiles),
@@ -195,7 +192,7 @@ def overview_parts(seen: Overview, now: float, root: str | None) -> dict[str, Ma
 def overview_page(
     store: str, seen: Overview, now: float, *, live: Live | None = None, root: str | None = None
 ) -> Page:
-    """Return the page of what the store at the URL `store` holds."""
+    """Return the overview of the store at the URL `store`."""
     return make_page(
         "overview.html.j2",
         live,
@@ -207,9 +204,9 @@ def overview_page(
 
 
 def write_page(store_url: str, name: str | None, path: Path) -> str:
-    """Write the page of the run, model or sweep `name`, or that of all, to a file that needs no server.
+    """Write the page of the run, model or sweep `name`, or the overview, to a file, and return its path.
 
-    Returns its path.  A file that exists is replaced in one step.  `NotFoundError` for what is not there.
+    An existing file is replaced atomically.  Raises `NotFoundError` if there is nothing of that name.
     """
     follower, now = StoreFollower(open_store(store_url)), time.time()
     if name is None:

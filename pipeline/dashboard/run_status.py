@@ -1,4 +1,4 @@
-"""What the pages say of a run: numbers, words and verdicts, made from its view alone."""
+"""Text and verdicts of pages about a run, from its view alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from topline.pipeline.telemetry import EVENTS_SHOWN, RunView, TimeLeft, finite, 
 from topline.solvers.counts import how_many
 from topline.storage.records import plain
 
-# A run that wrote nothing for longer than this, and than so many of its rounds take, is called silent.
+# A run is silent if it wrote nothing for longer than this, and than several of its rounds take.
 SILENT_SECONDS = 60.0
 SILENT_ROUNDS = 20.0
 
@@ -29,12 +29,12 @@ _STATUS = {
 }
 
 
-#: Words of a run that `topline train --resume` continues.
+#: Verdicts of a run that `topline train --resume` continues.
 UNFINISHED = ("Stopped", "Silent")
 
 
 def verdict(run: RunView, now: float) -> tuple[str, str]:
-    """Return the tone and the words for where a run is at the time `now`."""
+    """Return the tone and text of a run's state at the time `now`."""
     if run.stage == "finished":
         status = str((run.outcome or {}).get("status", ""))
         return _STATUS.get(status, ("", status or "Finished"))
@@ -48,7 +48,7 @@ def verdict(run: RunView, now: float) -> tuple[str, str]:
 
 
 def remark(run: RunView) -> str:
-    """Return what goes beside the verdict: why the run stopped, or when it last wrote a record."""
+    """Return the remark beside the verdict: why the run stopped, or when it last wrote a record."""
     if run.stage == "finished":
         ended = str((run.outcome or {}).get("finished", ""))
         return f"finished {ended}".replace("T", " ").replace("+00:00", " UTC")
@@ -58,7 +58,7 @@ def remark(run: RunView) -> str:
 
 
 def is_silent(run: RunView, now: float) -> bool:
-    """Whether an unfinished run has written nothing for long: it hangs, or its process was killed."""
+    """Return whether an unfinished run has written nothing for long: it hangs or was killed."""
     if run.stage not in ("running", "publishing") or run.heard is None:
         return False
     times = run.columns["at"]
@@ -68,7 +68,7 @@ def is_silent(run: RunView, now: float) -> bool:
 
 
 def numbers(run: RunView, now: float) -> dict[str, Any]:
-    """Return a run in JSON's types: where it is, its last round, its workers and its latest events."""
+    """Return a run in JSON's types: its state, last round, workers and latest events."""
     workers = [
         {"name": worker.name, "rows": worker.rows, "memory_bytes": worker.memory_bytes, "here": worker.here,
          "seconds_busy": worker.seconds_busy}
@@ -97,7 +97,7 @@ def numbers(run: RunView, now: float) -> dict[str, Any]:
 
 
 def tiles(run: RunView) -> list[Tile]:
-    """Return the numbers that are read first."""
+    """Return the headline figures."""
     if not run.rounds:
         return []
     columns = run.columns
@@ -125,7 +125,7 @@ def tiles(run: RunView) -> list[Tile]:
 
 
 def bound(run: RunView) -> tuple[str, float | None]:
-    """Return what falls to the tolerance, by name, and its smallest value so far."""
+    """Return the name of the quantity that falls to the tolerance, and its smallest value so far."""
     best = run.columns["best_gap"]
     known = best[np.isfinite(best)]
     convex = bool(np.isnan(run.columns["stationarity"]).all())
@@ -143,14 +143,14 @@ def left_words(left: TimeLeft | None) -> tuple[str, str]:
 
 
 def last_rounds(run: RunView) -> list[dict[str, float | None]]:
-    """Return the last rounds that are known, the newest first."""
+    """Return the last known rounds, newest first."""
     names = ("round", "seconds", "primal", "dual", "relative_gap", "step", "active")
     columns = [run.columns[name][-ROUNDS_SHOWN:][::-1].tolist() for name in names]
     return [dict(zip(names, map(finite, row), strict=True)) for row in zip(*columns, strict=True)]
 
 
 def problem_words(config: Mapping[str, Any]) -> str:
-    """Return what a run solves, and how, in a line."""
+    """Return the problem and method of a run, in one line."""
     loss = str(config.get("loss", "unknown loss"))
     named = f"{loss}, k = {config['k']}" if config.get("k") else loss
     said = [named, *(f"{name} {config[name]:g}" for name in ("C", "smoothing") if config.get(name))]

@@ -14,7 +14,7 @@
     /metrics                the store in numbers, as Prometheus reads them
     /health                 whether the store can be read
 
-Everything else is not there, whatever lies in the store.
+Any other path is 404, whatever the store holds.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from topline.pipeline.telemetry import RunView
 from topline.storage.errors import NotFoundError, StorageError
 from topline.storage.stores import Store
 
-# Seconds between two looks of a live page, by how soon something may change.
+# Seconds between refreshes of a live page, by how soon something may change.
 SOON, LATER = 2, 10
-# Seconds that an answer under way has when the server ends.
+# Seconds for a pending answer when the server ends.
 LAST_SECONDS = 1
 
-# A report is a file of the store: it may run its own script, and reach nothing of this server.
+# A report is a file of the store: it may run its own script, but reach nothing on this server.
 REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; style-src 'unsafe-inline'; img-src data:;"
     " script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -79,7 +79,7 @@ SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # A page asks again whether it is the newest, and is sent only where it is not.
+    # A browser revalidates a page, and gets it only if it has changed.
     "Cache-Control": "private, no-cache",
 }
 
@@ -90,9 +90,8 @@ def serve_dashboard(
 ) -> Iterator[str]:
     """Serve the pages of a store from a thread of this process, and yield their URL.
 
-    Without a port it is 8788, or a free one where another program has that; port 0 takes a free one.
-    `ConfigError` for an address that other machines reach, unless `allow_remote`, and for a port that was
-    asked for and is taken.
+    The default port is 8788, or a free one if that is taken; port 0 takes a free one.  Raises `ConfigError`
+    for an address that other machines can reach, unless `allow_remote`, and for a given port that is taken.
     """
     if not allow_remote and not _is_loopback(host):
         raise ConfigError(
@@ -138,7 +137,7 @@ def _listen(host: str, port: int | None) -> socket.socket:
 def application(
     store: Store, *, allow_remote: bool = False, now: Callable[[], float] = time.time
 ) -> Starlette:
-    """Return the ASGI application that answers for a store; `now` is the time in seconds since 1970."""
+    """Return the ASGI application of a store; `now` is the time in seconds since 1970."""
     made = Starlette(
         routes=[Route(path, answer) for path, answer in _answers(StoreFollower(store), now).items()],
         middleware=[] if allow_remote else [Middleware(_LocalHostOnly)],
@@ -149,7 +148,7 @@ def application(
 
 
 def _answers(follower: StoreFollower, now: Callable[[], float]) -> dict[str, Callable[[Request], Response]]:
-    """Return what answers each path."""
+    """Return the handler of each path."""
 
     def overview(request: Request) -> Response:
         seen, live = follower.overview(now()), Live("api/parts", LATER)
@@ -204,7 +203,7 @@ def _answers(follower: StoreFollower, now: Callable[[], float]) -> dict[str, Cal
 
 
 def _sweeps(follower: StoreFollower, now: Callable[[], float]) -> dict[str, Callable[[Request], Response]]:
-    """Return what answers those who follow a sweep."""
+    """Return the handlers of sweeps' pages."""
 
     def sweep(request: Request) -> Response:
         record, answers = follower.sweep(_id(request, "sweep"))
@@ -222,7 +221,7 @@ def _sweeps(follower: StoreFollower, now: Callable[[], float]) -> dict[str, Call
 def _monitoring(
     follower: StoreFollower, now: Callable[[], float]
 ) -> dict[str, Callable[[Request], Response]]:
-    """Return what answers those who watch many such servers."""
+    """Return the handlers for monitoring systems."""
 
     def metrics(request: Request) -> Response:
         seen, store = follower.overview(now()), follower.store
@@ -241,7 +240,7 @@ _LOCAL_ONLY = (
 
 
 class _LocalHostOnly:
-    """Refuses requests to a name that leads here from a page elsewhere (DNS rebinding)."""
+    """Refuses requests to foreign host names (DNS rebinding)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -256,7 +255,7 @@ class _LocalHostOnly:
 
 
 def _refuse(request: Request, error: Exception) -> Response:
-    """Answer what is not there, cannot be read or fails, in the form of what was asked for."""
+    """Answer a missing, unreadable or failed request in the requested format."""
     if isinstance(error, HTTPException):
         status, text = error.status_code, "There is no such page."
         text = text if status == 404 else error.detail
@@ -286,7 +285,7 @@ def _json(request: Request, value: Mapping[str, Any], status: int = 200) -> Resp
 
 
 def _answer(request: Request, status: int, kind: str, body: bytes, policy: str) -> Response:
-    """Return a response with its security headers; without a body where the browser has it already."""
+    """Return a response with security headers, without a body if the browser has it already."""
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {**SECURITY_HEADERS, "Content-Security-Policy": policy, "ETag": tag}
     if status == 200 and request.headers.get("If-None-Match") == tag:
@@ -295,7 +294,7 @@ def _answer(request: Request, status: int, kind: str, body: bytes, policy: str) 
 
 
 def _id(request: Request, kind: str, name: str = "") -> str:
-    """Return the id of a run, model or sweep in the path; what has not its form is not there."""
+    """Return the id of a run, model or sweep in the path; a malformed one does not exist."""
     found = str(request.path_params[name or kind])
     if re.fullmatch(rf"{kind[0]}\d{{4,9}}", found) is None:
         raise HTTPException(404)

@@ -1,4 +1,4 @@
-"""A store as many viewers see it at once: each history is read once, and then only what was added to it."""
+"""A store for many viewers at once: each history is read once, then only what is added to it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Events of a run that are counted: its cluster, its disk or its bucket may need a look.
+#: Events of a run that are counted, since its cluster, disk or bucket may need attention.
 RUN_TROUBLES = ("worker-lost", "rollback", "store-retried")
-# Runs that are followed at once; the least recently viewed one is dropped.
+# Runs followed at once; the least recently viewed one is dropped.
 MOST_FOLLOWED = 16
-# The newest runs, whose histories the page of all runs reads while they live; of others it shows the outcome.
+# The newest runs, whose live histories the overview reads; of others it shows the outcome.
 NEWEST = 8
 RUNS_SHOWN, SWEEPS_SHOWN = 50, 20
-# A reading is shown to other viewers as well for this long.
+# How long a reading is shared with other viewers.
 FRESH_SECONDS = 0.5
-# The lease of the process that retrains the store: topline.pipeline.jobs.LEASE, which imports much else.
+# Lease of the process that retrains the store: topline.pipeline.jobs.LEASE, a heavy import.
 RETRAINING = "retrain"
 OVERVIEW_SECONDS = 3.0
 # Comparisons of models that are kept.
@@ -48,7 +48,7 @@ MOST_PAIRS = 32
 
 
 class _Latest(Generic[T]):
-    """The values that were asked for last, at most so many; each is made once, by one thread at a time."""
+    """A bounded cache of the latest values; each is made once, by one thread at a time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -56,7 +56,7 @@ class _Latest(Generic[T]):
         self._held: OrderedDict[Hashable, T] = OrderedDict()
 
     def of(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value of a key, made now if it is not held."""
+        """Return the value of a key, made now if it is not cached."""
         with self._lock:
             if key not in self._held:
                 self._held[key] = make()
@@ -68,7 +68,7 @@ class _Latest(Generic[T]):
 
 @dataclass
 class _Followed:
-    """A run on view: the lock is held while its history is read."""
+    """A run being viewed: the lock is held while its history is read."""
 
     record: RunRecord
     follower: RunFollower
@@ -78,7 +78,7 @@ class _Followed:
 
 
 class StoreFollower:
-    """The runs and models of one store; threads may share it.  `clock` gives seconds, to age readings by."""
+    """The runs and models of one store, shared by threads; `clock` (seconds) ages its readings."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         self.store = store
@@ -93,7 +93,7 @@ class StoreFollower:
         self._answers_lock = threading.Lock()
 
     def run(self, run_id: str) -> tuple[RunRecord, RunView]:
-        """Return what a run was started with, and how it is now; `NotFoundError` if there is none."""
+        """Return a run's record and current view; raise `NotFoundError` if there is none."""
         store = self.store
         followed = self._followed.of(
             run_id, lambda: _Followed(read_run(store, run_id), RunFollower(store, run_id))
@@ -105,7 +105,7 @@ class StoreFollower:
             return followed.record, followed.seen
 
     def sweep(self, sweep_id: str) -> tuple[SweepRecord, list[dict[str, Any]]]:
-        """Return a sweep and its answers so far, each of which is read once; `NotFoundError` without one."""
+        """Return a sweep and its answers so far, each read once; raise `NotFoundError` if there is none."""
         record = read_sweep(self.store, sweep_id)
         with self._answers_lock:
             known = self._answers.of(sweep_id, list)
@@ -113,7 +113,7 @@ class StoreFollower:
             return record, list(known)
 
     def known_runs(self, names: Sequence[str | None]) -> list[tuple[RunRecord, RunView]]:
-        """Return those of the runs that are there and can be read."""
+        """Return those of the runs that exist and can be read."""
         found = []
         for name in names:
             try:
@@ -123,18 +123,18 @@ class StoreFollower:
         return found
 
     def overview(self, now: float) -> Overview:
-        """Return what the store holds, at most a few seconds old."""
+        """Return the store's overview, at most a few seconds old."""
         with self._overview_lock:
             if self._overview is None or self._clock() - self._overview[0] >= OVERVIEW_SECONDS:
                 self._overview = self._clock(), self._look_around(now)
             return self._overview[1]
 
     def model(self, model: str) -> ModelSeen:
-        """Return a model with its registry; `NotFoundError` if there is none."""
+        """Return a model with its registry; raise `NotFoundError` if there is none."""
         return model_seen(self.store, *self.registry(), model)
 
     def registry(self) -> tuple[Standing, list[ModelRecord]]:
-        """Return the standing of the models and the records that can be read, at most a few seconds old."""
+        """Return the models' standing and readable records, at most a few seconds old."""
         return self._read_registry()[:2]
 
     def _read_registry(self) -> tuple[Standing, list[ModelRecord], dict[str, str]]:
@@ -144,7 +144,7 @@ class StoreFollower:
             return self._registry[1:]
 
     def pair(self, first: str, second: str) -> Paired:
-        """Return the comparison of two models, which is measured once; one viewer measures at a time."""
+        """Return the comparison of two models, measured once, for one viewer at a time."""
         sides = self.model(first), self.model(second)
         key = (first, sides[0].record.revision, second, sides[1].record.revision)
         return self._pairs.of(key, lambda: paired(*sides))
@@ -171,7 +171,7 @@ class StoreFollower:
         )
 
     def _troubles(self, newest: Sequence[str]) -> dict[str, int]:
-        """Count what happened to the newest run; requests that were repeated count as often as they were."""
+        """Count the newest run's problems, with repeated requests counted each time."""
         found = Counter[str]()
         for _, view in self.known_runs(newest):
             for event in view.events:
@@ -186,7 +186,7 @@ class StoreFollower:
             return None, {"schedule.json": str(error)}
 
     def _sweeps(self) -> list[SweepRecord]:
-        """Return all sweeps; where one is damaged `topline fsck` says so, and none is shown."""
+        """Return all sweeps, or none if one is damaged, which `topline fsck` reports."""
         try:
             return list_sweeps(self.store)
         except StorageError as error:
@@ -194,10 +194,10 @@ class StoreFollower:
             return []
 
     def _line(self, name: str, now: float, *, followed: bool) -> RunLine:
-        """Return a run in a line; one that is damaged does not take the others with it."""
+        """Return a run in one line; a damaged run does not affect the others."""
         try:
             record = read_run(self.store, name)
-            # What has ended says all that a line holds in its outcome, however long its history.
+            # An ended run's outcome has the whole line, however long its history.
             if record.outcome is not None or not followed:
                 return outcome_line(record)
             return followed_line(*self.run(name), now)

@@ -1,4 +1,4 @@
-"""A sweep as the dashboard shows it: from its record and the answers so far, while it goes on."""
+"""A sweep on the dashboard, from its record and the answers so far."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from topline.pipeline.pages import (
 from topline.solvers.counts import how_many
 from topline.storage.runs import SweepRecord
 
-#: Styles of lines: four colours, and the same dashed.
+#: Styles of lines: four colours, then the same dashed.
 _STYLES = (1, 2, 3, 4, 6, 7, 8, 9)
 
 
 @dataclass
 class CellSeen:
-    """A cell by what its answers say: `folds` has the last one of each, `curve` (passes, largest gap)."""
+    """A cell from its answers: `folds` has the last one of each fold, `curve` (passes, largest gap)."""
 
     C: float
     passes: int = 0
@@ -43,19 +43,19 @@ class CellSeen:
 
     @property
     def accuracy(self) -> float:
-        """Share of hits among the rows that these folds hold out."""
+        """Share of hits among the held-out rows of these folds."""
         return float(
             sum(one["hits"] for one in self.folds.values()) / sum(one["rows"] for one in self.folds.values())
         )
 
     @property
     def gap(self) -> float | None:
-        """The largest of the folds, None where the numbers overflowed."""
+        """The largest gap over the folds, None if the numbers overflowed."""
         gaps = [one["relative_gap"] for one in self.folds.values()]
         return None if None in gaps else max(gaps)
 
     def take(self, fold: int, answer: Mapping[str, Any]) -> None:
-        """Add what a round says of one fold."""
+        """Add a round's answer on one fold."""
         self.folds[fold] = answer
         self.passes += answer["passes"]
         if self.gap is not None:
@@ -63,12 +63,12 @@ class CellSeen:
 
 
 def cells_seen(record: SweepRecord, answers: Iterable[Mapping[str, Any]]) -> dict[str, list[CellSeen]]:
-    """Return the cells that have an answer, by the name of their path, C ascending."""
+    """Return the cells with an answer, by the name of their path, by ascending C."""
     known = {name: value for name, value in record.config.items() if name in SweepConfig.model_fields}
     names = [variant.name for variant in SweepConfig(**known).variants()]
     paths: dict[str, dict[float, CellSeen]] = {}
     for answer in answers:
-        # Where the data decides k, paths that become one have one number: those of this version have a name.
+        # If the data decides k, paths may coincide and share a number: this version records names.
         path = paths.setdefault(answer.get("name") or names[answer["path"]], {})
         for one in answer["cells"]:
             path.setdefault(one["C"], CellSeen(one["C"])).take(answer["fold"], one)
@@ -76,12 +76,12 @@ def cells_seen(record: SweepRecord, answers: Iterable[Mapping[str, Any]]) -> dic
 
 
 def sweep_verdict(record: SweepRecord) -> tuple[str, str]:
-    """Return a tone and a word for how a sweep stands."""
+    """Return the tone and text of a sweep's state."""
     return ("good", "Finished") if record.outcome is not None else ("", "Not finished")
 
 
 def sweep_parts(record: SweepRecord, answers: Sequence[Mapping[str, Any]]) -> dict[str, Markup]:
-    """Return the parts of a sweep's page that change while it goes on, by name."""
+    """Return the parts of a sweep's page that change, by name."""
     make, paths = macros(), cells_seen(record, answers)
     figures = [
         figure
@@ -100,7 +100,7 @@ def sweep_parts(record: SweepRecord, answers: Sequence[Mapping[str, Any]]) -> di
 
 
 def sweep_table(records: Sequence[SweepRecord], root: str | None, in_all: int | None = None) -> Table:
-    """Return the sweeps, the newest first."""
+    """Return the table of sweeps, newest first."""
     columns = (
         Column("sweep"), Column("state"), Column("losses"), Column("values of C", "n", count),
         Column("best C"), Column("dataset"), Column("begun (UTC)", "t", when),
