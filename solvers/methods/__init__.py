@@ -1,7 +1,7 @@
-"""The coordinator's side of every method: what a round asks of the blocks, and what it makes of their sums.
+"""The coordinator's side of every method: a round's requests to the blocks, and the use of their sums.
 
-A method measures an iterate and advances from it; `METHODS` holds each with what it needs of a problem.  The
-loop that takes round after round is `topline.solvers.run`, the work on examples `topline.solvers.blocks`.
+A method measures an iterate and advances from it; `METHODS` holds each with its requirements on a problem.
+The loop over rounds is in `topline.solvers.run`, the work on examples in `topline.solvers.blocks`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ The dual at A = sum_t w_t U_t, for weights w on the simplex, is at least
     D(w) = <b, w> - 1/2 <w, G w>,   G_st = lam <W(U_s), W(U_t)>,
 
 since -Phi* - (gamma/2)|.|^2 is concave; for the hinges without smoothing it is the dual itself.  Where blocks
-keep the vertices, as those of a kernel do, G has gamma <U_s, U_t> / n as well, and smoothing is exact.
+keep the vertices, as with a kernel, G includes gamma <U_s, U_t> / n, and smoothing is exact.
 
 A rule gives the atoms new weights when a vertex has joined them.  Sources: S. Lacoste-Julien, M. Jaggi, "On
 the global linear convergence of Frank-Wolfe optimization variants", NIPS 2015, with the atoms of the code
@@ -24,19 +24,19 @@ from topline.solvers.core.codec import stored
 from topline.solvers.methods.simplex_qp import maximise_on_simplex
 from topline.solvers.typing import Float64Array
 
-#: Bytes that the W of all atoms may take, and again the points at which they were found, and how many atoms
-#: there may be: G and its equations stay small.
+#: Limit in bytes for the W of all atoms, and again for the points at which they were found, and on the number
+#: of atoms, which keeps G and its equations small.
 _BYTES = 1 << 28
 _MOST = 1024
-#: There is room for the iterate, the new atom, and one more of each kind in any case.
+#: Least room: the iterate, the new atom, and one more of each kind.
 _LEAST = 4
 #: Share of the terms of <grad D, U_t> within which two atoms are equally good, and rounding of sums of many.
 _TIE = 1e-12
 _ROUNDING = 16.0 * float(np.finfo(np.float64).eps)
 
-#: What an atom is made of: places of others and their shares; one place where it is as it was.
+#: The components of an atom: indices and shares of others; a single index leaves it unchanged.
 Parts: TypeAlias = tuple[tuple[int, float], ...]
-#: New weights of the atoms, and the step that they are reported as.
+#: New weights of the atoms, and the reported step.
 Reweighted: TypeAlias = tuple[Float64Array, float]
 
 
@@ -49,10 +49,10 @@ class Atoms:
     ----------
     W : (T, d, m) weights of each atom; (T, 0, 0) where blocks keep the vertices.
     conjugate_means : (T,) b(U_t), the linear terms of the dual.
-    weights : (T,) >= 0 with sum 1; 0 for an atom that has just come, or idles.
+    weights : (T,) >= 0 with sum 1; 0 for a new or idle atom.
     gram : (T, T).
-    found_at : (T, d, m) the weights at which each atom is the vertex, NaN for A = 0 and for an atom that is
-        several; None where nobody asks, as for the mean risk.
+    found_at : (T, d, m) the weights at which each atom is the vertex, NaN for A = 0 and for a merged atom;
+        None if not needed, as for the mean risk.
     names : (T,) where blocks keep the vertices, the rounds that found them, -1 for an A that became one.
     """
 
@@ -90,7 +90,7 @@ class Atoms:
         return slope, slope > _ROUNDING * self._terms(gradient)
 
     def point(self) -> tuple[Float64Array, float]:
-        """Return W and b of the point, summed afresh so that nothing drifts."""
+        """Return W and b of the point, summed anew to avoid drift."""
         T, d, m = self.W.shape
         return (self.weights @ self.W.reshape(T, d * m)).reshape(d, m), float(
             self.weights @ self.conjugate_means
@@ -99,7 +99,7 @@ class Atoms:
     def with_atom(
         self, lam: float, W: Float64Array, conjugate_mean: float, found_at: Float64Array | None = None
     ) -> tuple[Atoms, int]:
-        """Return the atoms with one more of weight 0, and its place; an atom that is there stays alone."""
+        """Return the atoms with a new one of weight 0, and its index; an existing atom is not duplicated."""
         flat = np.ascontiguousarray(W).ravel()
         products = lam * np.append(self.W.reshape(len(self), -1) @ flat, flat @ flat)
         for t in np.flatnonzero(
@@ -117,7 +117,7 @@ class Atoms:
     def grown(
         self, products: Float64Array, conjugate_mean: float, W: Float64Array, name: int | None = None
     ) -> Atoms:
-        """Return the atoms with one more of weight 0; `products` is its column of G, its own square last."""
+        """Return the atoms with a new one of weight 0; `products` is its column of G, its own square last."""
         gram = np.empty((len(products), len(products)))
         gram[:-1, :-1], gram[-1], gram[:, -1] = self.gram, products, products
         return replace(
@@ -130,13 +130,14 @@ class Atoms:
         )
 
     def weighted(self, weights: Float64Array, idle: int = 0) -> Atoms:
-        """Give other weights to the atoms, and keep what `to_keep` says."""
+        """Return the atoms with new weights, reduced as `to_keep` says."""
         return self.mixed(weights, self.to_keep(weights, idle, most_atoms(*self.W.shape[1:])))
 
     def to_keep(self, weights: Float64Array, idle: int, most: int) -> Sequence[Parts]:
         """Return what to keep: atoms in use and the newest `idle` others, as far as there is room.
 
-        Of more than `most` in use the two lightest become their own convex combination, which is an atom too.
+        If more than `most` are in use the two lightest are merged into their convex combination, which is an
+        atom too.
         """
         unused = np.flatnonzero(weights == 0)
         room = int(np.clip(most - (len(weights) - len(unused)), 0, idle))
@@ -151,7 +152,7 @@ class Atoms:
         return parts
 
     def mixed(self, weights: Float64Array, kept: Sequence[Parts]) -> Atoms:
-        """Return what was chosen of the atoms, with their weights added up."""
+        """Return the kept atoms, with their weights added up."""
         if len(kept) == len(self):
             return replace(self, weights=weights)
         first = [parts[0][0] for parts in kept]
@@ -170,7 +171,7 @@ class Atoms:
             W=taken(self.W),
             conjugate_means=taken(self.conjugate_means),
             weights=np.array([sum(weights[part] for part, _ in parts) for parts in kept]),
-            # Rows, then columns: the Gram matrix is symmetric, so that both are rows.
+            # Rows, then columns: as the Gram matrix is symmetric, both are taken as rows.
             gram=np.ascontiguousarray(taken(np.ascontiguousarray(taken(self.gram).T))),
             found_at=found_at,
             names=tuple(self.names[place] for place in first) if self.names else (),
@@ -179,8 +180,8 @@ class Atoms:
     def cuts(self) -> tuple[Float64Array, Float64Array] | None:
         """Return the W at which the atoms in use are vertices (T, d, m), and their weights (T,).
 
-        They and the examples make the dual point again.  A = 0 is left out, so that the weights sum to at
-        most 1; None where an atom is not known by such a W.
+        With the examples they reproduce the dual point.  A = 0 is left out, so the weights sum to at most 1;
+        None if an atom has no such W.
         """
         used = (self.weights > 0) & ((self.conjugate_means != 0) | self.W.any(axis=(1, 2)))
         if self.found_at is None or not np.isfinite(self.found_at[used]).all():
@@ -188,9 +189,9 @@ class Atoms:
         return self.found_at[used], self.weights[used]
 
     def worst(self, gradient: Float64Array) -> int:
-        """Return the place of the atom in use with the smallest <grad D, U_t>, the oldest of equal ones.
+        """Return the index of the atom in use with the smallest <grad D, U_t>, the oldest in a tie.
 
-        A step that was the best of its segment leaves its two ends equal, and rounding must not choose.
+        An exact step leaves both ends of its segment equal, and rounding must not choose between them.
         """
         used = np.where(self.weights > 0, gradient, np.inf)
         return int(np.argmax(used <= used.min() + _TIE * self._terms(gradient)))
@@ -202,9 +203,9 @@ class Atoms:
 
 
 class AtomRule(Protocol):
-    """How the weights of the atoms change when the one at `newest` is the Frank-Wolfe vertex."""
+    """The update of the atoms' weights when the one at `newest` is the Frank-Wolfe vertex."""
 
-    #: Atoms of weight 0 that are kept, for they may come back.
+    #: Number of weightless atoms kept for possible reuse.
     idle: ClassVar[int]
 
     def reweigh(self, atoms: Atoms, newest: int, /) -> Reweighted:
@@ -214,7 +215,7 @@ class AtomRule(Protocol):
 
 @dataclass(frozen=True)
 class AwaySteps:
-    """Go towards the vertex, or away from the worst atom, whichever rises more steeply."""
+    """Move towards the vertex, or away from the worst atom, whichever rises more steeply."""
 
     idle: ClassVar[int] = 0
 
@@ -252,7 +253,7 @@ class PairwiseSteps:
 class FullyCorrective:
     """Maximise D over the weights of all atoms; the step is the weight that the vertex gets.
 
-    Thirty idle atoms save a sixth of the passes on digits; more save no more.
+    Thirty idle atoms save a sixth of the passes on digits; more have no effect.
     """
 
     idle: ClassVar[int] = 30
@@ -271,9 +272,9 @@ def most_atoms(d: int, m: int) -> int:
 def _step_along(
     atoms: Atoms, gradient: Float64Array, direction: Float64Array, leaving: int, longest: float
 ) -> Reweighted:
-    """Maximise D along a direction of the weights; at the longest step the atom `leaving` is out.
+    """Maximise D along a direction of the weights; the longest step removes the atom `leaving`.
 
-    For a step towards the vertex, at whose end every other atom is out, `leaving` is the vertex.
+    For a step towards the vertex, which removes every other atom at its end, `leaving` is the vertex.
     """
     slope = float(gradient @ direction)
     curvature = float(direction @ (atoms.gram @ direction))

@@ -1,9 +1,9 @@
-"""Which method serves a problem: what each is forecast to take, and a change where the run shows otherwise.
+"""The choice of a method: forecasts of the time of each, and a change when the run proves them wrong.
 
-What a method takes follows from its passes and the seconds of one.  Before the first pass both are a rule of
-thumb on what some rows say; from then on the seconds of a pass of the method whose turn it is are measured,
-and its passes to go follow from the fall of the gap.  Where another method is forecast to take clearly less
-it gets the turn: A goes over to W(A), and W to A as minus the gradients there.
+The time of a method is its passes times the seconds of one.  Before the first pass both come from rules of
+thumb and a sample of the rows; afterwards the seconds of a pass of the current method are measured, and its
+remaining passes follow from the fall of the gap.  If another method is forecast to take clearly less, the run
+changes to it: A becomes W(A), and W becomes A as minus the gradients there.
 """
 
 from __future__ import annotations
@@ -42,49 +42,49 @@ from topline.solvers.typing import Float64Array
 
 logger = logging.getLogger(__name__)
 
-#: Dual variables, and dense features, of a smooth loss up to which it may go over to dual ascent: of more
-#: several workers take a share each, and L-BFGS minds no blocks.
+#: Dual variables, and dense features, of a smooth loss up to which it may change to dual ascent: above,
+#: workers share the problem, and L-BFGS is insensitive to blocks.
 _MOST_DUALS, _MOST_FEATURES = 1 << 24, 1 << 27
-#: Samples of rows and rows of each, of which one in so many shows how far rows lie along the same directions.
+#: Samples of rows, rows per sample, and the thinning of rows that measure how far rows are parallel.
 _SAMPLES, _SAMPLE_ROWS, _THINNED = 8, 128, 8
-#: A row that is longer than the mean counts for this share of its length.
+#: A row longer than the mean counts for this share of its length.
 _LONG = 1 / 8
 #: Passes of dual ascent: for a smooth loss and for a hinge, by C |x|^2 and its root.
 _ASCENT, _ASCENT_SMOOTH, _ASCENT_HINGE = 7.5, 0.9, 18.0
-#: Its seconds a pass beside those of L-BFGS are 1 + this / (d + the second); the first is that of losses
-#: whose gradients are found by vectors, which L-BFGS alone makes use of.
+#: Its seconds per pass relative to L-BFGS are 1 + this / (d + the third); the first is for losses with
+#: vectorised gradients, which only L-BFGS uses.
 _UPDATES, _UPDATES_ALIKE, _FEATURES = 300.0, 80.0, 150.0
 #: Passes of L-BFGS: a power of n C mu / m, where mu is the mean eigenvalue of the rows' second moments.  With
-#: a metric of the classes these are those around the mean of the rows, and finding it sets a bound.
+#: a metric of the classes these are moments around the mean of the rows, and finding it sets a bound.
 _LBFGS, _LBFGS_METRIC, _POWER, _METRIC = 5.9, 5.0, 1 / 3, 8.0
 #: On sparse rows it takes more passes than dual ascent up to this C |x|^2.
 _MODERATE = 128.0
-#: Newton's method takes as long as so many passes of dual ascent a feature, at least the second, and at most
-#: the third on several blocks or where the whole Hessian is factored, which adds (d m)^2 / n times the
+#: Newton's method takes as long as so many passes of dual ascent per feature, at least the second, and at
+#: most the third on several blocks or if the whole Hessian is factored, which adds (d m)^2 / n times the
 #: fourth; and so many passes of its own.
 _NEWTON, _NEWTON_LEAST, _NEWTON_MOST, _FACTORS, _NEWTON_PASSES = 6.0, 80.0, 200.0, 1 / 3, 100.0
-#: Passes between two forecasts, and while a method begins, of several blocks and of smooth losses, which show
-#: sooner what they are.
+#: Passes between two forecasts, and in the early phase of a method, for several blocks and for smooth losses,
+#: which reveal their speed sooner.
 _WATCHED, _WATCHED_SOON, _WATCHED_LBFGS = 40, 12, 5
-#: A method is left where another is forecast to take this share of its time, at most so many times.
+#: A method is left if another is forecast to take this share of its time, at most so many times.
 _CLEARLY, _MOST_CHANGES = 0.8, 3
-#: Of a smooth loss it takes so many times the passes of L-BFGS without a metric: between 1.0 and 1.7 times
-#: where rows are sums of few waves, and between 1.6 and 4.5 times on images, which L-BFGS tells apart soon.
+#: Its passes on a smooth loss relative to L-BFGS without a metric: between 1.0 and 1.7 times for rows that
+#: are sums of few waves, and between 1.6 and 4.5 times on images, which L-BFGS soon reveals.
 _NEWTON_SMOOTH = 1.7
 #: What an array of the shape of W takes, as rows, and the exponentials of a row, as features: L-BFGS goes
 #: over two arrays a pair and some more in a pass, Newton's method over some in a product, which takes so many
 #: times as long where the loss has no closed form.
 _ARRAY, _EXPONENTIALS, _LBFGS_ARRAYS, _NEWTON_ARRAYS, _UNCLOSED = 100.0, 30.0, 5.0, 8.0, 1.5
-#: A sweep of one block takes as long as so many evaluations: where blocks agree in between it takes longer.
+#: A sweep of one block takes as long as so many evaluations, and longer if blocks synchronise in between.
 _SWEEP = 8.0
-#: Methods that get ahead faster and faster have so many times as much to go as they have gone, at most.
+#: Bound on the remaining progress of methods that accelerate, as a multiple of the progress so far.
 _AS_LONG = 2.0
-#: A relative gap from which on a start is that of a new run, and the W of several blocks no place for it.
+#: Relative gap from which a start counts as new, and the W of several blocks as no place to continue from.
 _FAR = 0.5
 
 
 class Choice(NamedTuple):
-    """The name of a method, and why it was taken."""
+    """The name of a method, and the reason for it."""
 
     method: str
     why: str
@@ -93,9 +93,9 @@ class Choice(NamedTuple):
 def choose(
     problem: Problem, *, kernel: bool, rows: RowSource | None = None, begun: str | None = None
 ) -> Choice:
-    """Return the method for a problem; "auto" for one that is found by forecasts.
+    """Return the method for a problem; "auto" for one chosen by forecasts.
 
-    `rows` are those of one block, None where there are several.  A run that was `begun` goes on as it did.
+    `rows` are those of one block, None for several.  A `begun` run continues with its method.
     """
     if not problem.mean_risk:
         return Choice("fw_fully_corrective", f"the risk {problem.risk.name} weighs examples anew each round")
@@ -116,9 +116,9 @@ def choose(
 
 
 def begun_by(state: SolverState, *, duals: bool) -> str:
-    """Return the method that a run with a smooth loss goes on with from a state, with or without its duals.
+    """Return the method with which a run on a smooth loss continues from a state, with or without its duals.
 
-    Dual ascent goes on from W(A) alone, which L-BFGS and Newton's method leave.
+    Dual ascent continues only from W(A), which L-BFGS and Newton's method leave.
     """
     if isinstance(state.memory, AutoMemory) and duals:
         return "auto"
@@ -127,7 +127,7 @@ def begun_by(state: SolverState, *, duals: bool) -> str:
 
 
 class Prior(NamedTuple):
-    """What a method takes from W = 0 by rule of thumb: passes, and seconds of one beside those of others."""
+    """The rule of thumb for a method from W = 0: passes, and relative seconds of one."""
 
     passes: float
     cost: float = 1.0
@@ -136,11 +136,12 @@ class Prior(NamedTuple):
 def priors(
     problem: Problem, blocks: int, rows: RowSource, weights: Float64Array | None = None
 ) -> Mapping[str, Prior]:
-    """Return what may be taken for a problem, by name, and what each is forecast to take.
+    """Return the eligible methods for a problem, by name, with their forecasts.
 
     Dual ascent takes about 1 + C |x|^2 passes for a smooth loss (S. Shalev-Shwartz and T. Zhang, J. Mach.
-    Learn. Res. 14, 2013), and on several blocks any number; L-BFGS takes the more the worse the Hessian is
-    conditioned, for which n C mu / m stands: lam is 1 / (n C), and a loss curved by 1/m a class at W = 0.
+    Learn.  Res.  14, 2013), and unpredictably many on several blocks; the passes of L-BFGS grow with the
+    condition number of the Hessian, estimated by n C mu / m: lam is 1 / (n C), and a loss has curvature 1/m
+    per class at W = 0.
     """
     n, d, m = problem.n, problem.d, problem.m
     if problem.form.smooth and blocks > 1:
@@ -173,7 +174,7 @@ def priors(
 
 
 def _cost_of_newton(problem: Problem, passes: float) -> float:
-    """Return how many times as long a product of Newton's method takes as a pass of L-BFGS, of so many."""
+    """Return the time of a product of Newton's method relative to a pass of L-BFGS, out of `passes`."""
     n, d = problem.n, problem.d
     rows, array = n * (d + _EXPONENTIALS), _ARRAY * d
     lbfgs = rows + (min(most_pairs(problem), passes / 2.0) + _LBFGS_ARRAYS) * array
@@ -182,13 +183,13 @@ def _cost_of_newton(problem: Problem, passes: float) -> float:
 
 
 def _cost_of_ascent(problem: Problem) -> float:
-    """Return how many times as long a pass of dual ascent takes as one of L-BFGS for a smooth loss."""
+    """Return the time of a pass of dual ascent relative to one of L-BFGS, for a smooth loss."""
     updates = _UPDATES_ALIKE if problem.form.family.gradient_rows is None else _UPDATES
     return 1.0 + updates / (problem.d + _FEATURES)
 
 
 def _most_of_lbfgs(problem: Problem) -> float:
-    """Return how many passes L-BFGS takes with a metric of the classes, inf where it makes none."""
+    """Return the most passes of L-BFGS with a metric of the classes, inf if it makes none."""
     n, d = problem.n, problem.d
     return _METRIC + 0.1 * d + 2.0 * d**2 / n if wants_classes(problem) else math.inf
 
@@ -224,7 +225,7 @@ def _mean_eigenvalue(gram: Float64Array) -> float:
 @stored
 @dataclass(frozen=True)
 class Reading:
-    """Passes and seconds of a run, and the gap there, since when the method in turn is watched."""
+    """Passes and seconds of a run, and its gap, from which the current method is watched."""
 
     passes: int
     seconds: float
@@ -234,10 +235,10 @@ class Reading:
 @stored
 @dataclass(frozen=True)
 class Change:
-    """Where the method was changed: from one to another, at so many passes and this relative gap.
+    """A change of method: from one to another, at so many passes and this relative gap.
 
-    `left` and `forecast` are the seconds that the two were forecast to take from there, at `pace` seconds a
-    pass of the one that was left.
+    `left` and `forecast` are the forecast remaining seconds of the two, at `pace` seconds per pass of the one
+    left.
     """
 
     before: str
@@ -250,16 +251,16 @@ class Change:
 
     @property
     def passes_left(self) -> float:
-        """The passes that the one that was left was forecast to take."""
+        """The forecast remaining passes of the method that was left."""
         return self.left / self.pace if self.pace > 0.0 else math.inf
 
 
 @stored
 @dataclass(frozen=True, eq=False)
 class AutoMemory:
-    """The method whose turn it is, its memory, since how many passes, the last reading, and all changes.
+    """The current method, its memory, its starting pass, the last reading, and all changes.
 
-    `evaluation` is the least that measuring a point took, in seconds.
+    `evaluation` is the least time in seconds of measuring a point.
     """
 
     method: str
@@ -271,7 +272,7 @@ class AutoMemory:
 
 
 def change_of_method(state: SolverState) -> Choice:
-    """Return the methods that a run by forecasts took so far, and why."""
+    """Return the methods used so far by a run by forecasts, and the reasons."""
     memory = state.memory
     if not isinstance(memory, AutoMemory):
         return Choice("dual_ascent", "the run has just begun")
@@ -290,14 +291,14 @@ def _sentence(change: Change) -> str:
 
 @dataclass(frozen=True)
 class Auto(Method):
-    """The method that is forecast to end first, as far as the run has come.
+    """The method with the earliest forecast end, updated as the run progresses.
 
-    `blocks` and `seed` are those of DualAscent; `priors` say what may be taken, the first where nothing is
-    known of the rows; a hinge begins with it, for A is a good start for the other.  `asked` is whether A is
-    asked for, and not kept for the method alone.
+    `blocks` and `seed` are those of DualAscent; `priors` lists the eligible methods, the first one for
+    unknown rows; a hinge begins with it, as A is a good start for the other.  `asked` is whether the caller
+    requested A, rather than the method alone.
     """
 
-    #: As those of DualAscent do.
+    #: DualAscent advances by passes.
     advances_by_passes: ClassVar[bool] = True
 
     blocks: int = 1
@@ -306,11 +307,11 @@ class Auto(Method):
     asked: bool = True
 
     def follows(self, state: SolverState) -> bool:
-        """Return whether D is that of the A which blocks keep: always, but while gradients move W."""
+        """Return whether D belongs to the blocks' A: always, except while gradients move W."""
         return self._method_named(self._recalled(state).method).follows_duals
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Measure as the method does whose turn it is."""
+        """Measure with the current method."""
         memory = self._recalled(state)
         method = self._method_named(memory.method)
         measured = method.measure(problem, run, replace(state, memory=memory.memory))
@@ -318,7 +319,7 @@ class Auto(Method):
         return replace(measured, before=replace(measured.before, memory=remembered))
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
-        """Take a round of the method whose turn it is, or change it."""
+        """Take a round of the current method, or change it."""
         before, memory = measured.before, self._recalled(measured.before)
         own = replace(before, memory=memory.memory)
         if measured.passes:
@@ -342,26 +343,26 @@ class Auto(Method):
     def final(
         self, problem: Problem, executor: OperationRunner, state: SolverState, *, duals_kept: bool
     ) -> FinalValues:
-        """Certify the A of the blocks where it is the best dual point, or somebody asked for it."""
+        """Certify the blocks' A if it is the best dual point, or was requested."""
         if self.follows(state):
-            # Where A began at weights it has only become better since, and W moves with it.
+            # An A that began at weights has only improved since, and W moves with it.
             state = replace(state, best=replace(state.best, dual_point=None))
         kept = self.asked or state.best.dual_point is None
         return super().final(problem, executor, state, duals_kept=duals_kept and kept)
 
     def rebuilt(self, problem: Problem, executor: OperationRunner, state: SolverState) -> SolverState:
-        """Return a state whose W(A), b and |A|^2 / n were computed anew from A."""
+        """Return a state with W(A), b and |A|^2 / n recomputed from A."""
         memory = self._recalled(state)
         own = replace(state, memory=memory.memory)
         rebuilt = self._method_named(memory.method).rebuilt(problem, executor, own)
         return replace(rebuilt, memory=replace(memory, memory=rebuilt.memory))
 
     def _recalled(self, state: SolverState) -> AutoMemory:
-        """Return what a state remembers; one that another run left, or none, begins a turn."""
+        """Return the memory of a state; without one, or with another run's, a new turn begins."""
         if isinstance(state.memory, AutoMemory):
             return state.memory
         if isinstance(state.memory, NewtonMemory) and "newton" in self.priors:
-            # It has left W(A).
+            # Its W is no longer W(A).
             return AutoMemory("newton", state.memory)
         first, *others = (name for name in self.priors if name != "newton" or "lbfgs" in self.priors)
         times = {first: _CLEARLY * math.prod(self.priors[first])}
@@ -375,21 +376,21 @@ class Auto(Method):
     def _change(
         self, measured: Measurement, memory: AutoMemory, since: Reading, here: Reading
     ) -> Change | None:
-        """Return the change to the method that is forecast to take clearly less, None where none is.
+        """Return the change to a method with a clearly shorter forecast, or None.
 
-        One that ends within the passes that are left comes before one that does not; of two that do not, the
-        one that comes closer.
+        A method that ends within the remaining passes is preferred to one that does not; of two that do not,
+        the one that gets closer.
         """
-        # A method that took its turn on one block has no forecast on several.
+        # A method that ran on one block has no forecast on several.
         if len(memory.changes) >= _MOST_CHANGES or memory.method not in self.priors:
             return None
         name, left = memory.method, {change.before: change for change in memory.changes}
         pace = (here.seconds - since.seconds) / (here.passes - since.passes)
-        # A pass of another one takes its share of this, of which rounds of several blocks say nothing.
+        # Scales the pace to other methods; rounds of several blocks say nothing about it.
         unit = pace / self.priors[name].cost if self.blocks == 1 else _SWEEP * memory.evaluation
         own = self._passes_left(measured, memory, since, here)
         found = {other: Prior(prior.passes, prior.cost * unit) for other, prior in self.priors.items()}
-        # A method that had its turn is as far as it was then.
+        # A method that was left resumes where it stopped.
         found |= {other: Prior(change.passes_left, change.pace) for other, change in left.items()}
         found[name] = Prior(own, _CLEARLY * pace)
 
@@ -406,10 +407,10 @@ class Auto(Method):
         return Change(name, best, measured.before.passes, relative, own * pace, seconds, pace)
 
     def _passes_left(self, measured: Measurement, memory: AutoMemory, since: Reading, here: Reading) -> float:
-        """Return how many passes the method in turn has to go, by the fall of the gap and by its prior.
+        """Return the remaining passes of the current method, from the fall of the gap and its prior.
 
-        The prior holds as long as it has not been refuted, and says the most.  It is the gap itself whose
-        fall is looked at: where D is small beside P the relative one hardly moves.
+        The prior is the most informative until refuted.  The fall is that of the absolute gap, because the
+        relative one hardly moves while D is small beside P.
         """
         gone = here.passes - memory.began
         dual = measured.before.best.primal - here.gap
@@ -424,7 +425,7 @@ class Auto(Method):
         return left if gone >= prior else min(left, prior - gone)
 
     def _changed(self, problem: Problem, run: Runner, measured: Measurement, change: Change) -> Advance:
-        """Go over to another method, from W to A or back."""
+        """Change to another method, from W to A or back."""
         before, memory = measured.before, self._recalled(measured.before)
         own, point, passes, kept = replace(before, memory=memory.memory), before.point, 0, None
         old, new = (self._method_named(name).follows_duals for name in (change.before, change.after))
@@ -433,7 +434,7 @@ class Auto(Method):
         elif change.after == "newton":
             near = change.gap < _FAR
             kept = warm_start(own, measured.dual, near=near)
-            # W of blocks that undid each other's work, or that is worse than none, is no place to begin.
+            # A W of blocks that undid each other's work, or worse than W = 0, is no place to continue from.
             at_zero = math.inf if own.primal_at_zero is None else own.primal_at_zero
             if not near and (self.blocks > 1 or measured.primal > at_zero):
                 point = replace(point, W=np.zeros_like(own.W))
@@ -451,7 +452,7 @@ class Auto(Method):
 
 
 def _of_gradients(problem: Problem, run: Runner, before: SolverState) -> Point:
-    """Return the point of A, which becomes the best dual point that was found at weights, if there is one."""
+    """Return the point of A, set to the best dual point found at weights, if there is one."""
     point, found = before.point, before.best.dual_point
     if isinstance(found, FoundAt):
         sums = run(TakeGradients(found.W, found.share, exact=point.exact))

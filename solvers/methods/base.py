@@ -1,6 +1,6 @@
-"""What a method is: it measures an iterate, and continues from it.
+"""The protocol of methods: measure an iterate, and advance from it.
 
-The two are apart because a run ends at an iterate that is good enough, before the next step is worked out.
+The two are separate so that a run can end at an iterate that is good enough without computing the next step.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from topline.solvers.methods.step_rules import Direction
 from topline.solvers.operations import OperationRunner, Runner
 from topline.solvers.typing import Float64Array
 
-#: A relative gap below which most methods go over to float64 products: A in float32 is feasible to a few
-#: times 6e-8, and sums of its products are as exact.
+#: Relative gap below which most methods change to float64 products: A in float32 is feasible to a few times
+#: 6e-8, and sums of its products are as exact.
 _SINGLE = 1e-5
-#: A P below this share of P(0) may be that of classes that can be told apart.
+#: A P below this share of P(0) suggests separable classes.
 _SEPARATED = 0.1
-#: Rounding of a sum of many terms, as a share of their size.
+#: Relative rounding of a sum of many terms.
 _ROUNDING = 16.0 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement(HasObjective):
-    """What an iterate is worth.
+    """The value of an iterate.
 
     Attributes
     ----------
     objective : P and D, and which gap their difference is.
     W : (d, m) weights whose P is at most that; None for those of the state.
-    dual_point : the dual point whose D it is; None for the state's own, which is A where blocks keep it
-        and the method follows it, else W and b.
-    before : the state that was measured, with the values learned on the way.
-    stats : the blocks' answer, of the kind that the method asks for.
+    dual_point : the dual point with value D; None for the state's own, which is A where blocks keep it and
+        the method follows it, else W and b.
+    before : the measured state, with the values learned on the way.
+    stats : the blocks' answer, of the kind that the method requests.
     passes : passes over the examples that this took.
-    passes_left, tol, seconds, took : how many more the run may take, the relative gap that ends it, the
-        seconds of solving when it was measured, and those that this took, as the loop adds.
-    apart : to how many workers in other processes requests go, 0 where none does; the loop adds it as well.
+    passes_left, tol, seconds, took : remaining passes of the run, the relative gap that ends it, the seconds
+        of solving at the measurement, and those that it took; all added by the loop.
+    apart : number of workers in other processes, 0 for none; also added by the loop.
     """
 
     objective: Objective
@@ -72,18 +72,18 @@ class Measurement(HasObjective):
 
 @dataclass(frozen=True, eq=False)
 class Advance:
-    """Where a method goes from a measured iterate.
+    """The next point of a method after a measured iterate.
 
     Attributes
     ----------
     step : step taken along the direction that the blocks found.
-    point : where the next round is.
-    memory : what the method then remembers.
+    point : the point of the next round.
+    memory : the method's memory there.
     active : examples that take part in the direction.
     passes : passes over the examples that this took.
-    spent : whether the precision of the products has nothing more to give here: the loop goes over to
-        float64, and ends a run that is there already.
-    short : whether the passes that are left are too few to go on.
+    spent : whether this precision allows no further progress: the loop changes to float64, or ends a run that
+        is already there.
+    short : whether the remaining passes are too few to go on.
     claims : whether the next point is likely to be good enough: it is certified without being measured, with
         the `dual_point` that belongs to it, None for the point's own.
     """
@@ -100,25 +100,25 @@ class Advance:
 
 
 class Method(Protocol):
-    """A method as a value, to inherit; what it must remember from round to round is in the state.
+    """A method as a value, a base class; its memory between rounds is part of the state.
 
-    A method hands over the best that it knows by its measurements, each of which says P and D and what they
-    belong to: `Measurement.W` the weights, `Measurement.dual_point` the dual point.  The loop keeps the
-    smallest P with its W and the largest D with its point in `SolverState.best`, reports and stops by these,
-    and `final_values` measures them again in float64:
+    A method reports the best that it knows in its measurements, each with P and D and the points they belong
+    to: `Measurement.W` the weights, `Measurement.dual_point` the dual point.  The loop keeps the smallest P
+    with its W and the largest D with its point in `SolverState.best`, reports and stops by these, and
+    `final_values` measures them again in float64:
 
     * a method whose A lies in the blocks (`follows_duals`) gives no point: D is that of A, which it must
       not let fall;
     * one whose dual point is minus the gradients at weights V gives `FoundAt(V, share)`: they become A
       where the blocks keep it, and a certificate finds them again from V;
-    * one that knows W(A) and b alone gives `Summed(W(A), b)`, or nothing where they are the state's.
+    * one that knows only W(A) and b gives `Summed(W(A), b)`, or nothing where they are the state's.
 
-    `best_multiple` gives the share of a dual point that is best, so that no D is below that of A = 0.
+    `best_multiple` gives the best share of a dual point, so that no D is below that of A = 0.
     """
 
-    #: Whether W is the W(A) of kept dual variables; else the method moves W itself.
+    #: Whether W is the W(A) of kept dual variables; otherwise the method moves W itself.
     follows_duals: ClassVar[bool] = True
-    #: Whether to advance takes passes of its own: it is left where there is no budget or time for any.
+    #: Whether advancing takes passes of its own: the loop omits it without budget or time.
     advances_by_passes: ClassVar[bool] = False
 
     def needs_float64(self, problem: Problem, /) -> bool:  # noqa: ARG002 - most methods do not
@@ -138,7 +138,7 @@ class Method(Protocol):
         ...
 
     def rebuilt(self, problem: Problem, executor: OperationRunner, state: SolverState, /) -> SolverState:
-        """Return a state whose W(A), b and |A|^2 / n were computed anew from A."""
+        """Return a state with W(A), b and |A|^2 / n recomputed from A."""
         W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state.point)
         return state.with_point(W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
 
@@ -150,9 +150,9 @@ class Method(Protocol):
         *,
         duals_kept: bool,
     ) -> FinalValues:
-        """Return the best W and dual point in float64, W and b rebuilt from A where it is kept.
+        """Return the best W and dual point in float64, with W and b rebuilt from A where it is kept.
 
-        State and A stay as they are: a run may go on from them.
+        State and A stay as they are, so that a run may continue from them.
         """
         return final_values(problem, executor, state, duals_kept=duals_kept)
 
@@ -166,13 +166,13 @@ def measured_at(
     dual_point: DualPoint | None = None,
     **learned: Any,
 ) -> Measurement:
-    """Return the measurement of a state after one pass, with what was `learned` of its point."""
+    """Return the measurement of a state after one pass; `learned` are new fields of its point."""
     before = with_loss_at_zero(problem, state, stats).with_point(**learned)
     return Measurement(objective, before, stats, passes=1, dual_point=dual_point)
 
 
 def with_loss_at_zero(problem: Problem, state: SolverState, stats: LossAnswer) -> SolverState:
-    """Note the mean loss of an answer at W = 0, if that is where the state is and nobody knows it yet."""
+    """Return the state with the mean loss of an answer at W = 0, if the state is there and lacks it."""
     if state.loss_at_zero is not None or state.round > 0 or state.W.any():
         return state
     return replace(state, loss_at_zero=stats.loss / problem.n)
@@ -200,14 +200,14 @@ def towards(
 ) -> Direction:
     """Return the direction from W (d, m) with b to an atom, its W(U) (d, m) and b(U), without smoothing."""
     direction = Direction.of(problem, W, atom - W, atom_conjugate - conjugate_mean, cross=0.0, square=0.0)
-    # Its linear term is itself a difference.
+    # The linear term is itself a difference.
     return replace(direction, terms=direction.terms + abs(conjugate_mean))
 
 
 def stepped(point: Point, direction: Direction, step: float, part: int = 0) -> Point:
-    """Return the point one round on, a step along a direction away, which blocks have yet to take.
+    """Return the point of the next round, after a step along a direction that blocks have yet to apply.
 
-    `part` is that of the round in which they found the direction.
+    `part` is the part of the round in which they found the direction.
     """
     return replace(
         point,
@@ -222,16 +222,16 @@ def stepped(point: Point, direction: Direction, step: float, part: int = 0) -> P
 def rises(direction: Direction) -> bool:
     """Return whether the dual rises along a direction, beyond the rounding of its slope.
 
-    The slope and not the rise is looked at: where C is large the primal still falls a long way while D has
+    The slope is tested instead of the rise: for a large C the primal still falls far after D has converged to
     all its digits.
     """
     return direction.slope > _ROUNDING * direction.terms
 
 
 def no_step(measured: Measurement, *, spent: bool = False, short: bool = False) -> Advance:
-    """Stay at a point that is good enough, or from which there is no step to take.
+    """Stay at a point that is good enough, or from which no step leads.
 
-    One that is `spent` is a round of its own.
+    A `spent` one counts as a round.
     """
     before = measured.before
     point = replace(before.point, round=before.round + 1) if spent else before.point
@@ -239,17 +239,17 @@ def no_step(measured: Measurement, *, spent: bool = False, short: bool = False) 
 
 
 def may_be_separated(problem: Problem, state: SolverState) -> bool:
-    """Return whether the loss may vanish at a multiple of W, and that may be the answer in place of W."""
+    """Return whether the loss may vanish at a multiple of W that is the answer."""
     if state.primal_at_zero is None or not can_vanish(problem.form):
         return False
     return state.best.primal < _SEPARATED * state.primal_at_zero
 
 
 def with_stretched(problem: Problem, measured: Measurement) -> Measurement:
-    """Let a measurement stand for the multiple of W at which no row has a loss, if P is smaller there.
+    """Replace W of a measurement by the multiple at which no row has a loss, if P is smaller there.
 
-    Where C is large and the classes can be told apart P is nearly all loss, of rows that miss their margin by
-    a little: at c W there is none, and P = c^2 lam/2 |W|^2.
+    For a large C and separable classes P is nearly all loss, of rows that miss their margin by a little: at c
+    W the loss is zero, and P = c^2 lam/2 |W|^2.
     """
     c = measured.stats.stretch
     if not 0.0 < c < math.inf:

@@ -1,7 +1,7 @@
-"""The final numbers of a run: P, D and the gap, from float64 products and not from the rounds' sums.
+"""The final numbers of a run: P, D and the gap, from float64 products instead of the rounds' sums.
 
-W and the dual point are looked for apart: W is the best of the last iterate, of what the rounds found best
-and of W = 0; the dual point is A where blocks keep it, else the best that the state knows.
+W and the dual point are chosen separately: W from the last iterate, the best of the rounds and W = 0; the
+dual point is A where blocks keep it, else the best known to the state.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from topline.solvers.errors import StateLostError
 from topline.solvers.operations import Evaluate, FindVertices, OperationRunner, Rebuild, TakeGradients
 from topline.solvers.typing import Float64Array
 
-#: A gap below minus this share of the terms that it is the difference of is a mistake, not rounding.
+#: A gap below minus this share of its terms is an error, not rounding.
 _ROUNDING = 1e-9
-#: A W that was found in a round is measured again where its P lies below that of the last by this share, of
-#: products in float64 and in float32.
+#: A W from a round is measured again if its P is lower than the last by this share, for products in float64
+#: and in float32.
 _BETTER, _BETTER_32 = 1e-9, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class FinalValues(HasObjective):
-    """What a run is worth; gap is the true one, smoothed_gap its bound with smoothing.
+    """The values of a run; gap is the true one, smoothed_gap its bound with smoothing.
 
-    `W_dual` is the W(A) that D belongs to, where it is not W, `conjugate_mean` and `mean_sq_dual` are its b
-    and |A|^2 / n, `dual_share` how much it is of the A that blocks keep, and `found_at` is where it was found
-    if it is a share of minus the gradients there.  Where the loss is not convex b, D and the gaps are NaN.
+    `W_dual` is the W(A) that D belongs to, if it is not W, `conjugate_mean` and `mean_sq_dual` are its b and
+    |A|^2 / n, `dual_share` its share of the A that blocks keep, and `found_at` the weights at which it is a
+    share of minus the gradients.  If the loss is not convex b, D and the gaps are NaN.
     """
 
     W: Float64Array
@@ -56,11 +56,11 @@ class DualSide:
     share: float = 1.0
 
     def value(self, problem: Problem) -> float:
-        """D of the point."""
+        """Return D of the point."""
         return problem.dual(self.W, self.conjugate_mean, self.mean_sq_dual)
 
     def times(self, share: float) -> DualSide:
-        """Return a multiple; where -Phi* is not linear its b is a lower bound."""
+        """Return a multiple; unless -Phi* is linear its b is a lower bound."""
         return replace(
             self,
             W=share * self.W,
@@ -71,7 +71,7 @@ class DualSide:
 
 @dataclass(frozen=True, eq=False)
 class _PrimalSide:
-    """Weights (d, m), P there, and P of eq. 4 where A is kept."""
+    """Weights (d, m), P there, and P of eq. 4 if A is kept."""
 
     W: Float64Array
     primal: float
@@ -89,7 +89,7 @@ def rebuild(
 ) -> tuple[Float64Array, float, float]:
     """Return W(A), b and |A|^2 / n of the stored A (eq. 2 and 3 of `core.problem`).
 
-    `inside` puts every row into its domain first, `feasible` does so for the sums alone, which are those of
+    `inside` first puts every row into its domain, `feasible` does so for the sums alone, which are those of
     `share` times the rows.
     """
     stats = executor.run(
@@ -108,11 +108,11 @@ def final_values(
     *,
     duals_kept: bool,
 ) -> FinalValues:
-    """Measure the last state and the best that its rounds have found, all in float64.
+    """Measure the last state and the best of its rounds, all in float64.
 
-    Rows of A that float32 has rounded count as the nearest points of their domains, while A stays as it is.
+    Rows of A rounded to float32 count as the nearest points of their domains, while A stays as it is.
 
-    Raises CertificateError where D exceeds P by more than rounding.
+    Raises CertificateError if D exceeds P by more than rounding.
     """
     point = state.best.dual_point
     loss = None
@@ -126,9 +126,9 @@ def final_values(
 
 
 def as_measured(state: SolverState, objective: Objective) -> FinalValues:
-    """Return the values of a run that its rounds have measured, with the weights that they found best.
+    """Return the values measured by the rounds of a run, with the best weights of the rounds.
 
-    Nothing is computed anew: P and D are sums in float64 of products in float32, and W is as it was moved.
+    Nothing is recomputed: P and D are float64 sums of float32 products, and W is as updated by the rounds.
     """
     W = state.W if state.best.W is None else state.best.W
     if state.primal_at_zero is not None and state.primal_at_zero < objective.primal:
@@ -151,7 +151,7 @@ def of_rows(problem: Problem, executor: OperationRunner, state: SolverState, sha
 
 
 def of_best_share(problem: Problem, executor: OperationRunner, state: SolverState) -> DualSide:
-    """Return the multiple of the A that blocks keep that raises D most."""
+    """Return the multiple of the A that blocks keep with the largest D."""
     whole = of_rows(problem, executor, state)
     square = problem.lam * squared_norm(whole.W) + problem.smoothing * whole.mean_sq_dual
     share = best_share(whole.conjugate_mean, square)
@@ -169,13 +169,13 @@ def with_best_primal(
 ) -> FinalValues:
     """Return a dual point with the W of the smallest P.
 
-    `loss_at_point` is the mean loss where the point was found, if it was found at weights.
+    `loss_at_point` is the mean loss at the weights where the point was found, if any.
     """
     found = state.best.W
     if not (np.isfinite(dual.W).all() and math.isfinite(dual.conjugate_mean)):
         return FinalValues(dual.W, dual.conjugate_mean, Objective.without_dual(math.nan), math.nan)
     if not duals_kept and dual.found_at is None and dual.value(problem) < 0.0:
-        # A = 0, where D is 0, is feasible, and so is what lies on the way to it.
+        # A = 0, with D = 0, is feasible, and so is every point on the way to it.
         square = problem.lam * squared_norm(dual.W) + problem.smoothing * dual.mean_sq_dual
         dual = dual.times(best_share(dual.conjugate_mean, square))
     bound = 0.5 * problem.smoothing * dual.mean_sq_dual
@@ -217,7 +217,7 @@ def with_best_primal(
 
 
 def _of_sums(problem: Problem, state: SolverState) -> DualSide:
-    """Return the state's own dual point, of W and b, or a better one that it remembers."""
+    """Return the state's own dual point, of W and b, or a better one from its memory."""
     here, point = DualSide(state.W, state.point.conjugate_mean), state.best.dual_point
     if point is None or isinstance(point, FoundAt):
         return here
@@ -228,7 +228,7 @@ def _of_sums(problem: Problem, state: SolverState) -> DualSide:
 def _of_gradients(
     problem: Problem, executor: OperationRunner, state: SolverState, point: FoundAt, *, duals_kept: bool
 ) -> tuple[DualSide, float]:
-    """Find a point again where it was found, and make it the A of the blocks where they keep one.
+    """Recompute a point from the weights where it was found, and make it the A of blocks that keep one.
 
     Returns its sums and the mean loss at the weights.
     """

@@ -1,24 +1,23 @@
-"""Dual block ascent: every block makes exact column updates on its own, one line search joins the blocks.
+"""Dual block ascent: every block makes exact column updates on its own, and a line search joins the blocks.
 
 Each round measures the gap at W, lets every block find a change dA of its own dual rows from there, and
-steps along the summed change: D(A + g dA) is a parabola in g whose coefficients are the sums that the blocks
-return, so the best g in [0, 1] is known exactly and the dual never decreases, for any number of blocks.  For
-a loss whose conjugate is not linear the parabola is a lower bound of D, because -Phi* is concave, which
-touches it at g = 0 and g = 1: the dual still never decreases.
+steps along the summed change: D(A + g dA) is a parabola in g whose coefficients are sums over the blocks, so
+the best g in [0, 1] is known exactly and the dual never decreases, for any number of blocks.  For a loss with
+a nonlinear conjugate the parabola is a lower bound of D, because -Phi* is concave, which touches it at g = 0
+and g = 1: the dual still never decreases.
 
-Blocks that move at the same time overshoot together, so each takes the curvature for larger than it is, by
-a safety factor (sigma' of CoCoA).  How much they need depends on the data and on C, and the line search
-tells: where the top of the parabola lies before g = 1 they have overshot.  The factor follows it, quickly up
-and slowly down.  It is near 1 where blocks agree often: what a block does between two line searches, all
-others do not know of.  So a round of several blocks has many parts.  In each every block visits a share of
-its rows, in a random order without repetition, and all step along the summed change.  Once all rows have had
-their turn those that moved have theirs, sweep after sweep, until one brings little of what the first did:
-only then is the gap measured.
+Blocks that move at the same time overshoot together, so each multiplies the curvature by a safety factor
+(sigma' of CoCoA).  The right factor depends on the data and on C, and the line search reveals it: if the
+parabola peaks before g = 1 the blocks have overshot.  The factor follows it, quickly up and slowly down.  It
+stays near 1 if blocks synchronise often, because between two line searches no block knows what the others do.
+So a round of several blocks has many parts.  In each every block visits a share of its rows, in a random
+order without repetition, and all step along the summed change.  After one turn of all rows, those that moved
+are swept again, until a sweep gains little compared with the first: only then is the gap measured.
 
-A run that starts from the dual variables of nearly the same problem knows how its first rounds end: not
-solved.  On one block they are not measured, begin with the rows whose alpha_i is not 0, for a fraction of
-a pass, and end by the gap of the rows that they visit: a lower bound of that which a pass over all measures.
-Where that bound is within the tolerance the certificate follows at once, in the place of a measurement.
+A run that starts from the dual variables of nearly the same problem will not be solved by its first rounds.
+On one block these are not measured, begin with the rows whose alpha_i is not 0, for a fraction of a pass, and
+end by the gap of the rows that they visit: a lower bound of the full gap.  Once that bound is within the
+tolerance the certificate follows at once, instead of a measurement.
 """
 
 from __future__ import annotations
@@ -50,33 +49,32 @@ from topline.solvers.methods.step_rules import Direction, ExactStep
 from topline.solvers.operations import Ascend, AscentSums, Evaluate, Runner, Turn
 from topline.solvers.typing import Float64Array
 
-#: Sweeps of the first rounds, for easy problems are solved by then, and of a stage in all later ones.
+#: Sweeps of the first rounds, which solve easy problems, and of a stage in all later ones.
 _SWEEPS = (1, 2, 3, 6)
-#: Parts of a sweep in which several blocks move, where each has so many rows for every one of them.
+#: Most parts of a sweep on several blocks, and least rows of a block in each.
 _SHARES, _ROWS_IN_TURN = 64, 4
-#: K blocks that agree p times a sweep take about 1 + _MORE (K - 1) / p times the passes of one: on 20,000
-#: rows of 256 features 8 blocks took 102 passes with 16 parts, and 56 with 64.
+#: K blocks that synchronise p times a sweep take about 1 + _MORE (K - 1) / p times the passes of one: on
+#: 20,000 rows of 256 features 8 blocks took 102 passes with 16 parts, and 56 with 64.
 _MORE = 3.5
-#: What a sweep takes in seconds of a pass that measures.
+#: Time of a sweep relative to a measuring pass.
 _SWEEP_WORK = 3.0
-#: A round of several blocks ends after a sweep that brings less than this share of what the first one
-#: brought, or after so many visits a row.
+#: A round of several blocks ends after a sweep that gains less than this share of the first one's gain, or
+#: after so many visits per row.
 _PAYS, _MOST_VISITS = 0.1, 8.0
-#: The safety factor at first is this power of the number of blocks,
+#: The initial safety factor is this power of the number of blocks,
 _SAFETY_POWER = 0.7
-#: and from one round to the next it changes by these factors at most.
+#: and it changes by at most these factors from one round to the next.
 _SAFETY_DOWN, _SAFETY_UP = 0.95, 2.0
-#: Passes after which rows are looked for that look alike and have different labels, at a gap of so many times
-#: the tolerance: that takes up to a pass.
+#: Passes, and multiple of the tolerance in the gap, from which alike rows with different labels are searched
+#: for: that takes up to a pass.
 _SLOW, _FAR = 25, 100.0
-#: So many rounds of a near start are not measured: one of the rows with alpha_i != 0 alone, until their gap
-#: is so many times the tolerance, and one of all rows.  A smooth loss has no other rows, and takes one round.
+#: Unmeasured rounds of a near start: one over the rows with alpha_i != 0, until their gap is this multiple of
+#: the tolerance, and one over all rows.  A smooth loss has no other rows, and takes one round.
 _UNMEASURED, _LOOSE = 2, 10.0
-#: The share of the gap ending a run that is enough in the rows that a round still visits: those at rest
-#: have some too.
+#: Share of the final gap at which a round's visited rows are good enough: those at rest have some too.
 _SURE = 0.8
-#: A rise of the dual below this share of the gap, and of the dual itself, says that float32 has nothing more
-#: to give: a round of sweeps otherwise closes a tenth of the distance or so.
+#: A rise of the dual below this share of the gap, and of the dual itself, exhausts float32: a round of sweeps
+#: otherwise closes about a tenth of the distance.
 _STALLED = 1e-3
 
 
@@ -85,7 +83,7 @@ _STALLED = 1e-3
 class NearStart:
     """A start from nearly the right dual variables, for a run to the relative gap `tol`.
 
-    `rounds` of it that are not measured are yet to come, and those so far have taken `passes`, a fraction.
+    `rounds` more will not be measured, and those so far have taken a fractional `passes`.
     """
 
     tol: float
@@ -98,7 +96,7 @@ class NearStart:
         return cls(tol, passes, 0 if blocks > 1 else 1 if problem.form.smooth else _UNMEASURED)
 
     def after(self, passes: float) -> tuple[NearStart, int]:
-        """Return the start after a round that was not measured, and the whole passes that it completes."""
+        """Return the start after an unmeasured round, and the number of whole passes completed by it."""
         spent = self.passes + passes
         whole = math.ceil(spent) - math.ceil(self.passes)
         return replace(self, passes=spent, rounds=self.rounds - 1), whole
@@ -107,14 +105,14 @@ class NearStart:
 @stored
 @dataclass(frozen=True, eq=False)
 class AscentMemory:
-    """What dual ascent remembers.
+    """The memory of dual ascent.
 
     Attributes
     ----------
-    near : the start from nearly the right dual variables, None of any other.
-    alike : whether rows that look alike and have different labels are moved together.
-    safety_factor : that of the next round where several blocks move, None in the first.
-    deflation : the direction that blocks share, None before it was looked for.
+    near : the start from nearly the right dual variables, None for any other.
+    alike : whether alike rows with different labels are moved together.
+    safety_factor : that of the next round if several blocks move, None in the first.
+    deflation : the direction common to all examples, None before the search for it.
     """
 
     near: NearStart | None = None
@@ -124,7 +122,7 @@ class AscentMemory:
 
     @property
     def unmeasured(self) -> int:
-        """How many rounds there are to be yet that are not measured."""
+        """Number of remaining unmeasured rounds."""
         return 0 if self.near is None else self.near.rounds
 
 
@@ -138,16 +136,15 @@ class DualAscent(Method):
     blocks: int = 1
     seed: int = 0
     advances_by_passes: ClassVar[bool] = True
-    #: Whether several blocks keep the direction that all examples share apart
-    #: (`topline.solvers.core.deflation`).
+    #: Whether several blocks deflate the direction common to all examples (`topline.solvers.core.deflation`).
     deflates: ClassVar[bool] = True
-    #: Whether rows that look alike and have different labels are moved together.
+    #: Whether alike rows with different labels are moved together.
     joins: ClassVar[bool] = True
-    #: Whether several blocks visit rows that moved again before they measure the gap.
+    #: Whether several blocks visit moved rows again before they measure the gap.
     sweeps_again: ClassVar[bool] = True
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Measure W; with smoothing the gap is the true one: the upper bound closes far more slowly."""
+        """Measure W; the gap is the true one even with smoothing: the upper bound closes far more slowly."""
         memory, point = state.recalled(AscentMemory), state.point
         if memory.unmeasured and state.primal_at_zero is not None:
             return _bounds_at_zero(problem, state, state.primal_at_zero)
@@ -157,7 +154,7 @@ class DualAscent(Method):
             Evaluate(point.W, point.pending_step, exact=point.exact, total=looks, stretched=stretched)
         )
         mean_sq_dual = stats.alpha_sq / problem.n
-        # Where it is no linear function the line search knew only a bound of it.
+        # If nonlinear, the line search knew only a bound of it.
         conjugate_mean = (
             point.conjugate_mean if problem.form.linear_conjugate else stats.conjugate_alpha / problem.n
         )
@@ -177,7 +174,7 @@ class DualAscent(Method):
         return with_stretched(problem, measured) if stretched else measured
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
-        """Let the blocks sweep, and step along their summed change: where they are several, part by part."""
+        """Let the blocks sweep, and step along their summed change: part by part if there are several."""
         memory = measured.before.recalled(AscentMemory)
         if self.joins and not memory.alike:
             memory = replace(memory, alike=_is_slow(measured, memory))
@@ -192,9 +189,9 @@ class DualAscent(Method):
     def _take_step(
         self, problem: Problem, run: Runner, measured: Measurement, way: _Way, turn: Turn | None
     ) -> None:
-        """Step along the change that the blocks find in one turn, or in all sweeps of a round."""
+        """Step along the change found by the blocks in one turn, or in all sweeps of a round."""
         apart, deflation = None, way.memory.deflation
-        # A run that was begun on several blocks may go on in one, which needs no direction apart.
+        # A run that began on several blocks may continue on one, which needs no deflation.
         if self.blocks > 1 and deflation is not None:
             apart, deflation = deflation.moved(way.point.W)
             way.memory = replace(way.memory, deflation=deflation)
@@ -206,11 +203,11 @@ class DualAscent(Method):
             way.memory = replace(way.memory, safety_factor=factor)
 
     def _at_the_end(self, problem: Problem, measured: Measurement, way: _Way) -> Advance:
-        """Return where a round has led."""
+        """Return the result of a round."""
         before, memory, rise = measured.before.point, way.memory, way.rise
         gap = measured.primal - measured.dual
-        # A round that brings nothing in float32 is the occasion to go over to float64, and one that brings
-        # nothing with a direction kept apart to do without it; neither is the end.
+        # A round without gain in float32 triggers the change to float64, and one with deflation the end of
+        # deflation; neither ends the run.
         spent = not memory.unmeasured and (
             rise < _STALLED * min(gap, measured.dual + rise) or measured.below_float32()
         )
@@ -235,7 +232,7 @@ class DualAscent(Method):
         )
 
     def _first_turn(self, problem: Problem, measured: Measurement) -> Turn | None:
-        """Return whose turn is the first of a round; None for a block that need not agree with others."""
+        """Return the first turn of a round; None for a single block."""
         if self.blocks == 1:
             return None
         work = measured.stats.seconds_products + measured.stats.seconds_kernels
@@ -243,12 +240,12 @@ class DualAscent(Method):
         return Turn(part=0, sweep=0, share=0, shares=shares)
 
     def _next_turn(self, problem: Problem, measured: Measurement, way: _Way, turn: Turn) -> Turn | None:
-        """Return whose turn is next, None where the round ends: sweeps pay no more, or passes are spent."""
+        """Return the next turn, None at the end of the round: sweeps no longer pay, or passes are used up."""
         n = problem.n
         if not math.isfinite(way.step) or way.late or way.visited >= measured.passes_left * n:
             return None
         if not turn.ends_sweep:
-            # A sweep ends with the last share that has rows; whoever asks for it has to know by then.
+            # A sweep ends with the last non-empty share, which must be known when it is requested.
             shares = max(min(turn.shares, way.filled), turn.share + 2)
             return replace(turn, part=turn.part + 1, share=turn.share + 1, shares=shares)
         pays = turn.sweep == 0 or (way.last > _PAYS * way.first and way.visited < (1.0 + _MOST_VISITS) * n)
@@ -258,10 +255,9 @@ class DualAscent(Method):
         return Turn(turn.part + 1, turn.sweep + 1, 0, self._shares(n, way.moving, work, measured))
 
     def _shares(self, n: int, rows: int, work: float, measured: Measurement) -> int:
-        """Return in how many parts so many of n rows are visited, which take so many seconds of `work`.
+        """Return the number of parts in which to visit so many of n rows, with so many seconds of `work`.
 
-        In this process each part has about as many rows as any other; where requests travel there are no more
-        parts than pay.
+        In this process all parts have about equally many rows; with remote workers only as many parts as pay.
         """
         most = max(math.ceil(min(max(n // (self.blocks * _ROWS_IN_TURN), 1), _SHARES) * rows / n), 1)
         if not measured.apart:
@@ -303,12 +299,12 @@ class DualAscent(Method):
         )
 
     def _sweeps(self, problem: Problem, state: SolverState) -> int:
-        """Return how many sweeps the request of a round asks one block for."""
+        """Return the number of sweeps requested of a single block in a round."""
         warm = state.recalled(AscentMemory).near is not None and not problem.form.smooth
         return _SWEEPS[-1 if warm else min(state.round, len(_SWEEPS) - 1)]
 
     def _safety_factor(self, memory: AscentMemory) -> float:
-        """Return the factor on the curvature that blocks take now, 1 for a single one."""
+        """Return the current safety factor on the curvature, 1 for a single block."""
         known = memory.safety_factor
         return float(self.blocks**_SAFETY_POWER) if known is None else min(known, float(self.blocks))
 
@@ -322,18 +318,18 @@ class DualAscent(Method):
 
 @dataclass(eq=False)
 class _Way:
-    """How far a round has come.
+    """The progress of a round.
 
     Attributes
     ----------
-    point, memory : where it stands, and what is remembered there.
+    point, memory : the current point and memory.
     step, rises : the last step, and whether the dual rises along any, beyond rounding.
-    rise, first, last : what the dual has risen by, in all, in the first sweep and in the one under way.
-    visited, active, moving : rows that were visited, those that the first sweep changed, and those that a
-        further one would visit.
+    rise, first, last : rise of the dual, in all, in the first sweep and in the current one.
+    visited, active, moving : rows visited, those changed by the first sweep, and those that a further one
+        would visit.
     filled, seconds : shares of the sweep that have rows, and seconds of work of all blocks.
-    left : the gap that was left in the rows of the last stage, of one block.
-    late : whether the time of the run was over.
+    left : the remaining gap in the rows of the last stage, of one block.
+    late : whether the run is out of time.
     """
 
     point: Point
@@ -352,7 +348,7 @@ class _Way:
     late: bool = False
 
     def follow(self, sums: AscentSums, direction: Direction, step: float, turn: Turn | None) -> None:
-        """Take a step along what was found in one turn, or by one block."""
+        """Take a step along the change found in one turn, or by one block."""
         sweep, begins, part = (0, True, 0) if turn is None else (turn.sweep, turn.share == 0, turn.part)
         rise = direction.rise(step)
         self.point = replace(stepped(self.point, direction, step, part), round=self.point.round)
@@ -367,9 +363,9 @@ class _Way:
 
 
 def best_parts(blocks: int, work: float, exchange: float) -> int:
-    """Return in how many parts sweeps take the least time, of so many seconds of work of each worker.
+    """Return the number of parts that minimises the time of sweeps with so many seconds of work per worker.
 
-    Each part takes `exchange` seconds besides: (1 + _MORE (K - 1) / p) (work + p exchange) is least there.
+    Each part takes `exchange` seconds besides: it minimises (1 + _MORE (K - 1) / p) (work + p exchange).
     """
     if exchange <= 0.0:
         return _SHARES
@@ -384,13 +380,13 @@ def _is_slow(measured: Measurement, memory: AscentMemory) -> bool:
 
 
 def _enough(problem: Problem, point: Point, memory: AscentMemory) -> float:
-    """Return n (P - D) where a start near the optimum is within its tolerance, 0 of any other start."""
+    """Return n (P - D) at which a start near the optimum is within its tolerance, 0 for any other start."""
     dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
     return 0.0 if memory.near is None else memory.near.tol * abs(dual) * problem.n
 
 
 def _bounds_at_zero(problem: Problem, state: SolverState, primal: float) -> Measurement:
-    """Return P(0) and D(A), which take no pass, before a round that is not measured."""
+    """Return P(0) and D(A), which take no pass, before an unmeasured round."""
     point = state.point
     dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
     zero = np.zeros_like(point.W)
@@ -401,8 +397,8 @@ def _bounds_at_zero(problem: Problem, state: SolverState, primal: float) -> Meas
 class Sdca(DualAscent):
     """Plain stochastic dual coordinate ascent (Lapin's thesis, algorithm 1).
 
-    DualAscent whose rounds are one sweep each: a block visits every row once, and none again, nothing is
-    extrapolated, no rows are moved together and no direction kept apart.
+    DualAscent with rounds of one sweep each: a block visits every row once, without extrapolation, joint
+    moves or deflation.
     """
 
     deflates: ClassVar[bool] = False

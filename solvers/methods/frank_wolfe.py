@@ -1,4 +1,4 @@
-"""Frank-Wolfe on the dual: a set of atoms times a rule of steps.
+"""Frank-Wolfe on the dual: a set of atoms times a step rule.
 
 | class | atoms | a step |
 |---|---|---|
@@ -6,8 +6,7 @@
 | `AtomFrankWolfe` | whole matrices U_t, for all examples together | new weights of the atoms, by their rule |
 | `ColumnFrankWolfe` | vertices of each example | away or pairwise in the set of each, of one length |
 
-What a round asks of the blocks is a method to override: `topline.solvers.methods.kernel` does so for rows
-whose products only a kernel knows.
+The requests of a round are methods to override, as `topline.solvers.methods.kernel` does for kernels.
 
 Sources: Tajima et al., algorithm 1; S. Lacoste-Julien, M. Jaggi, "On the global linear convergence of
 Frank-Wolfe optimization variants", NIPS 2015, algorithms 1 and 2; C. Lemarechal, A. Nemirovskii, Y. Nesterov,
@@ -56,16 +55,16 @@ from topline.solvers.typing import Float64Array
 
 #: Share of the gap by which float32 losses may disagree with the slope, which is the same number.
 _DISAGREEMENT = 0.1
-#: Where the relative gap, or the rise of the dual as a share of the gap, is below these, float32 scores are
-#: too coarse to say which vertices of single rows are best.
+#: Relative gap, and rise of the dual as a share of the gap, below which float32 scores are too coarse to
+#: choose the vertices of single rows.
 _FINE, _STALLED = 1e-4, 1e-5
-#: Directions of rows are made a little shorter than what was best in the round before: the step is then
-#: mostly 1, at which vertices leave their sets; and like gradients, they zigzag less.
+#: Directions of rows are slightly shorter than the last round's best: the step is then mostly 1, at which
+#: vertices leave their sets, and directions zigzag less.
 _SHORTER = 0.6
 
 
 class Way(NamedTuple):
-    """The way from A to the vertices, the examples that take part, and what a step needs besides."""
+    """The direction from A to the vertices, the number of active examples, and further inputs of the step."""
 
     direction: Direction
     active: int
@@ -73,7 +72,7 @@ class Way(NamedTuple):
 
 
 class Landing(NamedTuple):
-    """Where a step ends: the point, what is remembered there, and the passes that it took."""
+    """The end of a step: the point, the memory there, and the passes taken."""
 
     point: Point
     memory: object
@@ -84,23 +83,23 @@ class Landing(NamedTuple):
 class FrankWolfe(Method):
     """Frank-Wolfe with a step rule and no atoms.
 
-    Without smoothing it needs no A: W, b and the two sums of U say everything.  With smoothing four sums do.
+    Without smoothing it needs no A: W, b and the two sums of U suffice.  With smoothing four sums do.
     """
 
     rule: StepRule = field(default_factory=ExactStep)
 
     def needs_float64(self, problem: Problem) -> bool:
-        """Return whether vertices are dense: float32 would take them, W and b out of their domain."""
+        """Return whether vertices are dense: float32 would move them, W and b out of their domain."""
         return problem.smoothing == 0 and not problem.form.sparse_vertices
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Measure W, and find the vertex on the way."""
+        """Measure W, and find the vertex in the same pass."""
         point = state.point
         stats = run(FindVertices(point.round, point.W, point.pending_step, exact=point.exact))
         measured = _measured_by_duals(problem, state, stats, lifted=True)
         if self.rule.exact:
             return measured
-        # Steps that no value decides may take D far down: the best of all multiples of A is kept.
+        # Scheduled steps may lower D far: the best of all multiples of A is kept.
         linear = point.conjugate_mean - 0.5 * problem.smoothing * measured.before.point.mean_sq_dual
         share, multiple = best_multiple(problem, point.W, linear)
         objective = replace(measured.objective, dual=max(measured.dual, multiple))
@@ -127,7 +126,7 @@ class FrankWolfe(Method):
             cross=alpha_u - point.mean_sq_dual,
             square=stats.u_sq / problem.n - 2.0 * alpha_u + point.mean_sq_dual,
         )
-        # Its sums are themselves differences.
+        # The sums are themselves differences.
         terms = direction.terms + abs(point.conjugate_mean) + problem.smoothing * point.mean_sq_dual
         return Way(replace(direction, terms=terms), stats.active)
 
@@ -139,7 +138,7 @@ class FrankWolfe(Method):
         way: Way,
         step: float,
     ) -> Landing:
-        """Go `step` along the way, then back into the ball where the rule asks for it."""
+        """Take `step` along the way, then project on the ball if the rule asks for it."""
         before = measured.before
         after = stepped(before.point, way.direction, step)
         if not self.rule.projects:
@@ -157,7 +156,7 @@ class FrankWolfe(Method):
         )
 
     def spent(self, measured: Measurement, direction: Direction, _step: float) -> bool:
-        """Return whether products of this precision have nothing more to give."""
+        """Return whether products of this precision allow no further progress."""
         if self.rule.exact and not rises(direction):
             return True
         return not measured.before.point.exact and measured.below_float32()
@@ -165,7 +164,7 @@ class FrankWolfe(Method):
     def final(
         self, problem: Problem, executor: OperationRunner, state: SolverState, *, duals_kept: bool
     ) -> FinalValues:
-        """Return the final values; where D may have fallen, of the best of the multiples of A."""
+        """Return the final values, of the best multiple of A if D may have fallen."""
         if self.rule.exact or not duals_kept:
             return super().final(problem, executor, state, duals_kept=duals_kept)
         dual = of_best_share(problem, executor, state)
@@ -177,7 +176,7 @@ def _measured_by_duals(
 ) -> Measurement:
     """Return the measurement of a W(A) whose loss is that at scores lifted by gamma A, or the true one.
 
-    The blocks know |A|^2 of the A they hold; the recursion for it is only needed between rounds.
+    The blocks know |A|^2 of their A; the recursion for it is only needed between rounds.
     """
     point, mean_sq_dual = state.point, stats.alpha_sq / problem.n
     primal = problem.primal_bound(point.W, mean_sq_dual if lifted else 0.0, stats.loss / problem.n)
@@ -218,14 +217,14 @@ class ColumnMemory:
 class ColumnFrankWolfe(FrankWolfe):
     """Frank-Wolfe whose examples move inside their own active sets of vertices.
 
-    The other reading of away and pairwise steps on a product of polytopes: not one active set of whole
-    matrices, but one for every example.  This needs A, and with it the shifted scores where the loss is
-    smoothed.  With `pairwise` an example moves up to the share w_v of its worst vertex v to the new vertex u,
-    w_v (u - v); else it goes towards u, or away from v by up to (alpha - v) w_v / (1 - w_v), whichever is
-    steeper.  Each goes as far as is best for it alone, times a length that all share and that follows from
-    the steps so far; then one exact step g in [0, 1] is taken along the sum.  A set holds 16 vertices at
-    most, beyond which the one of smallest share becomes part of a dense point; after a checkpoint is loaded
-    the sets are new ones that make the loaded rows.  A is in float64.
+    The other reading of away and pairwise steps on a product of polytopes: an active set for every example
+    instead of one of whole matrices.  This needs A, and with it the shifted scores if the loss is smoothed.
+    With `pairwise` an example moves up to the share w_v of its worst vertex v to the new vertex u, w_v (u -
+    v); otherwise it goes towards u, or away from v by up to (alpha - v) w_v / (1 - w_v), whichever is
+    steeper.  Each goes as far as is best for it alone, times a common length that adapts to the steps so far;
+    then one exact step g in [0, 1] is taken along the sum.  A set holds at most 16 vertices, beyond which the
+    one of smallest share is merged into a dense point; a loaded checkpoint starts new sets that reproduce its
+    rows.  A is in float64.
     """
 
     pairwise: bool = field(kw_only=True)
@@ -235,7 +234,7 @@ class ColumnFrankWolfe(FrankWolfe):
         return False
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Measure W, and find the directions on the way; with smoothing too the gap is the true one."""
+        """Measure W and find the directions in the same pass; the gap is the true one even with smoothing."""
         point, length = state.point, state.recalled(ColumnMemory).length
         stats = run(
             FindDirections(point.round, point.W, point.pending_step, self.pairwise, length, point.exact)
@@ -248,12 +247,12 @@ class ColumnFrankWolfe(FrankWolfe):
         return Way(change_of(problem, measured.before.W, stats), stats.active)
 
     def landing(self, problem: Problem, run: Runner, measured: Measurement, way: Way, step: float) -> Landing:
-        """Step along the sum of the directions, and choose the length of the next."""
+        """Step along the sum of the directions, and choose the length for the next round."""
         memory = measured.before.recalled(ColumnMemory).after(way.direction)
         return super().landing(problem, run, measured, way, step)._replace(memory=memory)
 
     def spent(self, measured: Measurement, direction: Direction, step: float) -> bool:
-        """Return whether scores of this precision are too coarse to say which vertices are best."""
+        """Return whether scores of this precision are too coarse to choose vertices."""
         if measured.before.point.exact:
             return not rises(direction)
         rise, gap = direction.rise(step), measured.primal - measured.dual
@@ -261,7 +260,7 @@ class ColumnFrankWolfe(FrankWolfe):
 
 
 def unfit_for_columns(problem: Problem) -> str | None:
-    """Return why a loss has no active sets of ranked lists; None where it has."""
+    """Return why a loss has no active sets of ranked lists; None if it has."""
     if problem.form.sparse_vertices:
         return None
     return (
@@ -280,7 +279,7 @@ class AtomMemory:
 
 
 class Joined(NamedTuple):
-    """Atoms, the same with the new vertex among them at the place `newest`, and the examples with a loss."""
+    """Atoms, the same plus the new vertex at the index `newest`, and the number of examples with a loss."""
 
     atoms: Atoms
     more: Atoms
@@ -290,9 +289,9 @@ class Joined(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """New weights of atoms: what is kept of those with the vertex, the slope towards it, and the step.
+    """New weights of atoms: which atoms to keep, with the vertex, the slope towards it, and the step.
 
-    `raised` says whether D rises; else the atoms are those without the vertex.
+    `raised` says whether D rises; otherwise the atoms are those without the vertex.
     """
 
     atoms: Atoms
@@ -306,25 +305,25 @@ class Mixture(NamedTuple):
 class AtomFrankWolfe(Method):
     """Frank-Wolfe with a memory of its atoms; W and b of the state are those of their mixture.
 
-    A round asks the blocks for the vertex U at W, that of the smoothed loss itself, so that no shifted scores
-    and no A are needed.  All that follows is arithmetic on the atoms' Gram matrix, for any number of
-    examples. Wherever the loss is smoothed or its conjugate is not linear, D is a lower bound of the dual at
-    the mixture of atoms: P - D is a true gap all the same.
+    A round requests the vertex U at W of the smoothed loss itself, so neither shifted scores nor A are
+    needed.  The rest is arithmetic on the atoms' Gram matrix, for any number of examples.  If the loss is
+    smoothed or its conjugate is nonlinear, D is a lower bound of the dual at the mixture of atoms: P - D is
+    still a true gap.
 
-    It keeps up to `atoms.most_atoms` of them, T d m numbers in all; beyond that the two lightest become one.
-    Dense vertices (of smoothed losses, the entropies and one-vs-all) come from float64 products, for atoms
-    that float32 has rounded would bound nothing; ranked ones are exact in any case, and float64 begins where
-    float32 losses are too coarse for the gap.  For another risk than the mean products are float64 from the
-    start and every atom keeps the W at which it was found, from which it can be made again and the
-    certificate with it.
+    It keeps up to `atoms.most_atoms` of them, T d m numbers in all; beyond that the two lightest are merged.
+    Dense vertices (of smoothed losses, the entropies and one-vs-all) come from float64 products, because
+    atoms rounded to float32 would bound nothing; ranked ones are exact in any case, and float64 begins when
+    float32 losses are too coarse for the gap.  For a risk other than the mean products are float64 from the
+    start and every atom keeps the W at which it was found, from which it and the certificate can be
+    recomputed.
 
     Fully corrective weights are those of a bundle method.  Atoms are cutting planes of P: at any W, P(W) >=
     lam/2 |W|^2 + b_t - lam <W, W_t>.  The point of their best mixture minimises this model, and its dual
-    value bounds P from below; but vertices that are sought there lie far apart while the model is poor, as it
-    is for another risk than the mean.  They are then sought on the way from the best W so far to that point,
-    which takes down P at once where the model is right about the way, and else cuts the point off; a vertex
-    that does neither sends the next search to the point itself.  A third of the way takes half of the rounds
-    of the whole way where a tenth or more of the losses count, nine tenths where one in a hundred does.
+    value bounds P from below; but vertices sought there lie far apart while the model is poor, as it is for a
+    risk other than the mean.  They are then sought on the way from the best W so far to that point, which
+    lowers P at once where the model is right about the way, and otherwise cuts the point off; a vertex that
+    does neither sends the next search to the point itself.  A third of the way takes half of the rounds of
+    the whole way if a tenth or more of the losses count, nine tenths of them if one in a hundred does.
     """
 
     rule: AtomRule
@@ -332,11 +331,11 @@ class AtomFrankWolfe(Method):
     share: float = 1.0
 
     def needs_float64(self, problem: Problem) -> bool:
-        """Return whether vertices are dense, or atoms must be made again."""
+        """Return whether vertices are dense, or atoms must be recomputable."""
         return not (problem.form.sparse_vertices and problem.smoothing == 0 and problem.mean_risk)
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Measure P where the vertex is sought and find it on the way; D is that of the mixture."""
+        """Measure P where the vertex is sought, and find it in the same pass; D is that of the mixture."""
         point, W = state.point, self._sought_at(state)
         stats = run(FindVertices(round=point.round, W=W, envelope=True, exact=point.exact))
         primal = problem.primal(W, stats.loss / problem.n)
@@ -346,7 +345,7 @@ class AtomFrankWolfe(Method):
 
     @np.errstate(over="ignore", invalid="ignore")
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
-        """Take the vertex among the atoms and give them new weights."""
+        """Add the vertex to the atoms and give them new weights."""
         joined = self.joined(problem, run, measured)
         atoms, more = joined.atoms, joined.more
         kept: Sequence[Parts] = [((place, 1.0),) for place in range(len(atoms))]
@@ -364,7 +363,7 @@ class AtomFrankWolfe(Method):
         return Advance(step, landing.point, landing.memory, joined.active, landing.passes, spent=spent)
 
     def most(self, problem: Problem) -> int:
-        """Return how many atoms there may be."""
+        """Return the largest number of atoms."""
         return most_atoms(problem.d, problem.m)
 
     def joined(self, problem: Problem, run: Runner, measured: Measurement) -> Joined:  # noqa: ARG002
@@ -384,9 +383,9 @@ class AtomFrankWolfe(Method):
         joined: Joined,  # noqa: ARG002
         mixture: Mixture,
     ) -> Landing:
-        """Go to the new mixture; nowhere where no weights raise D, and to NaN after an overflow."""
+        """Move to the new mixture; stay if no weights raise D, and go to NaN after an overflow."""
         before = measured.before.point
-        # A point of another method may say b and |A|^2 apart; those of atoms are one.
+        # Other methods keep b and |A|^2 separate; atoms combine them.
         W, linear = before.W, _linear(problem, before)
         if mixture.raised:
             W, linear = mixture.atoms.point()
@@ -396,10 +395,10 @@ class AtomFrankWolfe(Method):
         return Landing(point, AtomMemory(mixture.atoms, between=mixture.raised))
 
     def spent(self, measured: Measurement, mixture: Mixture) -> bool:
-        """Return whether products of this precision have nothing more to give."""
+        """Return whether products of this precision allow no further progress."""
         before, gap = measured.before.point, measured.primal - measured.dual
         coarse = abs(mixture.slope - gap) > _DISAGREEMENT * abs(mixture.slope)
-        # A vertex at the mixture itself that does not rise says that the mixture is the optimum.
+        # If the vertex at the mixture itself gives no rise, the mixture is the optimum.
         ended = not mixture.raised and (measured.W is None or np.array_equal(measured.W, before.W))
         return ended or (coarse and not before.exact)
 
@@ -424,7 +423,7 @@ class AtomFrankWolfe(Method):
 
 
 def atoms_of(problem: Problem, state: SolverState) -> Atoms:
-    """Return the atoms that a state remembers; a point of another method is one atom itself."""
+    """Return the atoms of a state; a point of another method becomes a single atom."""
     atoms, W = state.recalled(AtomMemory).atoms, state.W
     if atoms is not None:
         return atoms
@@ -433,5 +432,5 @@ def atoms_of(problem: Problem, state: SolverState) -> Atoms:
 
 
 def _linear(problem: Problem, point: Point) -> float:
-    """Return the linear term of D at a point, with what smoothing takes off."""
+    """Return the linear term of D at a point, less the smoothing term."""
     return point.conjugate_mean - 0.5 * problem.smoothing * point.mean_sq_dual

@@ -1,7 +1,7 @@
-"""A line search of one evaluation at a time, for steps along which a slope is known too.
+"""A line search with one evaluation at a time, for steps whose slope is known too.
 
-A step is taken where the weak Wolfe conditions hold, or their approximate form (W. W. Hager, H. Zhang, SIAM
-J. Optim. 16, 2005), which looks at slopes alone once the values agree to all digits that their sums have.
+A step is accepted under the weak Wolfe conditions, or their approximate form (W. W. Hager, H. Zhang, SIAM
+J. Optim. 16, 2005), which uses slopes alone once the values agree to all digits of their sums.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 
 from topline.solvers.core.codec import stored
 
-#: Share of the decrease that the slope promises which a step must bring.
+#: Least share of the decrease promised by the slope that a step must achieve.
 _DECREASE = 1e-4
 #: The same in the approximate form.
 _FLAT_DECREASE = 0.1
-#: Share of the slope at 0 that may be left.
+#: Largest share of the slope at 0 that may remain.
 _LEFT = 0.9
-#: Values that differ by less than this share of themselves are not told apart.
+#: Relative difference below which values count as equal.
 _SAME = 1e-7
 #: A new step keeps this share of the bracket away from its ends.
 _MARGIN = 0.1
-#: Steps after which the bracket is halved: zeros of secants may close in from one end alone.
+#: Steps after which the bracket is halved: secants may converge from one end alone.
 _SECANTS = 5
 #: Bounds of the growth of a step that was too short.
 _GROWTH = 2.0, 100.0
-#: A line search ends where this share of the slope is left, or after so many trials.
+#: Share of the slope at which a line search ends, and its most trials.
 _LEAST_SLOPE = 0.1
 _MOST_SLOPES = 12
 
@@ -34,7 +34,7 @@ _MOST_SLOPES = 12
 @stored
 @dataclass(frozen=True)
 class Bracket:
-    """What a line search knows: f at 0, the interval that holds a good step, and the step to try next.
+    """State of a line search: f at 0, the interval that holds a good step, and the step to try next.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Bracket:
 
     @classmethod
     def start(cls, value: float, slope: float, step: float) -> Bracket:
-        """Begin with a first step."""
+        """Return the search with a first step."""
         return cls(value=value, slope=slope, step=step, low=0.0, low_slope=slope)
 
     def accepts(self, value: float, slope: float) -> bool:
@@ -68,7 +68,7 @@ class Bracket:
         return self._as_low(value) and slope <= (2.0 * _FLAT_DECREASE - 1.0) * self.slope
 
     def after(self, value: float, slope: float) -> Bracket:
-        """Return the bracket after a step that was not accepted."""
+        """Return the bracket after a rejected step."""
         trials = self.trials + 1
         if self._as_low(value) and slope < _LEFT * self.slope:
             shorter = replace(self, low=self.step, low_slope=slope, trials=trials)
@@ -79,9 +79,9 @@ class Bracket:
         return replace(longer, step=longer.between())
 
     def between(self) -> float:
-        """Return the zero of the slope between `low` and `high`, taken to be linear, away from `low`.
+        """Return the zero of the linearly interpolated slope between `low` and `high`, away from `low`.
 
-        Half of the way where that is near `high` or none: there the slope says nothing about the step.
+        Return the midpoint if that is near `high` or undefined: the slope is then uninformative.
         """
         if self.trials > _SECANTS:
             return 0.5 * (self.low + self.high)
@@ -102,7 +102,7 @@ def _longer(step: float, slope_at_zero: float, slope: float) -> float:
 
 
 def least_slope(slope_at: Callable[[float], float], slope: float) -> float:
-    """Return a step at which little of the slope is left, by secants between steps too short and too long."""
+    """Return a step with little slope left, by secants between steps too short and too long."""
     low, low_slope, high, high_slope = 0.0, slope, math.inf, math.nan
     step = 1.0
     for _ in range(_MOST_SLOPES):

@@ -1,4 +1,4 @@
-"""Every method by its name, and what it can be used for."""
+"""Every method by its name, and its requirements."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoop
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """How a method is made, and what it asks for.
+    """How to make a method, and what it requires.
 
     Attributes
     ----------
-    name : as people say it.
-    make : gives the method for a number of blocks and a seed.
-    keeps_duals : whether it needs A in every case; `smooths_through_duals` ones need it only with smoothing.
+    name : the public name.
+    make : returns the method for a number of blocks and a seed.
+    keeps_duals : whether it always needs A; `smooths_through_duals` ones need it only with smoothing.
     dual_free : whether it never knows A, so that there is none to keep.
     smooths_through_duals : whether it smooths by shifting scores by gamma A, which needs A.
-    one_block : whether it takes more rounds on several blocks, so that one is the default.
+    one_block : whether several blocks cost it rounds, so that one is the default.
     convex_only : whether it needs a dual problem.
     whole_duals : whether it works on A as arrays, which a budget for dual variables must hold.
     follows_duals : whether W is W(A), or no A is known; a model with a kernel needs that.
-    second_order : whether it asks blocks for second-order sums, for which they keep and form more.
-    arrays : says how many of the shape of W it holds besides those of a step along one direction.
-    formed : says how many numbers the largest matrix has that it asks blocks to sum.
-    any_risk : whether it needs but W, b and vertices, so that the risk may be another one than the mean.
-    make_for_risk : gives the method for another risk than the mean, where that is another one.
-    make_for_smooth : gives the method for a smooth loss where that is another one, which needs no A.
-    unfit : says why a problem is not for this method, or None.
+    second_order : whether it requests second-order sums, for which blocks keep and form more.
+    arrays : returns the number of arrays of the shape of W that it holds besides those of a step.
+    formed : returns the number of entries of the largest matrix that blocks sum for it.
+    any_risk : whether it needs only W, b and vertices, so that it works for risks other than the mean.
+    make_for_risk : returns the method for a risk other than the mean, if that is a different one.
+    make_for_smooth : returns the method for a smooth loss, if that is a different one, which needs no A.
+    unfit : returns why a problem does not suit this method, or None.
     """
 
     name: str
@@ -84,7 +84,7 @@ class MethodSpec:
         return self.keeps_duals or (self.smooths_through_duals and smoothing > 0)
 
     def refuse(self, problem: Problem, *, kernel: bool = False) -> None:
-        """Raise UnsupportedCombinationError where the problem is not for this method."""
+        """Raise UnsupportedCombinationError if the problem does not suit this method."""
         if kernel and not self.follows_duals:
             raise UnsupportedCombinationError(
                 f"the method {self.name} moves W apart from A, and a model with a kernel is its dual "
@@ -116,7 +116,7 @@ class MethodSpec:
             )
 
     def refuse_budget(self, problem: Problem, dual_bytes: int | None) -> None:
-        """Raise UnsupportedCombinationError where dual variables must be arrays and the budget is smaller."""
+        """Raise UnsupportedCombinationError if dual variables must be arrays and exceed the budget."""
         needed = whole_bytes(problem.n, problem.m)
         if self.whole_duals and dual_bytes is not None and dual_bytes < needed:
             raise UnsupportedCombinationError(
@@ -203,7 +203,7 @@ METHODS: Mapping[str, MethodSpec] = MappingProxyType({spec.name: spec for spec i
 
 
 def method_named(name: Any) -> MethodSpec:
-    """Return the method of this name; InvalidProblemError where there is none."""
+    """Return the method of this name; raises InvalidProblemError if there is none."""
     if not isinstance(name, str) or name not in METHODS:
         raise InvalidProblemError(f"there is no method named {name!r}; use one of {', '.join(METHODS)}")
     return METHODS[name]
@@ -217,9 +217,9 @@ def chosen_method(
     rows: RowSource | None = None,
     begun: str | None = None,
 ) -> tuple[MethodSpec, Choice]:
-    """Return the method of this name, of "auto" the one for problem and rows, and what was taken and why.
+    """Return the named method, or the choice of "auto" for problem and rows, with the reason.
 
-    `rows` are given where they are one block, `begun` is the method of the run that goes on.
+    `rows` are given if they are one block, `begun` is the method of a continued run.
     """
     spec = method_named(name)
     if spec.name != "auto":
@@ -234,9 +234,9 @@ class MethodMemory:
 
     Attributes
     ----------
-    arrays : of the shape of W, that the coordinator holds for it.
+    arrays : of the shape of W, held by the coordinator.
     formed : numbers in the largest matrix that blocks sum for it.
-    kept : bytes that all blocks together can make use of between requests; they do with less.
+    kept : bytes that all blocks together can use between requests; they manage with less.
     """
 
     arrays: int = 0
@@ -244,12 +244,12 @@ class MethodMemory:
     kept: int = 0
 
 
-#: What a method takes that steps along one direction.
+#: The memory of a method that steps along one direction.
 PLAIN = MethodMemory()
 
 
 def method_memory(spec: MethodSpec, problem: Problem, features: int) -> MethodMemory:
-    """Return what a method takes for a problem whose features take so many bytes in float32."""
+    """Return the memory of a method for a problem whose features take so many bytes in float32."""
     formed = spec.formed(problem)
     if not spec.second_order:
         return MethodMemory(spec.arrays(problem), formed)

@@ -2,9 +2,9 @@
 
     max  <linear, w> - 1/2 <w, gram w>   over  w >= 0, sum w = 1
 
-The Gram matrix may be singular: atoms are often more than their dimension, or lie close together.  On a face
+The Gram matrix may be singular: there may be more atoms than dimensions, or nearly equal ones.  On a face
 whose atoms are affinely dependent the objective is linear along some direction; the method follows it until
-an atom drops out, which is a step that never loses anything.
+an atom drops out, which never lowers the objective.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy.linalg import lapack
 from topline.solvers.typing import Float64Array, Int64Array
 
 _EPS = float(np.finfo(np.float64).eps)
-#: Newton steps on one face; those after the first only remove the rounding of the one before.
+#: Newton steps on one face; those after the first only remove rounding.
 _REFINEMENTS = 3
 
 
@@ -32,7 +32,7 @@ def maximise_on_simplex(gram: Float64Array, linear: Float64Array, start: Float64
     """
     best: Float64Array = start / start.sum()
     weights = best
-    # Every face is visited at most once but for rounding, and hardly more faces than there are atoms are.
+    # Each face is visited at most once except for rounding, and hardly more faces than atoms are visited.
     for _ in range(20 + 4 * len(linear)):
         weights = _to_top_of_face(gram, linear, weights, np.flatnonzero(weights > 0))
         pull = gram @ weights
@@ -54,7 +54,7 @@ def maximise_on_simplex(gram: Float64Array, linear: Float64Array, start: Float64
 def rise_between(
     gram: Float64Array, linear: Float64Array, before: Float64Array, after: Float64Array
 ) -> float:
-    """Return the increase of the objective, to far more digits than the objective itself has."""
+    """Return the increase of the objective, with far more digits than the difference of objectives."""
     change = after - before
     return float((linear - gram @ before) @ change - 0.5 * (change @ (gram @ change)))
 
@@ -86,16 +86,16 @@ def _to_top_of_face(
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """A direction on a face, of sum 0: to its maximum (newton), or one along which nothing bends."""
+    """A direction on a face, of sum 0: to its maximum (newton), or one without curvature."""
 
     direction: Float64Array
     newton: bool
 
 
 def _step_on_face(gram: Float64Array, gradient: Float64Array, weights: Float64Array) -> _Step:
-    """Return the way up on a face with at least two atoms.
+    """Return the ascent direction on a face with at least two atoms.
 
-    The heaviest atom is the origin; the others count by their differences from it.
+    The heaviest atom is the origin; the others enter by their differences from it.
     """
     origin = int(np.argmax(weights))
     others = np.delete(np.arange(len(weights)), origin)

@@ -1,4 +1,4 @@
-"""How far to go along a direction of the dual."""
+"""Step lengths along a direction of the dual."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Direction:
     ----------
     weights : (d, m), the change W(dA).
     linear : the change of the linear term.
-    cross, square : <A, dA>_F / n and |dA|_F^2 / n; only smoothing looks at them.
+    cross, square : <A, dA>_F / n and |dA|_F^2 / n; only smoothing uses them.
     slope : <grad D(A), dA> = linear - lam <W, weights> - gamma cross.
     curvature : lam |weights|^2 + gamma square (gamma, not gamma/(lam n): Tajima et al., C.25 and C.26).
-    terms : sum of the sizes of the terms that slope is made of.
+    terms : sum of the sizes of the terms of the slope.
     """
 
     weights: Float64Array
@@ -42,7 +42,7 @@ class Direction:
         cross: float,
         square: float,
     ) -> Direction:
-        """Return the direction weights, linear, ... away from the iterate with weights W."""
+        """Return the direction with these sums from the iterate with weights W."""
         square = max(square, 0.0)
         parts = linear, problem.lam * inner(W, weights), problem.smoothing * cross
         return cls(
@@ -56,7 +56,7 @@ class Direction:
         )
 
     def rise(self, step: float) -> float:
-        """Return the increase of the dual that a step brings, known before it is taken."""
+        """Return the increase of the dual for a step, known before it is taken."""
         return step * self.slope - 0.5 * step * step * self.curvature
 
 
@@ -66,7 +66,7 @@ class StepRule(Protocol):
     name: ClassVar[str]
     #: Whether the step maximises the dual on the segment, so that no rise means no progress.
     exact: ClassVar[bool]
-    #: Whether W~ is then drawn back to the ball that holds the optimum.
+    #: Whether W~ is then projected on the ball that holds the optimum.
     projects: ClassVar[bool]
 
     def step(self, round_: int, direction: Direction, /) -> float:

@@ -1,6 +1,6 @@
-"""Dual ascent on one block: exact column updates of one row after the other.
+"""Dual ascent on one block: exact column updates, row by row.
 
-`rounds` answers a request, `passes` holds what its sweeps share, and `sweeps` visits the rows that `row_feed`
-hands out.  Weights that are not small are swept by `shared_tiles`, rows that look alike are moved together by
-`alike_moves`, and `extrapolation` looks ahead.
+`rounds` answers a request, `passes` holds what its sweeps share, and `sweeps` visits the rows from
+`row_feed`. `shared_tiles` sweeps large weights, `alike_moves` moves rows that look alike together, and
+`extrapolation` looks ahead.
 """

@@ -3,7 +3,7 @@
 For rows i and j with x_i near x_j and labels a and b, the change t (e_a - e_b) of alpha_i together with
 t (e_b - e_a) of alpha_j leaves W nearly as it is, while D rises with t up to the bounds of their domains.
 Visits of one row at a time move it by about 1/|x|^2 each.  Here the dual rows of such a group are moved
-together, one group after the other, each from its scores and its Gram matrix alone.
+together, group by group, using only their scores and their Gram matrix.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from topline.solvers.jit_pointers import JitFunction, borrowed, keep
 from topline.solvers.projections.columns import ColumnProblem
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-#: Penalties of the method of multipliers, in scores a dual variable: both are about 1.
+#: Penalties of the method of multipliers, in scores per dual variable: both are about 1.
 _PENALTIES = (10.0, 100.0)
-#: Their least share of the largest number of the Gram matrix: that of equal rows has no inverse without them.
+#: Least penalty as a share of the largest Gram entry: the Gram matrix of equal rows is singular.
 _LEAST_PENALTY = 1e-12
-#: What D rises by at least, for the square of the change of dual variables: where it hardly depends on them
-#: they stay, for W and P do depend on them.
+#: Least rise of D per squared change of dual variables: where D hardly depends on them they stay, because W
+#: and P do depend on them.
 _LEAST_RISE = 0.01
-#: Its turns, and its relaxation.
+#: Iterations and relaxation factor of the method.
 _TURNS, _RELAXED = 40, 1.6
 
 
@@ -60,14 +60,14 @@ def ascend_groups(
     grams: Float64Array,
     offsets: Float64Array,
 ) -> float:
-    """Move all groups one after the other; return what D rises by.
+    """Move all groups in turn; return the rise of D.
 
     Parameters
     ----------
-    owned : the rows in groups, of which all classes are touched; row t lies at place t of its tile.
+    owned : the rows in groups, with all classes; row t lies at place t of its tile.
     column, conjugate : the column update, and -Phi*(-alpha), which is linear.
     starts : where each group begins among the rows, and the end of the last.
-    grams : the Gram matrices of the groups, one behind the other.
+    grams : the Gram matrices of the groups, concatenated.
     offsets : (t, m) margins.
     """
     part = borrowed(owned)
@@ -98,7 +98,7 @@ def ascend_groups(
 
 @jit
 def _gram(part: SweptPart, rows: Int64Array, products: Float64Array) -> Float64Array:
-    """Return the matrix from changes of the dual rows of a group to those of their scores."""
+    """Return the matrix that maps changes of a group's dual rows to changes of their scores."""
     c = len(rows)
     K = np.empty((c, c))
     for p in range(c):
@@ -110,7 +110,7 @@ def _gram(part: SweptPart, rows: Int64Array, products: Float64Array) -> Float64A
 
 @jit
 def ascend(group: _Group, column: JitFunction, conjugate: JitFunction) -> float:
-    """Move the dual rows of a group towards the maximum of D in them; return what D rises by."""
+    """Move the dual rows of a group towards the maximum of D in them; return the rise of D."""
     S, alpha, K, weights = group.S, group.alpha, group.K, group.weights
     c, m = S.shape
     owned = scratch_for(m)
@@ -144,7 +144,7 @@ def ascend(group: _Group, column: JitFunction, conjugate: JitFunction) -> float:
 
 @jit
 def _carry_change(group: _Group, p: int, j: int, change: float) -> None:
-    """Carry the change of one dual variable of row p into the scores."""
+    """Add the effect of a change of one dual variable of row p to the scores."""
     if change != 0.0:
         for k in range(len(group.weights)):
             group.S[k, j] += group.weights[p] * group.K[k, p] * change
@@ -208,10 +208,10 @@ def _parabola(group: _Group, change: Float64Array, conjugate: JitFunction) -> tu
 def _alternate(
     group: _Group, penalty: float, column: JitFunction, best: Float64Array, scratch: Scratch
 ) -> None:
-    """Write to `best` (c, m) nearly the best dual rows of a group, inside their domains.
+    """Write nearly the best dual rows of a group, inside their domains, to `best` (c, m).
 
-    The alternating direction method of multipliers, for one copy of the rows that maximises D without bounds
-    and one that is inside them.  In the units w_i |alpha_i|^2 the system has the same matrix for all classes.
+    Uses the alternating direction method of multipliers, with one copy of the rows that maximises D without
+    bounds and one inside the domains.  In the units w_i |alpha_i|^2 all classes share one system matrix.
     """
     alpha, offsets, q = group.alpha, group.offsets, scratch.q
     c, m = alpha.shape

@@ -1,11 +1,11 @@
 """Groups of rows that look alike and have different labels: the same example under two labels, or nearly.
 
 Rows are summed into a few sketches of random features with random signs (M. Charikar et al., "Finding
-frequent items in data streams", 2002), of which the signs of some, beside their medians, are a code that rows
-with a small angle between them share (M. Charikar, "Similarity estimation techniques from rounding
-algorithms", 2002).  Neighbours among the rows of a code, in the order of one more sketch, are compared, for
-several codes; where the sketches of two rows agree the rows themselves are.  That takes about as long as a
-pass with a few classes.
+frequent items in data streams", 2002).  The signs of some sketches, relative to their medians, form a code
+that rows with a small angle between them share (M. Charikar, "Similarity estimation techniques from rounding
+algorithms", 2002).  Neighbours among the rows of a code, ordered by one more sketch, are compared, for
+several codes; where two sketches agree the rows themselves are compared.  This takes about as long as a pass
+with a few classes.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-#: Features below which rows are near each other everywhere, and rows up to which some are looked for.
+#: Least number of features (with fewer, all rows are near each other), and most rows, for a search.
 _LEAST_FEATURES, _LOOKED_AT = 64, 1 << 18
-#: Sketches of a row, codes, rows that share a code on average, and neighbours that each is compared with.
+#: Sketches of a row, codes, rows that share a code on average, and neighbours compared with each row.
 _SKETCHES, _CODES, _SHARING, _NEIGHBOURS = 32, 4, 8, 4
-#: Cosines of two rows above which they are alike, and of their sketches above which that is looked at.
+#: Cosine of two rows from which they are alike, and cosine of their sketches from which rows are compared.
 _ALIKE, _LIKELY = 0.99, 0.9
-#: Fewer rows than this share of all are left to sweeps.
+#: Least share of rows worth grouping; fewer are left to sweeps.
 _LEAST_SHARE = 0.005
-#: Rows of a group at most.
+#: Most rows in a group.
 _MOST_ROWS = 16
-#: Rows that may be alike: at most this share of all, and so many numbers in them.
+#: Most rows that may be alike, as a share of all, and most numbers in them.
 _MOST_SHARE, _MOST_NUMBERS = 0.25, 1 << 24
-#: Rows whose sketches give the medians, and that are sketched at once.
+#: Rows sampled for the medians, and sketched at once.
 _SAMPLE = 4096
 _SEED = 20
 
 
 class Groups(NamedTuple):
-    """Rows in groups: `starts` says where each begins in X and rows; `grams` lie one behind the other."""
+    """Rows in groups: `starts` says where each begins in X and rows; `grams` are concatenated."""
 
     X: Rows
     rows: Int64Array
@@ -48,9 +48,9 @@ class Groups(NamedTuple):
 
 
 def find_groups(feed: RowFeed, rows: Int64Array, y: IntArray, d: int) -> Groups | None:
-    """Return the groups among some rows, none of them 0, of a block with labels y; None where there are none.
+    """Return the groups among some non-zero rows of a block with labels y; None if there are none.
 
-    Two rows that are alike and have different labels are in one group as a rule, and not always.
+    The search is randomised and may miss pairs of alike rows with different labels.
     """
     if d < _LEAST_FEATURES or not 2 <= len(rows) <= _LOOKED_AT:
         return None
@@ -58,7 +58,7 @@ def find_groups(feed: RowFeed, rows: Int64Array, y: IntArray, d: int) -> Groups 
     sketches, numbers = _sketches(feed, rows, d, random)
     pairs = _likely_pairs(sketches, y[rows], random)
     some = np.flatnonzero(np.bincount(pairs.ravel(), minlength=len(rows)))
-    # Where most rows are like others nothing is the same example twice.
+    # If most rows are like others, likeness does not mean the same example twice.
     if not 0 < len(some) <= min(_MOST_SHARE * len(rows), _MOST_NUMBERS / numbers):
         return None
     X = _gathered(feed, rows[some])
@@ -108,18 +108,18 @@ def _likely_pairs(Z: FloatArray, y: IntArray, random: np.random.Generator) -> In
         for bit, column in enumerate(chosen):
             code += signs[:, column].astype(np.int64) << bit
         direction = random.normal(size=_SKETCHES)
-        # Codes are whole numbers, and what orders the rows of one is a fraction.
+        # The integer part is the code, and the fraction orders the rows of one code.
         order = np.argsort(code + (0.5 + 0.49 / np.linalg.norm(direction) * (Z @ direction)))
         left, right = _near(Z[order], y[order], code[order], order)
         found.append(left * n + right)
-    # Of as many numbers as there may be a sort is quicker than `np.unique`.
+    # Sorting is faster than `np.unique` for so many numbers.
     pairs = np.sort(np.concatenate(found))
     return np.array(np.divmod(pairs[np.diff(pairs, prepend=-1) > 0], n))
 
 
 @jit(fastmath={"reassoc", "contract"})
 def _near(Z: FloatArray, y: IntArray, code: Int64Array, order: Int64Array) -> Int64Array:
-    """Return the pairs (2, p) of neighbours with the same code, different labels and sketches alike.
+    """Return the pairs (2, p) of neighbours with the same code, different labels and similar sketches.
 
     Z, y and code are in the order of the neighbours, and `order` are their numbers.
     """
@@ -141,7 +141,7 @@ def _near(Z: FloatArray, y: IntArray, code: Int64Array, order: Int64Array) -> In
 
 
 def _gathered(feed: RowFeed, rows: Int64Array) -> Rows:
-    """Return some rows as one array, or matrix."""
+    """Return some rows as one array or matrix."""
     parts = [portion.X[portion.places] for portion in feed.in_order(rows)]
     return sp.vstack(parts, format="csr") if is_sparse(parts[0]) else np.concatenate(parts)
 
@@ -155,9 +155,9 @@ def _inner(X: Rows, left: Int64Array, right: Int64Array) -> Float64Array:
 
 @jit
 def _joined(left: Int64Array, right: Int64Array, count: int) -> Int64Array:
-    """Return a number for each of `count` rows, the same for those that pairs join; the first pairs win.
+    """Return a group number for each of `count` rows; rows joined by pairs share one, earlier pairs first.
 
-    Pairs that would make a group too large join nothing.
+    Pairs that would make a group too large are ignored.
     """
     group, sizes = np.arange(count), np.ones(count, dtype=np.int64)
     for p in range(len(left)):
@@ -175,7 +175,7 @@ def _joined(left: Int64Array, right: Int64Array, count: int) -> Int64Array:
 
 
 def _grams(X: Rows, starts: Int64Array) -> Float64Array:
-    """Return the Gram matrices of groups, one behind the other."""
+    """Return the Gram matrices of groups, concatenated."""
     parts = []
     for low, high in pairwise(starts):
         rows = X[low:high].astype(np.float64)

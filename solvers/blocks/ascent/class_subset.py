@@ -1,9 +1,9 @@
-"""Sweeps that touch a few classes of each row: those with mass, and those most likely to come to have some.
+"""Sweeps that touch a few classes of each row: those with mass, and those most likely to gain some.
 
 Most rows have mass in two or three classes, however many there are.  While all others stay at 0, the update
-of a hinge over ranks is that of a problem with as many classes, exactly, and takes the scores of these alone.
-Which they are, one product with W says before the stages of a round.  A class that is missed shows in the
-first sweep of the next round, which takes all.
+of a hinge over ranks is exactly that of a problem with only these classes, and needs only their scores.  One
+product with W before the stages of a round chooses them.  The first sweep of the next round, over all
+classes, corrects omissions.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from topline.solvers.projections.columns import ColumnProblem, column_workspace
 from topline.solvers.projections.ordering import room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-#: Classes without mass that are taken along, those of the highest scores; with ranks at least one more.
+#: Classes without mass included for their high scores; with ranks at least one more.
 _SPARE = 3
-#: A row that takes more than this share of the classes on average is faster swept whole; the second share
-#: holds where tiles of rows share the loads of W, and threads the tiles.
+#: Average share of the classes above which a row is faster swept whole; the second for rows swept in tiles,
+#: which share the loads of W and run on threads.
 _FEW, _FEW_OF_TILES = 0.6, 0.05
-#: Numbers of dual rows, or multiplications of scores, that are looked at together; scores of so many rows at
-#: least.
+#: Dual entries, or multiplications of scores, processed together, and the least number of rows scored at
+#: once.
 _LOOKED_AT, _LEAST_LISTED = 1 << 22, 2048
 
 
 def spare_classes(form: LossForm) -> int:
-    """Return how many classes without mass are taken along, 0 for a loss that is not one of fewer classes."""
+    """Return how many classes without mass are included, 0 for a loss that needs all classes."""
     if form.family.ranks is None or form.margins is not None:
         return 0
-    # With the own one they are more than there are ranks, so that none goes to a class that is left out.
+    # With the own class there are more than ranks, so that no rank goes to an omitted class.
     return max(_SPARE, len(form.rho) + 1)
 
 
 def room_for_lists(
     rows: Int64Array, block: BlockRows, duals: DualWindow, *, tiled: bool = False
 ) -> ClassLists | None:
-    """Return room for the classes of some rows, which rise, of a block; None where they are not few.
+    """Return room for the class lists of some ascending rows of a block; None if they are not short.
 
-    They are fewer where rows are swept in tiles.
+    The limit is lower for rows swept in tiles.
     """
     spare = spare_classes(block.problem.form)
     if not spare:
@@ -75,9 +75,9 @@ def fill_lists(
     W: FloatArray,
     apart: Float64Array | None,
 ) -> None:
-    """Write the classes of the rows in `portions`, which rise, by their scores at W (d, m).
+    """Write the classes of the ascending rows in `portions`, by their scores at W (d, m).
 
-    `apart` (m,) is the part of W along the direction that is kept apart, None without one.
+    `apart` (m,) is the part of W along the deflated direction, None without one.
     """
     step = max(_LEAST_LISTED, _LOOKED_AT // W.size)
     for X, places, rows, slab in portions:
@@ -96,7 +96,7 @@ def fill_lists(
 def count_classes(
     rows: Int64Array, y: IntArray, A: FloatArray, delta: FloatArray, spare: int, starts: Int64Array
 ) -> None:
-    """Write to starts[t + 1] how many classes row rows[t] takes."""
+    """Write the number of classes of row rows[t] to starts[t + 1]."""
     m = A.shape[1]
     for t in range(len(rows)):
         i = rows[t]
@@ -117,7 +117,7 @@ def choose_classes(
     starts: Int64Array,
     classes: IntArray,
 ) -> None:
-    """Write the classes of some rows: the own one, those with mass, and of the others those that score most.
+    """Write the classes of some rows: the own one, those with mass, and the highest-scoring others.
 
     `scores` (t, m) are of the rows rows[t], whose classes go to classes[starts[t] : starts[t + 1]].
     """
@@ -144,9 +144,9 @@ def choose_classes(
 
 
 def project_in_lists(Z: Float64Array, places: Int64Array, lists: ClassLists, form: LossForm) -> None:
-    """Replace rows of Z (t, m) by the nearest points of their domains in the classes that are listed.
+    """Replace rows of Z (t, m) by the nearest points of their domains in the listed classes.
 
-    Row t has the list places[t]; its other classes, which are 0, stay so.
+    Row t has the list places[t]; its other classes are 0 and stay so.
     """
     column = form.column_where(alike=True)
     _project(Z, places, lists, column, form.rho, form.table, form.family.own_margin)

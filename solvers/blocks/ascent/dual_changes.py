@@ -1,13 +1,12 @@
-"""What a change of dual rows does: to the dual, and to W; and the nearest points of the domain of dual rows.
+"""Effects of a change of dual rows on the dual and on W, and projections of dual rows on their domain.
 
-The sum of x_i change_i^T over dense rows is taken class by class on several threads, or as products of tiles.
-Row by row every change would fetch the sums of its class and store them again.  Here the changes of some
-thousand rows are put in the order of their classes first (`topline.solvers.blocks.jit.add_by_class`), and
-threads take classes apart from each other.  The order of additions is fixed, so that no number depends on how
-many threads there are.
+The sum of x_i change_i^T over dense rows is computed class by class on several threads, or as products of
+tiles.  Row by row every change would load and store the sums of its class.  Here the changes of some thousand
+rows are first sorted by class (`topline.solvers.blocks.jit.add_by_class`), and threads take different
+classes.  The order of additions is fixed, so no number depends on the number of threads.
 
-Where many entries change, as with entropies all do, a product of a tile in float32 takes a third of that
-time, if features and changes are float32 themselves; the tiles are added in float64.
+If many entries change, as all do with entropies, a float32 product of a tile takes a third of that time,
+provided that features and changes are float32 themselves; the tiles are added in float64.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from topline.solvers.losses.rows import change_of_conjugate
 from topline.solvers.projections.ordering import room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-#: Rows that are projected at once.
+#: Rows projected at once.
 _PROJECTED_ROWS = 4096
-#: Bytes of rows whose changes are put in order together.
+#: Bytes of rows whose changes are sorted together.
 _TILE_BYTES = 1 << 23
-#: Entries that change, one in so many at least, from which on a product takes less time than they do; and
-#: rows of one product, whose sums are rounded to float32, at most and at least.
+#: Share of changed entries (one in so many) from which a product is faster than single entries, and the most
+#: and least rows of one product, whose sums are rounded to float32.
 _DENSE, _DENSE_ROWS, _FEW_ROWS = 4, 512, 64
-#: Multiplications of a tile below which one thread is done before others are of use.
+#: Multiplications of a tile below which one thread finishes before others could help.
 _SHARED = 1 << 23
 
 
@@ -60,10 +59,10 @@ def change_sums(
     margins: Float64Array,
     own_share: float,
 ) -> tuple[float, float, float, float, int]:
-    """Sum the change of b, <alpha_i, delta_i>, |delta_i|^2 and |alpha_i|^2, and count the rows that change.
+    """Sum the change of b, <alpha_i, delta_i>, |delta_i|^2 and |alpha_i|^2, and count the changed rows.
 
-    Each row counts w_i times, and its own class `own_share` times in what is smoothed.  b(alpha) is
-    -Phi*(-alpha), given as `conjugate`, and `linear` where it is linear.
+    Each row counts w_i times, and its own class `own_share` times in smoothed terms.  b(alpha) is
+    -Phi*(-alpha), given as `conjugate`, and `linear` says whether it is linear.
     """
     m = A.shape[1]
     owners = room(m), room(m), margins
@@ -104,10 +103,10 @@ def add_changes(
 ) -> None:
     """Add sum_t f_t x_t change_t^T to `out` (m, d); changes (t, m), mostly zero; row t lies at places[t].
 
-    So many threads work on it where it is large enough, those of `helpers` where they are given.
+    Large sums use `threads` threads, from `helpers` if given.
     """
     m, d = out.shape
-    # Products of few rows, as all are where rows are long, cost more than their sums.
+    # Products of few rows, the case for long rows, cost more than their sums.
     together = min(_DENSE_ROWS, _TILE_BYTES // (d * X.itemsize))
     single = X.dtype == changes.dtype == np.float32
     if single and together >= _FEW_ROWS and _DENSE * np.count_nonzero(changes) >= changes.size > 0:
@@ -137,11 +136,11 @@ def _add_products(
     out: Float64Array,
     together: int,
 ) -> None:
-    """Add the same by products in float32 of so many rows each."""
+    """Do the work of `add_changes` by float32 products of `together` rows each."""
     for low in range(0, len(places), together):
         part = slice(low, low + together)
         steps = changes[part] * factors[part, None].astype(np.float32)
         at = places[part]
-        # Rows that were gathered for their changes lie one after the other.
+        # Rows gathered for their changes are contiguous.
         in_turn = bool((np.diff(at) == 1).all())
         out += steps.T @ (X[at[0] : at[0] + len(at)] if in_turn else X[at])

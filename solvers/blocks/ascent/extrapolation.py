@@ -1,4 +1,4 @@
-"""The best point near the span of the last changes of the dual rows: what many more sweeps would come to."""
+"""The best point near the span of the last changes of the dual rows: where many more sweeps would lead."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from topline.solvers.blocks.ascent.row_feed import HeldRows, RowFeed
 from topline.solvers.core.problem import Problem
 from topline.solvers.typing import Float64Array, Int64Array, IntArray
 
-#: Changes that are remembered.
+#: Number of changes remembered.
 REMEMBERED = 6
 #: Ridge on the system of a few equations, as a share of its trace.
 _RIDGE = 1e-10
-#: Bytes that all of this takes for each number of the dual rows and of W, and may take: beyond them sweeps
-#: continue without it.
+#: Bytes of all this per number of the dual rows and of W, and the limit beyond which sweeps continue without
+#: it.
 _NUMBER_BYTES = 8 * (REMEMBERED + 3)
 _MOST_BYTES = 1 << 28
-#: An extrapolation that brings less than this share of the sweeps before it is not worth its time.
+#: Least gain of an extrapolation, as a share of the last sweeps' gain, to be worth its time.
 _WORTH = 0.25
 
 
 def extrapolation_bytes(numbers: int) -> int:
-    """Return the bytes that extrapolation takes at most, for so many numbers of dual rows and W together."""
+    """Return the most bytes that extrapolation takes for so many numbers of dual rows and W together."""
     return min(_MOST_BYTES, _NUMBER_BYTES * numbers)
 
 
@@ -33,15 +33,15 @@ _Change: TypeAlias = tuple[Float64Array, Float64Array]
 
 
 class SweptRows(Protocol):
-    """Some rows that sweeps move, with the scores or the weights that follow their dual rows.
+    """Some rows moved by sweeps, with the scores or the weights that follow their dual rows.
 
-    Those of dual rows B are V(B), linear in B; the image of a change D is V(D).  Scores are of a row that
-    counts once, as dual rows are, and n D(B) has the quadratic part -(<V(B), B> + gamma |B|^2)/2 in the inner
-    product in which a row counts w_i times.
+    Those of dual rows B are V(B), linear in B; the image of a change D is V(D).  Scores and dual rows are
+    those of a row with weight 1, and n D(B) has the quadratic part -(<V(B), B> + gamma |B|^2)/2 in the inner
+    product that counts row i w_i times.
 
     Attributes
     ----------
-    problem, y, weights : what is solved, labels of the rows, and how often each counts.
+    problem, y, weights : the problem, labels of the rows, and how often each counts.
     tries_again : whether extrapolations that were not worth their time are tried again later.
     """
 
@@ -66,7 +66,7 @@ class SweptRows(Protocol):
         """Return the change from B to a point of the domain near `trial`, which is overwritten."""
 
     def move(self, B: Float64Array, V: Float64Array, change: Float64Array, image: Float64Array) -> None:
-        """Take a change of B with its image, and add to B and V what is stored of them."""
+        """Apply a change of B with its image, and add its stored (rounded) value to B and V."""
 
 
 class Extrapolation:
@@ -85,7 +85,7 @@ class Extrapolation:
         self._B, self._V = rows.now()
 
     def step(self, swept: float) -> float:
-        """Move to the best point found; return n times the rise of D, `swept` being that of sweeps."""
+        """Move to the best point found; return n times the rise of D, where `swept` is the rise by sweeps."""
         if self._failures and not self._rows.tries_again:
             return 0.0
         B, V = self._B, self._V
@@ -96,7 +96,7 @@ class Extrapolation:
             return 0.0
         rise = self._towards(self._best_of_span())
         self._failures = 0 if rise > _WORTH * swept else self._failures + 1
-        # After t in a row that were not worth their time 2^t - 1 occasions go by.
+        # After t failures in a row the next 2^t - 1 occasions are skipped.
         self._waits = 2**self._failures - 1
         return rise
 
@@ -113,7 +113,7 @@ class Extrapolation:
         self._system = system
 
     def _best_of_span(self) -> Float64Array:
-        """Return the dual rows at the best mixture of the changes that are remembered."""
+        """Return the dual rows at the best mixture of the remembered changes."""
         known = len(self._changes)
         slopes = np.array([self._slope(*pair) for pair in zip(self._changes, self._images, strict=True)])
         system = self._system.copy()
@@ -142,7 +142,7 @@ class Extrapolation:
         return value + problem.smoothing * float(products.sum(axis=1) @ rows.weights)
 
     def _towards(self, trial: Float64Array) -> float:
-        """Take the best step to a feasible point that is near; return the rise."""
+        """Take the best step to a nearby feasible point; return the rise."""
         change = self._rows.feasible(self._B, trial)
         image = self._rows.image(change)
         slope = self._slope(change, image)
@@ -167,35 +167,35 @@ class PassRows:
     def fits(work: AscentPass, rows: Int64Array) -> bool:
         """Return whether these rows can be extrapolated.
 
-        Their changes and images have to fit in memory, their dual rows have to lie there in one array, and
-        the dual has to be a parabola.
+        Their changes and images must fit in memory, their dual rows must be one array, and the dual must be a
+        parabola.
         """
         numbers = len(rows) * work.block.problem.m + work.W.size
         return work.linear and work.duals.open_whole() and _NUMBER_BYTES * numbers <= _MOST_BYTES
 
     def now(self) -> tuple[Float64Array, Float64Array]:
-        """Return the dual rows B (r, m), and W as it is laid out."""
+        """Return the dual rows B (r, m), and W in its layout."""
         duals, rows = self._work.duals, self._numbers
         duals.open_whole()
         B = duals.A[rows].astype(np.float64) + duals.delta[rows].astype(np.float64)
         return B, self._work.W.astype(np.float64)
 
     def inner(self, V: Float64Array, change: Float64Array, image: Float64Array) -> float:  # noqa: ARG002
-        """Return <V, D>, which V and the image tell, and what is kept apart."""
+        """Return <V, D>, from V, the image and the deflated part."""
         work, value = self._work, float(np.vdot(V, image))
         if work.kept_apart:
             value += float(work.apart @ work.part_apart(image))
         return value / work.scale
 
     def curvature(self, left: Float64Array, right: Float64Array, change: Float64Array) -> float:  # noqa: ARG002
-        """Return <V(C), D>, which the images tell, less what is kept apart."""
+        """Return <V(C), D>, from the images, less the deflated part."""
         work, value = self._work, float(np.vdot(left, right))
         if work.kept_apart:
             value -= work.kept_apart * float(work.part_apart(left) @ work.part_apart(right))
         return value / work.scale
 
     def image(self, change: Float64Array) -> Float64Array:
-        """Return what a change of the dual rows changes W by."""
+        """Return the change of W caused by a change of the dual rows."""
         image = np.zeros(self._work.W.shape)
         for portion in self._held.in_order(self._numbers):
             self._work.image(portion, change[np.searchsorted(self._numbers, portion.rows)], image)
@@ -210,9 +210,9 @@ class PassRows:
         return trial
 
     def move(self, B: Float64Array, V: Float64Array, change: Float64Array, image: Float64Array) -> None:
-        """Take a change in A and W."""
+        """Apply a change to A and W."""
         work, duals, rows = self._work, self._work.duals, self._numbers
-        # What is stored is what counts: W takes the change after rounding to A's precision.
+        # W takes the change as stored, after rounding to A's precision.
         stored = (B + change - duals.A[rows]).astype(duals.delta.dtype)
         taken = stored.astype(np.float64) - duals.delta[rows]
         duals.delta[rows] = stored

@@ -1,4 +1,4 @@
-"""The sweeps of one round of dual ascent: weights as they move, which rows move, and the sums in the end."""
+"""The sweeps of one round of dual ascent: the moving weights, the rows that move, and the final sums."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 #: Rows over which a change is summed at once, and numbers in them.
 _SUMMED_ROWS = 4096
 _SUMMED_NUMBERS = 1 << 22
-#: Sums of more numbers are returned in the type of the weights: float32 halves what workers send.
+#: Larger sums are returned in the type of the weights: float32 halves what workers send.
 _NARROW_SUMS = 1 << 16
-#: Rows that are visited between two looks at the clock: at least so many, or of so many products together.
+#: Least rows, and products, visited between two looks at the clock.
 _TIMED_ROWS, _TIMED_PRODUCTS = 2048, 1 << 24
-#: Multiplications by which the gap of rows is looked at at once.
+#: Multiplications per batch when the gap of rows is computed.
 _LOOKED_AT = 1 << 22
-#: Weights of up to so many entries are kept in float64: they stay in the first-level cache all the same.
+#: Weights of up to so many entries are kept in float64: they fit in the first-level cache anyway.
 SMALL_W = 1 << 12
 #: Weights of more entries and classes than these are swept tile by tile, and on several threads,
 _TILED_W = 1 << 16
 _TILED_CLASSES = 32
-#: as are those of more bytes, which do not stay in a core's second-level cache.
+#: as are those of more bytes, which exceed a core's second-level cache.
 _LARGE_W = 1 << 20
-#: Stands for the state of a generator where one sweep draws nothing.
+#: Placeholder for a generator's state where one sweep draws nothing.
 _UNUSED = np.ones(1, dtype=np.int64)
 
 
 class AscentPass:
-    """What the sweeps of one request share: the weights as they move, and which rows move."""
+    """The state shared by the sweeps of one request: the moving weights, and which rows move."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class AscentPass:
         self.random = np.random.default_rng((request.seed, request.round, block.index, *part))
         self.scale = block.problem.scale * request.safety_factor
         self.linear = block.problem.form.linear_conjugate
-        #: By how much the dual rose at each row when it was last visited; below 0 where it rests.
+        #: Rise of the dual at each row's last visit; below 0 for a row at rest.
         self.rises = np.full(len(block.y), -1.0) if rises is None else rises
         self._products = np.dtype(np.float64) if request.exact else block.dtype
         self._start = request.W
@@ -76,10 +76,10 @@ class AscentPass:
         self.apart = np.zeros(block.problem.m) if request.apart is None else request.apart.copy()
         self.W: FloatArray = np.empty((0, 0))
         self._tiles: TiledWeights | None = None
-        #: The classes that are touched.
+        #: The classes touched by sweeps.
         self.lists = ALL_CLASSES
         self.clock = Clock()
-        #: Rows that were visited, one of which a few classes alone were taken for their share.
+        #: Visits of rows; a visit to a few classes counts as their share.
         self.visited = 0.0
         self._still = 0.0
         self._most = request.most_passes * len(block.y)
@@ -87,7 +87,7 @@ class AscentPass:
 
     @property
     def over(self) -> bool:
-        """Whether no more rows are to be visited."""
+        """Whether the time or the visits are used up."""
         return self._late or self.visited >= self._most
 
     @property
@@ -95,19 +95,19 @@ class AscentPass:
         return self._until is not None and time.monotonic() >= self._until
 
     def allowed(self, rows: Int64Array) -> Int64Array:
-        """Return as many of some rows as may still be visited."""
+        """Return as many of the rows as may still be visited."""
         left = self._most - self.visited
         return rows if len(rows) <= left else rows[: max(int(left), 0)]
 
     @property
     def _step(self) -> float:
-        """How many rows may be visited between two looks at the clock."""
+        """Number of rows between two looks at the clock."""
         if self._until is None:
             return math.inf
         return max(_TIMED_ROWS, _TIMED_PRODUCTS // max(self._start.size, 1))
 
     def _pieces(self, portions: Iterable[Portion]) -> Iterator[Portion]:
-        """Yield portions, in pieces between which the time is looked at if it is limited."""
+        """Yield portions, cut into pieces if the time is limited, to look at the clock between them."""
         for portion in portions:
             if self._until is None:
                 yield portion
@@ -120,16 +120,16 @@ class AscentPass:
                 yield portion._replace(places=portion.places[part], rows=portion.rows[part])
 
     def sweep(self, portions: Iterable[Portion]) -> float:
-        """Update rows once each; returns what the dual rises by at least."""
+        """Update rows once each; return a lower bound of the rise of the dual."""
         return self._sweep(portions).last
 
     def sweeps(
         self, held: RowFeed | HeldRows, rows: Int64Array, sweeps: int, most: float
     ) -> tuple[float, float, float]:
-        """Sweep so many times, over all rows first and then over those that moved, each in a new order.
+        """Sweep up to `sweeps` times, first over all rows, then over those that moved, each in a new order.
 
-        No sweep is begun once they cost as much as `most` visits.  Returns what the dual rises by, in all and
-        in the last sweep, and what they cost.
+        No sweep starts once the cost reaches `most` visits.  Returns the rise of the dual, in all and in the
+        last sweep, and the cost.
         """
         random = self.random.integers(1, np.iinfo(np.int64).max, size=1)
         order, risen, cost = self.random.permutation(self.allowed(rows)), 0.0, 0.0
@@ -158,7 +158,7 @@ class AscentPass:
         most: float = math.inf,
         random: Int64Array = _UNUSED,
     ) -> Swept:
-        """Update rows once each, or, where they are one portion, those that move as often as is said."""
+        """Update rows once each, or sweep a single portion repeatedly over its moving rows."""
         done, visited, risen, last, still = 1, 0, 0.0, 0.0, 0.0
         most = min(most, self._most - self.visited)
         for portion in self._pieces(portions):
@@ -182,7 +182,7 @@ class AscentPass:
         return len(self.lists.classes) > 0
 
     def restrict_classes(self, held: RowFeed | HeldRows, rows: Int64Array) -> None:
-        """From now on touch a few classes of some rows, in the order of the block, if few are to be had."""
+        """Restrict sweeps over some rows, in the order of the block, to a few classes if that is possible."""
         if self.sparse or len(self.allowed(rows)) < len(rows):
             return
         block, apart = self.block, self.apart if self.kept_apart else None
@@ -199,7 +199,7 @@ class AscentPass:
     def project(self, Z: Float64Array, rows: Int64Array) -> None:
         """Replace dual rows Z (t, m) by the nearest points of their domains in the classes that sweeps touch.
 
-        The nearest point of all may have mass in classes that sweeps would then leave as they are.
+        The unrestricted projection may have mass in classes that sweeps would then leave unchanged.
         """
         form = self.block.problem.form
         if self.restricted:
@@ -208,16 +208,16 @@ class AscentPass:
             project_rows(Z, self.block.y[rows], form)
 
     def moved(self, rows: Int64Array) -> Any:
-        """Return which rows moved when they were last visited."""
+        """Return which rows moved at their last visit."""
         return self.rises[rows] > self._still
 
     @property
     def columns(self) -> FloatArray:
-        """The weights (d, m), however they are laid out."""
+        """The weights (d, m), in either layout."""
         return self.W if self.sparse else self.W.T
 
     def _lay_out(self, X: Any) -> None:
-        """Lay W out for the rows that come: (m, d) for dense ones, (d, m) for sparse ones."""
+        """Lay W out for the next rows: (m, d) for dense ones, (d, m) for sparse ones."""
         if self.W.size:
             return
         self.sparse = is_sparse(X)
@@ -233,7 +233,7 @@ class AscentPass:
         self.W = np.array(start, dtype=dtype, order="C")
 
     def part(self, tile: RowTile, places: Int64Array, rows: Int64Array, slab: tuple[int, int]) -> SweptPart:
-        """Return what a sweep over some rows of an opened slab reads and writes."""
+        """Return the arrays that a sweep over some rows of an opened slab reads and writes."""
         block, duals, problem, here = self.block, self.duals, self.block.problem, slice(*slab)
         lists = self.lists._replace(place=self.lists.place[here])
         return SweptPart(
@@ -254,7 +254,7 @@ class AscentPass:
     def gap(self, held: RowFeed | HeldRows, rows: Int64Array) -> float:
         """Return the sum of w_i (Phi(s_i) + Phi*(-alpha_i) + <alpha_i, s_i>) over some rows, a visit each.
 
-        No term is negative, and over all rows it is n (P - D), for W = W(A); smoothing adds its own.
+        No term is negative, and for W = W(A) the sum over all rows is n (P - D); smoothing adds its terms.
         """
         block, problem, total = self.block, self.block.problem, 0.0
         vertices = vertices_of(problem, _TIMED_ROWS, smoothed=True)
@@ -284,11 +284,11 @@ class AscentPass:
         return total
 
     def part_apart(self, image: Float64Array) -> Float64Array:
-        """Return what a change of W, laid out like W, is along u, for every class."""
+        """Return the component along u, for every class, of a change of W in its layout."""
         return np.asarray(self.u @ image if self.sparse else image @ self.u)
 
     def image(self, portion: Portion, changes: FloatArray, out: Float64Array) -> None:
-        """Add the sum of w_i x_i change_i^T to `out`, which is laid out like W."""
+        """Add the sum of w_i x_i change_i^T to `out`, in the layout of W."""
         X, places, rows, _ = portion
         factors = self.block.weights[rows]
         if is_sparse(X):
@@ -297,7 +297,7 @@ class AscentPass:
             add_changes(X, places, changes, factors, out, self._threads, self.block.helpers)
 
     def _product(self, feed: RowFeed, rows: Int64Array | None) -> Float64Array:
-        """Return the sum of w_i x_i change_i^T, afresh where W has moved by steps rounded to float32."""
+        """Return the sum of w_i x_i change_i^T, computed anew if W has moved by steps rounded to float32."""
         if not self.W.size:  # no time was left for any row
             return np.zeros(self._start.T.shape)
         if self.W.dtype == np.float64:
@@ -311,7 +311,7 @@ class AscentPass:
         return product
 
     def stats(self, feed: RowFeed, rows: Int64Array | None = None) -> AscentSums:
-        """Sum the change, which all but some rows are without if these are given."""
+        """Sum the change; if rows are given, all others have none."""
         block, n = self.block, len(self.block.y)
         form = block.problem.form
         sums = np.zeros(5)
@@ -339,7 +339,7 @@ class AscentPass:
     def _changes(
         self, rows: Int64Array | None
     ) -> Iterator[tuple[slice | Int64Array, FloatArray, FloatArray]]:
-        """Yield some rows after others, all or those given, with their dual rows and what these change by."""
+        """Yield rows, all or those given, in batches with their dual rows and changes."""
         n = len(self.block.y)
         step = max(min(_SUMMED_ROWS, _SUMMED_NUMBERS // self.block.problem.m), 1)
         rows = None if rows is None else np.sort(rows)
@@ -355,7 +355,7 @@ class AscentPass:
 
 
 def weights_alike(entries: int) -> int:
-    """Return a number of entries of W that is swept like so many, hardly above the least such number."""
+    """Return a number of entries of W, near the least one, that is swept like this many."""
     if entries <= SMALL_W:
         return 0
     large = _LARGE_W // np.dtype(np.float32).itemsize

@@ -1,4 +1,4 @@
-"""What sweeps of dual ascent are asked for, and what they come to."""
+"""Requests for sweeps of dual ascent, and their results."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from topline.solvers.typing import Float64Array
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AscentSums(VectorSums):
-    """Sums over the changes of alpha_i; `product` is in float32 where large weights move in that.
+    """Sums over the changes of alpha_i; `product` is in float32 if large weights move in float32.
 
     Attributes
     ----------
     visited : column updates.
-    left : the sum of the duality gaps of the rows that the stages visited, where it was small enough to end
-        them; inf where something else did.
+    left : the sum of the duality gaps of the rows visited by the stages, if small enough to end them; inf if
+        something else did.
     moving : the rows that a further sweep would visit, at the end of one.
     filled : the shares of a sweep that have rows in some block; they come first.
-    late : the blocks whose time was over.
+    late : the number of blocks that ran out of time.
     """
 
     visited: int = 0
@@ -34,14 +34,14 @@ class AscentSums(VectorSums):
 
 @dataclass(frozen=True)
 class Turn:
-    """Whose turn it is in a part of a round: one share of the rows of every block.
+    """One turn of a round: one share of the rows of every block.
 
     Attributes
     ----------
     part : its number in the round.
     sweep : the first, 0, goes over all rows, each later one over those that move, in an order of its own.
-    share, shares : which share of that order is visited, of how many that are alike; they may turn out fewer
-        in a sweep that has begun, as blocks say.
+    share, shares : index of the share of that order, out of this many equal shares; a sweep that has begun
+        may turn out to have fewer, as blocks report.
     """
 
     part: int
@@ -51,33 +51,33 @@ class Turn:
 
     @property
     def ends_sweep(self) -> bool:
-        """Whether it is the last of its sweep."""
+        """Whether it is the last turn of its sweep."""
         return self.share + 1 == self.shares
 
 
 @dataclass(frozen=True, eq=False)
 class AscentPlan:
-    """How a change dA of A is looked for that raises the dual: sweeps of exact column updates from W (d, m).
+    """How to look for a change dA of A that raises the dual: sweeps of exact column updates from W (d, m).
 
     Attributes
     ----------
     round, W : with the number of the block and the seed the round fixes the random orders.
-    pending_step : what is applied to A first.
-    sweeps : the first visits every row, a second one the rows that are not at rest; more than two ask for
-        stages of so many sweeps over those, as many stages as pay.
+    pending_step : the step to apply to A first.
+    sweeps : the first visits every row, a second one the rows not at rest; more than two request stages of so
+        many sweeps over those, as many stages as pay.
     safety_factor : factor >= 1 on the curvature, for a block that moves while others do.
     seed : of the random orders.
     exact : products and A in float64, not in the precision of the features.
-    shared, apart : the direction u (d,) along which examples are shrunk, and for every class (m,) what the
-        weights have along it at the start besides W: a row scores W^T x + <x, u> apart.
-    most_passes : visits, as a multiple of the rows, that are not exceeded.
+    shared, apart : the direction u (d,) along which examples are shrunk, and the initial component along it
+        (m,) of the weights besides W: a row scores W^T x + <x, u> apart.
+    most_passes : limit on visits, as a multiple of the rows.
     seconds : time after which no more rows are visited; None for no limit.
-    warm : whether A is near the optimum already, so that most rows are at rest and stages over the others pay
+    warm : whether A is already near the optimum, so that most rows are at rest and stages over the others pay
         for longer.
-    support : visit only rows whose alpha is not 0.
-    enough : end the stages where the duality gaps of the rows that they visit sum to so little.
+    support : visit only rows with non-zero alpha.
+    enough : end the stages once the duality gaps of their rows sum to at most this.
     alike : move rows together that look alike and have different labels.
-    turn : the share of the rows that is visited, once; None for the sweeps.
+    turn : the share of the rows to visit, once; None for the sweeps.
     """
 
     round: int

@@ -1,27 +1,27 @@
 """Dual ascent on one block: a sweep over all rows, many over those not at rest, and extrapolation.
 
 A round's first sweep of exact column updates visits every row in a random order: it is the full check.  A row
-that it leaves at a vertex of its domain, where it was, rests for the round.  The others, often a small part,
-are swept again and again while that pays: until a stage of sweeps brings less than a share of what the first
-sweep brought, or the visits reach a multiple of the rows of the block.
+that it leaves unchanged at a vertex of its domain rests for the round.  The others, often a small part, are
+swept repeatedly while that pays: until a stage of sweeps gains less than a share of the first sweep's gain,
+or the visits reach a multiple of the rows of the block.
 
-Sweeps close in on the optimum along a few directions, slowly where C is large.  So the changes of the last
-stages are kept, with their images in W, and after each stage the best point of the space that they span is
-looked for: D is quadratic there, a system of a few equations.  That point may lie outside the domain.  Its
+Sweeps approach the optimum along a few directions, slowly for a large C.  So the changes of the last stages
+are kept, with their images in W, and after each stage the best point of their span is computed: D is
+quadratic there, which gives a system of a few equations.  That point may lie outside the domain.  Its
 projection, row by row, does not, and the best point of the segment to it is exact again.
 
-Rows that look alike and have different labels are moved together as well, where a request says so, before
-the stages and after each (`topline.solvers.blocks.ascent.alike_moves`).
+On request, rows that look alike and have different labels are also moved together, before the stages and
+after each (`topline.solvers.blocks.ascent.alike_moves`).
 
-Where several blocks ascend at the same time a round has many parts, after each of which they agree: in each a
-block visits a share of its rows once, in the random order of a sweep, with no stages of its own
+If several blocks ascend at the same time, a round has many parts, and the blocks synchronise after each: a
+block visits a share of its rows once, in the random order of a sweep, without stages of its own
 (`topline.solvers.methods.dual_ascent`).
 
-Stages end as well by the gap of the rows that they visit, where a request says how much of it is little
-enough.  From dual variables that are nearly right the first sweep may leave out the rows with alpha_i = 0.
+Stages also end once the gap of their rows is as small as the request asks.  From nearly optimal dual
+variables the first sweep may leave out the rows with alpha_i = 0.
 
-Weights that are not small are swept tile by tile, on several threads
-(`topline.solvers.blocks.ascent.shared_tiles`), and dual rows that are not one array are opened slab by slab.
+Large weights are swept tile by tile, on several threads (`topline.solvers.blocks.ascent.shared_tiles`), and
+packed dual rows are opened slab by slab.
 """
 
 from __future__ import annotations
@@ -47,31 +47,31 @@ from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.typing import Float64Array, Int64Array
 
-#: A request for up to so many sweeps is taken literally, one for more asks for stages of so many sweeps each.
+#: Up to so many requested sweeps are plain sweeps; a larger number is the sweeps per stage.
 _PLAIN_SWEEPS = 2
-#: Visits after a round's first sweep, in rows of the block, and stages that they may be spread over.
+#: Most visits after a round's first sweep, in rows of the block, and most stages.
 _MOST_VISITS = 8.0
 _MOST_STAGES = 24
-#: A stage whose last sweep brings less than this share of what the first one brought ends the round.
+#: A stage whose last sweep gains less than this share of the first one's gain ends the round.
 _STAGE_PAYS = 0.1
-#: From dual variables that are nearly right the first sweep has little to bring, and stages over the few rows
-#: that move cost little: they go on for longer.
+#: From nearly optimal dual variables the first sweep gains little, and stages over the few moving rows are
+#: cheap: they go on for longer.
 _STAGE_PAYS_WARM = 0.02
 _MOST_VISITS_WARM = 16.0
-#: A gap that is small enough is looked for where the last sweep brought less than this share of it, or, near
-#: the optimum already, less than the next; and then no more stages are made after one that brought less than
-#: the last.
+#: The gap of the rows is computed once the last sweep gains less than this share of the target, or the second
+#: if already near the optimum, where a stage that gains less than the third is also the last.
 _LOOKS, _LOOKS_WARM, _SETTLED = 0.1, 5e-3, 2.5e-4
-#: Entropies close in by a large factor a sweep, and would go far beyond what was asked for: one sweep at a
-#: time, and a look where the last one brought less than the gap that is enough.
+#: Entropies converge by a large factor per sweep, and would overshoot the target: they take one sweep at a
+#: time, and a look once the last one gains less than the target gap.
 _LOOKS_SMOOTH = 1.0
-#: The next look is where a sweep brings so many times what it will, should the gap fall as the sweeps' rises.
+#: The next look comes when a sweep gains this multiple of its gain at the target, if the gap falls like the
+#: gains.
 _LOOKS_EARLY = 1.3
-#: What the rise of a row at rest, which is negative, does not exceed.
+#: Upper bound of the (negative) rise of a row at rest.
 _RESTS = -0.5
-#: Joint moves that bring less than this share of what the first sweep brought are not made again in a round.
+#: Joint moves that gain less than this share of the first sweep's gain are not repeated in a round.
 _JOINT_PAYS = 0.05
-#: What looking for rows that look alike takes, in products of all rows with a class, and at most in passes.
+#: Cost of the search for alike rows, in products of all rows with a class, and its limit in passes.
 _SEARCH_CLASSES, _SEARCH_PASSES = 16.0, 1.0
 
 
@@ -85,21 +85,21 @@ class BlockAscent(BlockRows):
     _feed: RowFeed | None = None
     _looked = False
     _found: Groups | None = None
-    #: The sweep that takes turns: what fixes its order, and the rows of each share of it.
+    #: The sweep in turns: the key of its order, and the rows of each share.
     _sweep: tuple[int, ...] | None = None
     _shares: Sequence[Int64Array] = ()
-    #: A row moves while it has risen by more than this; after a sweep over all rows unless it rests.
+    #: Rise above which a row counts as moving; by default every row not at rest.
     _still = _RESTS
 
     @cached_property
     def _rises(self) -> Float64Array:
-        """By how much the dual rose at each row when it was last visited in a turn; inf before."""
+        """Rise of the dual at each row's last visit in a turn; inf before."""
         return np.full(len(self.y), np.inf)
 
     def run(self, request: AscentPlan, A: DualStore, delta: DualStore, threads: int = 1) -> AscentSums:
-        """Write to `delta` (rows, m) the change of A (rows, m) that the sweeps find, and sum it.
+        """Write the change of A (rows, m) found by the sweeps to `delta` (rows, m), and sum it.
 
-        The result depends on the request and on A alone, not on the threads that work on it.
+        The result depends on the request and A only, not on the number of threads.
         """
         delta.clear()
         work = AscentPass(self, request, DualWindow(A, delta, MIXED), threads)
@@ -121,13 +121,13 @@ class BlockAscent(BlockRows):
         for _ in range(request.sweeps - 1):
             busy = work.allowed(busy[work.moved(busy)])
             work.sweep(feed.shuffled(busy, work.random))
-        # What plain sweeps leave nobody has looked at; where no row could move nothing is left.
+        # After plain sweeps the gap is unknown; if no row can move it is 0.
         return replace(work.stats(feed), left=math.inf if len(busy) else 0.0)
 
     def run_turn(self, request: AscentPlan, turn: Turn, duals: BlockDuals, threads: int = 1) -> AscentSums:
-        """Keep the change of A that a visit of the rows of a turn finds, and sum it.
+        """Keep the change of A found by visiting the rows of a turn, and sum it.
 
-        Asked again about the same turn it finds the same, which costs what is visited and not what there is.
+        A repeated request for the same turn finds the same change, at the cost of the visits only.
         """
         feed = self.feed_for(duals.A)
         rows = self._rows_of(turn, request, feed)
@@ -153,7 +153,7 @@ class BlockAscent(BlockRows):
         return replace(sums, moving=len(self._moving_rows()))
 
     def _rows_of(self, turn: Turn, request: AscentPlan, feed: RowFeed) -> Int64Array:
-        """Return the rows of a turn, whose sweep begins with the first one that is asked about."""
+        """Return the rows of a turn; the first turn requested of a sweep fixes its order."""
         sweep = request.seed, request.round, self.index, turn.sweep
         if self._sweep != sweep:
             rows = self._moving_rows() if turn.sweep else np.flatnonzero(self.weights)
@@ -161,15 +161,15 @@ class BlockAscent(BlockRows):
         return self._shares[turn.share] if turn.share < len(self._shares) else np.empty(0, dtype=np.int64)
 
     def _moving_rows(self) -> Int64Array:
-        """Return the rows that a further sweep visits; those that count for nothing never move."""
+        """Return the rows that a further sweep visits; rows of weight 0 never move."""
         return np.flatnonzero((self.weights > 0.0) & (self._rises > self._still))
 
     def _groups(self, feed: RowFeed, work: AscentPass) -> Groups | None:
-        """Return the rows of the block that are moved together, which the first call looks for."""
+        """Return the rows of the block to move together, searched for in the first call."""
         if not self._looked and len(work.allowed(np.arange(len(self.y)))) == len(self.y):
             self._looked = True
             problem = self.problem
-            # D is a parabola in them, and their dual rows are at hand.
+            # Requires that D is a parabola in them, and that their dual rows are in memory.
             if problem.form.linear_conjugate and problem.smoothing == 0.0 and feed.opened is None:
                 rows = np.flatnonzero((self.weights > 0.0) & (self.norms > 0.0))
                 self._found = find_groups(feed, rows, self.y, problem.d)
@@ -177,7 +177,7 @@ class BlockAscent(BlockRows):
         return self._found
 
     def feed_for(self, A: DualStore) -> RowFeed:
-        """Return the rows of the block in slabs of which the dual rows, if packed, can be opened whole."""
+        """Return the rows of the block in slabs whose dual rows, if packed, can be opened whole."""
         opened = A.shape[1] if A.dense is None else None
         if self._feed is None or opened != self._feed.opened:
             self._feed = RowFeed(self.X, self.dtype, opened=opened)
@@ -192,9 +192,9 @@ def _stages(
     request: AscentPlan,
     groups: Groups | None,
 ) -> float:
-    """Sweep over some rows in stages, and extrapolate after each where that is possible.
+    """Sweep over some rows in stages, and extrapolate after each if possible.
 
-    Return the gap of these rows that ended it, inf where something else did.
+    Return the gap of these rows if it ended the stages, otherwise inf.
     """
     budget = (_MOST_VISITS_WARM if request.warm else _MOST_VISITS) * len(work.rises)
     least = first * (_STAGE_PAYS_WARM if request.warm else _STAGE_PAYS)
@@ -202,7 +202,7 @@ def _stages(
         least = min(least, _SETTLED * request.enough)
     look = (_LOOKS_WARM if request.warm else _LOOKS if work.linear else _LOOKS_SMOOTH) * request.enough
     sweeps = request.sweeps if work.linear or request.warm else 1
-    # Who looks at all of the rows needs as many visits that are left.
+    # Computing the gap takes a visit of every row.
     if sweeps == 1 and first < look and len(work.allowed(rows)) == len(rows):
         gap = work.gap(held, rows)
         if gap <= request.enough:
@@ -213,14 +213,14 @@ def _stages(
     for _ in range(_MOST_STAGES):
         rise, last, cost = work.sweeps(held, rows, sweeps, budget)
         budget -= cost
-        # What visits all of the rows needs as many visits that are left.
+        # Visiting all rows takes that many remaining visits.
         whole = len(work.allowed(rows)) == len(rows)
         if whole and last < look:
             gap = work.gap(held, rows)
             if gap <= request.enough:
                 return gap
             look = _next_look(look, last, request.enough, gap)
-        # The primal objective is far from its least value where rows were moved together: sweeps come last.
+        # Sweeps come last, because joint moves leave the primal objective far from its minimum.
         if budget <= 0 or work.over or last < least:
             break
         if extrapolation is not None and len(work.allowed(rows)) == len(rows):
@@ -231,9 +231,9 @@ def _stages(
 
 
 def _move_together(work: AscentPass, groups: Groups) -> float:
-    """Move rows together that look alike; return what the dual rises by.
+    """Move alike rows together; return the rise of the dual.
 
-    Not while a few classes of each row are swept: these moves would give mass to others.
+    Does nothing while sweeps are restricted to a few classes: joint moves would give mass to others.
     """
     block, duals = work.block, work.duals
     X, rows, starts, grams = groups
@@ -249,5 +249,5 @@ def _move_together(work: AscentPass, groups: Groups) -> float:
 
 
 def _next_look(look: float, last: float, enough: float, gap: float) -> float:
-    """Return what a sweep may bring before the gap is looked for again, which was too large after `last`."""
+    """Return the gain below which the gap is computed again, after it was too large at a gain of `last`."""
     return min(look, _LOOKS_EARLY * last * enough / gap)

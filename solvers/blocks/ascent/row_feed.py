@@ -1,8 +1,8 @@
-"""The rows of a block in any order: where they lie in memory as they are, gathered, or read slab by slab.
+"""The rows of a block in any order: in place, gathered from memory, or read slab by slab.
 
-Whatever lies in memory is one run to draw from, also where it lies in pieces or in another type: a visit in
-random order gathers and converts a few rows at a time.  Only what has to be read, or whose dual rows have to
-be opened, comes slab by slab.
+Rows in memory form one run to draw from, even if stored in pieces or in another type: a visit in random order
+gathers and converts a few rows at a time.  Only rows that have to be read, or whose dual rows have to be
+opened, come slab by slab.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from topline.solvers.core.rows import (
 )
 from topline.solvers.typing import Int64Array
 
-#: Rows that are gathered and converted at once: at least so many dense ones, or some bytes of them.
+#: Rows gathered and converted at once: the larger of this many dense ones and some bytes.
 _GATHERED_ROWS = 512
 _GATHERED_SPARSE_ROWS = 4096
 _GATHERED_BYTES = 1 << 21
-#: Rows that are read to be visited many times take at most so many bytes; others are read again.
+#: Limit in bytes for rows held for repeated visits; others are read again.
 _HELD_BYTES = 1 << 26
-#: Twice the dual rows that are opened of one slab.
+#: Twice the bytes of dual rows opened for one slab.
 _OPENED_BYTES = 1 << 24
-#: Slabs whose rows are visited in turns, each in so many parts of at least so many rows, which threads share:
-#: where all rows share a direction a sweep brings little if those of a slab always follow one another.
+#: Slabs whose rows are interleaved, parts of each, and least rows of a part, which threads share: if all rows
+#: share a direction, sweeping a whole slab in sequence gains little.
 MIXED, _PARTS, _PART_ROWS = 3, 8, 512
 #: A sweep over few rows of slabs that have to be opened costs like one over this share of them.
 _LEAST_SHARE = 0.25
@@ -50,8 +50,8 @@ _LEAST_SHARE = 0.25
 def swept_bytes(rows: int, d: int, m: int, *, packed: bool) -> int:
     """Return the bytes that sweeps of one head take over float32 rows that are read, beside one slab of them.
 
-    `packed` dual variables are opened, with their change, and packed again; the rows that are visited many
-    times are held where dual variables are arrays.
+    `packed` dual variables are opened, with their change, and packed again; with array storage, rows visited
+    repeatedly are held.
     """
     return 4 * min(_OPENED_BYTES, 4 * rows * m) if packed else min(_HELD_BYTES, 4 * rows * d)
 
@@ -62,9 +62,9 @@ class RowFeed:
     Parameters
     ----------
     X : (rows, d) features of the block.
-    dtype : their type as they come out, float32 or float64.
-    opened : entries of a dual row, where the dual rows are opened slab by slab: features that lie in memory
-        are then cut into slabs as well, and the dual rows of one are no burden.
+    dtype : type of the rows produced, float32 or float64.
+    opened : entries of a dual row, if dual rows are opened slab by slab: features in memory are then also cut
+        into slabs with few enough dual rows.
     """
 
     def __init__(self, X: RowSource, dtype: np.dtype[Any], *, opened: int | None = None) -> None:
@@ -72,16 +72,16 @@ class RowFeed:
         self._dtype = dtype
         self._n = int(X.shape[0])
         self.opened = opened
-        #: Rows of which the dual rows are opened together; a stored piece of X may have more.
+        #: Rows whose dual rows are opened together; a stored piece of X may have more.
         self._window = None if opened is None else _window(dtype.itemsize * opened)
         #: Whether rows are drawn from all of the block at once.
         self.whole = opened is None and kept_in_memory(X, 0, self._n)
         self._slabs = [] if self.whole else self._cut()
 
     def shuffled(self, rows: Int64Array, random: np.random.Generator) -> Iterator[Portion]:
-        """Yield the given rows in a random order of slabs, and of rows in some slabs that are read together.
+        """Yield the given rows in a random order of slabs, some of them interleaved, and of their rows.
 
-        Which slabs these are changes from sweep to sweep.
+        Which slabs are interleaved changes from sweep to sweep.
         """
         if self.whole:
             yield from self.drawn(random.permutation(rows))
@@ -101,9 +101,9 @@ class RowFeed:
         yield from self._in_turns(read_slabs(self._X, chosen, self._dtype), chosen)
 
     def dealt(self, rows: Int64Array, shares: int, random: np.random.Generator) -> list[Int64Array]:
-        """Return the given rows in random order, cut into up to so many shares that have rows.
+        """Return the given rows in random order, cut into at most `shares` non-empty shares.
 
-        Rows that lie in slabs come in whole ones.
+        Rows in slabs are dealt in whole slabs.
         """
         if self.whole:
             return np.array_split(random.permutation(rows), min(shares, len(rows))) if len(rows) else []
@@ -122,11 +122,11 @@ class RowFeed:
             yield from self._portions((start, stop), values, chosen[start, stop])
 
     def cost(self, visits: float) -> float:
-        """Return what so many visits in one sweep cost, in visits of rows that lie in memory."""
+        """Return the cost of so many visits in one sweep, in visits of rows in memory."""
         return visits if self.whole else max(visits, _LEAST_SHARE * self._n)
 
     def held(self, rows: Int64Array) -> RowFeed | HeldRows:
-        """Return rows, in the order of the block, for many visits: in memory if they lie or fit there."""
+        """Return rows, in the order of the block, for repeated visits: in memory if they are or fit there."""
         bytes_ = len(rows) * int(self._X.shape[1]) * self._dtype.itemsize
         if self.whole or self.opened is not None or bytes_ > _HELD_BYTES:
             return self
@@ -146,11 +146,11 @@ class RowFeed:
 
     @property
     def in_place(self) -> bool:
-        """Whether all rows that are asked for come as one portion."""
+        """Whether any requested rows come as one portion."""
         return self.whole and self._held[1]
 
     def _cut(self) -> list[tuple[int, int]]:
-        """Return the slabs: what is opened at once where rows lie in memory, else what is read."""
+        """Return the slabs: for rows in memory the rows opened at once, else those read at once."""
         if self._window is not None and kept_in_memory(self._X, 0, self._n):
             return list(cut_rows(self._n, 0, self._window))
         return list(slab_bounds(self._X, _GATHERED_ROWS, self._window))
@@ -165,7 +165,7 @@ class RowFeed:
                 yield (start, stop), inside
 
     def drawn(self, rows: Int64Array) -> Iterator[Portion]:
-        """Yield rows in the given order that lie in memory: as they are if they can be so, else gathered."""
+        """Yield rows from memory in the given order, in place if possible, else gathered."""
         block = 0, self._n
         values, ready = self._held
         if ready:
@@ -179,12 +179,12 @@ class RowFeed:
 
     @cached_property
     def _held(self) -> tuple[Any, bool]:
-        """All rows where they lie as one array, else None; and whether they can be worked on as they are."""
+        """All rows as one array, if they are one, else None; and whether no conversion is needed."""
         values = self._X[0 : self._n] if in_place(self._X, 0, self._n) else None
         return values, values is not None and self._ready(values)
 
     def _portions(self, slab: tuple[int, int], values: Rows, rows: Int64Array) -> Iterator[Portion]:
-        """Yield rows of a slab that was read, window by window of their dual rows."""
+        """Yield rows of a slab that was read, one window of dual rows at a time."""
         start, stop = slab
         step = stop - start if self._window is None else self._window
         for low in range(start, stop, step):
@@ -195,9 +195,9 @@ class RowFeed:
     def _in_turns(
         self, slabs: Iterator[tuple[int, int, Rows]], chosen: Mapping[tuple[int, int], Int64Array]
     ) -> Iterator[Portion]:
-        """Yield the chosen rows of the slabs, of `MIXED` at a time a part of each after the other.
+        """Yield the chosen rows of the slabs, interleaving parts of `MIXED` slabs at a time.
 
-        They begin one after the other, so that the next one is read while parts of the others are visited.
+        Slabs start one by one, so that the next is read while parts of the others are visited.
         """
         mixed: list[deque[Portion]] = []
         turns, more = 0, True
@@ -223,14 +223,14 @@ class RowFeed:
         )
 
     def _ready(self, values: Any) -> bool:
-        """Whether compiled functions can work on values as they are."""
+        """Return whether compiled functions can use the values without conversion."""
         if is_sparse(values):
             return bool(values.format == "csr" and values.dtype == self._dtype)
         return isinstance(values, np.ndarray) and values.dtype == self._dtype and values.flags.c_contiguous
 
 
 class HeldRows:
-    """Rows of a block of n rows that were read for many visits: row `rows[t]` is row t of X; rows rise."""
+    """Rows of a block of n rows, read for repeated visits: row `rows[t]` is row t of X; rows ascend."""
 
     whole: ClassVar[bool] = True
     in_place: ClassVar[bool] = True
@@ -256,13 +256,13 @@ class HeldRows:
 
 
 def _window(row_bytes: int) -> int:
-    """Return the rows of a window: whole runs of packed rows if it can be."""
+    """Return the number of rows of a window: whole runs of packed rows if possible."""
     rows = max(_OPENED_BYTES // (2 * row_bytes), 1)
     return rows - rows % _GATHERED_ROWS if rows > _GATHERED_ROWS else rows
 
 
 def _in_parts(portion: Portion) -> tuple[list[Int64Array], list[Int64Array]]:
-    """Return places and rows of a portion in parts, none of them empty."""
+    """Return places and rows of a portion in non-empty parts."""
     if not len(portion.rows):
         return [], []
     parts = min(max(len(portion.rows) // _PART_ROWS, 1), _PARTS)

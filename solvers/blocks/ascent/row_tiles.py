@@ -1,8 +1,8 @@
-"""Rows in the layouts that they come in, each with what it is scored by: all that a sweep knows of a row.
+"""Rows in each layout with the weights that score them: the only code of a sweep that depends on the layout.
 
-A tile holds rows and the weights W that they are scored by, in the layout that suits them.  `scores`,
-`class_score`, `sizes`, `carry` and `fetch_row` are chosen by the type of the tile where a sweep is compiled;
-one more layout is one more tile with these five.
+A tile holds rows and their weights W in a suitable layout.  `scores`, `class_score`, `sizes`, `carry` and
+`fetch_row` are chosen by the type of the tile when a sweep is compiled; a new layout is a new tile with these
+five.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from topline.solvers.jit_cache import ByType, jit
 from topline.solvers.jit_pointers import fetch
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-#: Sparse rows carry their change into all classes at once unless fewer than one class in so many changes.
+#: Sparse rows add their change to all classes at once unless fewer than one class in this many changes.
 _FEW = 8
 
 
@@ -37,7 +37,7 @@ class CsrTile(NamedTuple):
 
 
 class KernelTile(NamedTuple):
-    """Rows of which the values K (r, r) of a kernel are known, and their scores W (m, r), kept up to date."""
+    """Rows with known kernel values K (r, r), and their scores W (m, r), kept up to date."""
 
     K: FloatArray
     W: FloatArray
@@ -47,15 +47,14 @@ RowTile: TypeAlias = DenseTile | CsrTile | KernelTile
 
 
 def tile_of(X: Rows, W: FloatArray) -> DenseTile | CsrTile:
-    """Return rows with weights that are laid out for them."""
+    """Return a tile of rows, with weights in their layout."""
     return CsrTile(X.data, X.indices, X.indptr, W) if is_sparse(X) else DenseTile(X, W)
 
 
 @jit(fastmath={"reassoc", "contract"})
 def _dense_scores(tile: DenseTile, place: int, out: FloatArray) -> None:
-    # Four classes at a time share the loads of x.  Arrays are indexed by row and column throughout: a row
-    # taken out as an array of its own is counted as a reference, which takes as long as the scores of a short
-    # one.
+    # Four classes at a time share the loads of x.  Arrays are indexed by row and column throughout: taking a
+    # row out as an array counts references, which takes as long as the scores of a short row.
     X, W = tile
     m, d = W.shape
     zero = W.dtype.type(0.0)
@@ -163,7 +162,7 @@ def _csr_carry(
     data, indices, indptr, W = tile
     m = W.shape[1]
     if _FEW * n_changed > m:
-        # With more than a few classes it is faster to go along memory.
+        # With more than a few classes, contiguous access is faster.
         spare[:] = 0.0
         for k in range(n_changed):
             spare[changed[k]] = steps[k]
@@ -218,10 +217,10 @@ scores = _by_tile(_dense_scores, _csr_scores, _kernel_scores)
 class_score = _by_tile(_dense_class_score, _csr_class_score, _kernel_class_score)
 #: (tile, place, u) gives |x|^2 and <x, u> of the row at a place.
 sizes = _by_tile(_dense_sizes, _csr_sizes, _kernel_sizes)
-#: (tile, place, changed, steps, n_changed, spare) adds x times the first steps to the scores by the classes
-#: that change; `spare` (m,) of the type of W is room.
+#: (tile, place, changed, steps, n_changed, spare) adds x times the first steps to the scores of the changed
+#: classes; `spare` (m,), of the type of W, is scratch space.
 carry = _by_tile(_dense_carry, _csr_carry, _kernel_carry)
-#: (tile, place) begins to fetch the row at a place.
+#: (tile, place) prefetches the row at a place.
 fetch_row = _by_tile(_dense_fetch, _csr_fetch, _kernel_fetch)
 
 

@@ -1,4 +1,4 @@
-"""What the sweeps of dual ascent work on: the rows of a block, runs of them to visit, and their dual rows."""
+"""Inputs of dual ascent's sweeps: the rows of a block, runs of them to visit, and their dual rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from topline.solvers.core.rows import Rows, RowSource
 from topline.solvers.crew import Helpers
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-#: Numbers of A that are looked at together.
+#: Numbers of A processed together.
 _LOOKED_AT = 1 << 22
 
 
 class RowNorms:
-    """|x_i|^2 (rows,) of the rows of a block, -1 where no visit has found it yet, and <x_i, u>.
+    """|x_i|^2 (rows,) of the rows of a block, -1 before the first visit, and <x_i, u>.
 
-    Blocks of the same rows may share them as long as u = 0: whoever finds one first writes the same.
+    Blocks of the same rows may share them while u = 0: every writer writes the same values.
     """
 
     def __init__(self, rows: int) -> None:
@@ -32,17 +32,17 @@ class RowNorms:
 
 
 class BlockRows:
-    """Rows of one block, and what sweeps over them find out about them once.
+    """Rows of one block, and values that sweeps compute for them once.
 
     Parameters
     ----------
-    problem : what is solved.
+    problem : the problem.
     X : (rows, d) features of the block.
     y, weights : (rows,) labels, and how often each row counts.
     index : place of the block among all blocks; it seeds the random orders.
-    dtype : precision of products, where a request does not ask for float64.
-    helpers : threads that work on the rows beside the one that is asked; None for some of its own.
-    norms : what several blocks of these rows find out about them; None for what this one finds out.
+    dtype : precision of products, unless a request asks for float64.
+    helpers : threads that work on the rows beside the caller; None for some of its own.
+    norms : row norms shared by blocks of these rows; None for its own.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class BlockRows:
         self.problem, self.X, self.y, self.weights = problem, X, y, weights
         self.index, self.dtype = index, dtype
         alike = problem.smoothing_own == problem.smoothing
-        #: The loss as compiled functions take it.
+        #: The loss for compiled functions.
         self.column = problem.form.column_where(alike=alike)
         self.rho, self.margins = problem.form.rho, problem.form.table
         self.helpers = helpers or Helpers()
@@ -67,12 +67,12 @@ class BlockRows:
 
     @cached_property
     def thread_choice(self) -> ThreadChoice:
-        """Whether sweeps over these rows are faster on several threads."""
+        """The choice between one thread and several for sweeps over these rows."""
         return ThreadChoice()
 
     @property
     def norms(self) -> Float64Array:
-        """|x_i|^2 (rows,), -1 where it is not known yet."""
+        """|x_i|^2 (rows,), -1 where unknown."""
         return self._norms.squares
 
     @property
@@ -90,7 +90,7 @@ class BlockRows:
     _direction: Float64Array | None = None
 
     def keep_apart(self, request: AscentPlan) -> tuple[Float64Array, float]:
-        """Return the direction that a request keeps apart, and by how much it shrinks squares along it."""
+        """Return the deflated direction of a request, and by how much it shrinks squares along it."""
         shared = request.shared
         if shared is None:
             self._direction = None
@@ -101,7 +101,7 @@ class BlockRows:
 
 
 def rows_with_mass(A: DualStore) -> NDArray[np.bool_]:
-    """Return which rows of A (rows, m) are not 0, as they are read, some at a time."""
+    """Return which rows of A (rows, m) are not 0, reading a few at a time."""
     rows, m = A.shape
     step = max(_LOOKED_AT // m, 1)
     parts = [A.read(low, min(low + step, rows)).any(axis=1) for low in range(0, rows, step)]
@@ -109,9 +109,9 @@ def rows_with_mass(A: DualStore) -> NDArray[np.bool_]:
 
 
 class Portion(NamedTuple):
-    """Rows of the block to visit one after the other: `places` says where each lies in X.
+    """Rows of the block to visit in order: `places` says where each lies in X.
 
-    `slab` are the first row of the run that they are taken from, and the one after its last.
+    `slab` gives the first row of the run that they come from, and the one after its last.
     """
 
     X: Rows
@@ -121,9 +121,9 @@ class Portion(NamedTuple):
 
 
 class DualWindow:
-    """Dual rows A of a block and their change delta, of one slab at a time; the last `most` stay open.
+    """Dual rows A of a block and their change delta, one slab at a time; the last `most` stay open.
 
-    What is changed in `delta` (rows of the slab, m) is kept when more slabs are opened, or by `close`.
+    Changes in `delta` (rows of the slab, m) are stored when more slabs are opened, or by `close`.
     """
 
     def __init__(self, A: DualStore, delta: DualStore, most: int = 1) -> None:
@@ -139,19 +139,19 @@ class DualWindow:
             if len(self._opened) >= self._most:
                 self._keep(next(iter(self._opened)))
             found = self._A.read(*slab), self._delta.read(*slab)
-        # The one that was in use last stands last.
+        # Ordered by last use.
         self._opened[slab] = found
         self.A, self.delta = found
 
     def open_whole(self) -> bool:
-        """Open all rows where they lie in memory as one array; return whether they do."""
+        """Open all rows if they are one array in memory; return whether they are."""
         if self._A.dense is None or self._delta.dense is None:
             return False
         self.open((0, self._A.shape[0]))
         return True
 
     def read(self, slab: tuple[int, int]) -> tuple[FloatArray, FloatArray]:
-        """Return rows of A and delta only to be looked at, while no slab is open."""
+        """Return rows of A and delta read-only, while no slab is open."""
         return self._A.read(*slab), self._delta.read(*slab)
 
     def changed(self) -> Int64Array:
@@ -159,7 +159,7 @@ class DualWindow:
         return np.flatnonzero(rows_with_mass(self._delta))
 
     def close(self) -> None:
-        """Keep what was changed."""
+        """Store the changes."""
         for slab in list(self._opened):
             self._keep(slab)
 

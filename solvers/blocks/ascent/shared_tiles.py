@@ -1,13 +1,14 @@
-"""Exact column updates tile by tile, on several threads: what a sweep does where W is not small.
+"""Exact column updates tile by tile, on several threads, for large W.
 
-Row by row a sweep cannot be shared, for every row starts from the weights that the row before it left.  But
-the scores of a tile of rows can be taken before the tile ahead of it is updated, if what that tile then
-changes is added through the inner products of the rows of both.  So one thread updates the rows of a tile,
-exactly and in their order, while others carry what the tile before it has changed into W and take the scores
-of the tile after it, each for some of the classes.  Whoever has nothing else to do takes the next chunk.
+A row-by-row sweep cannot be shared, because every row starts from the weights left by the row before it.  But
+the scores of a tile can be computed before the tile ahead of it is updated, if that tile's changes are then
+added through the inner products of the rows of both.  So one thread updates the rows of a tile, exactly and
+in order, while others carry the changes of the tile before it into W and compute the scores of the tile after
+it, each for some of the classes.  An idle thread takes the next chunk.
 
-Which thread takes which chunk changes no number: the result is bitwise the same for any number of threads.
-One thread alone gains as well: four rows share the loads of four classes, and W is fetched once a tile.
+The assignment of chunks to threads changes no number: the result is bitwise the same for any number of
+threads.  A single thread gains as well: four rows share the loads of four classes, and W is loaded once per
+tile.
 """
 
 from __future__ import annotations
@@ -37,33 +38,33 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 
 #: Rows and classes that share their loads: 4 x 4 sums fill the registers of a core.
 GROUP = 4
-#: A row of which one class in so many changes is kept as one of which all do: loops then go along memory.
+#: A row with at least one changed class in this many is stored densely, for contiguous loops.
 _WHOLE = 2
-#: Rows of a tile: a share of the classes, for each row costs inner products with those of 1.5 tiles; at least
-#: and at most so many.
+#: Rows of a tile: the classes divided by this, as each row costs inner products with 1.5 tiles of rows; then
+#: the bounds.
 _TILE_SHARE = 6
 _TILE_ROWS = (4, 64)
-#: Multiplications of a sweep's scores below which one thread is done before the others are of use.
+#: Multiplications of a sweep's scores below which one thread finishes before the others could help.
 _SHARED = 1 << 28
 #: Sweeps after which the slower number of threads is tried again.
 _RETRY = 24
-#: Chunks that the classes of a tile are cut into.
+#: Chunks of classes per tile.
 _CHUNKS = 16
-#: Places of the counters: tiles that are updated, and from `_FIRST` on, each `_APART` places, so that no two
-#: share a cache line, chunks of a tile that are taken and chunks that are done.
+#: Indices of the counters: updated tiles, and from `_FIRST` on, `_APART` apart so that no two share a cache
+#: line, chunks of a tile taken and chunks done.
 _UPDATED, _FIRST, _APART = 0, 8, 8
 _OVER = 1 << 40  # a count above all that anybody waits for
-#: Reads of a counter before the core is offered to others between two of them.
+#: Reads of a counter before the thread starts to yield its core between reads.
 _SPINS = 2000
 _COUNTERS = types.Array(types.int64, 1, "C")
 
 
 class _Tiles(NamedTuple):
-    """What threads share: X, W, scores and inner products of two tiles, and what two tiles have changed.
+    """State shared by threads: X, W, scores and inner products of two tiles, and the changes of two tiles.
 
-    `order` (rows,) are the places in X of all rows, behind a tile that is none; `every` counts the classes.
-    Row p changes counts[slot, p] classes, `classes` by `steps`; those of a row that changes all, or none, are
-    in their own places.
+    `order` (rows,) are the places in X of all rows, after an empty tile; `every` lists all classes.  Row p
+    changes counts[slot, p] classes, `classes` by `steps`; a row that changes all or none has its steps at the
+    classes' own places.
     """
 
     X: FloatArray
@@ -80,7 +81,7 @@ class _Tiles(NamedTuple):
 
 
 class _Spare(NamedTuple):
-    """Room of one thread."""
+    """Scratch space of one thread."""
 
     at: Int64Array
     who: Int64Array
@@ -96,9 +97,9 @@ class _Rows(NamedTuple):
 
 
 class ThreadChoice:
-    """As many threads as there are, or one: what took less time a row when it was last tried.
+    """All threads or one: whichever took less time per row when last tried.
 
-    No number depends on it.
+    No result depends on it.
     """
 
     def __init__(self) -> None:
@@ -106,27 +107,27 @@ class ThreadChoice:
         self._since: dict[int, int] = {}
 
     def of(self, most: int) -> int:
-        """Return how many of `most` threads the next sweep takes."""
+        """Return how many of `most` threads the next sweep uses."""
         for number in (most, 1):
             if number not in self._seconds or self._since[number] >= _RETRY:
                 return number
         return min((most, 1), key=lambda number: self._seconds[number])
 
     def note(self, number: int, seconds: float) -> None:
-        """Keep how many seconds a row a sweep took."""
+        """Record the seconds per row of a sweep."""
         for other in self._since:
             self._since[other] += 1
         self._seconds[number], self._since[number] = seconds, 0
 
 
 class TiledWeights:
-    """Weights (m, d) that threads sweep with.
+    """Weights (m, d) swept by several threads.
 
     Parameters
     ----------
-    start : (m, d) the weights to begin with.
+    start : (m, d) the initial weights.
     dtype : their precision, float32 or float64.
-    threads : how many work at the same time, where `choice` finds that it pays; `helpers` are the others.
+    threads : how many work in parallel if `choice` finds that it pays; `helpers` are the others.
     """
 
     def __init__(
@@ -164,19 +165,19 @@ class TiledWeights:
             self._scores, self._inner, self._counts, self._classes, self._steps,
             np.zeros(_FIRST + 2 * _APART * tiles, dtype=np.int64),
         )  # fmt: skip
-        # Without a tile they do nothing, but are compiled or loaded before a thread waits for another.
+        # Calls without a tile only compile or load the functions, before a thread waits for another.
         _help(part, none := shared._replace(order=order[:t]))
         _lead(part, none, column)
         most = min(self._threads, tiles) if n * self._padded.size >= _SHARED else 1
         threads, began = self._choice.of(most), time.perf_counter()
-        # Nobody waits for a helper to begin: on a busy machine the first thread does its chunks meanwhile.
+        # No thread waits for a helper to start: on a busy machine the first thread does its chunks meanwhile.
         begun: list[Future[None]] = []
         try:
             pools = (self._helpers.pool(threads - 1) for _ in range(1, threads))
             begun.extend(pool.submit(_help, part, shared) for pool in pools)
             _lead(part, shared, column)
         finally:
-            # Also after Ctrl-C: no helper waits for tiles that nobody updates.
+            # Also after Ctrl-C, so that no helper waits for tiles that will not be updated.
             shared.counters[:] = _OVER
             wait([helper for helper in begun if not helper.cancel()])
         if most > 1:
@@ -191,10 +192,10 @@ def _spare(tiles: _Tiles) -> _Spare:
 
 @jit
 def _help(owned_part: SweptPart, owned_tiles: _Tiles) -> None:
-    """Do chunks of one tile after the other, each as soon as the tile two before it is updated."""
+    """Do chunks tile by tile, each once the tile two before it is updated."""
     part, tiles, spare = borrowed(owned_part), borrowed(owned_tiles), _spare(owned_tiles)
     for k in range(len(tiles.order) // tiles.counts.shape[1] - 1):
-        # Neither W nor a step changes while others still need it as it is.
+        # Neither W nor a step may change while other threads need it.
         wait_until(tiles.counters, _UPDATED, k - 1)
         if k > 0:
             _wait_for_chunks(k - 1, tiles)
@@ -203,7 +204,7 @@ def _help(owned_part: SweptPart, owned_tiles: _Tiles) -> None:
 
 @jit
 def _lead(owned_part: SweptPart, owned_tiles: _Tiles, column: JitFunction) -> None:
-    """Update the rows of one tile after the other, and do chunks while the next tile is not ready."""
+    """Update rows tile by tile, and do chunks while the next tile is not ready."""
     part, tiles, spare = borrowed(owned_part), borrowed(owned_tiles), _spare(owned_tiles)
     t, rows = tiles.counts.shape[1], part.rows
     n_tiles = len(tiles.order) // t - 1
@@ -230,7 +231,7 @@ def _lead(owned_part: SweptPart, owned_tiles: _Tiles, column: JitFunction) -> No
 
 @jit
 def _fetch_ahead(k: int, p: int, part: SweptPart, tiles: _Tiles) -> None:
-    """Begin to fetch the dual row of row p of tile k, and its scores, which other threads have written."""
+    """Prefetch the dual row of row p of tile k, and its scores, which other threads have written."""
     t = tiles.counts.shape[1]
     fetch_duals(part.A, part.delta, part.rows[min(k * t + p, len(part.rows) - 1)])
     if p < t:
@@ -242,7 +243,7 @@ def _fetch_ahead(k: int, p: int, part: SweptPart, tiles: _Tiles) -> None:
 
 @jit
 def _scores_now(k: int, p: int, along: float, tiles: _Tiles, apart: Float64Array, q: Float64Array) -> None:
-    """Write the scores of row p of tile k: at W two tiles ago, and what rows have changed since then."""
+    """Write the scores of row p of tile k: those at W two tiles ago plus the changes of rows since then."""
     t, here, before = tiles.counts.shape[1], k % 2, 1 - k % 2
     for j in range(len(q)):
         q[j] = tiles.scores[here, p, j] + apart[j] * along
@@ -259,7 +260,7 @@ def _scores_now(k: int, p: int, along: float, tiles: _Tiles, apart: Float64Array
 
 @jit
 def _keep_steps(tiles: _Tiles, slot: int, p: int, n_changed: int, scratch: Scratch) -> None:
-    """Keep what row p of a tile changes: the first `n_changed` classes of `scratch`, by its steps."""
+    """Store the change of row p of a tile: the first `n_changed` classes of `scratch`, by its steps."""
     counts, classes, steps = tiles.counts, tiles.classes, tiles.steps
     m = classes.shape[2]
     whole = n_changed == 0 or _WHOLE * n_changed >= m
@@ -301,7 +302,7 @@ def _wait_for_chunks(k: int, tiles: _Tiles) -> None:
 
 @jit
 def _inner_products(k: int, p: int, part: SweptPart, tiles: _Tiles) -> None:
-    """Write those of rows p..p+3 of tile k with the tile before it and the rows up to them."""
+    """Write the inner products of rows p..p+3 of tile k with the tile before it and the rows up to them."""
     t, order = tiles.counts.shape[1], tiles.order
     rows = _Rows(tiles.X, order, (k + 1) * t + p)
     for r in range(0, t + p + GROUP, GROUP):
@@ -314,7 +315,7 @@ def _inner_products(k: int, p: int, part: SweptPart, tiles: _Tiles) -> None:
 
 @jit
 def _scores(k: int, low: int, tiles: _Tiles, spare: _Spare) -> None:
-    """Write the scores of tile k for a chunk of classes, once these have what tile k - 2 has changed."""
+    """Write the scores of tile k for a chunk of classes, after adding the changes of tile k - 2 to these."""
     t = tiles.counts.shape[1]
     high = min(low + tiles.per_chunk, tiles.W.shape[0])
     if k >= 2:
@@ -327,7 +328,7 @@ def _scores(k: int, low: int, tiles: _Tiles, spare: _Spare) -> None:
 
 @jit
 def _carry(k: int, low: int, high: int, tiles: _Tiles, spare: _Spare) -> None:
-    """Add what tile k has changed to the classes low..high-1."""
+    """Add the changes of tile k to the classes low..high-1."""
     whole, m = True, tiles.classes.shape[2]
     for p in range(tiles.counts.shape[1]):
         whole = whole and (tiles.counts[k % 2, p] == 0 or tiles.counts[k % 2, p] == m)
@@ -339,7 +340,7 @@ def _carry(k: int, low: int, high: int, tiles: _Tiles, spare: _Spare) -> None:
 
 @jit(fastmath={"contract"})
 def _carry_listed(k: int, low: int, high: int, tiles: _Tiles, spare: _Spare) -> None:
-    """Add what tile k has changed in some classes of each row, four rows at a time."""
+    """Add the changes of tile k in some classes of each row, four rows at a time."""
     X, W, places, slot = tiles.X, tiles.W, tiles.order, k % 2
     counts, classes, steps = tiles.counts, tiles.classes, tiles.steps
     at, who, much = spare
@@ -368,7 +369,7 @@ def _carry_listed(k: int, low: int, high: int, tiles: _Tiles, spare: _Spare) -> 
 
 @jit(fastmath={"contract"})
 def _carry_whole(k: int, low: int, high: int, tiles: _Tiles) -> None:
-    """Add what tile k has changed where the steps of all classes are in their places, four at a time."""
+    """Add the dense changes of tile k, four classes at a time."""
     X, W, places, steps, slot = tiles.X, tiles.W, tiles.order, tiles.steps, k % 2
     first = (k + 1) * steps.shape[1]
     z = W.dtype.type
@@ -409,12 +410,12 @@ def _first_from(low: int, count: int, classes: IntArray, slot: int, p: int) -> i
 def _dots(left: _Rows, right: _Rows, out: FloatArray, slot: int, p: int, j: int) -> None:
     """Write the inner products of four rows on the right with four on the left to a square of `out`.
 
-    It begins at out[slot, p, j]. Sums are of the type of `out`.
+    The square begins at out[slot, p, j]; sums have the type of `out`.
     """
     W, w_places, w_first = left
     X, x_places, x_first = right
     zero = out.dtype.type(0.0)
-    # Not by slices: each would be counted as a reference, which threads that share the arrays wait for.
+    # Slices would count references, on which threads that share the arrays contend.
     a0, a1, a2, a3 = w_places[w_first], w_places[w_first + 1], w_places[w_first + 2], w_places[w_first + 3]
     b0, b1, b2, b3 = x_places[x_first], x_places[x_first + 1], x_places[x_first + 2], x_places[x_first + 3]
     s00 = s01 = s02 = s03 = zero
@@ -453,7 +454,7 @@ def _dots(left: _Rows, right: _Rows, out: FloatArray, slot: int, p: int, j: int)
     out[slot, p, j], out[slot, p, j + 1], out[slot, p, j + 2], out[slot, p, j + 3] = s30, s31, s32, s33
 
 
-#: As seen from compiled functions, to which the typing context is not passed.
+#: The intrinsic decorator as seen from compiled functions, which do not pass the typing context.
 _compiled: Any = intrinsic
 _sched_yield: Any = types.ExternalFunction("sched_yield", types.int32())
 
@@ -477,9 +478,9 @@ def _add(typing_context: Any, counters: Any, place: Any, number: Any) -> Any:  #
     return types.int64(_COUNTERS, types.intp, types.int64), generate
 
 
-#: Return the counter at a place, and see whatever was written before it was last added to.
+#: Return the counter at a place, with acquire semantics for whatever was written before its last increment.
 load: Callable[[Int64Array, int], int] = _compiled(_load)
-#: Add a number to the counter at a place; return what it was.
+#: Add a number to the counter at a place; return the old value.
 add_and_get_old: Callable[[Int64Array, int, int], int] = _compiled(_add)
 
 

@@ -1,12 +1,12 @@
-"""Sweeps of exact column updates: each row at the weights that the row before it left.
+"""Sweeps of exact column updates: each row at the weights left by the previous row.
 
-Row by row and not tile by tile: while W lies in a core's caches the scores of one row, m inner products of
-length d, take about as long in a loop as their share of a BLAS product does, the change is carried into W
-along the few classes that change, and neither Gram matrices nor stale scores are needed.
+Rows are visited singly, not in tiles: while W lies in a core's caches the scores of one row, m inner products
+of length d, take about as long in a loop as their share of a BLAS product, the change is carried into W along
+the few classes that change, and neither Gram matrices nor stale scores are needed.
 
-Rows of any layout are swept (`topline.solvers.blocks.ascent.row_tiles`), in all classes or in those that are
-listed for each, and again those that move, without a return to the interpreter: where rows are few and short
-a sweep takes less time than the call that asks for it.
+One sweep serves rows of any layout (`topline.solvers.blocks.ascent.row_tiles`), all classes or listed ones,
+and repeated visits to the moving rows without returning to the interpreter: with few short rows a sweep takes
+less time than a call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from topline.solvers.projections.columns import ColumnProblem, column_workspace
 from topline.solvers.projections.ordering import room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-#: Rows between one that is visited and the one that is fetched.
+#: Rows between the visited one and the one prefetched.
 AHEAD = 3
 #: A row whose rise is below this share of the mean has not moved.
 STILL = 0.01
@@ -38,7 +38,7 @@ STILL = 0.01
 class ClassLists(NamedTuple):
     """The classes that sweeps touch: of row i of the block those at starts[place[i]]..starts[place[i] + 1].
 
-    The first of them is the own one.  Where nothing is listed sweeps touch all classes.
+    The first of them is the own one.  Empty lists mean all classes.
     """
 
     place: Int64Array
@@ -50,24 +50,24 @@ ALL_CLASSES = ClassLists(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(
 
 
 class SweptPart(NamedTuple):
-    """Rows to visit, and what a sweep over them reads and writes.
+    """Rows to visit, and the arrays that a sweep over them reads and writes.
 
     Attributes
     ----------
     tile : features and weights; a row scores W x + apart <x, u>, and W moves as if no row were shrunk.
-    places, rows : where in the tile each visited row lies, in the order of the visits, and its number in the
-        arrays of the block that follow.
-    lists : the classes that are touched.
+    places, rows : for each visit the row's place in the tile, and its number in the arrays of the block
+        below.
+    lists : the classes touched.
     y, weights : labels, and how often a row counts.
     norms, along : |x_i|^2 and <x_i, u>, norms -1 where neither is known yet.
     u, kept_apart : unit vector (d,) along which examples are shrunk by sqrt(1 - kept_apart); 0 for none.
-    apart : (m,) per class, what goes to the weights along u; kept up to date.
-    A, delta : dual rows (of a row that counts once) at the start of the round and their change so far, which
-        is updated.
-    rises : written for the visited rows: c/2 |change|^2, which the dual rises by at least, and below 0 where
-        the row stays at a vertex of its domain.
-    scale : s, the factor from a change of A to a change of scores; s = 1/(lam n) times the safety of a block
-        that moves at the same time as others.
+    apart : (m,) component of the weights along u for every class; kept up to date.
+    A, delta : dual rows (of a row with weight 1) at the start of the round and their change so far, which is
+        updated.
+    rises : written for the visited rows: c/2 |change|^2, a lower bound of the rise of the dual, and below 0
+        for a row that stays at a vertex of its domain.
+    scale : s, the factor from a change of A to a change of scores; s = 1/(lam n) times the safety factor of a
+        block that moves at the same time as others.
     gamma, gamma_own : smoothing of the other classes and of the own one.
     rho, margins : `rho` and `table` of the form of the loss.
     """
@@ -94,7 +94,7 @@ class SweptPart(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for one row: what column updates need, its scores and new values, and the classes that change."""
+    """Scratch space for one row: column update workspace, scores, new values, and changed classes."""
 
     work: Float64Array
     index_work: Int64Array
@@ -109,8 +109,8 @@ class Swept(NamedTuple):
 
     Attributes
     ----------
-    sweeps, visited : their number, and visits, of which one to a few classes counts as their share.
-    risen, last : what the dual rises by, in all and in the last sweep.
+    sweeps, visited : their number, and visits; one to a few classes counts as their share.
+    risen, last : rise of the dual, in all and in the last sweep.
     still : the rise below which a row has not moved.
     """
 
@@ -123,7 +123,7 @@ class Swept(NamedTuple):
 
 @jit
 def scratch_for(m: int) -> Scratch:
-    """Return room for rows of m classes."""
+    """Return scratch space for rows of m classes."""
     work, index_work = column_workspace(m)
     return Scratch(work, index_work, room(m), room(m), np.empty(m, dtype=np.int64), room(m))
 
@@ -135,14 +135,13 @@ def update_row(
     """Replace dual row i, whose scores are in q, by the maximiser of the dual in it.
 
     If classes are listed, q has those of the entries from `first` on; `label` is the place of the own one.
-    Writes the classes that change, and what their weights change by along x_i, to `scratch`; returns
-    their number.
+    Writes the changed classes, and the change of their weights along x_i, to `scratch`; returns their number.
     """
     A, delta, classes = part.A, part.delta, part.lists.classes
     alpha, along = scratch.alpha[: len(q)], part.along[i]
     weighted = part.scale * part.weights[i]
     own = weighted * (part.norms[i] - part.kept_apart * along * along)
-    # The row's own part is taken out of its scores.
+    # Remove the row's own contribution from its scores.
     if len(classes) > 0:
         for e in range(len(q)):
             j = classes[first + e]
@@ -166,7 +165,7 @@ def update_row(
 def store_row(
     part: SweptPart, i: int, first: int, alpha: Float64Array, scratch: Scratch
 ) -> tuple[int, float]:
-    """Store alpha as dual row i; return how many classes change, and by how much in all, squared.
+    """Store alpha as dual row i; return the number of changed classes, and the squared size of the change.
 
     The arguments are those of `update_row`.
     """
@@ -179,7 +178,7 @@ def store_row(
         before = delta[i, j]
         if alpha[e] == np.float64(A[i, j]) + np.float64(before):
             continue
-        # What is stored is what counts: the change is taken after rounding to A's precision.
+        # The change is computed as stored, after rounding to A's precision.
         delta[i, j] = alpha[e] - A[i, j]
         change = np.float64(delta[i, j]) - np.float64(before)
         if change != 0.0:
@@ -232,7 +231,7 @@ def _sweep(part: SweptPart, column: JitFunction, places: Int64Array, rows: Int64
 
 @jit
 def fetch_duals(A: FloatArray, delta: FloatArray, i: int) -> None:
-    """Begin to fetch row i of A and delta."""
+    """Prefetch row i of A and delta."""
     fetch(A, i, A.shape[1] * A.itemsize)
     fetch(delta, i, A.shape[1] * delta.itemsize)
 
@@ -247,7 +246,7 @@ def draw_moving(
     drawn: Int64Array,
     drawn_places: Int64Array,
 ) -> int:
-    """Write the rows that rose by more than `still` at their last visit, in random order; count them.
+    """Write the rows that rose by more than `still` at their last visit, in random order; return how many.
 
     `random` (1,) is the state of a xorshift generator (G. Marsaglia, J. Stat. Softw. 8, 2003), not 0.
     """
@@ -259,7 +258,7 @@ def draw_moving(
         x ^= x << 13
         x ^= (x >> 7) & 0x1FFFFFFFFFFFFFF
         x ^= x << 17
-        # Inside-out shuffle: the new row changes places with one of those before it, or with itself.
+        # Inside-out shuffle: the new row is swapped with one before it, or with itself.
         k = (((x >> 32) & 0x7FFFFFFF) * (count + 1)) >> 31
         drawn[count], drawn_places[count] = drawn[k], drawn_places[k]
         drawn[k], drawn_places[k] = rows[t], places[t]
@@ -278,10 +277,10 @@ def moving(rows: Int64Array, rises: Float64Array, still: float, random: Int64Arr
 def repeated_sweeps(
     owned: SweptPart, column: JitFunction, sweeps: int, most: float, random: Int64Array
 ) -> Swept:
-    """Sweep up to so many times, until `most` rows have been visited or none moves.
+    """Sweep up to `sweeps` times, until `most` rows have been visited or none moves.
 
-    The first sweep visits the rows of the part in their order, each of the others those that moved in the one
-    before, in an order that `draw_moving` draws.
+    The first sweep visits the rows of the part in their order, each later one the rows that moved in the last
+    sweep, in an order drawn by `draw_moving`.
     """
     part = borrowed(owned)
     places, rows = part.places, part.rows
