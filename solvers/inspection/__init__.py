@@ -1,8 +1,8 @@
-"""What dual variables say about the training rows: what each would be called by a model that never saw it.
+"""Inspection of training rows by their dual variables: how a model trained without each would classify it.
 
-`leave_one_out` gives every row a margin with a proven interval, and ranks the rows by it.  `second_opinion`
-asks a softmax about the labels of a hinge.  `boundary_rows` names those that carry a class, and
-`near_duplicates` finds rows that lie almost on each other.
+`leave_one_out` gives every row a margin with a certified interval, and ranks the rows by it.
+`second_opinion` asks a softmax about the labels of a hinge.  `boundary_rows` names the rows that carry a
+class, and `near_duplicates` finds almost identical rows.
 """
 
 from __future__ import annotations

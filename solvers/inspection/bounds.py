@@ -1,13 +1,12 @@
-"""Where the weights lie that training without one row would give, and the margins that follow.
+"""Bounds on the weights trained without one row, and on the margins that follow.
 
-Let P_-i be the objective without the term of row i: lam and n stay, so that C does.  It is lam-strongly
-convex, and so is minus its dual in W(A).  Any W and feasible A with the gap g therefore leave the minimum
+Let P_-i be the objective without the term of row i, with lam and n unchanged (and so C).  It is lam-strongly
+convex, and so is minus its dual in W(A).  Any W and feasible A with the gap g therefore bound the minimiser:
 
     lam/2 |W_-i - W|^2 + lam/2 |W_-i - W(A)|^2 <= g,  so  |W_-i - (W + W(A))/2|^2 <= g/lam - |W - W(A)|^2/4.
 
-With row i of A set to zero, W(A) moves by V = s x_i alpha_i^T and nothing else changes, which makes the bound
-free of any pass: at the optimum it is the ball whose diameter is that move.  A row with alpha_i = 0 does not
-move it at all.
+Setting row i of A to zero moves W(A) by V = s x_i alpha_i^T and changes nothing else, so the bound needs no
+pass: at the optimum it is the ball whose diameter is that move.  A row with alpha_i = 0 does not move W(A).
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from topline.solvers.core.problem import squared_norm
 from topline.solvers.inspection.dual_point import DualPoint
 from topline.solvers.typing import Float64Array, Int64Array, IntArray
 
-#: What sums of float64 may round away, as a share of a score.
+#: Rounding error of float64 sums, relative to a score.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class Margins:
-    """Margins of rows without themselves: (b,) each, `low` <= the exact one <= `high`, and the best rival.
+    """Leave-one-out margins (b,): certified `low` <= exact <= `high`, and the best rival.
 
-    `middle` lies in the middle of the interval, or nearer to the exact one where something better is known.
+    `middle` is the centre of the interval, or a better estimate if one is known.
     """
 
     middle: Float64Array
@@ -38,17 +37,17 @@ class Margins:
 
     @property
     def open(self) -> Int64Array:
-        """Places whose sign is not known."""
+        """Positions of margins of uncertain sign."""
         return np.flatnonzero((self.low <= 0.0) & (self.high >= 0.0))
 
 
 def margins_around(
     scores: Float64Array, y: IntArray, radius: Float64Array, norms: Float64Array, k: int
 ) -> Margins:
-    """Return the margins of rows at scores (b, m) of weights that are off by `radius` (b,) at most.
+    """Return the margins of rows at scores (b, m) of weights with errors of at most `radius` (b,).
 
-    A margin is the own score less the k-th best of the others, and each difference of two classes moves by
-    sqrt(2) |x| radius at most; `norms` are |x|^2.
+    A margin is the own score minus the k-th best of the others, and each difference of two classes changes by
+    at most sqrt(2) |x| radius; `norms` are |x|^2.
     """
     middle, rival = margins_of(scores, y, k)
     reach = np.sqrt(2.0 * norms) * radius + _ROUNDING * (1.0 + np.abs(scores).max(axis=1, initial=0.0))
@@ -56,7 +55,7 @@ def margins_around(
 
 
 def margins_of(scores: Float64Array, y: IntArray, k: int) -> tuple[Float64Array, Int64Array]:
-    """Return own score less the k-th best of the others, and the best other class, of each row (b,)."""
+    """Return each row's own score minus the k-th best of the others, and the best other class (b,)."""
     rows = np.arange(len(scores))
     others = scores.copy()
     others[rows, y] = -np.inf
@@ -66,7 +65,7 @@ def margins_of(scores: Float64Array, y: IntArray, k: int) -> tuple[Float64Array,
 
 
 def free_margins(point: DualPoint, k: int) -> Margins:
-    """Return the margins of all rows that follow from the dual point alone."""
+    """Return the margins of all rows that the dual point alone certifies."""
     problem, scale = point.problem, point.problem.scale
     apart = point.scores - point.dual_scores
     move = scale * scale * point.norms * np.einsum("ij,ij->i", point.A, point.A)

@@ -1,13 +1,13 @@
-"""A dual point with the weights that belong to it, and what every example adds to its duality gap.
+"""A dual point with its weights, and the contribution of every example to its duality gap.
 
-The gap of W and A is a sum over the examples and a square, with s = 1/(lam n) and A's rows times their
-weights w_i already:
+The gap of W and A is a sum over the examples plus a square, with s = 1/(lam n) and A's rows already times
+their weights w_i:
 
     P(W) - D(A) = lam/2 |W - W(A)|^2 + (1/n) sum_i e_i
     e_i = w_i (Phi_gamma(s_i; y_i) + Phi_gamma*(-alpha_i / w_i; y_i)) + <alpha_i, s_i>,  s_i = W^T x_i
 
-Each e_i >= 0 is what Fenchel and Young's inequality leaves of one example, so that the gap of the problem
-without example i follows from the same numbers.
+Each e_i >= 0 is the Fenchel-Young slack of one example, so that the gap of the problem without example i
+follows from the same numbers.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.typing import Float64Array, FloatArray, Int32Array
 
 _FLOAT64 = np.dtype(np.float64)
-#: Rows that are read and scored at once.
+#: Rows read and scored at once.
 _READ_ROWS = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class DualPoint:
-    """Weights W, dual variables A, and what follows from them; all float64 but X.
+    """Weights W, dual variables A, and quantities derived from them; all float64 except X.
 
     Attributes
     ----------
@@ -80,10 +80,10 @@ def dual_point(
     weights: Float64Array | None = None,
     W: Float64Array | None = None,
 ) -> DualPoint:
-    """Return the dual point of A (n, m), with W (d, m) or else W(A) as the weights to judge.
+    """Return the dual point of A (n, m), judging the weights W (d, m), by default W(A).
 
-    Raises `UnsupportedCombinationError` for label sets, for a loss without a dual problem and for another
-    risk than the mean.
+    Raises `UnsupportedCombinationError` for label sets, a loss without a dual problem and risks other than
+    the mean.
     """
     refuse(problem)
     weights = np.ones(problem.n) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -124,7 +124,7 @@ def refuse(problem: Problem) -> None:
 
 
 def read_rows(X: RowSource, dtype: np.dtype[Any]) -> Iterator[tuple[int, int, Any]]:
-    """Yield all rows as (first, row after the last, rows) of a float type, dense or CSR."""
+    """Yield all rows as (first row, end row, rows) of a float type, dense or CSR."""
     for start, stop in slab_bounds(X, _READ_ROWS, _READ_ROWS):
         yield start, stop, as_rows(X[start:stop], dtype)
 
@@ -147,7 +147,7 @@ def losses_at(problem: Problem, scores: Float64Array, y: Int32Array) -> Float64A
 
 
 def duals_at(problem: Problem, scores: Float64Array, y: Int32Array, weights: Float64Array) -> Float64Array:
-    """Return w_i times minus the gradients at the scores (b, m): A of a smooth loss."""
+    """Return -w_i times the gradients at the scores (b, m): A of a smooth loss."""
     U, sums = np.empty_like(scores), np.zeros(ranking.N_SUMS)
     gammas = problem.smoothing, problem.smoothing_own
     gradient_rows(problem.form, scores, y, np.ones(len(scores)), gammas, U, sums)

@@ -1,9 +1,9 @@
-"""Margins of all training rows, each without itself: proven where a bound or a few exact steps prove it.
+"""Leave-one-out margins of all training rows, certified where a bound or a few exact steps suffice.
 
-Where neither does, a margin is estimated from held-out folds: it is that of a classifier which was trained
-without the row's fold, from the dual variables of the others, at the same lam and n, so that C stays.  With
-ten folds its mean error is a few hundredths of a margin where that of the training margin, which has seen the
-row, is many tenths (`tests.benchmarks.models.left_out`).
+The other margins are estimated from held-out folds: by a classifier trained without the row's fold,
+warm-started from the dual variables of the others, at the same lam and n and so the same C. With ten folds
+the mean error is a few hundredths of a margin, against many tenths for the training margin, which has seen
+the row (`tests.benchmarks.models.left_out`).
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from topline.solvers.kernels import KernelResult
 from topline.solvers.run import solve
 from topline.solvers.typing import Float64Array, FloatArray, Int32Array, Int64Array, IntArray
 
-#: Folds that are held out one after the other.
+#: Default number of folds.
 FOLDS = 10
-#: Relative gap and passes at which the training without a fold ends.
+#: Relative gap and passes that end the training without a fold.
 _FOLD_GAP, _FOLD_PASSES = 1e-3, 200
-#: The dual point is worth further steps until what its gap leaves open of a margin is below this.
+#: The dual point is refined until its gap leaves less than this of a margin uncertain.
 _FINE = 0.1
-#: Told how many passes were taken since it was called last.
+#: Called with the number of passes since its last call.
 Watch = Callable[[int], None]
 
 
 @dataclass(frozen=True, eq=False)
 class LeaveOneOut:
-    """What a training row would be called by the classifier that is trained without it.
+    """How a classifier trained without each training row would classify it.
 
-    The margin of a row is its own class's score less the k-th best of the others; "without it" keeps lam and
-    n, so that C does.
+    The margin of a row is its own class's score minus the k-th best of the others; "without" keeps lam and n,
+    and so C.
 
     Attributes
     ----------
-    margins : (n,) estimates of held-out folds, within [low, high] always; without folds those of the trained
-        classifier, which are too large.
+    margins : (n,) estimates from held-out folds, always within [low, high]; without folds the training
+        margins, which are too large.
     low, high : (n,) certified bounds of the exact margins.
     suggested : (n,) the best class other than the label.
-    k : how many classes the classifier may name.
-    passes : passes over the rows that dual steps and folds took; bounds take two.
-    folds : how many folds were held out, 0 for none.
+    k : number of classes the classifier may name.
+    passes : passes over the rows in dual steps and folds; bounds take two.
+    folds : number of held-out folds, 0 for none.
     """
 
     margins: Float64Array
@@ -67,33 +67,33 @@ class LeaveOneOut:
 
     @property
     def right(self) -> NDArray[np.bool_]:
-        """Rows that are certified to be right without themselves (n,)."""
+        """Mask (n,) of rows certified right without themselves."""
         return self.low > 0.0
 
     @property
     def wrong(self) -> NDArray[np.bool_]:
-        """Rows that are certified to be wrong without themselves (n,)."""
+        """Mask (n,) of rows certified wrong without themselves."""
         return self.high < 0.0
 
     @property
     def open(self) -> NDArray[np.bool_]:
-        """Rows of which neither was proven (n,)."""
+        """Mask (n,) of rows with neither certified."""
         return ~(self.right | self.wrong)
 
     @property
     def decided(self) -> NDArray[Any]:
-        """Each row as a word (n,): "right", "wrong" or "open"."""
+        """Verdict "right", "wrong" or "open" on each row (n,)."""
         return np.where(self.right, "right", np.where(self.wrong, "wrong", "open"))
 
     @property
     def scale(self) -> float:
-        """Median size of the margins, which says what a large one is; 1 where that is 0."""
+        """Median size of the margins, the unit of `suspicion`; 1 if that is 0."""
         return float(np.median(np.abs(self.margins))) or 1.0
 
     def suspicion(self, scale: float | None = None) -> Float64Array:
         """Return how much the classifier disputes each label (n,): 1 / (1 + exp(margin / scale)).
 
-        From 0 to 1, and 1/2 where the label is as good as the best other class.
+        From 0 to 1, and 1/2 if the label ties with the best other class.
         """
         return np.asarray(expit(-self.margins / (self.scale if scale is None else scale)))
 
@@ -104,11 +104,11 @@ class LeaveOneOut:
 
     @property
     def error(self) -> float | None:
-        """The estimated leave-one-out error; None where rows are open of which no fold was held out."""
+        """The estimated leave-one-out error; None if rows are open and no folds were held out."""
         return float((self.margins <= 0.0).mean()) if self.folds or not self.open.any() else None
 
     def error_bounds(self) -> tuple[float, float]:
-        """Return the least and the largest leave-one-out error that the decided rows allow."""
+        """Return the least and the largest leave-one-out error consistent with the decided rows."""
         n = len(self.margins)
         return float(self.wrong.sum()) / n, float(self.wrong.sum() + self.open.sum()) / n
 
@@ -124,26 +124,26 @@ def leave_one_out(
     folds: int = FOLDS,
     watch: Watch | None = None,
 ) -> LeaveOneOut:
-    """Return the margin of every training row under the classifier that is trained without it.
+    """Return the margin of every training row under the classifier trained without it.
 
-    A row with alpha_i = 0 changes nothing; of the others a bound on how far W can move decides most, and
-    where it does not, exact dual steps on all rows but one do, the most doubtful labels first, until
-    `max_passes` are spent; what is left then is said to be open, and is estimated from held-out folds.
+    A row with alpha_i = 0 changes nothing.  For most others a bound on the change of W decides; for the rest
+    exact dual steps on all other rows do, the most doubtful labels first, until `max_passes` are spent.  Rows
+    still undecided are "open", and estimated from held-out folds.
 
     Parameters
     ----------
-    X, y, sample_weight : what `solve` was given.
-    result : what it returned, with A: of a hinge with a method that keeps it, or `keep_duals=True`; of a
-        smooth loss minus the gradients at W take its place.
-    k : a row is right while its class is among the k best.
-    max_passes : passes that dual steps may take in all; by default as many as training took, and 0 for none.
-    folds : folds that are held out for the estimates, each a fit that starts from this one; 0 for none.
-    watch : called with the passes that each part of the work took.
+    X, y, sample_weight : as given to `solve`.
+    result : its result, with A: for a hinge from a method that keeps it, or `keep_duals=True`; for a smooth
+        loss minus the gradients at W replace it.
+    k : a row is right if its class is among the k best.
+    max_passes : total passes for dual steps; by default as many as training took, and 0 for none.
+    folds : held-out folds for the estimates, each a warm-started fit; 0 for none.
+    watch : called with the passes of each part of the work.
 
     Raises
     ------
-    UnsupportedCombinationError : a result without A, with a kernel, of label sets, of another risk than the
-        mean, or of a loss that is not convex.
+    UnsupportedCombinationError : a result without A, with a kernel, of label sets, of a risk other than the
+        mean, or of a non-convex loss.
     InvalidProblemError : rows, labels or k that do not fit the result.
 
     Examples
@@ -173,9 +173,9 @@ def trained_point(
     A: FloatArray | None,
     weights: Float64Array | None = None,
 ) -> DualPoint:
-    """Return the dual point of trained weights W (d, m) and, of a hinge, their A (n, m).
+    """Return the dual point of trained weights W (d, m) and, for a hinge, their A (n, m).
 
-    `UnsupportedCombinationError` where there is none to leave rows out of.
+    `UnsupportedCombinationError` if the problem has no rows to leave out.
     """
     refuse(problem)
     weights = np.ones(problem.n) if weights is None else weights
@@ -190,9 +190,9 @@ def trained_point(
 
 
 def judged_rows(scores: Float64Array, y: IntArray, k: int) -> LeaveOneOut:
-    """Return the same of rows that the classifier has not seen, from their scores (b, m): nothing is open.
+    """Return the margins of rows unseen in training from their scores (b, m): none is open.
 
-    A margin of exactly 0 counts as wrong, as every tie does.
+    A margin of 0, like every tie, counts as wrong.
     """
     middle, rival = margins_of(scores, y, k)
     exact = np.where(middle == 0.0, -np.finfo(np.float64).tiny, middle)
@@ -207,7 +207,7 @@ def leave_out_each(
         raise InvalidProblemError(f"k is {k}; give a whole number from 1 to {point.problem.m - 1}")
     if folds < 0 or folds == 1:
         raise InvalidProblemError(f"there are {folds} folds to hold out; give 2 or more, or 0 for none")
-    # Of products as small as these more threads of BLAS take twice the processor's time.
+    # For products this small more BLAS threads double the processor time.
     with one_blas_thread():
         point, passes = _refined(point, max_passes // 2)
         if watch is not None and passes:
@@ -224,10 +224,7 @@ def leave_out_each(
 def checked_examples(
     X: Any, y: Any, result: SolveResult, sample_weight: Any
 ) -> tuple[RowSource, Int32Array, Float64Array]:
-    """Return the rows, labels (n,) and weights (n,) of a result whose rows can be left out.
-
-    Raises what `leave_one_out` raises for others.
-    """
+    """Return the checked rows, labels (n,) and weights (n,) of a result; raises as `leave_one_out`."""
     problem = result.problem
     if isinstance(result, KernelResult):
         raise UnsupportedCombinationError(
@@ -246,7 +243,7 @@ def checked_examples(
 
 
 def _refined(point: DualPoint, max_passes: int) -> tuple[DualPoint, int]:
-    """Return a dual point whose gap no longer hides what single rows do, as far as the passes go."""
+    """Return a dual point with a gap small enough to resolve single rows, as far as the passes allow."""
     problem = point.problem
     # sqrt(2) |x| radius, radius^2 = gap / lam
     wanted = problem.lam * _FINE * _FINE / (2.0 * max(float(point.norms.max()), 1e-300))
@@ -263,9 +260,9 @@ def _refined(point: DualPoint, max_passes: int) -> tuple[DualPoint, int]:
 def held_out_margins(
     point: DualPoint, k: int, folds: int, watch: Watch | None = None
 ) -> tuple[Float64Array, int]:
-    """Return the margin of each row by a classifier that was trained without its fold (n,), and the passes.
+    """Return the margin of each row by a classifier trained without its fold (n,), and the passes.
 
-    Folds have about the same share of every class.
+    Folds are stratified by class.
     """
     y, problem = point.y, point.problem
     middle, fold = np.empty(problem.n), np.empty(problem.n, dtype=np.int64)
@@ -289,7 +286,7 @@ def held_out_margins(
 def _stepped(
     point: DualPoint, found: Margins, k: int, passes: int, budget: int, watch: Watch | None
 ) -> LeaveOneOut:
-    """Take exact steps without each row whose sign is open, those that look wrong first."""
+    """Take exact steps without each row of uncertain sign, those that look wrong first."""
     middle, low, high, rival = (
         found.middle.copy(), found.low.copy(), found.high.copy(), found.rival.copy()
     )  # fmt: skip
@@ -308,15 +305,15 @@ def _stepped(
 
 
 def _order(middle: Float64Array) -> Float64Array:
-    """Return what to sort by: those that look wrong first, and the clearest, which cost least."""
+    """Return a sort key: rows that look wrong first, the clearest, which cost least, leading."""
     return np.asarray(np.where(middle < 0.0, -1.0, 1.0) / (1.0 + np.abs(middle)))
 
 
-#: The interval is to be this much shorter than what tells the margin from zero.
+#: Safety factor: the interval must be this much shorter than needed to separate the margin from zero.
 _MARGIN_OF_SAFETY = 0.5
-#: A margin that is within this of zero is left open: no accuracy that float64 has tells its sign.
+#: Margins within this of zero stay open: float64 cannot tell their sign.
 _SMALLEST = 1e-5
-#: Runs for one row: each asks for what the one before it showed to be needed.
+#: Runs per row, each with the accuracy that the one before proved necessary.
 _TRIES = 4
 _TINY = 1e-300
 
@@ -324,9 +321,9 @@ _TINY = 1e-300
 def continued(
     point: DualPoint, start: Start, weights: Float64Array, gap: float, max_passes: int
 ) -> SolveResult:
-    """Return what further steps with these weights reach: until the gap, or after so many passes.
+    """Return the result of further steps with these weights, until the gap or the passes are reached.
 
-    Dual ascent goes on from A; a smooth loss is minimised from W, and minus its gradients are its A.
+    Dual ascent continues from A; a smooth loss is minimised from W, and minus its gradients are its A.
     """
     problem = point.problem
     smooth = problem.form.smooth
@@ -350,26 +347,26 @@ def continued(
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Where steps start from: W (d, m), and A (n, m) times the weights."""
+    """Start of further steps: W (d, m), and A (n, m) times the weights."""
 
     W: Float64Array
     A: FloatArray
 
     @classmethod
     def of(cls, result: SolveResult, before: Start) -> Start:
-        """Return what a result leaves."""
+        """Return the end point of a result as the next start."""
         return cls(result.W, before.A if result.A is None else result.A)
 
 
 def margin_without(
     point: DualPoint, row: int, k: int, estimate: float, max_passes: int
 ) -> tuple[Margins, int]:
-    """Return the margin of a row without itself, by steps until its sign is certain, and the passes."""
+    """Return a row's margin without itself, by steps until its sign is certain, and the passes."""
     problem = point.problem
     weights, A = point.weights.copy(), point.A.copy()
     weights[row], A[row] = 0.0, 0.0
     if not weights.any():
-        # The best of no rows is W = 0.
+        # Without any rows the optimum is W = 0.
         zero = np.zeros(1)
         return Margins(zero, zero, zero, (point.y[row : row + 1] == 0).astype(np.int64)), 0
     start = Start(point.W, A)
@@ -391,9 +388,9 @@ def margin_without(
 
 
 def boundary_rows(A: FloatArray, y: IntArray, m: int, most: int) -> dict[int, Int64Array]:
-    """Return for each class with rows the `most` of them with the largest |alpha_i|, the largest first.
+    """Return for each class with rows the `most` of them with the largest |alpha_i|, in descending order.
 
-    W is a sum of rows times their alpha_i: where |alpha_i| is 0 a row carries nothing.  A (n, m), y (n,).
+    W is a sum of rows times their alpha_i, so rows with alpha_i = 0 contribute nothing.  A (n, m), y (n,).
     """
     sizes = np.linalg.norm(np.asarray(A, dtype=np.float64), axis=1)
     found = {}

@@ -1,6 +1,6 @@
-"""Rows that lie near each other in angle: the nearest of a few, and all pairs that lie almost on each other.
+"""Nearest neighbours of a few rows by angle, and all pairs of almost parallel rows.
 
-Products are made block by block, so that no array of n x n is ever there.
+Products are computed block by block, never as an n x n array.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
-#: Rows of a block: its products with another are 4 MB of float32.
+#: Rows of a block: its products with another take 4 MB in float32.
 _BLOCK = 1024
-#: float32 products of unit rows are off by less than this.
+#: Error bound of float32 products of unit rows.
 _ROUNDING = 2e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Pairs of rows first < second (p,) with the cosines of their angles, the closest first."""
+    """Pairs of rows first < second (p,) with their cosines, the closest first."""
 
     first: Int64Array
     second: Int64Array
@@ -31,7 +31,7 @@ class Pairs:
 
 
 def unit_rows(X: Any) -> Any:
-    """Return rows of unit norm in float32, dense or CSR; rows of zeros stay."""
+    """Return rows scaled to unit norm in float32, dense or CSR; zero rows stay zero."""
     if is_sparse(X):
         norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1), dtype=np.float64)).ravel()
         return (sparse.diags(1.0 / np.where(norms > 0.0, norms, 1.0)) @ X).tocsr().astype(np.float32)
@@ -43,7 +43,7 @@ def unit_rows(X: Any) -> Any:
 def nearest_neighbours(units: Any, rows: Int64Array, count: int) -> tuple[Int64Array, Float64Array]:
     """Return the `count` nearest other rows of each of `rows` (b,), and their cosines, (b, count) each.
 
-    `units` are what `unit_rows` gives; fewer columns where there are fewer other rows.
+    `units` come from `unit_rows`; fewer columns if there are fewer other rows.
     """
     n = int(units.shape[0])
     count = min(count, n - 1)
@@ -65,9 +65,9 @@ def nearest_neighbours(units: Any, rows: Int64Array, count: int) -> tuple[Int64A
 def near_duplicates(units: Any, cosine: float, most: int = 100_000) -> Pairs:
     """Return the pairs of rows whose cosine is at least `cosine`, the `most` closest of them.
 
-    Rows are sorted along the direction in which they vary most.  Two that lie within sqrt(2 - 2 cosine) of
-    each other do so along any direction too, so that only blocks that come so near are multiplied.  Rows of
-    zeros have no angle and are in no pair.
+    Rows are sorted along their direction of largest variance.  Rows within sqrt(2 - 2 cosine) of each other
+    are that close along any direction, so only blocks that close are multiplied.  Zero rows have no angle and
+    are in no pair.
     """
     if not 0.0 < cosine <= 1.0:
         raise InvalidProblemError(f"the cosine of near duplicates is {cosine}; give a number in (0, 1]")
@@ -95,7 +95,7 @@ def near_duplicates(units: Any, cosine: float, most: int = 100_000) -> Pairs:
 
 
 def _projections(units: Any) -> FloatArray:
-    """Return the rows along the direction that a few power iterations find (n,)."""
+    """Return the rows projected on the direction found by a few power iterations (n,)."""
     n, d = units.shape
     mean = np.asarray(units.mean(axis=0), dtype=np.float64).ravel()
     direction = np.random.default_rng(0).standard_normal(d)

@@ -1,9 +1,8 @@
-"""A second opinion on the labels of a hinge: a softmax that starts at its weights.
+"""A second opinion on the labels of a hinge: a softmax warm-started from its weights.
 
-A hinge gives a row beyond its margin no weight at all, so its margins say little of how sure a label is.  A
-softmax weighs every row, and has more of the wrong labels among its first suspects.  With a large C it learns
-them by heart, and with a small one it tells few classes apart, so its C stays within bounds that follow from
-the size of the rows.
+A hinge gives rows beyond its margin no weight, so its margins say little about how sure a label is.  A
+softmax weights every row, and ranks more of the wrong labels first.  A large C makes it memorise them and a
+small one tells few classes apart, so C stays within bounds that depend on the size of the rows.
 """
 
 from __future__ import annotations
@@ -27,30 +26,30 @@ from topline.solvers.losses import Softmax
 from topline.solvers.run import solve
 from topline.solvers.typing import Float64Array, Int32Array
 
-#: Relative gap at which the softmax ends: at 0.1 it ranks few rows of many classes much worse.
+#: Relative gap of the softmax: 0.1 ranks few rows of many classes much worse.
 _GAP = 1e-3
-#: Least and largest C of the softmax, times the mean |x|^2: 1 and 3 for rows of unit norm with a constant.
+#: Range of the softmax's C times the mean |x|^2: 1 to 3 for unit rows with a constant.
 _LEAST_C, _LARGEST_C = 2.0, 6.0
 
 
 def second_opinion(
     X: Any, y: Any, result: SolveResult, *, sample_weight: Any = None, k: int = 1
 ) -> LeaveOneOut:
-    """Return what a softmax that starts at the weights of `result` says of every row, without that row.
+    """Return leave-one-out margins of every row by a softmax warm-started from `result`.
 
-    The softmax has the C of the result, as far as that lies between 2 and 6 over the mean |x|^2, and ends at
-    a relative gap of 1e-3.  Bounds prove its margins as far as they go, without dual steps or folds: those of
-    the classifier itself rank its rows as well.  Its `suspects` find more wrong labels than those of a hinge.
+    The softmax has the C of the result, clipped to between 2 and 6 over the mean |x|^2, and a relative gap of
+    1e-3.  Its margins are certified by bounds alone: dual steps and folds would not rank rows better.  Its
+    `suspects` find more wrong labels than those of a hinge.
 
     Parameters
     ----------
     X, y, sample_weight, k : as for `leave_one_out`.
-    result : what `solve` returned, of a convex loss of single labels; A is not needed.
+    result : from `solve`, for a convex loss of single labels; A is not needed.
 
     Raises
     ------
-    UnsupportedCombinationError : a result with a kernel, of label sets, of another risk than the mean, or of
-        a loss that is not convex.
+    UnsupportedCombinationError : a result with a kernel, of label sets, of a risk other than the mean, or of
+        a non-convex loss.
     InvalidProblemError : rows, labels or k that do not fit the result.
 
     Examples
@@ -70,7 +69,7 @@ def second_opinion(
 
 
 def has_second_opinion(point: DualPoint) -> bool:
-    """Return whether there is another opinion: on a hinge, and on a softmax with a C out of bounds."""
+    """Return whether a second opinion differs: for a hinge, and for a softmax with C out of range."""
     problem = point.problem
     if isinstance(problem.loss, Softmax):
         return not math.isclose(_lam(problem, float(point.norms.mean())), problem.lam, rel_tol=0.01)
@@ -78,20 +77,20 @@ def has_second_opinion(point: DualPoint) -> bool:
 
 
 def softmax_point(point: DualPoint) -> DualPoint:
-    """Return the dual point of the softmax that gives a second opinion on the labels of `point`."""
+    """Return the dual point of the softmax for a second opinion on the labels of `point`."""
     lam = _lam(point.problem, float(point.norms.mean()))
     return _trained(point.X, point.y, point.weights, point.W, lam)
 
 
 def _trained(X: RowSource, y: Int32Array, weights: Float64Array, W: Float64Array, lam: float) -> DualPoint:
-    """Return the dual point of a softmax that was trained from W (d, m)."""
+    """Return the dual point of a softmax trained from W (d, m)."""
     start = SolverState.at(W)
     softmax = solve(X, y, Softmax(), lam, sample_weight=weights, tol=_GAP, m=W.shape[1], state=start)
     return trained_point(softmax.problem, X, y, softmax.W, None, weights)
 
 
 def _lam(problem: Problem, mean_square: float) -> float:
-    """Return the lam of the softmax, for rows of that mean |x|^2."""
+    """Return the lam of the softmax for rows of this mean |x|^2."""
     mean_square = mean_square or 1.0
     C = min(max(1.0 / (problem.n * problem.lam), _LEAST_C / mean_square), _LARGEST_C / mean_square)
     return 1.0 / (problem.n * C)

@@ -1,7 +1,7 @@
-"""Exact dual problems of a single example: what the column updates of the losses come down to.
+"""Exact solutions of the dual problem of a single example, the core of every column update.
 
-Euclidean and entropic projections on the dual domains, as compiled functions that work inside buffers of
-their caller.  They know no loss: `topline.solvers.losses` is built on them.
+Euclidean and entropic projections on the dual domains, as compiled functions that work in buffers of their
+caller.  They know no losses: `topline.solvers.losses` is built on them.
 """
 
 from __future__ import annotations

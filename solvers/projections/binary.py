@@ -1,7 +1,7 @@
-"""Column updates of one-vs-all losses: every class is a problem of its own.
+"""Column updates of one-vs-all losses: an independent problem for every class.
 
-With z_j = 1 for the own class, or for each label of the example's set, z_j = -1 elsewhere and
-a_j = z_j alpha_j in [0, 1], the dual in one coordinate is
+With z_j = 1 for the own class, or for each label of the example's set, z_j = -1 elsewhere and a_j = z_j
+alpha_j in [0, 1], the dual in one coordinate is
 
     hinge      a (1 - z q) - (c/2) a^2              logistic   H(a) - a z q - (c/2) a^2
 
@@ -24,7 +24,7 @@ _MAX_STEPS = 100
 
 @column_function
 def binary_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
-    """Solve that of the hinge."""
+    """Solve the problems of the hinge."""
     problem = borrowed(problem)
     q, y, sets = problem.q, problem.y, problem.margins
     support = 0
@@ -48,7 +48,7 @@ def binary_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
 
 @column_function
 def binary_logistic_column(problem: ColumnProblem) -> tuple[float, int, bool]:
-    """Solve that of the logistic loss."""
+    """Solve the problems of the logistic loss."""
     problem = borrowed(problem)
     q, y, sets, out = problem.q, problem.y, problem.margins, problem.out
     place, own = 1, own_class(sets, y, 1)
@@ -82,7 +82,7 @@ def logistic_weight(u: float, c: float) -> float:
         else:
             low = v
         newton = v - residual / slope
-        # Where the sigmoid is bent Newton's steps can go to and fro for ever, without leaving the bracket.
+        # Where the sigmoid bends, Newton's steps can oscillate forever within the bracket.
         if not low < newton < high or abs(residual) > 0.5 * last:
             newton = 0.5 * (low + high)
             if not low < newton < high:

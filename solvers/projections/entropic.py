@@ -12,11 +12,11 @@ where s = s(t) is the positive root of s = sum_j min(s / k, X(b_j - t)): with u 
 u largest, s = k / (k - u) times the sum of X over the others.  Both s and p fall as t rises, so t is the root
 of s + p = 1 in one dimension.  The thesis searches over the k possible u; here u follows from t in O(k).
 
-So the own class is one more class, with b_y = c, and no cap.  All is done for a whole row at once, in loops
-that become vector instructions, in float64 or in float32: a step of Halley's method on log X takes one exp.
+So the own class is treated like another class, with b_y = c and no cap.  Whole rows are processed at once, in
+loops that vectorise, in float64 or in float32: a step of Halley's method on log X takes one exp.
 
-w = W(e^z) solves w + log w = z.  It is needed without forming e^z, for z from far below zero, where w = e^z,
-to 1e9.
+w = W(e^z) solves w + log w = z.  It is computed without forming e^z, for z from far below zero, where w =
+e^z, to 1e9.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from topline.solvers.projections.exponentials import LOWEST, LOWEST_32, exp_of_r
 from topline.solvers.projections.ordering import largest_values
 from topline.solvers.typing import FloatArray
 
-# Below this three terms of W(x) = x - x^2 + 3/2 x^3 - .. at x = e^z are exact in double precision.
+# Below this, three terms of W(x) = x - x^2 + 3/2 x^3 - .. at x = e^z are exact to double precision.
 _SERIES_BELOW = -13.0
 # Below this W(e^z) = e^z: dividing it by c could only lose what exp(z - log c) still resolves.
 _EXPONENTIAL_BELOW = -37.0
-# log W(e^z) of z from -4 to 20 as a polynomial in (z - 8) / 12, with an error of at most 0.009.
+# Polynomial in (z - 8) / 12 for log W(e^z), z from -4 to 20, with an error of at most 0.009.
 _FROM, _TO, _MIDDLE, _SCALE = -4.0, 20.0, 8.0, 1.0 / 12.0
 _S0, _S1, _S2, _S3, _S4 = 1.81873, 1.68798, -1.11282, 0.72035, -1.36145
 _S5, _S6, _S7, _S8 = 2.53931, -0.96451, -1.52077, 1.03633
 _EPS, _EPS_32 = (float(np.finfo(dtype).eps) for dtype in (np.float64, np.float32))
 _MAX_STEPS = 200
-#: Curvatures above it take float64: float32 resolves c x to c times its rounding.
+#: Larger curvatures use float64: float32 resolves c x only to c times its rounding.
 _MOST_SINGLE = 256.0
-#: s + p of float32 is farther from 1 where scores are beyond its digits.
+#: If float32 leaves s + p farther from 1, the scores exceed its precision.
 _RIGHT = 1e-3
-#: Beyond such a change of t the weights are no start for those that follow.
+#: After larger changes of t the weights are no good start for the next ones.
 _NEAR = 0.5
 
 
 @column_function
 def entropic_column(problem: ColumnProblem) -> tuple[float, int, bool]:
-    """Solve it, k = len(rho), k = 1 for softmax; gives p = 1 - s first, to full relative precision."""
+    """Solve it with k = len(rho), k = 1 for softmax; returns p = 1 - s first, to full relative precision."""
     problem = borrowed(problem)
     others, work = problem.q.shape[0] - 1, problem.work
     if problem.single and problem.c <= _MOST_SINGLE:
@@ -65,11 +65,11 @@ def entropic_column(problem: ColumnProblem) -> tuple[float, int, bool]:
 
 @jit
 def _row(problem: ColumnProblem, work: FloatArray) -> tuple[float, float]:
-    """Do it in the precision of `work`; return s + p before the row was divided by it, and p."""
+    """Solve in the precision of `work`; return s + p before normalisation of the row, and p."""
     q, y, c, out = problem.q, problem.y, problem.c, problem.out
     m = q.shape[0]
     u, x = work[5][:m], work[0][:m]
-    # They count from the largest: scores of 1e9 cost no digits.
+    # Scores count from the largest, so that 1e9 costs no digits.
     highest = c
     for j in range(m):
         highest = max(highest, q[j] - q[y])
@@ -81,7 +81,7 @@ def _row(problem: ColumnProblem, work: FloatArray) -> tuple[float, float]:
     total = p
     for j in range(m):
         total += min(cap, np.float64(x[j]))
-    # Dividing by s + p = 1 + rounding keeps the row inside its set.
+    # Dividing by s + p = 1 + rounding keeps the row inside its domain.
     mass = 0.0
     for j in range(m):
         share = min(cap, np.float64(x[j])) / total
@@ -93,11 +93,11 @@ def _row(problem: ColumnProblem, work: FloatArray) -> tuple[float, float]:
 
 @jit
 def entropic_level(u: FloatArray, y: int, c: float, k: int, work: FloatArray) -> tuple[float, float]:
-    """Find the t at which s + p = 1 for u = b less its largest, and return (s / k, p).
+    """Find the t at which s + p = 1 for u = b minus its largest entry, and return (s / k, p).
 
-    Leaves X(u_j - t) in work[0]; with k = 1, where no class is capped, y only says which of them is p.  `u`
-    may lie in the fifth row of `work` or beyond.  The search begins where the root lies to the right, and
-    takes the step that would be exact if all classes with mass were equals.
+    Leaves X(u_j - t) in work[0]; with k = 1, where no class is capped, y only tells which of them is p.  `u`
+    may lie in the fifth row of `work` or beyond.  The search starts left of the root and takes the step that
+    would be exact if all classes with mass were equal.
     """
     m = len(u)
     x, logs, powers = work[0][:m], work[1][:m], work[2][:m]
@@ -124,12 +124,12 @@ def entropic_level(u: FloatArray, y: int, c: float, k: int, work: FloatArray) ->
             total = k * cap + p
         if change <= settled and abs(total - 1.0) <= 4.0 * eps * (1.0 + abs(t * slope)):
             break
-        # What Halley's step leaves is of third order in it: so much may be on the wrong side.
+        # Halley's step leaves a third-order error, so the root may be that far on the wrong side.
         if abs(total - 1.0) > change**1.5:
             low, high = (t, high) if total > 1.0 else (low, t)
         following = np.nan
         if 0.0 < total < np.inf and slope < 0.0:
-            # c x + log x is linear in t for each class, and so it is for n of them, with c total / n.
+            # c x + log x is linear in t for each class, and for n equal ones with c total / n.
             alike = -total / slope - 1.0
             following = t + math.log(total) + alike * (total - 1.0) / total
         if not low < following < high:
@@ -150,7 +150,7 @@ def entropic_level(u: FloatArray, y: int, c: float, k: int, work: FloatArray) ->
 
 @jit(fastmath={"reassoc", "contract"})
 def _move(x: FloatArray, c: float, step: float) -> None:
-    """Take weights along with a small step of t."""
+    """Update weights to first order for a small step of t."""
     one, curvature, change = x.dtype.type(1.0), x.dtype.type(c), x.dtype.type(step)
     for j in range(len(x)):
         x[j] *= one - change / (one + curvature * x[j])
@@ -158,7 +158,7 @@ def _move(x: FloatArray, c: float, step: float) -> None:
 
 @jit(fastmath={"reassoc", "contract"})
 def _follow(x: FloatArray, c: float, step: float, logs: FloatArray) -> None:
-    """Take the logarithms of weights x along with a step of t."""
+    """Update the logarithms of weights x to first order for a step of t."""
     one, curvature, change = x.dtype.type(1.0), x.dtype.type(c), x.dtype.type(step)
     for j in range(len(x)):
         logs[j] -= change / (one + curvature * x[j])
@@ -166,7 +166,7 @@ def _follow(x: FloatArray, c: float, step: float, logs: FloatArray) -> None:
 
 @jit
 def _find_top(u: FloatArray, y: int, k: int, top: FloatArray, places: FloatArray) -> int:
-    """Write where the k largest u_j lie, and return how many more equal the last of them."""
+    """Write the positions of the k largest u_j; return how many more equal the last of them."""
     found = 0
     for i in range(k):
         places[i] = y
@@ -185,14 +185,14 @@ def _capped(
 ) -> tuple[float, float, float]:
     """Return s(t) / k, p(t) and the slope of s + p, for the weights X(u_j - t) in work[0].
 
-    work[3] has the k largest u_j and work[4] says where they lie; `ties` further ones equal the last.
+    work[3] holds the k largest u_j and work[4] their positions; `ties` further ones equal the last.
     """
     x, top = work[0][: len(u)], work[3]
     p: float = np.float64(x[y])
     x[y] = 0.0
     tail, tail_slope = _tail(u, top[k - 1], c, x)
     x[y] = p
-    # The k-th class is never capped; ties with it that are not among the first k belong to the rest.
+    # The k-th class is never capped; its ties outside the first k belong to the rest.
     weight = np.float64(x[int(work[4, k - 1])])
     tail += (1 + ties) * weight
     tail_slope -= (1 + ties) * weight / (1.0 + c * weight)
@@ -208,7 +208,7 @@ def _capped(
     slope = tail_slope * k / (k - capped)
     if capped == 0:
         return cap, p, slope - p / (1.0 + c * p)
-    # Where s underflows p is 1, and the exponent of the k-th class tells where that begins.
+    # If s underflows, p is 1, and the exponent of the k-th class tells where that begins.
     level = c * cap + math.log(cap) if cap > 0.0 else (top[k - 1] - t) - math.log(k - capped)
     shift = 0.0
     for i in range(capped):
@@ -221,7 +221,7 @@ def _capped(
 
 @jit(fastmath={"reassoc", "contract"})
 def _tail(u: FloatArray, last: float, c: float, x: FloatArray) -> tuple[float, float]:
-    """Return the sum of the weights of what lies below `last`, and its slope."""
+    """Return the sum of the weights of classes below `last`, and its slope."""
     zero, one, curvature = x.dtype.type(0.0), x.dtype.type(1.0), x.dtype.type(c)
     tail = zero
     slope = zero
@@ -266,7 +266,7 @@ def entropic_weight(u: float, c: float, log_c: float) -> float:
 
 @jit(fastmath={"reassoc", "contract"})
 def entropic_start(u: FloatArray, t: float, log_c: float, logs: FloatArray) -> None:
-    """Write about log X, c X + log X = u - t, to logs (m,): to 0.02 of it."""
+    """Write log X, where c X + log X = u - t, to logs (m,), to within 0.02."""
     number = u.dtype.type
     s0, s1, s2, s3, s4 = number(_S0), number(_S1), number(_S2), number(_S3), number(_S4)
     s5, s6, s7, s8 = number(_S5), number(_S6), number(_S7), number(_S8)
@@ -291,8 +291,7 @@ def entropic_step(
 ) -> tuple[float, float, float]:
     """Take a step of Halley's method on v = log x, v + c e^v = u - t, from x and logs = log x, each (m,).
 
-    Returns sum x, its slope in t, and the sum of the squares of the steps; below exp(-708) x is 0, in
-    float32 below exp(-87).
+    Returns sum x, its slope in t, and the sum of squared steps; below exp(-708) (float32: exp(-87)) x is 0.
     """
     number = u.dtype.type
     zero, half, one = number(0.0), number(0.5), number(1.0)
@@ -304,7 +303,7 @@ def entropic_step(
         w = curvature * x[j]
         flat = one / (one + w)
         newton = (((u[j] - level) - logs[j]) - w) * flat
-        # In this order nothing overflows.
+        # This order of operations cannot overflow.
         step = newton / (one + half * newton * (w * flat))
         logs[j] += step
         x[j] = x[j] * (one + step * (one + half * step)) if logs[j] > lowest else zero

@@ -1,8 +1,8 @@
-"""exp and log of whole rows, in loops that the compiler can make vector instructions of.
+"""exp and log of whole rows, in loops that the compiler vectorises.
 
-The C library's functions, called number by number, take several times as long.  exp(x) = 2^n exp(r) with n =
-round(x / log 2) and |r| <= log(2) / 2, where the Taylor polynomial of degree 13 is exact to rounding, and
-log x = 2 artanh((x - 1) / (x + 1)), whose series in odd powers needs few terms where x is near 1.
+The C library's functions, called number by number, take several times as long. exp(x) = 2^n exp(r) with n =
+round(x / log 2) and |r| <= log(2) / 2, where the Taylor polynomial of degree 13 is exact to rounding, and log
+x = 2 artanh((x - 1) / (x + 1)), whose series in odd powers needs few terms for x near 1.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, FloatArray
 
 _INVERSE_LOG_2 = 1.0 / math.log(2.0)
-# log 2 in two parts, the first with so few digits that n times it is exact; of float64, and of float32.
+# log 2 in two parts, the first short enough that n times it is exact; for float64 and float32.
 _LOG_2_HIGH, _LOG_2_HIGH_32 = 6.93147180369123816490e-01, 0.693359375
 _LOG_2_LOW, _LOG_2_LOW_32 = 1.90821492927058770002e-10, -2.12194440e-4
-# A number near 1.5 * 2^52 has a whole number in its last bits, and one near 1.5 * 2^23 in float32.
+# Adding 1.5 * 2^52 (float32: 1.5 * 2^23) leaves the rounded number in the last bits.
 _TO_WHOLE, _TO_WHOLE_32 = 6755399441055744.0, 12582912.0
 LOWEST, _HIGHEST = -708.0, 709.0
 LOWEST_32, _HIGHEST_32 = -87.0, 88.0
@@ -26,7 +26,7 @@ _TAYLOR = tuple(1.0 / math.factorial(i) for i in range(14))
 _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11, _C12, _C13 = _TAYLOR[2:]
 _F2, _F3, _F4, _F5, _F6, _F7 = (np.float32(value) for value in _TAYLOR[2:8])
 _LOG_2 = math.log(2.0)
-#: The bits of sqrt(1/2): above them, up to twice that number, lies what a number is scaled to.
+#: Bits of sqrt(1/2): numbers are scaled to between this and twice this.
 _ROOT = 0x3FE6A09E667F3BCD
 _SERIES = tuple(2.0 / (2 * i + 1) for i in range(18))
 _L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7, _L8, _L9, _L10 = _SERIES[:11]
@@ -36,9 +36,9 @@ _G0, _G1, _G2, _G3, _G4, _G5, _G6, _G7 = (np.float32(value) for value in _SERIES
 
 @jit
 def exp_of_row(x: FloatArray, out: FloatArray, powers: FloatArray) -> None:
-    """Write exp(x) to out, both (m,); what lies outside [-708, 709] counts as its ends.
+    """Write exp(x) to out, both (m,), with x clipped to [-708, 709].
 
-    In float32 that is [-87, 88], and the polynomial is of degree 7.  `powers` (m,) is for work.
+    In float32 that is [-87, 88], and the polynomial is of degree 7.  `powers` (m,) is workspace.
     """
     single = x.itemsize == 4
     low, high = number_for(x, _LOG_2_LOW, _LOG_2_LOW_32), number_for(x, _LOG_2_HIGH, _LOG_2_HIGH_32)
@@ -54,7 +54,7 @@ def exp_of_row(x: FloatArray, out: FloatArray, powers: FloatArray) -> None:
     if single:
         bits_32 = powers.view(np.int32)
         for j in range(len(x)):
-            # 2^n, by its exponent.
+            # Multiply by 2^n through the exponent bits.
             bits_32[j] = (bits_32[j] + 127) << 23
     else:
         bits = powers.view(np.int64)
@@ -66,7 +66,7 @@ def exp_of_row(x: FloatArray, out: FloatArray, powers: FloatArray) -> None:
 
 @jit
 def number_for(x: FloatArray, double: float, single: float) -> float:
-    """Return the one of two numbers that belongs to the precision of x, in that precision."""
+    """Return one of two constants according to the precision of x, in that precision."""
     return x.dtype.type(single if x.itemsize == 4 else double)  # type: ignore[return-value]
 
 
@@ -85,7 +85,7 @@ def _exp_near_0_single(r: float) -> float:
 
 @jit
 def log_of_row(x: Float64Array, out: Float64Array) -> None:
-    """Write log(x) of positive numbers that are not denormal to `out`, both (n,); x is overwritten."""
+    """Write log(x) of positive normal numbers to `out`, both (n,); x is overwritten."""
     bits = x.view(np.int64)
     for j in range(len(x)):
         exponent = (bits[j] - _ROOT) >> 52
@@ -94,21 +94,21 @@ def log_of_row(x: Float64Array, out: Float64Array) -> None:
     for j in range(len(x)):
         z = (x[j] - 1.0) / (x[j] + 1.0)
         s = z * z
-        # s is at most 0.03, and what is left out 2e-18.
+        # s is at most 0.03, and the truncation error 2e-18.
         high = _L5 + s * (_L6 + s * (_L7 + s * (_L8 + s * (_L9 + s * _L10))))
         out[j] = out[j] * _LOG_2 + z * (_L0 + s * (_L1 + s * (_L2 + s * (_L3 + s * (_L4 + s * high)))))
 
 
 @jit
 def minus_log_of_rest(x: Float64Array, out: Float64Array) -> None:
-    """Write -log(1 - x) for x from 0 to 1/2 to `out`, both (n,), to the last digits of a small x too."""
+    """Write -log(1 - x) for x in [0, 1/2] to `out`, both (n,), to full relative accuracy."""
     for j in range(len(x)):
         out[j] = _twice_artanh(x[j] / (2.0 - x[j]))
 
 
 @jit
 def log_of_one_and(x: FloatArray, out: FloatArray) -> None:
-    """Write log(1 + x) for x from 0 to 1 to `out`, both (n,), to the last digits of a small x too."""
+    """Write log(1 + x) for x in [0, 1] to `out`, both (n,), to full relative accuracy."""
     single, two = x.itemsize == 4, x.dtype.type(2.0)
     for j in range(len(x)):
         z = x[j] / (two + x[j])
@@ -117,7 +117,7 @@ def log_of_one_and(x: FloatArray, out: FloatArray) -> None:
 
 @jit
 def _twice_artanh(z: float) -> float:
-    """Return 2 artanh(z) for z from 0 to 1/3: z^2 is at most 1/9, and what is left out 2e-18."""
+    """Return 2 artanh(z) for z in [0, 1/3]: z^2 is at most 1/9, and the truncation error 2e-18."""
     s = z * z
     high = _L12 + s * (_L13 + s * (_L14 + s * (_L15 + s * (_L16 + s * _L17))))
     middle = _L6 + s * (_L7 + s * (_L8 + s * (_L9 + s * (_L10 + s * (_L11 + s * high)))))
@@ -126,7 +126,7 @@ def _twice_artanh(z: float) -> float:
 
 @jit
 def _twice_artanh_single(z: float) -> float:
-    """Return the same in float32, of which the terms that are left out are 1e-9."""
+    """Return the same in float32, with a truncation error of 1e-9."""
     s = z * z
     high = _G4 + s * (_G5 + s * (_G6 + s * _G7))
     return z * (_G0 + s * (_G1 + s * (_G2 + s * (_G3 + s * high))))  # type: ignore[return-value]

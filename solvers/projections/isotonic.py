@@ -1,8 +1,8 @@
 """Non-increasing isotonic regression of b - c t rho by pooling adjacent violators.
 
-Sorted values b_(1) >= b_(2) >= .. meet weights rho that are non-increasing and end in zeros.  A block is a
-run of neighbours that share one value v = mean(b - c t rho); the projection on the permutahedron t P(rho) is
-then beta = (b - v) / c (mathematics: weighted top-k, weighted Usunier).
+Values b_(1) >= b_(2) >= .. are paired with weights rho that are non-increasing and end in zeros.  A block is
+a run of neighbours that share one value v = mean(b - c t rho); the projection on the permutahedron t P(rho)
+is then beta = (b - v) / c (mathematics: weighted top-k, weighted Usunier).
 
 A block keeps the deviations of its b from its own first element.  Values of 1e9 therefore cost no digits
 where neighbours differ by less than c: the mass inside a block is exact to rounding of the mass itself.
@@ -17,15 +17,15 @@ import numpy as np
 from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, Int64Array
 
-# Pieces of H are left behind for good as a rule; bisection, should it be needed, ends after 64 halvings.
+# Each piece of H is normally visited once; bisection, if needed, ends after 64 halvings.
 MAX_EVALUATIONS = 100
 
 
 class Blocks(NamedTuple):
-    """Sorted values (n,), and their blocks: where block k starts, its deviation and its mass.
+    """Sorted values (n,) and their blocks, given by start, deviation and mass.
 
-    Block k covers start[k] <= i < start[k + 1], with deviation[k] = sum_i (b_i - b_start[k]) and
-    mass[k] = sum_i rho_i.  Elements behind the last block are alone, carry no weight and keep their b.
+    Block k covers start[k] <= i < start[k + 1], with deviation[k] = sum_i (b_i - b_start[k]) and mass[k] =
+    sum_i rho_i.  Elements after the last block are blocks of one with weight 0, and keep their b.
     """
 
     values: Float64Array
@@ -38,7 +38,7 @@ class Blocks(NamedTuple):
 def pool_blocks(blocks: Blocks, n: int, rho: Float64Array, ct: float) -> int:
     """Pool values[:n] - ct rho into blocks of non-increasing value; return their number, `count`.
 
-    start[count] is where the last one ends.
+    start[count] is the end of the last one.
     """
     b, start, deviation, mass = blocks
     ranks = rho.shape[0]
@@ -60,7 +60,7 @@ def pool_blocks(blocks: Blocks, n: int, rho: Float64Array, ct: float) -> int:
             first = p
             count -= 1
         if i >= ranks and first == i:
-            # The weights are over and this element stands below the block before it: so does every later one.
+            # With no weights left, this element lies below the block before it, and so do all later ones.
             break
         start[count] = first
         deviation[count] = d
@@ -97,10 +97,10 @@ def write_blocks(
     blocks: Blocks, between: tuple[int, int, int], index: Int64Array, c: float, t: float, skip: int,
     out: Float64Array,
 ) -> tuple[float, int, bool]:  # fmt: skip
-    """Write -x of the first blocks, `between` = (count, low, high), that start within [low, high) to `out`.
+    """Write -x for the first blocks, `between` = (count, low, high), that start within [low, high) to `out`.
 
-    The coordinate `skip` is left out.  Returns the sum of x, how many are positive, and whether each of these
-    blocks is alone.
+    Skips the coordinate `skip`.  Returns the sum of x, the number of positive entries, and whether each of
+    these blocks is a single element.
     """
     values, start = blocks.values, blocks.start
     count, low, high = between
@@ -128,10 +128,10 @@ def write_blocks(
 def next_scale(
     t: float, h: float, slope: float, tolerance: float, low: float, high: float, limit: float
 ) -> tuple[float, float, float, bool]:
-    """Return the next t, the bracket, and whether there is a next one at all.
+    """Return the next t, the bracket, and whether to continue.
 
-    h = H(t) is non-increasing and piecewise linear with the given slope on the piece of t.  (low, high)
-    encloses the root as far as it is known, high = inf at first; limit is the largest t allowed.
+    h = H(t) is non-increasing and piecewise linear with the given slope on the piece of t. (low, high)
+    brackets the root, with high = inf at first; limit is the largest t allowed.
     """
     if abs(h) <= tolerance or (h > 0.0 and t >= limit):
         return t, low, high, False

@@ -23,13 +23,13 @@ from topline.solvers.projections.entropic import entropic_level
 from topline.solvers.projections.simplex import above
 from topline.solvers.typing import Float64Array, FloatArray
 
-#: The largest values, which are 0, exceed it.
+#: Replaces 0, so that the largest values, which are 0, exceed it.
 _BELOW_0 = -1e-300
 
 
 @column_function
 def multilabel_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
-    """Solve that of the hinge; gives sum x first."""
+    """Solve the problem of the hinge; returns sum x first."""
     problem = borrowed(problem)
     q, y, c, sets, out = problem.q, problem.y, problem.c, problem.margins, problem.out
     low, high, next_low, next_high, worst, best = _extremes(q, y, sets)
@@ -72,9 +72,9 @@ def multilabel_hinge_column(problem: ColumnProblem) -> tuple[float, int, bool]:
 
 @jit
 def _extremes(q: FloatArray, y: int, sets: Float64Array) -> tuple[float, float, float, float, int, int]:
-    """Return the lowest own score, the highest other one, the next of each, and the classes of the first two.
+    """Return the lowest own score, the highest other one, the runner-up of each, and both classes.
 
-    Ties go to the lower class; where there is no such class the score is inf, or -inf.
+    Ties go to the lower class; if there is no such class the score is inf, or -inf.
     """
     low = next_low = np.inf
     high = next_high = -np.inf
@@ -98,7 +98,7 @@ def _extremes(q: FloatArray, y: int, sets: Float64Array) -> tuple[float, float, 
 
 @column_function
 def multilabel_entropy_column(problem: ColumnProblem) -> tuple[float, int, bool]:
-    """Solve that of the softmax."""
+    """Solve the problem of the softmax."""
     problem = borrowed(problem)
     q, y, c, sets, out = problem.q, problem.y, problem.c, problem.margins, problem.out
     m = q.shape[0]
@@ -108,7 +108,7 @@ def multilabel_entropy_column(problem: ColumnProblem) -> tuple[float, int, bool]
         return 0.0, 0, True
     share = 1.0 / size
     b, weights = problem.work[5][:m], problem.work[0][:m]
-    # Scores of 1e9 cost no digits: what is added to them is added to their differences.
+    # Differences of scores keep their digits for scores of 1e9.
     start = q[0]
     for j in range(m):
         start = max(start, q[j])
@@ -145,7 +145,7 @@ def bipartite_simplex(
     (like d).  Without the cap x = max(0, b - t), z = max(0, d + t), and t equalises the sums.  If the common
     sum exceeds r, x and z are two separate projections on {sum = r}.
 
-    b and d count from their largest entries, whose sum is `top`: sums of 1e9 cost no digits.
+    b and d are relative to their largest entries, whose sum is `top`, so that 1e9 costs no digits.
     """
     if top <= 0.0:
         x[:] = 0.0
@@ -167,8 +167,8 @@ def bipartite_simplex(
 def _common_sum(b: Float64Array, d: Float64Array, top: float) -> tuple[float, float]:
     """Return x and z of the largest values, at the t that equalises the sums.
 
-    Over the variables that are not fixed at zero t = (sum b - sum d) / (number of both); if the x below zero
-    lack less than the z below zero, the root lies to the left, so those z stay at zero, and else those x
+    Over the variables not fixed at zero, t = (sum b - sum d) / (number of both).  If the x below zero lack
+    less than the z below zero, the root lies to the left, so those z are fixed at zero; otherwise those x
     (erratum h9).
     """
     low_x = low_z = -np.inf
@@ -191,7 +191,7 @@ def _common_sum(b: Float64Array, d: Float64Array, top: float) -> tuple[float, fl
 
 @jit
 def _lack(values: Float64Array, low: float, shift: float) -> float:
-    """Return by how much the shifted values above `low` lie below zero in all."""
+    """Return the total amount by which shifted values above `low` lie below zero."""
     lack = 0.0
     for j in range(len(values)):
         if values[j] > low:
@@ -203,7 +203,7 @@ def _lack(values: Float64Array, low: float, shift: float) -> float:
 def project_on_simplex(a: Float64Array, radius: float, x: Float64Array) -> None:
     """Write the projection of a (n,), whose largest is 0, on {x >= 0, sum x = radius} to x.
 
-    Michelot's method, from the level that the largest alone would have: what lies below has no mass.
+    Michelot's method, starting from the level if only the largest had mass, below which none has.
     """
     level = -radius
     total, n = above(a, level)

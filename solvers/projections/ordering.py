@@ -12,12 +12,12 @@ from topline.solvers.jit_cache import jit
 from topline.solvers.projections.columns import ColumnProblem
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
-# Up to this many largest values are kept in a sorted list during one pass; beyond it a heap is faster.
+# Up to this many largest values are kept in a sorted list; beyond it a heap is faster.
 _LIST_LIMIT = 16
-# With more than m / 3 ranks in use a threshold would keep most classes: sort all of them.
+# With more than m / 3 ranks a threshold would keep most classes, so all are sorted.
 _SELECTION_FACTOR = 3
 _RUN = 12
-# Classes beyond the ranks that are looked at first, of several times as many that could have mass.
+# Classes beyond the ranks tried first, out of several times as many that could have mass.
 _FEW = 64
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -26,9 +26,10 @@ _EPS = float(np.finfo(np.float64).eps)
 def sort_decreasing(
     values: Float64Array, index: Int64Array, n: int, spare: Float64Array, spare_index: Int64Array
 ) -> None:
-    """Sort the first n (value, index) pairs by decreasing value, ties in the order in which they stand.
+    """Sort the first n (value, index) pairs by decreasing value, stably.
 
-    A merge sort: O(n log n) for any input, no allocation.  `spare` and `spare_index` hold at least n entries.
+    A merge sort: O(n log n) for any input, without allocation.  `spare` and `spare_index` hold at least n
+    entries.
     """
     for low in range(0, n, _RUN):
         for i in range(low + 1, min(low + _RUN, n)):
@@ -58,7 +59,7 @@ def _merge(
     spare: Float64Array,
     spare_index: Int64Array,
 ) -> None:
-    """Merge two neighbouring decreasing runs, the first one copied out of the way."""
+    """Merge two neighbouring decreasing runs, copying the first one out of the way."""
     if values[middle - 1] >= values[middle]:
         return
     length = middle - low
@@ -84,7 +85,7 @@ def _merge(
 def largest_values(b: FloatArray, m: int, count: int, skip: int, out: FloatArray) -> None:
     """Write the `count` < m largest of b[:m], without b[skip], to out[:count] in decreasing order.
 
-    A few are kept as a sorted list, more as a heap with the smallest in front.
+    Small counts use a sorted list, larger ones a min-heap.
     """
     few = count <= _LIST_LIMIT
     for i in range(count):
@@ -114,7 +115,7 @@ def largest_values(b: FloatArray, m: int, count: int, skip: int, out: FloatArray
 
 @jit
 def _replace_smallest(heap: FloatArray, size: int, value: float) -> None:
-    """Replace the first, which is the smallest, of a heap by a value that is not below it."""
+    """Replace the root, the smallest, of a heap by a value that is not below it."""
     at = 0
     child = 1
     while child < size:
@@ -134,9 +135,9 @@ def mass_threshold(
 ) -> float:
     """Return a value below which no class carries mass, whatever the scale t in [0, 1] of the rank weights.
 
-    With top the len(rho) largest b_j, the isotonic regression of top - c rho ends with
-    min_r mean_{i >= r}(top_i - c rho_i).  Further classes and the own class can only raise the value there,
-    and classes below it stay where they are.  Returns -inf where that would keep most classes anyway.
+    With top the len(rho) largest b_j, the isotonic regression of top - c rho ends with min_r mean_{i >=
+    r}(top_i - c rho_i).  Further classes and the own class can only raise that value, and classes below it
+    keep theirs.  Returns -inf if that would keep most classes anyway.
     """
     count = rho.shape[0]
     if count * _SELECTION_FACTOR >= m:
@@ -148,7 +149,7 @@ def mass_threshold(
     for i in range(count - 1, -1, -1):
         total += spare[i] - c * rho[i] - last
         lowest = min(lowest, total / (count - i))
-    # A rounding error here must keep a class too many, never lose one.
+    # Rounding may keep a class too many, but must never lose one.
     slack = 4.0 * count * _EPS * (spare[0] - last + c * rho[0])
     theta: float = last + lowest - slack
     return theta - 2.0 * _EPS * abs(theta)
@@ -156,10 +157,10 @@ def mass_threshold(
 
 @jit
 def few_largest(b: Float64Array, m: int, y: int, theta: float, ranks: int, spare: Float64Array) -> float:
-    """Return a value above theta that a few classes j != y reach; theta where hardly more reach that.
+    """Return a value above theta that a few classes j != y reach; theta if hardly more reach theta.
 
-    Sorting all that a bound leaves takes far longer than to look for a few of them, and these are enough as
-    a rule: whoever takes them looks whether they were.
+    Sorting every candidate takes far longer than selecting a few, which usually suffice; the caller checks
+    that they did.
     """
     count, above = ranks + _FEW, 0
     for j in range(m):
@@ -175,7 +176,7 @@ def few_largest(b: Float64Array, m: int, y: int, theta: float, ranks: int, spare
 def sorted_candidates(b: Float64Array, y: int, theta: float, problem: ColumnProblem) -> int:
     """Sort the classes j != y with b_j >= theta by decreasing b; return their number.
 
-    Values and classes are in the first rows of the buffers; the fourth and the third are for work.
+    Values and classes go to the first rows of the buffers; the fourth and third are workspace.
     """
     values, index = problem.work[0], problem.index_work[0]
     n = 0
@@ -202,5 +203,5 @@ def largest_other(b: Float64Array, m: int, y: int) -> tuple[float, int]:
 
 @jit
 def room(n: int) -> Float64Array:
-    """Return an array (n,) float64, uninitialised: one function of NumPy's, compiled once for all callers."""
+    """Return an uninitialised array (n,) float64; wraps NumPy's function so that it is compiled once."""
     return np.empty(n)

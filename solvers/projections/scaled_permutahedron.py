@@ -35,10 +35,10 @@ _EPS = float(np.finfo(np.float64).eps)
 def scaled_permutahedron(
     problem: ColumnProblem, b: Float64Array, c_sum: float, t_max: float
 ) -> tuple[float, int, bool]:
-    """Write -x to `out`, and S for the own class, which is no part of the projection, if there is one.
+    """Write -x to `out` and, if there is an own class (not projected), S to its entry.
 
     `b` (m,) may lie in the row of `violations`; `c_sum` is the curvature of S^2, `t_max` > 0 the largest
-    scale, finite where all curvature is 0.  There are at least as many other classes as ranks.
+    scale, finite if all curvature is 0.  There are at least as many other classes as ranks.
 
     Returns (t, number of coordinates with mass, whether x is a vertex: 0 or a permutation of t_max rho).
     """
@@ -52,7 +52,7 @@ def scaled_permutahedron(
     if not top > 0.0:
         return 0.0, 0, True
     total = rho.sum()
-    # No smaller x is better: c |x|^2 + c_S S^2 <= <b, x> <= top S, and |x|^2 >= S^2 / m.
+    # The optimum satisfies c |x|^2 + c_S S^2 <= <b, x> <= top S, and |x|^2 >= S^2 / m.
     limit = t_max
     if top < (c / m + c_sum) * total * t_max:
         limit = min(t_max, top / ((c / m + c_sum) * total) * (1.0 + 4.0 * _EPS))
@@ -86,5 +86,5 @@ def scaled_permutahedron(
 
 @column_function
 def wtopk_others_column(problem: ColumnProblem) -> tuple[float, int, bool]:
-    """Solve that of the weighted top-k hinge over the other classes only; L <= m - 1."""
+    """Solve the problem of the weighted top-k hinge over the other classes only; L <= m - 1."""
     return scaled_permutahedron(problem, violations(problem), problem.c_own, 1.0)

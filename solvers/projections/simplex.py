@@ -3,12 +3,11 @@
     min over the simplex of (c/2)|x|^2 + (c_y/2) S^2 - <b, x>,   S = sum x.
 
 The solution is x_j = max(0, b_j - T) / c, where T >= 0 solves (c_y/c) sum_j max(0, b_j - T) = T if that keeps
-S = T / c_y <= r, and else sum_j max(0, b_j - T) = c r.  Both left sides are convex in T, so Newton's method
-from the left rises to the root in finitely many steps; each step drops the classes that it leaves below T
-(Michelot's method).
+S = T / c_y <= r, and otherwise sum_j max(0, b_j - T) = c r.  Both left sides are convex in T, so Newton's
+method from the left rises to the root in finitely many steps, each dropping the classes below T (Michelot's
+method).
 
-Every step goes over all classes: loops without a branch, which take several classes at a time, are faster
-than any that gather those above T.
+Every step loops over all classes without branches: vectorised, this is faster than gathering those above T.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @column_function
 def simplex_column(problem: ColumnProblem) -> tuple[float, int, bool]:
-    """Project with the radius r = rho_1; gives S = sum x first."""
+    """Project with the radius r = rho_1; returns S = sum x first."""
     problem = borrowed(problem)
     c, c_own, radius, out = problem.c, problem.c_own, problem.rho[0], problem.out
     y, b = problem.y, violations(problem)
@@ -34,10 +33,10 @@ def simplex_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     if not top > 0.0:
         out[:] = 0.0
         return 0.0, 0, True
-    # From the largest b all else keeps its digits when b is far larger than c.
+    # Relative to the largest b all entries keep their digits even if b is far larger than c.
     for j in range(len(b)):
         b[j] -= top
-    # T is at least what it would be if the first class were alone, on either branch.
+    # T is at least its value with the first class alone, on either branch.
     alone = c_own / (c + c_own) * top * (1.0 - 4.0 * _EPS) if c_own > 0.0 else 0.0
     total, n = above(b, max(top - c * radius, alone) - top)
     if n <= 1:
@@ -65,7 +64,7 @@ def simplex_column(problem: ColumnProblem) -> tuple[float, int, bool]:
 
 @jit
 def _largest(b: Float64Array) -> float:
-    """Return the largest b_j, -inf if none compares; four at a time."""
+    """Return the largest b_j, -inf if all are NaN; four at a time."""
     m = len(b)
     first = second = third = fourth = -np.inf
     whole = m - m % 4
@@ -89,7 +88,7 @@ def _first_zero(b: Float64Array) -> int:
 
 @jit(fastmath={"reassoc"})
 def above(b: Float64Array, level: float) -> tuple[float, int]:
-    """Return the sum of the b_j above a level, and how many they are."""
+    """Return the sum of the b_j above a level, and their number."""
     total = 0.0
     n = 0
     for j in range(len(b)):
@@ -102,7 +101,7 @@ def above(b: Float64Array, level: float) -> tuple[float, int]:
 def _write(b: Float64Array, level: float, c: float, out: Float64Array) -> float:
     """Write -x_j = -max(0, b_j - level) / c to `out`, and return the sum of x.
 
-    In two loops: one that writes as well sums in another order where the arrays lie close together.
+    In two loops: a single loop would change its summation order if the arrays lie close together.
     """
     for j in range(len(b)):
         out[j] = -((b[j] - level) / c) if b[j] > level else 0.0

@@ -49,7 +49,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @column_function
 def wtopk_column(problem: ColumnProblem) -> tuple[float, int, bool]:
-    """Solve it for any c_own; gives t first.  Both ways are compiled."""
+    """Solve it for any c_own; returns t first.  Both algorithms are compiled."""
     if problem.c_own == problem.c:
         return _one_curvature(problem)
     return _two_curvatures(problem)
@@ -90,7 +90,7 @@ def _one_curvature(problem: ColumnProblem) -> tuple[float, int, bool]:
         at = _place_own_class(values, index, n + 1, at, c * t * total)
         count = pool_blocks(blocks, n + 1, rho, c * t)
         if blocks.start[count] >= n and reached > theta:
-            # The last block may go on.
+            # The last block may continue.
             reached = theta
             n = sorted_candidates(b, y, theta, problem)
             index[n] = y
@@ -106,7 +106,7 @@ def _one_curvature(problem: ColumnProblem) -> tuple[float, int, bool]:
 
 @jit
 def _largest_scale(top: float, c: float, rest: float) -> float:
-    """Bound t, rest = R - rho_1: S >= t rest, and c S^2 <= <b, x> <= top S where no smaller x is better."""
+    """Bound t with rest = R - rho_1: S >= t rest, and the optimum has c S^2 <= <b, x> <= top S."""
     if c * rest <= top:
         return 1.0
     return min(1.0, top / (c * rest) * (1.0 + 4.0 * _EPS))
@@ -114,7 +114,7 @@ def _largest_scale(top: float, c: float, rest: float) -> float:
 
 @jit
 def loss_of_sorted(values: Float64Array, n: int, rho: Float64Array) -> float:
-    """Return H(0) = sum_j rho_j a_[j] for the sorted values with the own class's 0 in its place."""
+    """Return H(0) = sum_j rho_j a_[j] for the sorted values with the own class's 0 inserted."""
     total = 0.0
     i = 0
     own = False
@@ -129,7 +129,7 @@ def loss_of_sorted(values: Float64Array, n: int, rho: Float64Array) -> float:
 
 @jit
 def _place_own_class(values: Float64Array, index: Int64Array, n: int, at: int, value: float) -> int:
-    """Move the own class, which stands at `at` among n sorted values, to where `value` belongs."""
+    """Move the own class from position `at` among n sorted values to where `value` belongs."""
     own = index[at]
     while at > 0 and values[at - 1] < value:
         values[at] = values[at - 1]
@@ -148,7 +148,7 @@ def _place_own_class(values: Float64Array, index: Int64Array, n: int, at: int, v
 def _derivative(
     blocks: Blocks, count: int, at: int, c: float, t: float, total: float
 ) -> tuple[float, float, float]:
-    """Return H(t), its slope on the current piece, and the size of the terms that make H up."""
+    """Return H(t), its slope on the current piece, and the magnitude of the terms of H."""
     start, mass = blocks.start, blocks.mass
     own = -1
     v_own = blocks.values[at]
@@ -229,7 +229,7 @@ def _own_level(
 ) -> tuple[float, int, int]:
     """Solve T = c_y S(T): return T, the number of classes above it and the end of those at its level.
 
-    T falls from its largest possible value c_y t R.  On the way whole blocks of w- join the level and whole
+    T falls from its largest possible value c_y t R. On the way whole blocks of w- join the level and whole
     blocks of w+ leave it upwards, each once.
     """
     (plus, minus), (n_plus, n_minus), b = parts, counts, parts[0].values
@@ -273,7 +273,7 @@ def _own_level(
 
 @jit
 def _value(blocks: Blocks, k: int, count: int, i: int, ct: float) -> float:
-    """Return the value of block k, or b_i where the blocks are over."""
+    """Return the value of block k, or b_i after the last block."""
     value: float = blocks.values[i]
     if k < count:
         value = block_value(blocks, k, ct)
@@ -282,7 +282,7 @@ def _value(blocks: Blocks, k: int, count: int, i: int, ct: float) -> float:
 
 @jit
 def _next_block(blocks: Blocks, k: int, count: int, i: int) -> tuple[int, int, float]:
-    """Return where block k ends, k + 1 and its mass; those behind the last block are single, without mass."""
+    """Return the end of block k, k + 1 and its mass; after the last block, single elements of mass 0."""
     if k < count:
         return blocks.start[k + 1], k + 1, blocks.mass[k]
     return i + 1, k, 0.0

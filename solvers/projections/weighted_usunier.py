@@ -24,7 +24,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @column_function
 def wusunier_column(problem: ColumnProblem) -> tuple[float, int, bool]:
-    """Solve it, with c_own = c for the Moreau envelope; gives S = sum x first."""
+    """Solve it, with c_own = c for the Moreau envelope; returns S = sum x first."""
     problem = borrowed(problem)
     y, c, c_own, rho = problem.y, problem.c, problem.c_own, problem.rho
     out, work, index = problem.out, problem.work, problem.index_work[0]
@@ -35,7 +35,7 @@ def wusunier_column(problem: ColumnProblem) -> tuple[float, int, bool]:
     top, _ = largest_other(b, m, y)
     if not top > 0.0:
         return 0.0, 0, True
-    # S is at least what the first class alone would take, and classes below T = c_y S take no part.
+    # S is at least what the first class alone would take; classes below T = c_y S have no mass.
     theta = c_own * min(rho[0], top / (c + c_own)) * (1.0 - 4.0 * _EPS) if c_own > 0.0 else 0.0
     theta = max(theta, mass_threshold(b, m, y, c, rho, work[3]))
     n = sorted_candidates(b, y, theta, problem)
