@@ -30,7 +30,7 @@ LINES: Final = {
     "pipeline/prediction": 1_399,
     "pipeline/readers": 2_825,
     "pipeline/registry": 1_436,
-    "pipeline/report": 998,
+    "pipeline/report": 1_002,
     "pipeline/rows": 1_195,
     "pipeline/sweep": 2_536,
     "pipeline/telemetry": 1_037,

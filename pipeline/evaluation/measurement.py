@@ -232,7 +232,7 @@ def _single_labels(
     """Return the fields of an `Evaluation` that are measured; one pass over the rows."""
     record, y = stored.model.record, rows.labels().astype(np.int64)
     trained = stored.rows("train").class_counts()
-    known = [metric for metric in row_metrics() if metric.tells(record.m, trained[np.unique(y)])]
+    known = [metric for metric in row_metrics() if metric.classes <= record.m]
     values: dict[str, list[NDArray[Any]]] = {metric.name: [] for metric in known}
     ranks, firsts = np.empty_like(y), np.empty_like(y)
     meter, ids = TrustMeter(calibration_of(stored, progress)), rows.dataset.sample_ids()

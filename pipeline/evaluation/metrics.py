@@ -137,15 +137,6 @@ class RowMetric(Metric):
     classes: int = 1
     topk: int | None = None
 
-    def tells(self, m: int, trained: NDArray[np.int64]) -> bool:
-        """Return whether it says more of m classes than others do; `trained` (p,) rows of those measured.
-
-        A mean over the rarest classes is like that of all where the largest has not twice the rows.
-        """
-        some = None if self.class_weights is None else self.class_weights(np.arange(len(trained)), trained)
-        alike = some is not None and some.dtype == np.bool_ and trained.max() < 2 * trained.min()
-        return self.classes <= m and not alike
-
     @property
     def k(self) -> int | None:
         """The k of a top-k accuracy over rows that count alike, None for another metric."""

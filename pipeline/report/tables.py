@@ -17,9 +17,13 @@ Pairs = list[tuple[str, str]]
 
 
 def accuracy_facts(evaluation: Evaluation) -> Pairs:
-    """Return all metrics, shares with their intervals."""
-    record = evaluation.to_dict()
-    return [(metric.label, metric.said(record)) for metric, _ in evaluation.measured()]
+    """Return all metrics, shares with their intervals, without means over rare classes that are over all."""
+    record, values = evaluation.to_dict(), evaluation.summary()
+    return [
+        (metric.label, metric.said(record))
+        for metric, value in evaluation.measured()
+        if not metric.name.startswith("tail-") or value != values[metric.name.replace("tail", "macro")]
+    ]
 
 
 def row_facts(

@@ -85,7 +85,7 @@ def fill(store: Store) -> None:
     kernel.publish(KEY, [kernel.write_unit(0, np.eye(5))], [(0, 5, np.eye(5))], {"rows": 5})
     best = PredictionsDraft.begin(store, KEY, ChunkPlan(5, 5, 5), 2)
     arrays = {"classes": np.zeros((5, 2), np.int32), "scores": np.zeros((5, 2), np.float32)}
-    written = best.write_unit(0, arrays)
+    written = best.write_arrays(0, arrays)
     best.publish(KEY, written, {"rows": 5})
 
 

@@ -58,7 +58,7 @@ def test_certificates_and_evaluations_are_shown(
     before = load_model(model).record.revision
     fill_the_disk()
     certified = topline("certify", model)
-    assert (certified.code, "certified: relative gap" in certified.out) == (FAILURE, True)
+    assert (certified.code, "certified from A: relative gap" in certified.out) == (FAILURE, True)
     assert "error: this is not recorded with the model: no space is left to write" in certified.err
     measured = topline("evaluate", model)
     assert (measured.code, "top-1" in measured.out) == (FAILURE, True)
@@ -83,7 +83,7 @@ def test_a_model_is_shown_whose_certificate_has_no_room(
     monkeypatch.setattr(end_to_end.train_as_asked, "__kwdefaults__", {"search": None, "steps": steps})
     store = str(Path(model).parents[1])
     ran = topline("train", "--store", store, "--k", "1", "--workers", "0")
-    assert (ran.code, "certified: relative gap" in ran.out) == (FAILURE, True)
+    assert (ran.code, "certified from A: relative gap" in ran.out) == (FAILURE, True)
     assert "error: this is not recorded with the model: no space is left to write" in ran.err
     assert f"{store}/models/m0002" in ran.out
 

@@ -200,8 +200,8 @@ def test_images_that_vanish_while_they_are_read_are_listed_again(
     listed = extraction.list_images
     renamed: list[Path] = []
 
-    def overtaken(images: str, **options: Any) -> Any:
-        found = listed(images, **options)
+    def overtaken(images: str, wanted: Any) -> Any:
+        found = listed(images, wanted)
         if not renamed:
             renamed.append((photos / "c0").rename(photos / "late"))
         return found

@@ -65,6 +65,7 @@ def test_certificates_are_recomputed_as_they_are_stored(store: str, model: str) 
     assert stored is not None
     assert stored["certified"]
     found = certify(url).to_dict()
+    assert found.pop("from") == ("A" if found["rests_on"] == "A" else "W alone")  # said since 0.2
     assert set(found) == set(stored)
     same(found, stored)
 

@@ -34,6 +34,13 @@ def plain(function: Any) -> Any:
     return getattr(function, "py_func", function)
 
 
+@pytest.fixture(autouse=True)
+def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give what is borrowed as it is: the intrinsic is for compiled functions alone."""
+    for module in (binary, entropic, scaled_permutahedron, weighted_topk, weighted_usunier):
+        monkeypatch.setattr(module, "borrowed", lambda problem: problem)
+
+
 class Count:
     """Counts the calls of a function of a module, and keeps what it gives."""
 
