@@ -72,7 +72,7 @@ class RunSpec:
     first: int = 0
 
     def part(self, start: int, stop: int, budgeted: int | None = None) -> RunSpec:
-        """Return the rows [start, stop) alone, with the budgets of so many rows, by default their own."""
+        """Return the rows [start, stop) alone, with the budgets of `budgeted` rows, by default their own."""
         rows, all_rows = slice(start - self.first, stop - self.first), max(len(self.y), 1)
         share = stop - start if budgeted is None else budgeted
         return replace(
@@ -128,7 +128,7 @@ class Block:
             self._duals = BlockDuals(self.problem, self.y, self.weights, self.dtype, cuts, room)
 
     def run(self, operation: Asked[A_co], threads: int = 1) -> A_co:
-        """Answer an operation on so many threads; repeating one changes nothing further."""
+        """Answer an operation on `threads` threads; repeating one changes nothing further."""
         # Overflow shows in the sums, which the coordinator checks.
         with np.errstate(over="ignore", invalid="ignore"):
             return operation.answer(self, self.crew(threads))

@@ -438,7 +438,7 @@ _MOST_BYTES = 1 << 27
 
 
 def extrapolation_bytes(rows: int, m: int) -> int:
-    """Return the bytes for extrapolating so many picked rows; 0 for no extrapolation."""
+    """Return the bytes for extrapolating `rows` picked rows; 0 for no extrapolation."""
     most = 8 * _COPIES * rows * m
     return most if most <= _MOST_BYTES else 0
 

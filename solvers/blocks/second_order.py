@@ -271,7 +271,7 @@ _ARRAYS, _ARRAYS_SMOOTH = 2, 4
 
 
 def most_kept(rows: int, m: int, features: int, *, smooth: bool) -> int:
-    """Return the bytes that blocks of so many rows can use in all, for float32 `features` (bytes).
+    """Return the bytes that blocks of `rows` rows can use in all, for float32 `features` (bytes).
 
     Every row then counts as curved: its scores and u in float64, its moving classes, number, label and
     weight.
@@ -391,7 +391,7 @@ class KeptTiles:
         return rows
 
 
-#: At least so many Gram matrices, of at most so many columns, share the products of all pairs of columns.
+#: At least this many Gram matrices, of at most this many columns, share the products of all pairs of columns.
 _MANY_GRAMS, _FEW_COLUMNS = 12, 128
 #: Columns up to which rows with few matrices are added one by one.
 _NARROW = 48

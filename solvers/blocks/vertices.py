@@ -26,7 +26,7 @@ _FEW_NONZEROS = 12
 _LOOKED_AT = 16
 #: Rows of a tile sampled for open classes.
 _OPENNESS_ROWS = 32
-#: A dense product of up to so many terms takes a fraction of a millisecond in float64, and no compilation.
+#: A dense product of up to this many terms takes a fraction of a millisecond in float64, and no compilation.
 _SMALL_PRODUCT = 1 << 21
 
 

@@ -117,7 +117,7 @@ class SharedScan(RowRange):
         self.slabs_read = 0
 
     def begin(self, readers: int) -> None:
-        """Expect so many readers, each a thread that will call `leave`."""
+        """Expect `readers` readers, each a thread that will call `leave`."""
         with self._turn:
             self._readers, self._scans = readers, self._scans + 1
 
@@ -154,7 +154,7 @@ class SharedScan(RowRange):
             return self._served.pop(me)
 
     def _serve_if_all_wait(self) -> None:
-        """Read the next slab for those who want it, once every reader waits."""
+        """Read the next slab for the readers that want it, once every reader waits."""
         if self._served or not self._wanted or len(self._wanted) < self._readers:
             return
         slab = self._best(self._wanted)

@@ -59,23 +59,23 @@ _UPDATES, _UPDATES_ALIKE, _FEATURES = 300.0, 80.0, 150.0
 _LBFGS, _LBFGS_METRIC, _POWER, _METRIC = 5.9, 5.0, 1 / 3, 8.0
 #: On sparse rows it takes more passes than dual ascent up to this C |x|^2.
 _MODERATE = 128.0
-#: Newton's method takes as long as so many passes of dual ascent per feature, at least the second, and at
+#: Newton's method takes as long as this many passes of dual ascent per feature, at least the second, and at
 #: most the third on several blocks or if the whole Hessian is factored, which adds (d m)^2 / n times the
-#: fourth; and so many passes of its own.
+#: fourth; and this many passes of its own.
 _NEWTON, _NEWTON_LEAST, _NEWTON_MOST, _FACTORS, _NEWTON_PASSES = 6.0, 80.0, 200.0, 1 / 3, 100.0
 #: Passes between two forecasts, and in the early phase of a method, for several blocks and for smooth losses,
 #: which reveal their speed sooner.
 _WATCHED, _WATCHED_SOON, _WATCHED_LBFGS = 40, 12, 5
-#: A method is left if another is forecast to take this share of its time, at most so many times.
+#: A method is left if another is forecast to take this share of its time, at most this many times.
 _CLEARLY, _MOST_CHANGES = 0.8, 3
 #: Its passes on a smooth loss relative to L-BFGS without a metric: between 1.0 and 1.7 times for rows that
 #: are sums of few waves, and between 1.6 and 4.5 times on images, which L-BFGS soon reveals.
 _NEWTON_SMOOTH = 1.7
 #: What an array of the shape of W takes, as rows, and the exponentials of a row, as features: L-BFGS goes
-#: over two arrays a pair and some more in a pass, Newton's method over some in a product, which takes so many
-#: times as long where the loss has no closed form.
+#: over two arrays a pair and some more in a pass, Newton's method over some in a product, which takes this
+#: many times as long where the loss has no closed form.
 _ARRAY, _EXPONENTIALS, _LBFGS_ARRAYS, _NEWTON_ARRAYS, _UNCLOSED = 100.0, 30.0, 5.0, 8.0, 1.5
-#: A sweep of one block takes as long as so many evaluations, and longer if blocks synchronise in between.
+#: A sweep of one block takes as long as this many evaluations, and longer if blocks synchronise in between.
 _SWEEP = 8.0
 #: Bound on the remaining progress of methods that accelerate, as a multiple of the progress so far.
 _AS_LONG = 2.0

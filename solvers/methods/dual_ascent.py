@@ -59,7 +59,7 @@ _MORE = 3.5
 #: Time of a sweep relative to a measuring pass.
 _SWEEP_WORK = 3.0
 #: A round of several blocks ends after a sweep that gains less than this share of the first one's gain, or
-#: after so many visits per row.
+#: after this many visits per row.
 _PAYS, _MOST_VISITS = 0.1, 8.0
 #: The initial safety factor is this power of the number of blocks,
 _SAFETY_POWER = 0.7
@@ -255,7 +255,7 @@ class DualAscent(Method):
         return Turn(turn.part + 1, turn.sweep + 1, 0, self._shares(n, way.moving, work, measured))
 
     def _shares(self, n: int, rows: int, work: float, measured: Measurement) -> int:
-        """Return the number of parts in which to visit so many of n rows, with so many seconds of `work`.
+        """Return the number of parts in which to visit `rows` of n rows, for `work` seconds of computation.
 
         In this process all parts have about equally many rows; with remote workers only as many parts as pay.
         """

@@ -1,24 +1,23 @@
-"""Methods on a kernel matrix that nobody holds: dual ascent, and Frank-Wolfe with and without atoms.
+"""Methods on a kernel matrix that is never stored: dual ascent, and Frank-Wolfe with and without atoms.
 
 The blocks keep the scores S = K A / (lam n) of their rows, so that P, D and each row's share of the gap are
-sums over rows at any time.  They are computed anew from A at the end, in float64, and wherever they
-belong to another A.
+sums over rows at any time.  The scores are recomputed from A at the end, in float64, and whenever they belong
+to another A.
 
-**Dual ascent.**  A round picks some rows, with probabilities that grow as the roots of their shares; one
+**Dual ascent.**  A round picks some rows, with probabilities proportional to the roots of their shares; one
 block makes exact column updates within them, with K of these rows alone, and extrapolates now and then, until
-a sweep brings little; and all blocks add what that changes to their scores.  The dual rises by each round,
-whatever the blocks, since the rows are updated one after the other: blocks that each update rows of their own
-at the same time would undo each other's work, in tens of times as many rounds.  Rows are picked at random
-because neighbours have to move together: the rows with the largest shares alone are those that the round
-before has missed, and chase each other for tens of passes.
+a sweep gains little; and all blocks add the effect on their scores.  The dual rises in each round, whatever
+the blocks, because the rows are updated one after the other: blocks that update rows of their own in parallel
+would undo each other's work, in tens of times as many rounds.  Rows are picked at random because neighbours
+have to move together: the rows with the largest shares alone are those missed by the last round, and chase
+each other for tens of passes.
 
 **Frank-Wolfe.**  The blocks find the vertices U of their rows at the scores S, and keep their scores
-T = K U / (lam n).  A round moves T by the columns of K of the rows that changed their vertex, which soon are
-few, and the step by scalars alone: with dA = U - A, <A, K A>, <U, K A> and <U, K U> are sums over rows of
-<a_i, s_i>, <u_i, s_i> and <u_i, t_i>.  An atom is its vertices and their scores, which the blocks keep; the
-coordinator knows b(U_t), the weights and the Gram matrix G_st = <U_s, K U_t> / (lam n^2) + gamma <U_s, U_t> /
-n alone.  Where a block lacks an atom, as after a worker was lost, A itself becomes the one atom to go on
-from.
+T = K U / (lam n).  A round moves T by the columns of K of the rows with a new vertex, soon few, and the step
+needs scalars only: with dA = U - A, <A, K A>, <U, K A> and <U, K U> are sums over rows of <a_i, s_i>,
+<u_i, s_i> and <u_i, t_i>.  An atom consists of vertices and their scores, kept by the blocks; the coordinator
+knows only b(U_t), the weights and the Gram matrix G_st = <U_s, K U_t> / (lam n^2) + gamma <U_s, U_t> / n.  If
+a block lacks an atom, as after the loss of a worker, A itself becomes the one atom to continue from.
 """
 
 from __future__ import annotations
@@ -59,24 +58,24 @@ from topline.solvers.operations.kernel import (
 )
 from topline.solvers.typing import Float64Array
 
-#: Rows that one request gives of A, or of a change.
+#: Rows of A, or of a change, per request.
 COLLECTED = 4096
-#: A round counts as columns of at least this share of n, so that a budget of passes ends every run.
+#: Least columns counted for a round, as a share of n, so that a budget of passes ends every run.
 _LEAST_COLUMNS = 0.001
-#: A gap below minus this share of P and b is a mistake, not rounding.
+#: A gap below minus this share of P and b is an error, not rounding.
 _ROUNDING = 1e-6
 #: Rows with less than this share of the mean share of the gap are not picked.
 _LEAST = 0.01
-#: Rows of an update in the mean: fewer take less memory, and more passes and rounds.
+#: Mean number of rows in an update: fewer take less memory, but more passes and rounds.
 PICKED_ROWS = 2048
-#: Copies of the features of picked rows that exist at the same time.
+#: Simultaneous copies of the features of picked rows.
 _COPIES = 6
-#: A rise of the dual below this share of the gap says that float32 has nothing more to give, and a relative
-#: gap from which on the scores are kept in float64.
+#: A rise of the dual below this share of the gap exhausts float32, and a relative gap below the second
+#: changes the scores to float64.
 _STALLED, _SINGLE = 1e-3, 1e-4
-#: No rise of the dual is less than this share of P and b.
+#: A smaller share of P and b is no rise of the dual.
 _NO_RISE = 1e-15
-#: Bytes that the atoms of all blocks may take together, and how many there may be.
+#: Limit in bytes for the atoms of all blocks together, and on their number.
 ATOM_BYTES = 1 << 28
 _FEWEST, _MOST = 4, 1024
 
@@ -84,16 +83,16 @@ _FEWEST, _MOST = 4, 1024
 @stored
 @dataclass(frozen=True, eq=False)
 class KernelMemory:
-    """What methods on the blocks of a kernel remember.
+    """The memory of methods on the blocks of a kernel.
 
     Attributes
     ----------
     built : how often the scores were rebuilt.
-    columns : columns of K that were computed; a round counts a little even where it needed none.
-    vertices : the round and rebuild of the vertices whose scores blocks hold, None where they hold none.
-    roots, gap : of dual ascent the sum of the roots of the rows' shares of the gap when it was last measured,
+    columns : columns of K computed so far; a round counts a little even without any.
+    vertices : round and rebuild of the vertices whose scores blocks hold, None if they hold none.
+    roots, gap : for dual ascent the sum of the roots of the rows' shares of the gap at its last measurement,
         None before, and the gap.
-    atoms : those of Frank-Wolfe over atoms, None before its first round.
+    atoms : the atoms of Frank-Wolfe, None before its first round.
     """
 
     built: int = 0
@@ -104,12 +103,12 @@ class KernelMemory:
     atoms: Atoms | None = None
 
     def with_columns(self, n: int, columns: float) -> tuple[KernelMemory, int]:
-        """Return the memory with so many more columns of K (n, n), and the passes that these complete."""
+        """Return the memory after computing `columns` more columns of K (n, n), and the passes completed by them."""
         done = self.columns + columns
         return replace(self, columns=done), int(done // n) - int(self.columns // n)
 
     def after_round(self, n: int, columns: int) -> tuple[KernelMemory, int]:
-        """Return the same for the columns of a round, which counts a little even where it needed none."""
+        """Return the same for the columns of a round, which counts a little even without any."""
         return self.with_columns(n, max(columns, _LEAST_COLUMNS * n))
 
 
@@ -121,11 +120,11 @@ class KernelMethod(Method):
     advances_by_passes: ClassVar[bool] = True
 
     def look(self, _problem: Problem, state: SolverState) -> PickRows:
-        """Return what is asked of every row to measure a state."""
+        """Return the operation on all rows that measures a state."""
         return PickRows(**self.asked(state))
 
     def asked(self, state: SolverState) -> dict[str, Any]:
-        """Return what every operation on the scores of a state is told."""
+        """Return the arguments common to all operations on the scores of a state."""
         return {"kernel": self.kernel, "mark": mark_of(state), "exact": state.point.exact}
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
@@ -143,13 +142,13 @@ class KernelMethod(Method):
         return Measurement(Objective(primal, dual), before, stats, passes=0)
 
     def rebuilt(self, problem: Problem, executor: OperationRunner, state: SolverState) -> SolverState:
-        """Compute the scores of every row anew from A."""
+        """Recompute the scores of every row from A."""
         return self.with_scores(problem, executor.run, state)
 
     def final(
         self, problem: Problem, executor: OperationRunner, state: SolverState, *, duals_kept: bool
     ) -> FinalValues:
-        """Return P and D of A in float64, from scores computed anew."""
+        """Return P and D of A in float64, from recomputed scores."""
         if not duals_kept:
             raise StateLostError("a model with a kernel is its dual variables; bind with keep_duals=True")
         executor.run(PutInside(state.pending_step, anyway=True))
@@ -171,9 +170,9 @@ class KernelMethod(Method):
     def at_best_multiple(
         self, problem: Problem, executor: OperationRunner, shrink: Callable[[float], None]
     ) -> SolverState:
-        """Return the state of the best multiple of the A that the blocks hold, its rows inside their domains.
+        """Return the state of the best multiple of the blocks' A, its rows inside their domains.
 
-        `shrink` makes A that one (`topline.solvers.run.task`); lam |W(A)|^2 is the mean of
+        `shrink` replaces A by that multiple (`topline.solvers.run.task`); lam |W(A)|^2 is the mean of
         <alpha_i, s_i>.
         """
         executor.run(PutInside(anyway=True))
@@ -188,7 +187,7 @@ class KernelMethod(Method):
         return self.with_scores(problem, executor.run, state)
 
     def with_scores(self, problem: Problem, run: Runner, state: SolverState) -> SolverState:
-        """Compute all scores anew: a few rows of A at a time are collected, and spread."""
+        """Recompute all scores: batches of rows of A are collected and spread."""
         memory = state.recalled(KernelMemory)
         memory = replace(memory, built=memory.built + 1)
         exact, columns, mark = state.point.exact, 0, None
@@ -217,7 +216,7 @@ class KernelMethod(Method):
 class KernelAscent(KernelMethod):
     """Dual ascent with the kernel `kernel` on `blocks` blocks.
 
-    `tile` is how many rows are picked in the mean; K of these rows is in memory once.  `seed` fixes which.
+    `tile` is the mean number of picked rows, whose K is held in memory once.  `seed` fixes the draws.
     """
 
     blocks: int = 1
@@ -245,14 +244,14 @@ class KernelAscent(KernelMethod):
         return Advance(1.0, landing.point, landing.memory, active, landing.passes, spent=spent)
 
     def look(self, problem: Problem, state: SolverState) -> PickRows:
-        """Ask for `tile` rows, as far as the last roots tell; at first every row has the same share."""
+        """Request about `tile` rows according to the last roots; at first every row has the same share."""
         memory = state.recalled(KernelMemory)
         roots = float(problem.n) if memory.roots is None else memory.roots
         rate = self.tile / roots if roots > 0.0 else math.inf
         return PickRows(**self.asked(state), rate=rate, least=_LEAST * memory.gap, seed=self.seed)
 
     def _values_within(self, run: Runner, state: SolverState, rows: PickedRows) -> Float64Array | None:
-        """Return K of the picked rows where these do not tell it."""
+        """Return K of the picked rows if their features do not determine it."""
         if self.kernel.name != "precomputed":
             return None
         stats = run(FindCrossValues(**self.asked(state), numbers=rows.numbers))
@@ -272,7 +271,7 @@ class KernelVertexMethod(KernelMethod):
     def vertices(self, problem: Problem, run: Runner, before: SolverState) -> _Found:
         """Find the vertices and move their scores to them."""
         asked, mark, held = self.asked(before), mark_of(before), before.recalled(KernelMemory).vertices
-        # Scores that were rebuilt since know no vertices.
+        # Scores rebuilt since then have no vertices.
         of = held if held is not None and held.built == mark.built else None
         sums = run(FindKernelVertices(**asked, of=of))
         refuse_stale(sums)
@@ -293,7 +292,7 @@ class KernelVertexMethod(KernelMethod):
 
 
 class _Found(NamedTuple):
-    """Sums over vertices, what is asked of blocks that have their scores, and the columns of K they took."""
+    """Sums over vertices, the arguments for blocks with their scores, and the columns of K taken."""
 
     sums: KernelVertices
     asked: dict[str, Any]
@@ -305,7 +304,7 @@ class KernelFrankWolfe(KernelVertexMethod, FrankWolfe):
     """Frank-Wolfe with exact steps, with the kernel `kernel`."""
 
     def way(self, problem: Problem, run: Runner, measured: Measurement) -> Way:
-        """Return the direction U - A, of which the dual knows these sums alone."""
+        """Return the direction U - A by its sums."""
         found = self.vertices(problem, run, measured.before)
         sums = run(MixVertices(**found.asked))
         refuse_stale(sums)
@@ -327,7 +326,7 @@ class KernelFrankWolfe(KernelVertexMethod, FrankWolfe):
         return Way(direction, us.active, found)
 
     def landing(self, problem: Problem, run: Runner, measured: Measurement, way: Way, step: float) -> Landing:
-        """Let the blocks go `step` towards the vertices."""
+        """Let the blocks take `step` towards the vertices."""
         before, found = measured.before, way.found
         refuse_stale(run(MixVertices(**found.asked, step=step, after=_after(before))))
         memory = replace(before.recalled(KernelMemory), vertices=mark_of(before))
@@ -336,10 +335,10 @@ class KernelFrankWolfe(KernelVertexMethod, FrankWolfe):
 
 @dataclass(frozen=True)
 class KernelAtomFrankWolfe(KernelVertexMethod, AtomFrankWolfe):
-    """Frank-Wolfe on a kernel with a memory of its atoms, which `rule` weighs."""
+    """Frank-Wolfe on a kernel with a memory of its atoms, weighted by `rule`."""
 
     def joined(self, problem: Problem, run: Runner, measured: Measurement) -> Joined:
-        """Find the vertices, and multiply them with the atoms that the blocks keep."""
+        """Find the vertices, and multiply them with the atoms of the blocks."""
         before, point = measured.before, measured.before.point
         found = self.vertices(problem, run, before)
         atoms, stats = before.recalled(KernelMemory).atoms, None
@@ -356,13 +355,13 @@ class KernelAtomFrankWolfe(KernelVertexMethod, AtomFrankWolfe):
         return Joined(atoms, more, len(atoms), found.sums.active, found)
 
     def most(self, problem: Problem) -> int:
-        """Return how many atoms there may be."""
+        """Return the largest number of atoms."""
         return most_kernel_atoms(problem)
 
     def landing(
         self, problem: Problem, run: Runner, measured: Measurement, joined: Joined, mixture: Mixture
     ) -> Landing:
-        """Let the blocks make A and its scores of the atoms."""
+        """Let the blocks set A and its scores to the mixture of the atoms."""
         before, atoms, names = measured.before, mixture.atoms, joined.more.names
         made = (tuple((names[place], share) for place, share in parts) for parts in mixture.kept)
         weights = zip(atoms.names, atoms.weights, strict=True)
@@ -378,16 +377,16 @@ class KernelAtomFrankWolfe(KernelVertexMethod, AtomFrankWolfe):
         return _landing(problem, before, memory, joined.found.columns)
 
     def spent(self, measured: Measurement, mixture: Mixture) -> bool:
-        """Return whether D does not rise, or scores in float32 have nothing more to give."""
+        """Return whether D does not rise, or float32 scores allow no further progress."""
         return not mixture.raised or (not measured.before.point.exact and measured.below_float32())
 
 
-#: What stands for the weights of an atom that blocks keep.
+#: Placeholder for the weights of an atom kept by blocks.
 _NO_WEIGHTS = np.zeros((0, 0))
 
 
 def kernel_method(kernel: PairValues, method: Method, **ascent: int) -> KernelMethod:
-    """Return what a method is on blocks of a kernel; `ascent` has blocks, seed and tile of dual ascent."""
+    """Return a method's version for blocks of a kernel; `ascent` has blocks, seed and tile of dual ascent."""
     if isinstance(method, FrankWolfe):
         return KernelFrankWolfe(method.rule, kernel=kernel)
     if isinstance(method, AtomFrankWolfe):
@@ -396,39 +395,39 @@ def kernel_method(kernel: PairValues, method: Method, **ascent: int) -> KernelMe
 
 
 def picked_bytes(d: int, m: int, rows: int) -> int:
-    """Return what so many rows of an update, d features and m classes, and their K take in a coordinator."""
+    """Return the coordinator's bytes for an update of `rows` rows with d features and m classes, and K."""
     return 8 * rows * (_COPIES * (d + 2 * m) + rows) + extrapolation_bytes(rows, m)
 
 
 def most_kernel_atoms(problem: Problem) -> int:
-    """Return how many atoms there are at most."""
+    """Return the largest number of atoms."""
     return int(np.clip(ATOM_BYTES // _bytes_of_one(problem), _FEWEST, _MOST))
 
 
 def atom_bytes(problem: Problem) -> int:
-    """Return what all atoms take at most, wherever the blocks are."""
+    """Return the most bytes of all atoms, over all blocks."""
     return most_kernel_atoms(problem) * _bytes_of_one(problem)
 
 
 def _bytes_of_one(problem: Problem) -> int:
-    """Return the bytes of scores in float32, and of what is not zero in vertices."""
+    """Return the bytes of one atom: float32 scores and sparse vertices."""
     entries = len(problem.form.rho) + 1 if problem.form.sparse_vertices else problem.m
     return problem.n * (4 * problem.m + 8 * min(entries, problem.m))
 
 
 def mark_of(state: SolverState) -> Mark:
-    """Return the mark that the scores bear in a state."""
+    """Return the mark of the scores in a state."""
     return Mark(state.recalled(KernelMemory).built, state.round)
 
 
 def _after(state: SolverState) -> Mark:
-    """Return the mark that the scores bear after a round."""
+    """Return the mark of the scores after a round."""
     mark = mark_of(state)
     return replace(mark, round=mark.round + 1)
 
 
 def _landing(problem: Problem, before: SolverState, memory: KernelMemory, columns: int) -> Landing:
-    """Return where a round went that computed so many columns of K."""
+    """Return the landing of a round that computed so many columns of K."""
     memory, passes = memory.after_round(problem.n, columns)
     return Landing(replace(before.point, round=before.point.round + 1), memory, passes)
 
@@ -442,13 +441,13 @@ def values_of_rows(problem: Problem, stats: PickedSums) -> tuple[float, float, f
 
 
 def refuse_stale(stats: KernelAnswer) -> None:
-    """Raise StateLostError where some rows have scores of another A."""
+    """Raise StateLostError if some rows have scores of another A."""
     if stats.stale:
         raise StateLostError(f"the scores of {stats.stale} rows belong to other dual variables; run it again")
 
 
 def _rows_of_duals(problem: Problem, run: Runner, kernel: PairValues, exact: bool) -> Iterator[Change]:
-    """Yield the rows of A that are not zero, a few at a time."""
+    """Yield the non-zero rows of A in batches."""
     spans = ((start, min(problem.n, start + COLLECTED)) for start in range(0, problem.n, COLLECTED))
     return gathered(
         run(CollectRows(kernel=kernel, mark=Mark(), exact=exact, start=start, stop=stop)).change
@@ -457,9 +456,9 @@ def _rows_of_duals(problem: Problem, run: Runner, kernel: PairValues, exact: boo
 
 
 def gathered(changes: Iterable[Change | None]) -> Iterator[Change]:
-    """Yield the rows of changes together, `COLLECTED` at most, which no change exceeds.
+    """Yield the rows of changes in batches of at most `COLLECTED`, which no change exceeds.
 
-    All features are read each time that something is spread over them.
+    Large batches pay because spreading each one reads all features.
     """
     held: Change | None = None
     for change in changes:

@@ -6,19 +6,19 @@ the smooth problem
 
     F(W) = lam/2 |W|^2 + (1/n) sum_i Phi_c(q_i; y_i),   q_i = W^T x_i - sigma alpha_i,  c = gamma + sigma,
 
-up to a constant, with grad F(W) = lam (W - W(U)) at u_i = -grad Phi_c(q_i).  F is piecewise quadratic, so
-that a semismooth Newton method minimises it (X. Li, D. Sun, K.-C. Toh, SIAM J. Optim. 28, 2018): blocks
-multiply with its Hessian lam I + (1/n) sum_i x_i x_i^T (x) J_i, and leave out all rows with J_i = 0.  U is
-dual feasible, and with E the sum of what Fenchel and Young's inequality leaves,
+up to a constant, with grad F(W) = lam (W - W(U)) at u_i = -grad Phi_c(q_i).  F is piecewise quadratic, so a
+semismooth Newton method minimises it (X. Li, D. Sun, K.-C. Toh, SIAM J. Optim. 28, 2018): blocks multiply
+with its Hessian lam I + (1/n) sum_i x_i x_i^T (x) J_i, and leave out all rows with J_i = 0.  U is dual
+feasible, and with E the sum of the slacks in Fenchel and Young's inequality,
 
     P(W) - D(U) = |grad F(W)|^2 / (2 lam) + E,
 
-so the minimisation stops where its own share is the smaller one.  Then A takes the exact step towards U,
-which keeps D from falling, and where that closed too little of the gap sigma shrinks.  Nothing of it depends
-on how the rows are cut into blocks.
+so the minimisation stops once its own share is the smaller one.  Then A takes the exact step towards U, so D
+never falls, and sigma shrinks if that closed too little of the gap.  None of this depends on how the rows are
+cut into blocks.
 
-A Newton step on a sum of envelopes is found by conjugate gradients, with an exact line search.  Where they
-are small, the Gram matrices of the Hessian's diagonal blocks, one a class, precondition.
+A Newton step on a sum of envelopes is found by conjugate gradients, with an exact line search.  If they are
+small, the Gram matrices of the Hessian's diagonal blocks, one per class, precondition.
 """
 
 from __future__ import annotations
@@ -67,38 +67,38 @@ from topline.solvers.operations import (
 )
 from topline.solvers.typing import Float64Array
 
-#: Conjugate gradients stop at this share of the residual, or after so many products.
+#: Conjugate gradients stop at this share of the residual, or after this many products.
 _RESIDUAL = 0.1
 _PRODUCTS = 60
-#: Passes without which no step is begun: for Gram matrices, a product and the line search.
+#: Fewest passes for a step: for Gram matrices, a product and the line search.
 FEWEST_PASSES = 3
-#: Numbers in the Gram matrices of all classes up to which they precondition.
+#: Size of the Gram matrices of all classes up to which they precondition.
 _GRAM_NUMBERS = 1 << 23
-#: The same for a smooth loss, to whose matrices every row adds in every class: at once where they cost less
-#: than this many products, and else once a direction has taken so many without them.
+#: The same for a smooth loss, where every row adds to the matrices of all classes: used at once if they cost
+#: less than this many products, otherwise after a direction has taken this many without them.
 _GRAM_NUMBERS_SMOOTH = 1 << 16
 _CHEAP_GRAMS, _PLAIN_PRODUCTS = 1.0, 8
-#: Of a smooth loss so many rows are enough for them, for each column of X and for each class.
+#: Number of sampled rows for them with a smooth loss, per column of X and per class.
 _ROWS_A_COLUMN, _ROWS_A_CLASS = 10, 50
-#: Columns up to which they are solved with all at once, by inverses of their triangles.
+#: Columns up to which all classes are solved at once, by inverses of their triangles.
 _BATCHED = 64
-#: They are summed again for every step where d is at most so many times m, for they then cost less than they
-#: save, and else where a solution takes so many times the products of the first after them.
+#: They are renewed for every step if d is at most this multiple of m, where they cost less than they save,
+#: and otherwise once a solution takes this multiple of the products of their first one.
 _NARROW = 40
 _STALE = 1.5
-#: Numbers in W, and classes, up to which a hinge's whole Hessian is formed and factored; and bounds of how
-#: many products the factor of an earlier step may ask for before it is made anew.
+#: Numbers in W, and classes, up to which a hinge's whole Hessian is formed and factored; and bounds on the
+#: products with an old factor before it is renewed.
 _HESSIAN_SIDE, _HESSIAN_CLASSES = 2_896, 32
 _FEW_PRODUCTS, _MOST_PRODUCTS = 4.0, 6.0
-#: A step that is shorter leads to where the Hessian is another one.
+#: A shorter step leads to a different Hessian.
 SHORT = 0.3
 #: The same for a smooth loss with a closed form, once a step with Gram matrices has taken more products than
-#: this share of the numbers in W: the products that forming costs as much as.
+#: this share of the numbers in W, the cost of forming the Hessian.
 _SMOOTH_SIDE, _SHARE_OF_SIDE = 1_024, 1 / 24
 #: Arrays of the shape of W besides a W, the next and a direction: W(A), the gradient, and of conjugate
 #: gradients the solution, residual, preconditioned residual and product.
 ARRAYS = 6
-#: Its factor is that of a Hessian whose diagonal is larger by this share, for its sums may be of float32.
+#: Relative increase of the factored Hessian's diagonal, as its sums may be in float32.
 _DAMPED = 1e-6
 
 
@@ -107,7 +107,7 @@ C = TypeVar("C", CurvatureProduct, Grams, SlopeSum)
 
 @dataclass(frozen=True, eq=False)
 class CountedRun:
-    """Runs requests at one point and counts the rows whose scores they took, of `passes_left` times all."""
+    """Runs requests at one point and counts the rows scored, within `passes_left` times all rows."""
 
     problem: Problem
     run: Runner
@@ -123,7 +123,7 @@ class CountedRun:
     def grams(self) -> Float64Array | None:
         """Return the mean of J_i,jj x_i x_i^T for every class j, shape (m, d, d).
 
-        Where classes share weights that is one matrix of them all, or None where it would be too large.
+        If classes share weights this is one matrix for all, or None if it would be too large.
         """
         stride = max(1, self.problem.n // _rows_for_grams(self.problem)) if self.problem.form.smooth else 1
         product = self._counted(SumGrams.at(self.point, stride=stride)).matrix
@@ -132,14 +132,14 @@ class CountedRun:
         return np.asarray(product.reshape(-1, product.shape[1], product.shape[1]) / self.problem.n)
 
     def factor(self) -> Float64Array | None:
-        """Return Cholesky's factor (m d, m d) of the Hessian of F.
+        """Return the Cholesky factor (m d, m d) of the Hessian of F.
 
-        None where rounding leaves none, or where classes share weights and they are too many.
+        None if rounding prevents it, or if classes share weights and the matrix would be too large.
         """
         product = self._counted(SumGrams.at(self.point, whole=True)).matrix
         if product is None:
             return None
-        # In its place: nobody else has these sums, and they may be large.
+        # In place: these sums may be large, and are not shared.
         product /= self.problem.n
         diagonal = np.diag_indices(len(product))
         sizes = product[diagonal].copy()
@@ -150,7 +150,7 @@ class CountedRun:
             try:
                 return np.asarray(cho_factor(product, lower=True, overwrite_a=True)[0])
             except LinAlgError:
-                # What it has overwritten lies below the diagonal.
+                # The overwritten matrix remains below the diagonal.
                 for i in range(1, len(product)):
                     product[i, :i] = product[:i, i]
         return None
@@ -162,11 +162,11 @@ class CountedRun:
         return self.problem.lam * inner(W + step * V, V) - stats.total / self.problem.n
 
     def passes(self) -> int:
-        """Return how many passes over the examples that was."""
+        """Return the number of passes over the examples so far."""
         return math.ceil(sum(self.rows) / self.problem.n)
 
     def allows_product(self) -> bool:
-        """Return whether a product more, of the size of the last, leaves a pass for the line search."""
+        """Return whether another product, as large as the last, leaves a pass for the line search."""
         return sum(self.rows) + self.rows[-1] + self.problem.n <= self.passes_left * self.problem.n
 
     def _counted(self, operation: Operation[C]) -> C:
@@ -186,12 +186,12 @@ def factors_hessian(problem: Problem) -> bool:
 
 
 def _factor_products(problem: Problem) -> float:
-    """Return how many products cost as much as a new factor of (d m)^3 / 3 steps in float64."""
+    """Return how many products cost as much as a new factor of (d m)^3 / 3 float64 operations."""
     return min(max((problem.m * problem.d) ** 2 / (6.0 * problem.n), _FEW_PRODUCTS), _MOST_PRODUCTS)
 
 
 def formed_numbers(problem: Problem) -> int:
-    """Return how many numbers the largest matrix has that blocks may be asked to sum."""
+    """Return the most entries of a matrix that blocks may be asked to sum."""
     side, m = problem.m * problem.d, problem.m
     grams = m * problem.d**2
     if problem.form.smooth:
@@ -203,21 +203,22 @@ def formed_numbers(problem: Problem) -> int:
 
 
 def _rows_for_grams(problem: Problem) -> int:
-    """Return how many rows are enough for the Gram matrices of a smooth loss, which only precondition."""
+    """Return how many rows suffice for the Gram matrices of a smooth loss, which only precondition."""
     return _ROWS_A_COLUMN * problem.d + _ROWS_A_CLASS * problem.m
 
 
 @stored
 @dataclass(frozen=True, eq=False)
 class Preconditioner:
-    """The inverse of the Hessian as an earlier point had it, and what that has led to.
+    """The inverse of the Hessian at an earlier point, and the cost of its solutions.
 
     Attributes
     ----------
-    grams : (m, d, d) the Gram matrices of its diagonal blocks, None where there are none.
-    factor : (m d, m d) in their place, Cholesky's factor of the whole.
+    grams : (m, d, d) the Gram matrices of its diagonal blocks, None if there are none.
+    factor : (m d, m d) instead of them, the Cholesky factor of the whole.
     products : products that the first solution with them took.
-    plain, whole : whether nothing, and Gram matrices alone, led to too many products for a smooth loss.
+    plain, whole : whether solutions without preconditioner, and with Gram matrices only, took too many
+        products for a smooth loss.
     """
 
     grams: Float64Array | None = None
@@ -227,7 +228,7 @@ class Preconditioner:
     whole: bool = False
 
     def renewed(self, counted: CountedRun) -> tuple[Preconditioner, bool]:
-        """Return one that was found at the point if there was none, and whether it was."""
+        """Return the preconditioner, found at the point if there was none, and whether it is new."""
         problem = counted.problem
         if self._wants_factor(problem):
             if self.factor is not None:
@@ -241,7 +242,7 @@ class Preconditioner:
         return self if grams is None else replace(self, grams=grams), grams is not None
 
     def after(self, problem: Problem, step: float, products: int) -> Preconditioner:
-        """Return what is left for the next step, after one with so many products."""
+        """Return the preconditioner for the next step, after one with so many products."""
         if self.factor is not None:
             stale = products > _factor_products(problem) or step < SHORT
             return replace(self, factor=None) if stale else self
@@ -253,7 +254,7 @@ class Preconditioner:
         return replace(self, whole=whole, grams=None if stale else self.grams)
 
     def may_find_grams(self, problem: Problem) -> bool:
-        """Return whether a smooth loss goes without Gram matrices for now."""
+        """Return whether a smooth loss still does without Gram matrices."""
         without = not self.plain and self.grams is None and self.factor is None
         return without and problem.form.smooth and few_numbers(problem)
 
@@ -299,16 +300,16 @@ class Preconditioner:
         return factors_hessian(problem)
 
 
-#: That of a first step.
+#: The preconditioner of a first step.
 NO_PRECONDITIONER = Preconditioner()
 
 
 def newton_step(
     counted: CountedRun, gradient: Float64Array, known: Preconditioner
 ) -> tuple[float, Float64Array, Preconditioner]:
-    """Return the step along Newton's direction, W after it, and what preconditions the next.
+    """Return the step along Newton's direction, W after it, and the next preconditioner.
 
-    A step of 0 says that the direction does not descend.
+    A step of 0 means that the direction does not descend.
     """
     V, products, known = _direction(counted, gradient, known)
     slope = inner(gradient, V)
@@ -319,13 +320,13 @@ def newton_step(
 def _direction(
     counted: CountedRun, gradient: Float64Array, known: Preconditioner
 ) -> tuple[Float64Array, int, Preconditioner]:
-    """Return about -H^-1 g by conjugate gradients, its products, and what preconditioned it."""
+    """Return nearly -H^-1 g by conjugate gradients, the number of products, and the preconditioner."""
     problem = counted.problem
     known, fresh = known.renewed(counted)
     precondition = known.inverse(problem)
     V, residual = np.zeros_like(gradient), -gradient
     z = precondition(residual)
-    # The factor of the very Hessian of a hinge at this point solves at once.
+    # The factor of a hinge's exact Hessian at this point solves at once.
     if fresh and known.factor is not None and not problem.form.smooth:
         return z, 0, replace(known, products=0)
     direction, product = z, inner(residual, z)
@@ -344,7 +345,7 @@ def _direction(
         if product <= _RESIDUAL**2 * first or not counted.allows_product():
             break
         if known.factor is not None and not problem.form.smooth and products >= _factor_products(problem):
-            # The factor is that of another Hessian: its own costs no more than the products so far.
+            # The factor belongs to another Hessian: a new one costs no more than the products so far.
             known, fresh = replace(known, factor=None).renewed(counted)
             precondition = known.inverse(problem)
             if fresh and known.factor is not None:
@@ -357,49 +358,49 @@ def _direction(
             direction = precondition(residual)
             product, first = inner(residual, direction), inner(gradient, precondition(gradient))
     if not inner(gradient, V) < 0.0:
-        # Rows at a kink made the Hessian another one for opposite directions.
+        # Rows at a kink gave the Hessian different values in opposite directions.
         V = -precondition(gradient)
     return V, products, replace(known, products=products) if fresh else known
 
 
-#: sigma at first, where dual variables are of size 1 and margins too.
+#: Initial sigma, for dual variables and margins of size 1.
 _SIGMA = 10.0
-#: The same where A comes from another method.
+#: Initial sigma if A comes from another method.
 _SIGMA_WARM = 1.0
-#: Its factor where a proximal step leaves more than this share of the gap.
+#: Factor of sigma after a proximal step that leaves more than this share of the gap.
 _SHRINK = 0.5
 _POOR = 0.5
-#: F is minimised until its share of the gap is below this one of E and so many times what U raises D by,
+#: F is minimised until its share of the gap is below this share of E and this many times the rise of D by U,
 _INNER, _OF_RISE = 0.3, 10.0
 #: or U closes all but this share of the gap,
 _CLOSES = 0.1
-#: and down to this share where proximal steps bring nothing.
+#: and down to this share when proximal steps make no progress.
 _LEAST = 1e-6
-#: Newton steps after which products are in float64 where none has lowered |grad F|.
+#: Newton steps without a decrease of |grad F| after which products change to float64.
 _STALLED_STEPS = 4
-#: Rounds after which scores are products again, and not those of the round before and a step.
+#: Rounds after which scores are recomputed by products, instead of updated by a step.
 _FRESH = 10
-#: So many short Newton steps let sigma grow by this factor, at a relative gap above this one.
+#: So many short Newton steps multiply sigma by this factor, at a relative gap above this one.
 _MANY_SHORT, _GROW, _FAR = 2, 10.0, 0.5
-#: P and D below this share of P(0) are small.
+#: P and D count as small below this share of P(0).
 _SMALL = 0.1
 
 
 @stored
 @dataclass(frozen=True, eq=False)
 class NewtonMemory:
-    """What Newton's method remembers.
+    """The memory of Newton's method.
 
     Attributes
     ----------
     sigma : weight of the proximal term, 0 for a smooth loss.
-    W_dual : W(A) (d, m) of a hinge, None before the first round and of a smooth loss.
+    W_dual : W(A) (d, m) of a hinge, None before the first round and for a smooth loss.
     gap : the gap after the last proximal step, infinity before one.
     inner_share : share of E below which F is minimised well enough.
-    last_step : the last Newton step, NaN where there was none.
+    last_step : the last Newton step, NaN if there was none.
     short : short Newton steps since sigma or A changed.
     least, ago : the least |grad F|^2 / (2 lam) since the last proximal step, and the steps since.
-    preconditioner : what the Hessian looked like.
+    preconditioner : an approximation of the Hessian.
     """
 
     sigma: float = 0.0
@@ -413,14 +414,14 @@ class NewtonMemory:
     preconditioner: Preconditioner = NO_PRECONDITIONER
 
     def request(self, point: Point) -> FindEnvelopes:
-        """Return the point of F; scores are made anew from time to time, lest they drift."""
+        """Return the point of F; scores are recomputed from time to time to avoid drift."""
         last_step = math.nan if point.round % _FRESH == 0 else self.last_step
         return FindEnvelopes(
             point.round, point.W, point.pending_step, sigma=self.sigma, exact=point.exact, last_step=last_step
         )
 
     def stalls(self, steepness: float) -> bool:
-        """Return whether the gradient has not shrunk for some steps: it may be rounding of float32."""
+        """Return whether the gradient has not shrunk for some steps, perhaps by float32 rounding."""
         return steepness >= self.least and self.ago + 1 >= _STALLED_STEPS
 
     def counted(self, step: float, steepness: float) -> NewtonMemory:
@@ -433,7 +434,7 @@ class NewtonMemory:
 class ProximalNewton(Method):
     """Semismooth Newton steps for the hinges, around proximal steps on the dual.
 
-    In the state W is where F is minimised, and not W(A); b and |A|^2 are those of A.
+    W of the state is where F is minimised, not W(A); b and |A|^2 are those of A.
     """
 
     advances_by_passes: ClassVar[bool] = True
@@ -454,7 +455,7 @@ class ProximalNewton(Method):
         return with_stretched(problem, measured) if stretched else measured
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
-        """Take a Newton step, or the proximal step where F is minimised well enough."""
+        """Take a Newton step, or the proximal step once F is minimised well enough."""
         before, stats, memory = measured.before, measured.stats, measured.before.recalled(NewtonMemory)
         W_u = problem.scale * product_of(stats)
         gradient = problem.lam * (before.W - W_u)
@@ -497,7 +498,7 @@ def _proximal_step(
     step = ExactStep().step(before.round, direction)
     gap = before.best.primal - measured.dual - direction.rise(step)
     shrinks = gap > _POOR * memory.gap or math.isinf(memory.gap)
-    # Where D does not rise F was not minimised well enough, or there is no more to be had.
+    # If D does not rise, F was not minimised well enough or D is at its maximum.
     stuck = not rises(direction)
     inner_share = 0.1 * memory.inner_share if stuck else _INNER
     memory = NewtonMemory(
@@ -519,15 +520,16 @@ def _proximal_step(
 
 
 def _smallness(state: SolverState) -> float:
-    """Return how many times as large P(0) is as a P that is small, and 1 beside one that is not."""
+    """Return P(0) / P if P is small, otherwise 1."""
     at_zero = state.primal_at_zero
     return 1.0 if at_zero is None or state.best.primal > _SMALL * at_zero else at_zero / state.best.primal
 
 
 def _with_sigma(before: SolverState, advance: Advance) -> Advance:
-    """Let sigma grow where F has too many kinks for Newton's method, far from the optimum.
+    """Increase sigma if F has too many kinks for Newton's method, far from the optimum.
 
-    Where P is small so are the dual variables, and with them sigma alpha: sigma may be as much larger.
+    For a small P the dual variables are small too, and with them sigma alpha: sigma may be larger
+    accordingly.
     """
     memory, best = advance.memory, before.best
     far = best.primal - best.dual > _FAR * best.primal
@@ -539,14 +541,14 @@ def _with_sigma(before: SolverState, advance: Advance) -> Advance:
 
 @dataclass(frozen=True)
 class Newton(Method):
-    """Newton steps for a loss that has a gradient everywhere, which also makes the dual points."""
+    """Newton steps for a loss with a gradient everywhere, which also gives the dual points."""
 
-    #: W is no W(A): a dual point is made of minus the gradients at W.
+    #: W is no W(A): the dual point consists of minus the gradients at W.
     follows_duals: ClassVar[bool] = False
     advances_by_passes: ClassVar[bool] = True
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Evaluate P, its gradient and with it a dual point at W."""
+        """Evaluate P, its gradient and the resulting dual point at W."""
         memory = state.recalled(NewtonMemory)
         stats = run(memory.request(state.point))
         measured = at_gradient(problem, replace(state, memory=memory), stats)
@@ -563,7 +565,7 @@ class Newton(Method):
 
 
 def _newton_round(problem: Problem, run: Runner, measured: Measurement, gradient: Float64Array) -> Advance:
-    """Take a Newton step, unless it brings nothing, or there are too few passes left for it."""
+    """Take a Newton step, unless it makes no progress or too few passes are left."""
     before, memory = measured.before, measured.before.recalled(NewtonMemory)
     if measured.passes_left < FEWEST_PASSES:
         return no_step(measured, short=True)
@@ -578,10 +580,10 @@ def _newton_round(problem: Problem, run: Runner, measured: Measurement, gradient
 
 
 def warm_start(state: SolverState, dual: float, *, near: bool) -> NewtonMemory:
-    """Return the memory with which proximal steps go on from a state of A, whose W is W(A) and D is `dual`.
+    """Return the memory with which proximal steps continue from A, with the state's W = W(A) and D = `dual`.
 
-    Where that is not `near` the optimum sigma is that of a new run, and larger where P and D are far below
-    P(0): so small are dual variables there.
+    If that is not `near` the optimum sigma is that of a new run, and larger if P and D are far below P(0),
+    where dual variables are small.
     """
     sigma = _SIGMA_WARM if near else _SIGMA
     if state.primal_at_zero is not None and dual > 0.0:

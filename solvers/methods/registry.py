@@ -249,7 +249,7 @@ PLAIN = MethodMemory()
 
 
 def method_memory(spec: MethodSpec, problem: Problem, features: int) -> MethodMemory:
-    """Return the memory of a method for a problem whose features take so many bytes in float32."""
+    """Return the memory of a method for a problem with this many bytes of float32 `features`."""
     formed = spec.formed(problem)
     if not spec.second_order:
         return MethodMemory(spec.arrays(problem), formed)

@@ -1,10 +1,10 @@
-"""A first step away from weights that other rows made, with the Hessian of a sample of the rows.
+"""A first step from weights trained on other rows, with the Hessian of a sample of the rows.
 
-Weights that were the best with a few rows more, or fewer, have a gradient that one Newton step takes away,
-and a Hessian that is right to a tenth leaves a hundredth of the gap, |grad P|^2 / (2 lam).  So the step is
-found by conjugate gradients on every sixteenth row, or every fourth, and as many other rows tell what its
-gradient would be.  Where that is little enough nobody measures it before the certificate does.  Products
-with the Hessian are differences of the sample's gradients, in float64.
+Weights that were optimal with a few rows more, or fewer, have a gradient that one Newton step removes, and a
+Hessian with a tenth of error leaves a hundredth of the gap, |grad P|^2 / (2 lam).  So the step is found by
+conjugate gradients on every sixteenth row, or every fourth, and as many other rows estimate the gradient
+after it.  If that is small enough the certificate is the first measurement.  Products with the Hessian are
+differences of the sample's gradients, in float64.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from topline.solvers.methods.quasi_newton import gradient_of
 from topline.solvers.operations import FindSelectedVertices, Runner
 from topline.solvers.typing import Float64Array
 
-#: One row in so many is taken, first and where that does not do; but so many rows at least.  A gap of more
-#: times the goal is for the method itself.
+#: Stride of the sample, first and if that fails, and the least number of rows.  A gap above the last multiple
+#: of the goal is left to the method itself.
 _STRIDES, _FEWEST_ROWS, _FAR = (16, 4), 48, 30.0
-#: The same before Newton's method, whose own step takes some four passes.
+#: The same before Newton's method, whose own step takes about four passes.
 _STRIDES_NEWTON, _FAR_NEWTON = (16,), 12.0
-#: Products with the Hessian of one sample, and the shares of the goal and of the gap below which they end:
-#: what the weights have from other rows is to be gone, not just small enough.
+#: Products with the Hessian of one sample, and the shares of the goal and of the gap at which they end: the
+#: influence of the other rows should be gone, not just small enough.
 _PRODUCTS, _SHARE, _GONE = 24, 0.1, 0.01
 #: A step that leaves more than this share of the gap is not taken.
 _BRINGS = 0.25
-#: Rows that did not make a step make its gradient larger than it is, by about as much as the sample is wrong:
-#: of so many times the goal it is likely to be little enough.
+#: Independent rows overestimate the gradient by about the error of the sample: up to this multiple of the
+#: goal it is probably small enough.
 _NOISE = 1.5
-#: Length of the difference that a product is, as a share of |W|.
+#: Length of the finite difference in a product, relative to |W|.
 _SHORT = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class SampledStep(Method):
-    """A step of a sample's Hessian from the weights of round 0, and from there on another method.
+    """A step with a sample's Hessian from the weights of round 0, followed by another method.
 
-    `then` moves W by gradients, `tol` is the relative gap that is asked for, and `weights` (n,) are those of
-    the rows.
+    `then` moves W by gradients, `tol` is the requested relative gap, and `weights` (n,) are those of the
+    rows.
     """
 
     then: Method
@@ -57,11 +57,11 @@ class SampledStep(Method):
     follows_duals: ClassVar[bool] = False
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Measure as the method does."""
+        """Measure as the following method does."""
         return self.then.measure(problem, run, state)
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
-        """Take the step at round 0 if other rows agree that it brings something; otherwise delegate."""
+        """Take the step at round 0 if other rows confirm its gain; otherwise delegate."""
         if measured.before.round > 0:
             return self.then.advance(problem, run, measured)
         gradient = gradient_of(problem, measured.before.W, measured.stats)
@@ -86,7 +86,7 @@ class SampledStep(Method):
 
 
 class _Step:
-    """Looks for V (d, m) with grad P(W) + H V near 0; `left` is its square by rows that did not make V."""
+    """Looks for V (d, m) with grad P(W) + H V near 0; `left` is its squared norm on independent rows."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class _Step:
         self.left, self.visited = math.inf, 0
 
     def look(self, strides: Sequence[int]) -> None:
-        """Try samples of one row in so many, the smallest first."""
+        """Try samples with these strides, the smallest sample first."""
         for stride in strides:
             rows = self._problem.n // stride
             if rows < _FEWEST_ROWS or self.visited + (_PRODUCTS + 4) * rows > self._most:
@@ -116,7 +116,7 @@ class _Step:
                 return
 
     def _conjugate_gradients(self, stride: int) -> None:
-        """Make the residual small by the sample's Hessian, from V on."""
+        """Reduce the residual with the sample's Hessian, starting from V."""
         hessian = self._hessian(stride, 0)
         residual = -self._gradient - (hessian(self.V) if self.V.any() else 0.0)
         direction, square = residual, squared_norm(residual)
@@ -134,7 +134,7 @@ class _Step:
             direction = residual + (square / before) * direction
 
     def _hessian(self, stride: int, first: int) -> Callable[[Float64Array], Float64Array]:
-        """Return the product with the Hessian of P at W, its loss that of some rows."""
+        """Return the product with the Hessian of P at W, with the loss of some rows."""
         rows = np.arange(first, self._problem.n, stride)
         some = SelectedRows(rows, self._weights[rows] * (self._problem.n / len(rows)))
         here = self._product_at(self._W, some)

@@ -247,7 +247,7 @@ class RowBlock:
         self._helpers, self._norms = Helpers(), RowNorms(stop - start)
 
     def run(self, operation: Operation[A], threads: int = 1) -> A:
-        """Answer an operation on so many threads (`Block.run`); new heads start with A = 0."""
+        """Answer an operation on `threads` threads (`Block.run`); new heads start with A = 0."""
         if self.sole is not None:
             return self._of(self.sole).run(operation, threads)
         heads: Any = self

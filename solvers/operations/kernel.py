@@ -485,7 +485,7 @@ class ReweighAtoms(KernelOperation[KernelAnswer]):
 
 
 def _has_vertices(operation: KernelOperation[K], here: KernelScores, parts: int) -> bool:
-    """Return whether scores and vertices have the mark, and T so many parts of the vertices' change."""
+    """Return whether scores and vertices have the mark, and T has `parts` parts of the vertices' change."""
     return here.mark == here.found == operation.mark and here.parts == parts
 
 

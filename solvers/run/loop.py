@@ -372,7 +372,7 @@ class Pace:
         return self._earlier + self._clock() - self._began
 
     def left(self, passes: int) -> Budget:
-        """Return the budget left after so many passes."""
+        """Return the budget left after `passes` passes."""
         limit = self._criteria.time_limit
         seconds = None if limit is None else limit - (self._clock() - self._began)
         return Budget(self._criteria.max_passes - passes, seconds)

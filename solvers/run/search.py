@@ -251,7 +251,7 @@ class _Searching:
         return True
 
     def _is_over(self, rows: int) -> bool:
-        """Return whether the time is up, or the budget is short of a pass over so many rows."""
+        """Return whether the time is up, or the budget is short of a pass over `rows` rows."""
         if time.monotonic() >= self._ends:
             self._why = "the time was up"
             return True

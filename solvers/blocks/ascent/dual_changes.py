@@ -29,8 +29,8 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 _PROJECTED_ROWS = 4096
 #: Bytes of rows whose changes are sorted together.
 _TILE_BYTES = 1 << 23
-#: Share of changed entries (one in so many) from which a product is faster than single entries, and the most
-#: and least rows of one product, whose sums are rounded to float32.
+#: Share of changed entries (one in this many) from which a product is faster than single entries, and the
+#: most and least rows of one product, whose sums are rounded to float32.
 _DENSE, _DENSE_ROWS, _FEW_ROWS = 4, 512, 64
 #: Multiplications of a tile below which one thread finishes before others could help.
 _SHARED = 1 << 23

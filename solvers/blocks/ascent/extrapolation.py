@@ -25,7 +25,7 @@ _WORTH = 0.25
 
 
 def extrapolation_bytes(numbers: int) -> int:
-    """Return the most bytes that extrapolation takes for so many numbers of dual rows and W together."""
+    """Return the most bytes that extrapolation takes for this many `numbers` of dual rows and W together."""
     return min(_MOST_BYTES, _NUMBER_BYTES * numbers)
 
 

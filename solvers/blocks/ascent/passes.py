@@ -40,7 +40,7 @@ _NARROW_SUMS = 1 << 16
 _TIMED_ROWS, _TIMED_PRODUCTS = 2048, 1 << 24
 #: Multiplications per batch when the gap of rows is computed.
 _LOOKED_AT = 1 << 22
-#: Weights of up to so many entries are kept in float64: they fit in the first-level cache anyway.
+#: Weights of up to this many entries are kept in float64: they fit in the first-level cache anyway.
 SMALL_W = 1 << 12
 #: Weights of more entries and classes than these are swept tile by tile, and on several threads,
 _TILED_W = 1 << 16

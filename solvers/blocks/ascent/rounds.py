@@ -47,7 +47,7 @@ from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.typing import Float64Array, Int64Array
 
-#: Up to so many requested sweeps are plain sweeps; a larger number is the sweeps per stage.
+#: Up to this many requested sweeps are plain sweeps; a larger number is the sweeps per stage.
 _PLAIN_SWEEPS = 2
 #: Most visits after a round's first sweep, in rows of the block, and most stages.
 _MOST_VISITS = 8.0

@@ -122,7 +122,7 @@ class RowFeed:
             yield from self._portions((start, stop), values, chosen[start, stop])
 
     def cost(self, visits: float) -> float:
-        """Return the cost of so many visits in one sweep, in visits of rows in memory."""
+        """Return the cost of `visits` visits in one sweep, in visits of rows in memory."""
         return visits if self.whole else max(visits, _LEAST_SHARE * self._n)
 
     def held(self, rows: Int64Array) -> RowFeed | HeldRows:
@@ -251,7 +251,7 @@ class HeldRows:
         yield Portion(self._X, np.searchsorted(self._rows, rows), rows, self._block)
 
     def cost(self, visits: float) -> float:
-        """Return what so many visits cost."""
+        """Return the cost of `visits` visits."""
         return visits
 
 

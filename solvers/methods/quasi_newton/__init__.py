@@ -1,7 +1,7 @@
-"""L-BFGS, and what it takes for the Hessian before its steps have shown one.
+"""L-BFGS, and its approximations of the Hessian before steps have revealed it.
 
-`lbfgs` is the method, with its line search, `memory` what it remembers, and `metrics` makes the Hessian of
-second moments of the rows.  Newton's method, which shares the gradients, is beside this room.
+`lbfgs` is the method with its line search, `memory` its memory, and `metrics` approximates the Hessian by
+second moments of the rows.  Newton's method, which shares the gradients, is in the parent package.
 """
 
 from __future__ import annotations

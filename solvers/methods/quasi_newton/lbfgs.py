@@ -6,8 +6,8 @@ and Young's equality the dual value of U is below P(W) by
     P(W) - D(U) = lam/2 |W - W(U)|^2 = |grad P(W)|^2 / (2 lam),
 
 so an evaluation, one pass over the examples, gives P, its gradient and a dual bound.  Each round is one
-evaluation: it tries a step, which is then taken or changed.  A loss that is not convex has no dual bound:
-there the run ends where the gradient is small beside that at W = 0, and claims no more.
+evaluation: it tries a step, which is then accepted or changed.  A loss that is not convex has no dual bound:
+the run ends once the gradient is small relative to that at W = 0, and claims no more.
 """
 
 from __future__ import annotations
@@ -53,23 +53,22 @@ from topline.solvers.methods.quasi_newton.metrics import (
 from topline.solvers.operations import FindVertices, OperationRunner, Runner
 from topline.solvers.typing import Float64Array
 
-#: Steps that are tried along one direction before it is given up.
+#: Most steps tried along one direction.
 _TRIALS = 20
-#: A gradient below this share of the terms that it is the difference of is rounding, of float32 products or
-#: of float64 ones.
+#: A gradient below this share of its terms is rounding, of float32 products or of float64 ones.
 _ROUNDING_FLOAT32 = 1e-6
 _ROUNDING = 1e-15
 
 
 @dataclass(frozen=True)
 class Lbfgs(Method):
-    """L-BFGS that remembers `most_pairs` steps; in the state, W is the point to try next."""
+    """L-BFGS that remembers `most_pairs` steps; W of the state is the point to try next."""
 
-    #: W is no W(A): only at the end does A become what belongs to W.
+    #: W is no W(A): A is set from W only at the end.
     follows_duals: ClassVar[bool] = False
 
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
-        """Evaluate P, its gradient and with it a dual point at W."""
+        """Evaluate P, its gradient and the resulting dual point at W."""
         memory, point, passes = state.recalled(LbfgsMemory), state.point, 1
         if not problem.form.convex and memory.first is None:
             zero = np.zeros_like(point.W)
@@ -92,7 +91,7 @@ class Lbfgs(Method):
         return with_openness(problem, at_gradient(problem, before, stats))
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
-        """Take the step that was tried and set off in the next direction, or change it."""
+        """Accept the tried step and start along the next direction, or change the step."""
         before, stats = measured.before, measured.stats
         memory, exact, W = before.recalled(LbfgsMemory), before.point.exact, before.W
         line, pairs = memory.line, memory.pairs or Pairs()
@@ -104,7 +103,7 @@ class Lbfgs(Method):
             slope = inner(gradient, line.direction)
             if not line.search.accepts(value, slope):
                 search = line.search.after(value, slope)
-                # A shorter step promises less than sums of float32 products tell.
+                # A shorter step promises less than float32 sums resolve.
                 unseen = not exact and -search.step * search.slope <= STALLED * abs(search.value)
                 if unseen or search.trials >= _TRIALS:
                     return _without_progress(measured, replace(memory, pairs=Pairs()), bool(pairs.steps))
@@ -128,7 +127,7 @@ class Lbfgs(Method):
         *,
         duals_kept: bool,
     ) -> FinalValues:
-        """Return P and D of what was found best by float64 products; where there is no D, |grad P| at W."""
+        """Return P and D of the best point by float64 products; without D, |grad P| at W."""
         if problem.form.convex:
             return super().final(problem, executor, state, duals_kept=duals_kept)
         memory = state.recalled(LbfgsMemory)
@@ -153,7 +152,7 @@ def _descent(
     pairs: Pairs,
     metric: Metric | None,
 ) -> tuple[Line, Pairs]:
-    """Return the line along -H g, and the pairs; where these lead up, that of -g and none."""
+    """Return the line along -H g, and the pairs; if that ascends, the line along -g and no pairs."""
     direction = -pairs.times(gradient, metric)
     slope = inner(gradient, direction)
     if slope < 0.0 and (pairs.steps or metric is not None):
@@ -169,13 +168,13 @@ def _steepest(problem: Problem, W: Float64Array, value: float, gradient: Float64
 
 
 def _without_progress(measured: Measurement, memory: LbfgsMemory, lost: bool = False) -> Advance:
-    """Begin again at the best point with float64 products, or without pairs where these have `lost` a line.
+    """Restart at the best point with float64 products, or without pairs if these have `lost` a line.
 
-    Nothing more is to be had where the steepest descent had nothing to bring either.
+    If steepest descent made no progress either, the run is finished.
     """
     point, best = measured.before.point, memory.best
     W = point.W if best is None else best.W
-    # Values of float32 are not to be compared with those of float64.
+    # Values from float32 and float64 are not comparable.
     memory = replace(memory, line=None, best=best if point.exact else None)
     point = replace(point, round=point.round + 1, W=W)
     spent = not (point.exact and lost)
@@ -183,11 +182,11 @@ def _without_progress(measured: Measurement, memory: LbfgsMemory, lost: bool = F
 
 
 def at_gradient(problem: Problem, state: SolverState, stats: VectorSums) -> Measurement:
-    """Return the measurement of W by the loss and -grad Phi_gamma there, which make a dual point."""
+    """Return the measurement of W by the loss and -grad Phi_gamma there, which form a dual point."""
     value = problem.primal(state.W, stats.loss / problem.n)
     steepness = squared_norm(gradient_of(problem, state.W, stats))
     dual, share = value - steepness / (2.0 * problem.lam), 1.0
-    # Far from the optimum W(U) is so large that a part of U bounds P better.
+    # Far from the optimum W(U) is so large that a multiple of U bounds P better.
     part, multiple = best_multiple(problem, problem.scale * product_of(stats), stats.conjugate_u / problem.n)
     if part < 1.0 and not dual > multiple:
         share, dual = part, multiple
@@ -198,7 +197,7 @@ def at_gradient(problem: Problem, state: SolverState, stats: VectorSums) -> Meas
 def arrays_of_lbfgs(problem: Problem) -> int:
     """Return how many arrays of the shape of W are remembered.
 
-    Those are the pairs, the best W, of a line all but its length, and the metric.
+    These are the pairs, the best W, a line without its length, and the metric.
     """
     metric = max(arrays_of_metric(problem), arrays_of_classes(problem))
     return 2 * most_pairs(problem) + 4 + metric
@@ -217,14 +216,14 @@ def unfit_for_lbfgs(problem: Problem) -> str | None:
 def _with_metric(
     problem: Problem, run: Runner, measured: Measurement, pairs: Pairs
 ) -> tuple[LbfgsMemory, Metric | None, int]:
-    """Return the memory with the pairs that hold and the metric as it is now, the metric, and its passes."""
+    """Return the memory with consistent pairs and the current metric, the metric, and its passes."""
     before, stats, passes = measured.before, measured.stats, 0
     memory = before.recalled(LbfgsMemory)
     classes = with_classes(problem, memory, measured)
     known = ClassMetric.of(problem, classes)
     if known is not None and classes.inverses is not memory.classes.inverses:
         pairs = pairs.consistent_with(known)
-    # A budget of a single pass has none for it, and such a run goes on without.
+    # A single remaining pass is too few for a metric.
     if measured.passes_left >= 1 and wants_metric(problem, before, stats):
         rows = find_moments(problem, run)
         if rows is not None:
@@ -245,14 +244,14 @@ def _towards(measured: Measurement, line: Line, memory: LbfgsMemory, passes: int
 
 
 def _is_of_all_rows(memory: LbfgsMemory) -> bool:
-    """Return whether what scales a first step is a metric of all rows."""
+    """Return whether the metric of a first step is that of all rows."""
     if memory.classes.inverses is not None:
         return len(memory.classes.inverses) == 1
     return memory.rows.basis is not None
 
 
 def _without_metric(problem: Problem, measured: Measurement, memory: LbfgsMemory, begun: Line) -> Advance:
-    """Go back to where the first step began, and descend as the gradient does there."""
+    """Return to the start of the first step, and take the steepest descent from there."""
     line = _steepest(problem, begun.base, begun.search.value, begun.gradient)
     rows = RowMoments(moments=memory.rows.moments, misled=True)
     classes = replace(memory.classes, inverses=None)

@@ -1,6 +1,6 @@
-"""What L-BFGS remembers from round to round.
+"""The memory of L-BFGS between rounds.
 
-Pairs are the last steps with what the gradient changed by, and stand for the inverse Hessian.
+Pairs are the last steps with the changes of the gradient, and represent the inverse Hessian.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from topline.solvers.core.problem import Problem, inner, squared_norm
 from topline.solvers.methods.line_search import Bracket
 from topline.solvers.typing import Float64Array
 
-#: Steps of Newton's method that find the least value of a model.
+#: Newton steps to the minimum of a model.
 _MODEL_STEPS = 12
 
 
 def gradient_step(problem: Problem, value: float, steepness: float) -> float:
-    """Return the step along -grad P, |grad P|^2 its steepness, to the least value of a model of P.
+    """Return the step along -grad P, with |grad P|^2 = steepness, to the minimum of a model of P.
 
     In the model the scores of all rows rise alike.  A hinge falls along its tangent to zero, but no further
-    than 1/lam: P bends upwards by lam at least, so that no least value lies beyond.  A smooth loss falls as
-    L(t) = c log(1 + (M - 1) exp(-a t)), as the softmax does from W = 0, with M = 2 where classes do not
-    compete; with lam t^2 |grad P|^2 / 2 the least value is at u = a t where u (e^u + M - 1) = M a / lam.
-    Without a slope the step is 1.
+    than 1/lam: P has curvature of at least lam, so no minimum lies beyond.  A smooth loss falls as L(t) = c
+    log(1 + (M - 1) exp(-a t)), as the softmax does from W = 0, with M = 2 where classes do not compete; with
+    lam t^2 |grad P|^2 / 2 the minimum is at u = a t where u (e^u + M - 1) = M a / lam.  Without a slope the
+    step is 1.
     """
     if not (steepness > 0.0 and value > 0.0):
         return 1.0
@@ -37,7 +37,7 @@ def gradient_step(problem: Problem, value: float, steepness: float) -> float:
     M = float(problem.m if problem.form.family.balanced else 2)
     a = steepness * (M / (M - 1.0) * math.log(M)) / value
     goal = M * a / problem.lam
-    # Newton's method falls onto the root of a convex function from any point right of it.
+    # Newton's method descends to the root of a convex function from any point right of it.
     u = min(a / problem.lam, math.log1p(goal))
     for _ in range(_MODEL_STEPS):
         power = math.exp(u)
@@ -45,21 +45,21 @@ def gradient_step(problem: Problem, value: float, steepness: float) -> float:
     return u / a
 
 
-#: Pairs that are remembered at least and at most: as many as fit into so many numbers, and no more than one
-#: for so many examples, lest the product with them takes longer than a pass.
+#: Least and most pairs remembered: as many as fit into this many numbers, and at most one per this many
+#: examples, so that the product with them takes no longer than a pass.
 _PAIRS = 10, 80
 _NUMBERS, _EXAMPLES = 1 << 22, 64
-#: A pair that changed the gradient by so many times what a later Hessian says no longer holds.
+#: A pair is outdated if its change of the gradient is this multiple of a later Hessian's.
 _FALLEN = 4.0
 #: A pair whose curvature is below this share of the sizes is rounding.
 _FLAT = 1e-12
 
 
 class Metric(Protocol):
-    """What stands for the Hessian before steps have shown it."""
+    """An approximation of the Hessian before steps have revealed it."""
 
     def fitted(self, step: Float64Array, change: Float64Array) -> Self:
-        """Return the metric scaled by what the gradient changed by along a step."""
+        """Return the metric scaled to the change of the gradient along a step."""
 
     def inverse_times(self, V: Float64Array) -> Float64Array:
         """Return the product of the inverse with V (d, m)."""
@@ -70,7 +70,7 @@ class Metric(Protocol):
 class Pairs:
     """The inverse Hessian of L-BFGS (J. Nocedal, Math. Comp. 35, 1980), as a product with it.
 
-    The last steps s, what the gradient changed by along them, y, and <s, y>, oldest first.
+    The last steps s, the changes of the gradient along them, y, and <s, y>, oldest first.
     """
 
     steps: tuple[Float64Array, ...] = ()
@@ -78,7 +78,7 @@ class Pairs:
     curvatures: tuple[float, ...] = ()
 
     def with_pair(self, step: Float64Array, change: Float64Array, most: int) -> Pairs:
-        """Add a pair, and let go of the oldest beyond `most`; one without curvature is left out."""
+        """Add a pair, dropping the oldest beyond `most`; a pair without curvature is left out."""
         curvature = inner(step, change)
         if not curvature > _FLAT * math.sqrt(squared_norm(step) * squared_norm(change)):
             return self
@@ -89,9 +89,9 @@ class Pairs:
         )
 
     def consistent_with(self, metric: Metric) -> Pairs:
-        """Return those whose curvature has not fallen since by much, as a metric of now has it, and the last.
+        """Return the pairs whose curvature is not far above that of the current metric, and the last pair.
 
-        Where a loss has fallen by orders of magnitude, so has its Hessian.
+        If a loss has fallen by orders of magnitude, so has its Hessian.
         """
         pairs = list(zip(self.steps, self.changes, self.curvatures, strict=True))
         kept = [
@@ -102,7 +102,7 @@ class Pairs:
         return Pairs(*zip(*kept, *pairs[-1:], strict=True)) if pairs else self
 
     def times(self, gradient: Float64Array, metric: Metric | None = None) -> Float64Array:
-        """Return H g by the two loops around the inverse of the metric; without one around g's multiple."""
+        """Return H g by the two loops around the inverse of the metric, by default a multiple of I."""
         product = np.array(gradient, order="C")
         pairs = list(zip(self.steps, self.changes, self.curvatures, strict=True))
         shares = []
@@ -121,13 +121,13 @@ class Pairs:
 
 
 def most_pairs(problem: Problem) -> int:
-    """Return how many steps are remembered: where W is small many, which halve the passes."""
+    """Return how many steps are remembered: many for a small W, which halves the passes."""
     least, most = _PAIRS
     return max(least, min(most, _NUMBERS // (2 * problem.d * problem.m), problem.n // _EXAMPLES))
 
 
-#: A step that lowers P by a smaller share is where float64 products begin, and points whose P differ by less
-#: are told apart by their gradients.
+#: Relative decrease of P below which float64 products begin, and below which points are compared by their
+#: gradients.
 STALLED = 1e-7
 
 
@@ -142,7 +142,7 @@ class BestPoint:
     lowest: float
 
     def or_better(self, W: Float64Array, value: float, steepness: float) -> BestPoint:
-        """Return another point in its place where P and |grad P|^2 say that it is better."""
+        """Return the other point if it is better by P and |grad P|^2, else this one."""
         same = value <= (1.0 + STALLED) * self.lowest and steepness < self.steepness
         if not (same or value < (1.0 - STALLED) * self.lowest):
             return self
@@ -152,7 +152,7 @@ class BestPoint:
 @stored
 @dataclass(frozen=True, eq=False)
 class Line:
-    """Where a step began: `base` W (d, m), the gradient there, its direction, and the search along it."""
+    """The start of a step: `base` W (d, m), the gradient there, its direction, and the search along it."""
 
     base: Float64Array
     gradient: Float64Array
@@ -167,9 +167,9 @@ class RowMoments:
 
     Attributes
     ----------
-    basis, spectrum : its eigenvectors (d, d) and eigenvalues (d,), None where it is not decomposed.
-    moments : C (d, d), None where the metric of classes has no use for it.
-    misled : whether a step by them led astray, or they overflowed.
+    basis, spectrum : its eigenvectors (d, d) and eigenvalues (d,), None if not decomposed.
+    moments : C (d, d), None if the metric of classes has no use for it.
+    misled : whether a step by them went astray, or they overflowed.
     """
 
     basis: Float64Array | None = None
@@ -179,14 +179,14 @@ class RowMoments:
 
     @property
     def known(self) -> bool:
-        """Whether they were looked for."""
+        """Whether they were computed or given up."""
         return self.misled or self.basis is not None or self.moments is not None
 
 
 @stored
 @dataclass(frozen=True, eq=False)
 class Openness:
-    """How open the classes (m,) are, and the share of the rows that are open.
+    """The openness of the classes (m,), and the share of the rows that are open.
 
     `passes`, `gap` and `total` are the passes, the relative gap and the sum of the openness when the Hessian
     of the classes was found, or the run began.
@@ -206,9 +206,9 @@ class ClassBlocks:
 
     Attributes
     ----------
-    inverses : (m, d, d), or (1, d, d) where all are alike; None where they were not found.
+    inverses : (m, d, d), or (1, d, d) if all are equal; None if not found.
     openness : None before it is known.
-    asked : (m,) from which openness on the next evaluation sums rows, None where it sums none.
+    asked : (m,) least openness of the rows to sum in the next evaluation, None for no sums.
     """
 
     inverses: Float64Array | None = None
@@ -219,15 +219,15 @@ class ClassBlocks:
 @stored
 @dataclass(frozen=True, eq=False)
 class LbfgsMemory:
-    """What L-BFGS remembers.
+    """The memory of L-BFGS.
 
     Attributes
     ----------
     first : |grad P(0)| where the loss is not convex.
-    best : the best point so far, which is what a run gives; None before the first round.
-    line : where the step began that is tried next, None where there is none.
-    pairs : the last steps and what the gradient changed by.
-    rows, classes : what stands for the Hessian before steps have shown it.
+    best : the best point so far, the answer of a run; None before the first round.
+    line : the start of the step to try next, None if there is none.
+    pairs : the last steps and the changes of the gradient.
+    rows, classes : approximations of the Hessian before steps have revealed it.
     """
 
     first: float | None = None

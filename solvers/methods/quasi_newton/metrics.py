@@ -1,25 +1,25 @@
-"""What L-BFGS takes for the Hessian where its steps have not shown one: second moments of the rows.
+"""Approximations of the Hessian for L-BFGS before steps have revealed it: second moments of the rows.
 
 **Of all rows.**  A smooth loss has the Hessian lam I + (1/n) sum_i x_i x_i^T (x) J_i, which resembles
 lam I + s C (x) J:
-C = (1/n) sum_i x_i x_i^T is common to all classes, J is that of one row which is as open in every class as
-all rows are together, and s is one number (D. Boehning, Ann. Inst. Statist. Math. 44, 1992, bounds the
-Hessian of the softmax by such a product).  Where the rows of the dual domain sum to zero J is diag(a) -
-a a^T / sum(a), as diag(p) - p p^T for probabilities p, else diag(a).  For C a sample of the rows is enough,
-and one decomposition serves every round.
+C = (1/n) sum_i x_i x_i^T is common to all classes, J is that of one row with the total openness of all rows
+in every class, and s is one number (D. Boehning, Ann. Inst. Statist. Math. 44, 1992, bounds the Hessian of
+the softmax by such a product).  If the rows of the dual domain sum to zero J is diag(a) - a a^T / sum(a), as
+diag(p) - p p^T for probabilities p, else diag(a).  A sample of the rows suffices for C, and one decomposition
+serves every round.
 
 **Of the rows that are open in a class.**  The Hessian has for class j the diagonal block
 
     H_j = lam I + (1/n) sum_i o_ij x_i x_i^T,
 
-where o_ij is how open row i is in it, p_ij (1 - p_ij) for the softmax and about |u_ij| - u_ij^2 in general.
-Of rows whose o_ij is at most so many times the mean o_j, the sum is at most that times o_j C in the order of
-symmetric matrices.  That stands for them, so that no row counts for nothing and the sum is over few rows
-where few are open.  The blocks are found anew as W moves, once the rows are half as open or after twice as
-many passes, and where more are to come than that costs, from an evaluation that is made in any case.  A step
-that no row has a say in is left to lam alone.
+where o_ij is the openness of row i in it, p_ij (1 - p_ij) for the softmax and about |u_ij| - u_ij^2 in
+general.  Over rows with o_ij at most a multiple of the mean o_j, the sum is at most that multiple of o_j C in
+the order of symmetric matrices.  That bound replaces them, so every row counts and the sum is over few rows
+if few are open.  The blocks are found again as W moves, once the rows are half as open or after twice as many
+passes, if more passes remain than that costs, in an evaluation that is made anyway.  Directions in which no
+row is open are left to lam alone.
 
-**Where P is a sum over the classes,** H_j is the whole Hessian of a class, and all rows are summed but those
+**If P is a sum over the classes,** H_j is the whole Hessian of a class, and all rows are summed except those
 that together add less than lam.
 """
 
@@ -44,25 +44,25 @@ from topline.solvers.methods.quasi_newton.memory import (
 from topline.solvers.operations import Runner, SumMoments, VertexSums
 from topline.solvers.typing import Float64Array
 
-#: Rows of the sample for each column.
+#: Sampled rows per column.
 _ROWS_A_COLUMN = 5
-#: The sample is as large as this share of n m / d where that is more, whose sum costs an eighth of a pass;
-#: and as the second where C is to stand for rows that are left out, lest it miss a column that few rows have.
+#: The sample has at least this share of n m / d rows, whose sum costs an eighth of a pass; the second where C
+#: replaces omitted rows, so that it does not miss a column that few rows have.
 _SHARE, _SHARE_THAT_STANDS = 0.25, 8.0
 #: Columns beyond which C is not decomposed.
 _MOST_COLUMNS = 4_096
-#: C is made where d^2 is at most this share of n m, for decomposing it then costs no more than a pass.
+#: C is made if d^2 is at most this share of n m: decomposing it then costs no more than a pass.
 _WORTH_IT = 1 / 16
 #: The least a_j as a share of the largest.
 _OPEN = 1e-3
-#: The share of the rows that a loss must still be open in.  Where few rows count, theirs is another C.
+#: Least share of open rows for C: few open rows have another C.
 _SPREAD = 0.8
-#: Numbers in the blocks of all classes up to which these are found, and d^2 / n, for which inverting them
-#: takes some passes.
+#: Numbers in the blocks of all classes, and d^2 / n (inverting them then takes some passes), up to which the
+#: blocks are found.
 _MOST_NUMBERS, _MOST_SIDE = 1 << 21, 12.0
-#: A first step after which it is open in a smaller share has led astray.
+#: A first step that leaves a smaller share of open rows has gone astray.
 _ASTRAY = 0.6
-#: Arrays of d x d that decomposing takes, what is kept of it included.
+#: Arrays of d x d for the decomposition, including the part kept.
 _ARRAYS = 4
 
 
@@ -87,7 +87,7 @@ class RowMetric:
 
     @classmethod
     def of(cls, problem: Problem, rows: RowMoments, stats: VertexSums) -> RowMetric | None:
-        """Return the metric at the point of an answer, None where C is not decomposed."""
+        """Return the metric at the point of an answer, None if C is not decomposed."""
         if rows.basis is None or rows.spectrum is None:
             return None
         if stats.openness is None or not are_open(problem, stats):
@@ -98,7 +98,7 @@ class RowMetric:
         return cls(rows.basis, rows.spectrum, openness, problem.lam, balanced)
 
     def fitted(self, step: Float64Array, change: Float64Array) -> RowMetric:
-        """Return the metric with the scale that explains best what the gradient changed by along a step."""
+        """Return the metric with the scale that best explains the change of the gradient along a step."""
         moved = self._turned(step)
         opened = moved * self.openness
         if self.balanced:
@@ -120,12 +120,12 @@ class RowMetric:
         return np.asarray(self.basis @ product)
 
     def _turned(self, V: Float64Array) -> Float64Array:
-        """Return V in the basis; laid out as a checkpoint gives it back, for the last bits depend on that."""
+        """Return V in the basis, in the memory layout of a loaded checkpoint, which affects the last bits."""
         return np.asarray(self.basis.T @ np.ascontiguousarray(V))
 
 
 def wants_metric(problem: Problem, state: SolverState, stats: VertexSums) -> bool:
-    """Return whether C is to be made: at the first point, so that no later budget decides on it."""
+    """Return whether to compute C: decided at the first point, independently of later budgets."""
     memory = state.recalled(LbfgsMemory)
     if memory.pairs is not None or memory.rows.known or stats.openness is None:
         return False
@@ -135,7 +135,7 @@ def wants_metric(problem: Problem, state: SolverState, stats: VertexSums) -> boo
 def wants_classes(problem: Problem) -> bool:
     """Return whether the Hessian's blocks of single classes (m, d, d) are known, and cost little.
 
-    A smoothed hinge has none that its gradient gives.
+    The gradient of a smoothed hinge does not give them.
     """
     n, d, m = problem.n, problem.d, problem.m
     return (
@@ -144,14 +144,14 @@ def wants_classes(problem: Problem) -> bool:
 
 
 def open_rows(problem: Problem, stats: VertexSums) -> float:
-    """Return (sum_i o_i)^2 / (n sum_i o_i^2) of the openness o_i: the share of the rows that it lies in."""
+    """Return (sum_i o_i)^2 / (n sum_i o_i^2) of the openness o_i: the share of the rows that carries it."""
     if stats.openness is None or not stats.openness_sq > 0.0:
         return 0.0
     return float(stats.openness.sum()) ** 2 / (problem.n * stats.openness_sq)
 
 
 def are_open(problem: Problem, stats: VertexSums) -> bool:
-    """Return whether a loss is open in so many rows that C is theirs."""
+    """Return whether a loss is open in enough rows for C to describe them."""
     return open_rows(problem, stats) >= _SPREAD
 
 
@@ -165,7 +165,7 @@ def find_moments(problem: Problem, run: Runner) -> RowMoments | None:
         return None
     moments = stats.total / max(stats.rows, 1)
     if not np.isfinite(moments).all():
-        # Squares of float32 overflow where the features themselves do not.
+        # Squares may overflow float32 even if the features do not.
         return RowMoments(misled=True)
     found = RowMoments(moments=moments.copy() if classes else None)
     if not _worth_it(problem):
@@ -175,9 +175,9 @@ def find_moments(problem: Problem, run: Runner) -> RowMoments | None:
 
 
 def misled(problem: Problem, stats: VertexSums) -> bool:
-    """Return whether a first step by a metric of all rows led to where few are open: it is none for these.
+    """Return whether a first step by a metric of all rows led to where few are open.
 
-    Where the classes come apart such a step goes far along directions that hardly any row has a say in.
+    When the classes separate such a step goes far along directions that hardly any row constrains.
     """
     return open_rows(problem, stats) < _ASTRAY
 
@@ -192,19 +192,19 @@ def _worth_it(problem: Problem) -> bool:
     return d <= min(_MOST_COLUMNS, n) and d**2 <= _WORTH_IT * n * m
 
 
-#: Rows are left out whose o_ij is at most this share of the mean.
+#: Largest o_ij of omitted rows, as a share of the mean.
 _LEAST = 0.4
-#: Passes before the H_j are found, to which come what they cost, and how many times as many there are before
-#: they are found again.
+#: Passes before the H_j are found, plus their own cost, and the growth factor of the passes until they are
+#: found again.
 _FIRST, _TIMES = 4.0, 2.0
-#: How many times as open classes are, or were, when they are found again as soon as they are paid for: the
-#: Hessian of classes that come apart falls with P, by orders of magnitude.
+#: Change factor of the openness at which they are found again as soon as that pays: the Hessian of separating
+#: classes falls with P, by orders of magnitude.
 _CHANGED = 2.0
-#: By how many times a step may show another curvature than the H_j before these are scaled.
+#: Ratio of a step's curvature to that of the H_j up to which these are not scaled.
 _TRUSTED = 2.0
-#: Passes that their sum costs for every column, where all rows are open, and their inverses for d^2 / n.
+#: Passes that their sum costs per column if all rows are open, and their inverses per d^2 / n.
 SUM, INVERSE = 0.1, 2.0
-#: Arrays of the size of all H_j that finding them takes.
+#: Arrays of the size of all H_j needed to find them.
 _CLASS_ARRAYS = 4
 
 
@@ -214,10 +214,10 @@ class ClassMetric:
 
     Attributes
     ----------
-    inverses : (m, d, d) the inverse of each H_j, symmetric, or (1, d, d) where all are alike.
+    inverses : (m, d, d) the inverse of each H_j, symmetric, or (1, d, d) if all are equal.
     lam : see above.
     balanced : whether gradients of the loss sum to zero over the classes.
-    scale : what the inverse is times.
+    scale : factor of the inverse.
     """
 
     inverses: Float64Array
@@ -227,13 +227,13 @@ class ClassMetric:
 
     @classmethod
     def of(cls, problem: Problem, blocks: ClassBlocks) -> ClassMetric | None:
-        """Return the metric of blocks that are known, None where none are."""
+        """Return the metric of known blocks, None if there are none."""
         if blocks.inverses is None:
             return None
         return cls(blocks.inverses, problem.lam, problem.form.family.balanced)
 
     def fitted(self, step: Float64Array, change: Float64Array) -> ClassMetric:
-        """Return the metric, scaled as far as what the gradient changed by along a step is beyond trust."""
+        """Return the metric, scaled by the untrusted part of a step's curvature ratio."""
         said = inner(change, self.inverse_times(change))
         ratio = inner(step, change) / said if said > 0.0 else 1.0
         return replace(self, scale=ratio / min(max(ratio, 1.0 / _TRUSTED), _TRUSTED))
@@ -247,16 +247,16 @@ class ClassMetric:
 
 
 def with_asked(problem: Problem, memory: LbfgsMemory, measured: Measurement) -> ClassBlocks:
-    """Return the blocks with the o_ij from which on the next evaluation sums rows, where that pays.
+    """Return the blocks with the least o_ij of rows to sum in the next evaluation, if that pays.
 
-    It pays where the fall of the gap since the H_j were found says that many passes are to come.
+    It pays if the fall of the gap since the H_j were found predicts many more passes.
     """
     blocks, openness = memory.classes, memory.classes.openness
     if openness is None or memory.rows.moments is None:
         return blocks
     since = measured.before.passes - openness.passes
     cost = SUM * openness.rows * problem.d + INVERSE * problem.d**2 / problem.n
-    # A start elsewhere than at W = 0, and rows that come apart, have no metric before.
+    # A start elsewhere than at W = 0, or on separating rows, has no earlier metric.
     first = _FIRST if blocks.inverses is not None or are_open(problem, measured.stats) else 0.0
     total = sum(openness.classes.tolist())
     changed = not openness.total / _CHANGED <= total <= openness.total * _CHANGED
@@ -266,13 +266,13 @@ def with_asked(problem: Problem, memory: LbfgsMemory, measured: Measurement) -> 
         return blocks
     if not problem.by_class:
         return replace(blocks, asked=_LEAST * openness.classes / problem.n)
-    # With (1/n) sum_i x_i x_i^T at most its trace, what is left out is at most lam.
+    # (1/n) sum_i x_i x_i^T is at most its trace, so the omitted part is at most lam.
     least = problem.lam / max(float(np.trace(memory.rows.moments)), sys.float_info.min)
     return replace(blocks, asked=np.full(problem.m, least))
 
 
 def passes_to_go(passes: float, gap_then: float, gap: float, tol: float) -> float:
-    """Return how many passes the gap takes to the tolerance if it falls as it did in so many passes."""
+    """Return how many passes the gap takes to the tolerance at the rate of the last `passes` passes."""
     if gap >= gap_then:
         return math.inf
     return passes * math.log(gap / min(tol, gap)) / math.log(gap_then / gap)
@@ -283,7 +283,7 @@ def _gap(measured: Measurement) -> float:
 
 
 def with_openness(problem: Problem, measured: Measurement) -> Measurement:
-    """Return a measurement that remembers how open the classes are."""
+    """Return the measurement with the openness of the classes in its memory."""
     before, stats = measured.before, measured.stats
     if stats.openness is None or not wants_classes(problem):
         return measured
@@ -296,7 +296,7 @@ def with_openness(problem: Problem, measured: Measurement) -> Measurement:
 
 
 def with_classes(problem: Problem, memory: LbfgsMemory, measured: Measurement) -> ClassBlocks:
-    """Return the H_j at a point that was stepped to, where they were summed."""
+    """Return the H_j at an accepted point, if they were summed."""
     stats, C = measured.stats, memory.rows.moments
     blocks, openness = replace(memory.classes, asked=None), memory.classes.openness
     if stats.moments is None or stats.openness is None or openness is None or C is None:
@@ -311,7 +311,7 @@ def with_classes(problem: Problem, memory: LbfgsMemory, measured: Measurement) -
 
 
 def alike_classes(problem: Problem, rows: RowMoments, stats: VertexSums) -> Float64Array | None:
-    """Return the inverses (1, d, d) by C alone where all rows are open, which makes the H_j alike."""
+    """Return the inverses (1, d, d) by C alone if all rows are open, which makes the H_j equal."""
     if rows.moments is None or stats.openness is None or not are_open(problem, stats):
         return None
     C, openness = rows.moments, stats.openness.mean(keepdims=True)
@@ -323,7 +323,7 @@ def inverses_of(
 ) -> Float64Array | None:
     """Return the inverse of each H_j, with C for a share of the openness.
 
-    None where rounding leaves one that is not positive definite.
+    None if rounding leaves one that is not positive definite.
     """
     inverses, diagonal = np.empty_like(moments), np.diag_indices(problem.d)
     for inverse, total, size in zip(inverses, moments, openness, strict=True):
@@ -331,7 +331,7 @@ def inverses_of(
         block += total
         block /= problem.n
         block[diagonal] += problem.lam
-        # LAPACK works in the place of an array whose columns lie together, as those of the transpose do.
+        # LAPACK works in place on column-major arrays, such as the transpose.
         factor, failed = lapack.dpotrf(block.T, lower=1, clean=1, overwrite_a=1)
         if failed:
             return None
@@ -347,5 +347,5 @@ def arrays_of_classes(problem: Problem) -> int:
 
 
 def numbers_in_classes(problem: Problem) -> int:
-    """Return how many numbers all H_j have that blocks are asked to sum, 0 where they are not."""
+    """Return how many numbers of the H_j blocks are asked to sum, 0 if none."""
     return problem.m * problem.d**2 if wants_classes(problem) else 0
