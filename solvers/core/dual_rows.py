@@ -198,10 +198,7 @@ class SpillFile:
         weakref.finalize(self, os.close, self._descriptor)
 
     def write(self, place: int, packed: Bytes) -> None:
-        """Write bytes from `place` on.
-
-        Raises OSError naming the folder if the disk is full.
-        """
+        """Write bytes from `place` on.  Raises OSError naming the folder if the disk is full."""
         rest = memoryview(packed.data)
         try:
             while len(rest):

@@ -229,10 +229,7 @@ def rises(direction: Direction) -> bool:
 
 
 def no_step(measured: Measurement, *, spent: bool = False, short: bool = False) -> Advance:
-    """Stay at a point that is good enough, or from which no step leads.
-
-    A `spent` one counts as a round.
-    """
+    """Stay at a point that is good enough, or from which no step leads.  A `spent` one counts as a round."""
     before = measured.before
     point = replace(before.point, round=before.round + 1) if spent else before.point
     return Advance(0.0, point, before.memory, measured.stats.active, passes=0, spent=spent, short=short)

@@ -103,7 +103,7 @@ class KernelMemory:
     atoms: Atoms | None = None
 
     def with_columns(self, n: int, columns: float) -> tuple[KernelMemory, int]:
-        """Return the memory after computing `columns` more columns of K (n, n), and the passes completed by them."""
+        """Return the memory after `columns` more columns of K (n, n), and the passes completed by them."""
         done = self.columns + columns
         return replace(self, columns=done), int(done // n) - int(self.columns // n)
 

@@ -76,10 +76,7 @@ _SEARCH_CLASSES, _SEARCH_PASSES = 16.0, 1.0
 
 
 class BlockAscent(BlockRows):
-    """Sweeps over the rows of one block.
-
-    The parameters are those of `BlockRows`.
-    """
+    """Sweeps over the rows of one block.  The parameters are those of `BlockRows`."""
 
     lasting: ClassVar[str] = "rows"
     _feed: RowFeed | None = None

@@ -97,10 +97,7 @@ class _Rows(NamedTuple):
 
 
 class ThreadChoice:
-    """All threads or one: whichever took less time per row when last tried.
-
-    No result depends on it.
-    """
+    """All threads or one: whichever took less time per row when last tried.  No result depends on it."""
 
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
