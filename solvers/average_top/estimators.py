@@ -1,4 +1,4 @@
-"""The scikit-learn faces of the average top-k loss; importing them loads scikit-learn."""
+"""scikit-learn estimators of the average top-k loss; importing them loads scikit-learn."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from topline.solvers.losses import LOSSES, Loss, MaxHinge, Softmax, make_loss
 from topline.solvers.run import solve
 from topline.solvers.typing import Float64Array, IntArray
 
-#: What the losses of two classes are called where there are more.
+#: Multiclass counterparts of the binary losses.
 _OF_CLASSES: dict[str, Loss] = {"hinge": MaxHinge(), "logistic": Softmax()}
 
 
 @dataclass(eq=False, repr=False)
 class AverageTopModel(FittedModel):
-    """Parameters of both estimators, and what a fit with them leaves."""
+    """Parameters and fitted attributes of both estimators."""
 
     loss: Any = "hinge"
     k: float | None = 0.5
@@ -49,7 +49,7 @@ class AverageTopModel(FittedModel):
     fit_intercept: bool = True
 
     def _fit_signs(self, X: Any, y: Float64Array, loss: IndividualLoss) -> None:
-        """Fit one score for each example, and set the fitted attributes."""
+        """Fit one score per example, and set the fitted attributes."""
         k, C = number_of_losses(self.k, len(y)), positive_number("C", self.C)
         rows, kernel = self._with_intercept(X)
         result: AverageTopResult
@@ -66,7 +66,7 @@ class AverageTopModel(FittedModel):
         self._keep(result, k, collapsed=result.collapsed, rounds=result.iterations)
 
     def _fit_classes(self, X: Any, labels: IntArray, m: int) -> None:
-        """Fit a score for each class, and set the fitted attributes."""
+        """Fit a score per class, and set the fitted attributes."""
         k, C = number_of_losses(self.k, len(labels)), positive_number("C", self.C)
         rows, kernel = self._with_intercept(X)
         if self.method != "auto":
@@ -87,7 +87,7 @@ class AverageTopModel(FittedModel):
     def _keep(
         self, result: AverageTopResult | SolveResult, k: float, *, collapsed: bool, rounds: int
     ) -> None:
-        """Set the attributes that every fit has, and warn of what went wrong."""
+        """Set the attributes common to all fits, and warn of problems."""
         self._refuse_overflow(result.status)
         if result.status is not Status.SOLVED:
             warnings.warn(
@@ -110,7 +110,7 @@ class AverageTopModel(FittedModel):
 
 
 def with_collapse(result: SolveResult) -> SolveResult:
-    """Return the result with W = 0 where that is as good as what was found: its signs would mean nothing."""
+    """Return the result with W = 0 if that is as good: the signs of its scores would be meaningless."""
     at_zero = result.state.loss_at_zero
     if not result.collapsed or at_zero is None:
         return result
@@ -123,7 +123,7 @@ def with_collapse(result: SolveResult) -> SolveResult:
 
 
 def number_of_losses(k: Any, n: int) -> float:
-    """Return the k in [1, n] that the parameter means: a number, a share of n below 1, or None for all."""
+    """Return the k in [1, n] of the parameter: a number, a fraction of n below 1, or None for n."""
     if k is None:
         return float(n)
     if isinstance(k, bool) or not isinstance(k, Real) or not float(k) > 0.0:
@@ -137,13 +137,13 @@ def number_of_losses(k: Any, n: int) -> float:
 
 
 def loss_of_signs(loss: Any) -> IndividualLoss | None:
-    """Return the loss of one score and a sign that a parameter means, None where it means another."""
+    """Return the loss of one score and a sign that the parameter names; None if it names another."""
     known = INDIVIDUAL_LOSSES.get(loss) if isinstance(loss, str) else loss
     return known if isinstance(known, IndividualLoss) and known.binary else None
 
 
 def loss_of_classes(loss: Any) -> Any:
-    """Return the loss of m scores that a parameter means; a value is left to `solve` to check."""
+    """Return the loss of m scores that the parameter names; values are left for `solve` to check."""
     if isinstance(loss, IndividualLoss) and loss.binary:
         loss = loss.name
     if not isinstance(loss, str):
@@ -161,7 +161,7 @@ def loss_of_classes(loss: Any) -> Any:
 
 
 def two_columns(result: AverageTopKernelResult) -> KernelExpansion:
-    """Return the expansion of one score as that of two classes, whose difference it is."""
+    """Return the expansion of one score as two classes with that difference."""
     half = 0.5 * result.expansion.coefficients
     return replace(result.expansion, coefficients=np.hstack([-half, half]))
 
@@ -169,16 +169,16 @@ def two_columns(result: AverageTopKernelResult) -> KernelExpansion:
 # scikit-learn has no types.
 @dataclass(eq=False, repr=False)
 class AverageTopKClassifier(AverageTopModel, ScoringClassifier, BaseEstimator):  # type: ignore[misc]
-    """Classifier that minimises the mean of its k largest losses, with a duality gap that says how well.
+    """Classifier that minimises the mean of its k largest losses, with a duality gap.
 
     With w = (coef_, intercept_) it minimises
 
         P(w) = (1/k) sum_{i <= k} l_[i] + |w|^2 / (2 C),    l_[1] >= l_[2] >= ... the losses of the examples,
 
     the average top-k loss of Fan, Lyu, Ying and Hu (NIPS 2017).  k = n is the C-SVM or logistic regression,
-    k = 1 the maximum loss; between them rare groups of examples count more than in the average, and single
-    outliers less than in the maximum.  Below the number of examples that no w gets right, all of the k worst
-    contradict each other and the optimum is w = 0: `collapsed_` says so, and a warning.
+    k = 1 the maximum loss; in between rare groups of examples count more than in the average, and single
+    outliers less than in the maximum.  With k below the number of examples that no w gets right, the k worst
+    contradict each other and the optimum is w = 0: `collapsed_` and a warning say so.
 
     Parameters
     ----------
@@ -198,10 +198,9 @@ class AverageTopKClassifier(AverageTopModel, ScoringClassifier, BaseEstimator): 
     tol : float, default=1e-4
         Relative duality gap to reach.
     max_iterations : int, default=1000
-        Rounds at most; a ConvergenceWarning says where they ran out.
+        Budget of rounds; a ConvergenceWarning says if it ran out.
     fit_intercept : bool, default=True
-        Learn a bias through an appended feature that is always 1, as the paper does.  It is regularised like
-        every other weight.
+        Learn a bias, as the regularised weight of an appended feature that is always 1, as in the paper.
     kernel, gamma, degree, coef0 : as in TopKClassifier.
         With the hinge and two classes, this is the AT_k-SVM.
 
@@ -209,9 +208,9 @@ class AverageTopKClassifier(AverageTopModel, ScoringClassifier, BaseEstimator): 
     ----------
     classes_ : (m,) labels, sorted.
     coef_, intercept_ : (1, d) and (1,) with two classes, else (m, d) and (m,).
-    k_ : float, the k that was used.
+    k_ : float, the k used.
     collapsed_ : bool, whether w = 0 is the optimum as far as the certificate can tell.  Scores are then all
-        0, which `predict` takes for the first class; the sign of what rounding leaves would mean nothing.
+        0, and `predict` returns the first class.
     kernel_, support_, dual_coef_ : with a kernel, as in TopKClassifier.
     n_features_in_ : int, and `feature_names_in_` where X has column names.
     n_iter_ : int, rounds.
@@ -232,8 +231,8 @@ class AverageTopKClassifier(AverageTopModel, ScoringClassifier, BaseEstimator): 
     def fit(self, X: Any, y: Any) -> Self:
         """Train on X (n, d), dense or sparse, and y (n,), labels of two or more classes.
 
-        Raises InvalidProblemError (a ValueError) where a parameter or the data cannot make a problem, and
-        NonFiniteError where the numbers overflowed.
+        Raises InvalidProblemError (a ValueError) for invalid parameters or data, and NonFiniteError if
+        numbers overflowed.
         """
         X, classes, labels = self._examples(X, y)
         loss = loss_of_signs(self.loss)
@@ -289,8 +288,8 @@ class AverageTopKRegressor(AverageTopModel, RegressorMixin, BaseEstimator):  # t
     def fit(self, X: Any, y: Any) -> Self:
         """Train on X (n, d), dense or sparse, and y (n,), numbers.
 
-        Raises InvalidProblemError (a ValueError) where a parameter or the data cannot make a problem, and
-        NonFiniteError where the numbers overflowed.
+        Raises InvalidProblemError (a ValueError) for invalid parameters or data, and NonFiniteError if
+        numbers overflowed.
         """
         X, y = validate_data(self, X, y, order="C", y_numeric=True, **ROWS)
         loss = individual_loss(self.loss)

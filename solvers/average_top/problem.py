@@ -1,27 +1,27 @@
-"""The problem: P(w) = AT_k(l(w)) + |w|^2 / (2 C), its losses, lower bounds, and what a run has reached.
+"""The problem P(w) = AT_k(l(w)) + |w|^2 / (2 C): its losses, lower bounds, and results.
 
     AT_k(l) = (1/k) sum_{i <= k} l_[i] = max { <p, l> : 0 <= p_i <= 1/k, sum p <= 1 },    l >= 0,
 
-for real k in [1, n]: of k = 7.5 the eighth largest counts half.  Lemma 1 writes it as a minimum,
+for real k in [1, n]: with k = 7.5 the eighth largest counts half.  Lemma 1 writes it as a minimum,
 
     AT_k(l) = (n/k) min_{t >= 0} { (1/n) sum_i [l_i - t]_+ + (k/n) t },
 
 whose braces are eq. 2.  The paper's "proportional" hides the factor: eq. 3 at C_3 has the minimiser of P at C
-= C_3 k/n, so that a fixed C_3 regularises less and less as k grows.  This package means P and its own C
-throughout; the authors' released code does too.
+= C_3 k/n, so that a fixed C_3 regularises less and less as k grows.  This package uses P and its own C
+throughout, as does the authors' released code.
 
-Each loss is the largest of zero and a few smooth convex pieces of the score, l(z; y) = max(0, max_j c_j(z;
-y)), and that is all that the solvers ask of it: a new one is a frozen class with `pieces` and a line in
-`INDIVIDUAL_LOSSES`.
+Each loss is the maximum of zero and a few smooth convex pieces of the score, l(z; y) = max(0, max_j c_j(z;
+y)), all that the solvers need: a new loss is a frozen class with `pieces` and a line in `INDIVIDUAL_LOSSES`.
 
 For any scores z and weights p in the set of AT_k, with u_i = p_i l'(z_i) and b = sum_i p_i (l(z_i) - l'(z_i)
-z_i), convexity says P(w) >= b + <X^T u, w> + |w|^2 / (2 C) for every w, and the minimum of the right side is
+z_i), convexity gives P(w) >= b + <X^T u, w> + |w|^2 / (2 C) for every w, and the minimum of the right side is
 
     D(u, b) = b - (C/2) |X^T u|^2,    reached at w = -C X^T u.
 
-Convex combinations of (u, b) serve as well.  This is the dual of every convex loss, with no conjugate needed.
-Since P is strongly convex, a gap g between P(w) and D puts the optimum within sqrt(2 C g) of w.  Source: Y.
-Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", NIPS 2017, section 1, eq. 1-3.
+Convex combinations of (u, b) serve as well.  This is the dual for every convex loss, without conjugates.
+Since P is strongly convex, a gap g between P(w) and D puts the optimum within sqrt(2 C g) of w.
+
+Source: Y. Fan, S. Lyu, Y. Ying, B.-G. Hu, "Learning with Average Top-k Loss", NIPS 2017, section 1, eq. 1-3.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def checked_k(k: Any, n: int) -> float:
 
 
 def top_weights(losses: Float64Array, k: float) -> Float64Array:
-    """Return p (n,) with <p, losses> = AT_k: 1/k on the largest, the rest of k on the next; ties by place."""
+    """Return p (n,) with <p, losses> = AT_k: 1/k on the largest, the rest of k on the next; stable."""
     k = checked_k(k, len(losses))
     whole = math.floor(k)
     p = np.zeros(len(losses))
-    # A stable sort only of what may count: all that are at least as large as the last.
+    # Sort, stably, only losses that may count: those not below the last.
     last = kth_largest(losses, k)
     candidates = np.flatnonzero(losses >= last)
     order = candidates[np.argsort(-losses[candidates], kind="stable")]
@@ -111,7 +111,7 @@ class Pieces:
         return np.asarray(np.maximum(self.values.max(axis=0), 0.0))
 
     def subgradients(self) -> Float64Array:
-        """Return a derivative of each loss, (n,): that of its first largest piece, 0 where the loss is 0."""
+        """Return a derivative of each loss, (n,): of its first largest piece, or 0 if the loss is 0."""
         largest = self.values.argmax(axis=0)[None]
         slopes = np.take_along_axis(self.slopes, largest, axis=0)[0]
         return np.where(np.take_along_axis(self.values, largest, axis=0)[0] > 0.0, slopes, 0.0)
@@ -123,7 +123,7 @@ class IndividualLoss(Protocol):
 
     #: Name in parameters of estimators.
     name: ClassVar[str]
-    #: Whether targets are the signs -1 and 1; else they are any numbers.
+    #: Whether targets are the signs -1 and 1 rather than any numbers.
     binary: ClassVar[bool]
 
     def pieces(self, z: Float64Array, y: Float64Array) -> Pieces:
@@ -145,7 +145,7 @@ class Hinge:
 
 @dataclass(frozen=True)
 class Logistic:
-    """log2(1 + exp(-y z)): in bits, so that it is 1 at z = 0, as the hinge is."""
+    """log2(1 + exp(-y z)): in bits, so that it is 1 at z = 0 like the hinge."""
 
     name: ClassVar[str] = "logistic"
     binary: ClassVar[bool] = True
@@ -186,14 +186,14 @@ class Absolute:
         return Pieces(np.stack([residual, -residual]), np.stack([ones, -ones]), np.zeros((2, len(y))))
 
 
-#: Every loss by its name.
+#: Every loss by name.
 INDIVIDUAL_LOSSES: Mapping[str, IndividualLoss] = MappingProxyType(
     {loss.name: loss for loss in (Hinge(), Logistic(), Square(), Absolute())}
 )
 
 
 def individual_loss(loss: Any) -> IndividualLoss:
-    """Return the loss that a name stands for, or the value itself; InvalidProblemError names the losses."""
+    """Return the named loss, or the value itself; InvalidProblemError lists the losses."""
     if isinstance(loss, str) and loss in INDIVIDUAL_LOSSES:
         return INDIVIDUAL_LOSSES[loss]
     if isinstance(loss, type) or not isinstance(loss, IndividualLoss):
@@ -203,7 +203,7 @@ def individual_loss(loss: Any) -> IndividualLoss:
     return loss
 
 
-#: w = 0 is taken for the optimum where its value is certified to this share.
+#: w = 0 counts as optimal if its value is certified to this fraction.
 _ZERO = 1e-9
 
 
@@ -228,10 +228,10 @@ class AverageTopProblem:
 
     @classmethod
     def of(cls, X: Any, y: Any, loss: Any, k: float, C: float) -> Self:
-        """Check the parts and make the problem of them.
+        """Check the parts and return the problem.
 
-        Raises InvalidProblemError for shapes, targets or parameters that make no problem, and NonFiniteError
-        for NaN or infinity in the examples.
+        Raises InvalidProblemError for invalid shapes, targets or parameters, and NonFiniteError for NaN or
+        infinity in the examples.
         """
         loss = individual_loss(loss)
         rows: Any = checked_rows(X)
@@ -274,7 +274,7 @@ class AverageTopProblem:
         return self.loss.pieces(z, self.y)
 
     def value(self, w: Float64Array, pieces: Pieces) -> float:
-        """Return P(w), the pieces at its scores known."""
+        """Return P(w), given the pieces at its scores."""
         return average_top(pieces.losses(), self.k) + float(w @ w) / (2.0 * self.C)
 
     def primal(self, w: Float64Array) -> float:
@@ -282,7 +282,7 @@ class AverageTopProblem:
         return self.value(w, self.pieces(self.scores(w)))
 
     def evaluated(self, w: Float64Array) -> tuple[float, LowerBound]:
-        """Return P(w), and the lower bound of P that its subgradient at w makes."""
+        """Return P(w), and the lower bound of P from its subgradient at w."""
         z = self.scores(w)
         pieces = self.pieces(z)
         losses, slopes = pieces.losses(), pieces.subgradients()
@@ -291,7 +291,7 @@ class AverageTopProblem:
         return self.value(w, pieces), bound
 
     def lower_bound(self, u: Float64Array, b: float, p: Float64Array) -> LowerBound:
-        """Return the bound of u (n,), b and p (n,) >= 0; they are scaled down where p is outside its set."""
+        """Return the bound of u (n,), b and p (n,) >= 0, scaled down if p is outside its set."""
         share = 1.0 / max(1.0, float(p.sum()), self.k * float(p.max()))
         u, b, p = share * u, share * b, share * p
         w = -self.C * np.asarray(self.X.T @ u, dtype=np.float64)
@@ -300,7 +300,7 @@ class AverageTopProblem:
 
 @dataclass(frozen=True, eq=False)
 class LowerBound:
-    """A number that P is nowhere below, and what shows it.
+    """A certified lower bound of P.
 
     Attributes
     ----------
@@ -320,17 +320,17 @@ class LowerBound:
 
 @dataclass(frozen=True, eq=False)
 class AverageTopResult(HasObjective):
-    """What a run reached.
+    """Result of a run.
 
     Attributes
     ----------
-    objective : P(w) and a lower bound of its minimum; primal, dual, gap and relative_gap are attributes.
-    w : (d,) weights; exactly 0 where `collapsed`.
+    objective : P(w) and a lower bound of its minimum; also `primal`, `dual`, `gap` and `relative_gap`.
+    w : (d,) weights; exactly 0 if `collapsed`.
     status : how the run ended.
     iterations : rounds, each a few passes over the examples.
-    collapsed : whether w = 0 is the optimum, as far as the certificate can tell: the k worst examples then
-        contradict each other and nothing was learned.  A larger k helps, C does not.
-    bound : what the dual value was computed from; None from a method that keeps no u.
+    collapsed : whether w = 0 is optimal up to the certificate's accuracy: the k worst examples contradict
+        each other and nothing was learned. A larger k helps, C does not.
+    bound : the certificate of the dual value; None from a method that keeps no u.
     """
 
     objective: Objective
@@ -342,7 +342,7 @@ class AverageTopResult(HasObjective):
 
 
 def is_converged(problem: AverageTopProblem, w: Float64Array, primal: float, dual: float, tol: float) -> bool:
-    """Return whether w is good enough: within tol, and known to be, or known not to be, at w = 0."""
+    """Return whether w is within tol, and w = 0 known to be optimal or known not to be."""
     objective = Objective(primal, dual)
     if objective.relative_gap > tol:
         return False
@@ -361,9 +361,9 @@ def finished(
     unsolved: Status,
     bound: LowerBound | None = None,
 ) -> AverageTopResult:
-    """Return what a run reached, with w = 0 in place of weights that cannot be told from it.
+    """Return the result of a run, with w = 0 replacing weights that are not certified to be better.
 
-    `unsolved` is the status of a run that fell short of tol.
+    `unsolved` is the status if the run fell short of tol.
     """
     objective = Objective(primal, dual)
     if not objective.finite:
@@ -372,9 +372,9 @@ def finished(
     at_zero = near and Objective(problem.at_zero, dual).relative_gap <= max(tol, _ZERO)
     if at_zero:
         w, primal = np.zeros_like(w), problem.at_zero
-    # What D exceeds P by is rounding.
+    # D exceeds P only by rounding.
     objective = Objective(primal, min(dual, primal))
-    # Without any loss at 0 nothing is wrong with it.
+    # Zero weights are fine if they have no loss.
     collapsed = at_zero and primal > 0.0
     status = Status.SOLVED if objective.reaches(tol) else unsolved
     return AverageTopResult(objective, w, status, iterations, collapsed=collapsed, bound=bound)

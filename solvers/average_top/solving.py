@@ -1,10 +1,10 @@
-"""Minimise P by the method that its size asks for.
+"""Minimise P by an interior point or, if X is too wide or too sparse for it, a bundle method.
 
-What is too wide or too sparse for the interior point takes a fully corrective bundle method.  Every w gives a
-cut: the weights p of its k largest losses and their derivatives make a lower bound of P, known by W = -C X^T
-u and b alone.  The next w is where the best convex combination of all cuts has its minimum, a small quadratic
-program over the simplex.  In the language of `topline.solvers.methods.atoms` cuts are atoms with lam = 1/C,
-and this is Frank-Wolfe on (u, p) whose direction is the top k, fully corrective.
+The bundle method is fully corrective.  Every w gives a cut: the weights p of its k largest losses and their
+derivatives make a lower bound of P, determined by W = -C X^T u and b.  The next w minimises the best convex
+combination of all cuts, a small quadratic program over the simplex.  In the language of
+`topline.solvers.methods.atoms` cuts are atoms with lam = 1/C, and this is Frank-Wolfe on (u, p) whose
+direction is the top k, fully corrective.
 
 The interior point reaches nine digits with any of the losses, for d up to a few thousand.  With the
 variational form of AT_k and the pieces of the losses the problem is
@@ -68,15 +68,15 @@ from topline.solvers.methods.atoms import Atoms
 from topline.solvers.methods.simplex_qp import maximise_on_simplex
 from topline.solvers.typing import Float64Array
 
-#: Share of the way to the boundary that a step goes.
+#: Fraction of the way to the boundary that a step goes.
 _TO_BOUNDARY = 0.995
-#: A step is halved so often at most, while it multiplies the complementarity by more than this.
+#: Most halvings of a step, made while it multiplies the complementarity by more than this.
 _HALVINGS, _GROWTH = 30, 2.0
-#: Rounds without a smaller gap after which only rounding is left.
+#: Rounds without a smaller gap before stopping.
 _PATIENCE_INSIDE = 30
-#: A round made progress where the gap fell below this share of the smallest so far.
+#: A round makes progress if the gap falls below this fraction of the smallest so far.
 _PROGRESS = 0.9
-#: Added to a diagonal of ones: of the size of rounding.
+#: Added to a unit diagonal; of the order of rounding.
 _RIDGE = 1e-14
 
 
@@ -98,13 +98,13 @@ class InteriorPoint:
         return float(total) / (self.p.size + len(self.q) + 1)
 
     def moved(self, step: InteriorPoint, length: float) -> InteriorPoint:
-        """Return the point that many steps further."""
+        """Return the point after a step of this length."""
         return InteriorPoint(
             **{name: value + length * getattr(step, name) for name, value in vars(self).items()}
         )
 
     def room(self, step: InteriorPoint) -> float:
-        """Return how many steps, 1 at most, stay within the bounds."""
+        """Return the longest step, at most 1, that keeps the bounds."""
         lengths = [1.0]
         for name in ("t", "s", "v", "p", "q", "r"):
             value, change = getattr(self, name), getattr(step, name)
@@ -116,7 +116,7 @@ class InteriorPoint:
 
 @dataclass(frozen=True, eq=False)
 class _Factor:
-    """A positive definite matrix (d, d), factored with a diagonal of ones."""
+    """A factored positive definite matrix (d, d), scaled to a unit diagonal."""
 
     scale: Float64Array
     lower: tuple[Float64Array, bool]
@@ -136,9 +136,9 @@ class _Factor:
 class NewtonSystem:
     """The Newton equations of one round, reduced to w and t.
 
-    Of example i everything but its score and t is eliminated.  With theta_j = p_j / v_j (J, n), phi = q / s
-    and both = sum_j theta_j + phi, the rest are shares and means in which nothing cancels when theta or phi
-    grow without bound:  tied = sum theta / both,  loose = phi / both,  mean = sum theta a / sum theta  of the
+    For each example everything but its score and t is eliminated.  With theta_j = p_j / v_j (J, n), phi = q /
+    s and both = sum_j theta_j + phi, the rest are ratios and means in which nothing cancels as theta or phi
+    grow without bound: tied = sum theta / both, loose = phi / both, mean = sum theta a / sum theta of the
     slopes a of the pieces.
     """
 
@@ -158,7 +158,7 @@ class NewtonSystem:
 
     @classmethod
     def of(cls, problem: AverageTopProblem, point: InteriorPoint, pieces: Pieces) -> NewtonSystem:
-        """Set the equations up at a point; LinAlgError where rounding leaves nothing to factor."""
+        """Set up the equations at a point; LinAlgError if rounding leaves nothing to factor."""
         theta, phi = point.p / point.v, point.q / point.s
         total = theta.sum(axis=0)
         both = total + phi
@@ -178,7 +178,7 @@ class NewtonSystem:
         )
 
     def solve(self, target: float, second: InteriorPoint | None = None) -> InteriorPoint:
-        """Return the step to products of `target`, less those of a first step `second` where it is given."""
+        """Return the step to products of `target`, corrected for those of a first step `second` if given."""
         point, X, a = self.point, self.problem.X, self.pieces.slopes
         products: tuple[Any, Any, Any] = (0.0, 0.0, 0.0)
         if second is not None:
@@ -188,7 +188,7 @@ class NewtonSystem:
         to_r = (target - products[2]) / point.t - point.r
         short_v = point.v - point.s - point.t + self.pieces.values
         short_t = 1.0 - point.p.sum() - point.r
-        # What q takes on besides what sum_j p + q is short of 1/k.
+        # The change of q beyond what closes the gap of sum_j p + q to 1/k.
         even_q = to_q - (1.0 / self.problem.k - point.p.sum(axis=0) - point.q)
         lifted = to_p + self.theta * short_v
         shared = self.loose * lifted.sum(axis=0) - self.tied * even_q
@@ -211,7 +211,7 @@ class NewtonSystem:
 
 
 def mehrotra_step(problem: AverageTopProblem, point: InteriorPoint, pieces: Pieces) -> InteriorPoint:
-    """Return Mehrotra's step: how far the plain step gets says how much of the complementarity to aim at."""
+    """Return Mehrotra's step, which aims at a complementarity set by how far the plain step gets."""
     with np.errstate(all="ignore"):
         system = NewtonSystem.of(problem, point, pieces)
         plain = system.solve(0.0)
@@ -228,8 +228,8 @@ def interior_point(
 ) -> AverageTopResult:
     """Minimise P to the relative gap `tol`, with features (n, d) dense in memory.
 
-    NO_PROGRESS is the status where rounding stops it before; the certificate, which is computed on the
-    features as they were given, holds all the same.
+    The status is NO_PROGRESS if rounding stops it earlier; the certificate, computed on the original
+    features, holds in any case.
     """
     with blas_threads_for(problem.n * problem.d * min(problem.n, problem.d)):
         rows, basis = rotated(problem.X)
@@ -245,7 +245,7 @@ def interior_point(
 def rotated(X: Any) -> tuple[Float64Array, Float64Array]:
     """Return features (n, r) with diagonal Gram matrix, and the basis (d, r): X = features basis^T.
 
-    Directions that only rounding tells from zero are left out, so that features may repeat each other.
+    Omits directions indistinguishable from zero, so that features may be linearly dependent.
     """
     left, sizes, right = linalg.svd(
         X.toarray() if is_sparse(X) else X, full_matrices=False, check_finite=False
@@ -257,7 +257,7 @@ def rotated(X: Any) -> tuple[Float64Array, Float64Array]:
 
 @dataclass
 class _Best:
-    """The best of what was seen: w and its P, and a bound."""
+    """The best w with its P, and the best bound so far."""
 
     w: Float64Array
     primal: float = np.inf
@@ -275,7 +275,7 @@ class _Best:
 
 
 def _iterate(problem: AverageTopProblem, tol: float, max_iterations: int) -> tuple[_Best, int, Status]:
-    """Return the best that was found, the number of rounds and why they ended, should tol not be reached."""
+    """Return the best found, the number of rounds and the status if tol was not reached."""
     point = _start(problem)
     z = problem.scores(point.w)
     best, gap, stalled = _Best(point.w), np.inf, 0
@@ -301,7 +301,7 @@ def _next(
 ) -> tuple[InteriorPoint, Float64Array]:
     """Take one step; return the point and its scores.
 
-    Curved pieces end above where the equations put them, by the square of the length of the step.
+    Curved pieces end above their linearisation, by the square of the step's length.
     """
     step = mehrotra_step(problem, point, pieces)
     length = min(1.0, _TO_BOUNDARY * point.room(step))
@@ -331,10 +331,9 @@ def _start(problem: AverageTopProblem) -> InteriorPoint:
 
 
 def _feasible(point: InteriorPoint, pieces: Pieces) -> InteriorPoint:
-    """Return the point with v = s + t - c, but where v is too small, which does no harm.
+    """Return the point with v = s + t - c, except where v is too small, which is harmless.
 
-    Where it is too large that comes from v, half of it at most, of examples that hardly count, and else, or
-    beyond, from s.
+    If v is too large, examples that hardly count reduce v itself, by half at most; otherwise s grows.
     """
     short = point.v - point.s - point.t + pieces.values
     idle = point.q > point.p.sum(axis=0)
@@ -344,26 +343,26 @@ def _feasible(point: InteriorPoint, pieces: Pieces) -> InteriorPoint:
 
 
 def _bound(problem: AverageTopProblem, point: InteriorPoint, pieces: Pieces, z: Float64Array) -> LowerBound:
-    """Return the lower bound that the multipliers make: every piece is one of a loss, and convex."""
+    """Return the lower bound from the multipliers: every piece is a convex lower bound of a loss."""
     u = (point.p * pieces.slopes).sum(axis=0)
     return problem.lower_bound(u, float(np.vdot(point.p, pieces.values)) - float(u @ z), point.p.sum(axis=0))
 
 
-#: Multiplications a round, and bytes of dense features, up to which "auto" takes the interior point.
+#: Largest multiplications per round and bytes of dense features for which "auto" takes the interior point.
 _MULTIPLICATIONS = 2e10
 _BYTES = 1 << 30
 
-#: Cuts of weight 0 that are kept for a while: they often come back.
+#: How many cuts of weight 0 are kept, since they often come back.
 _IDLE = 50
-#: Rounds in which neither P nor D moved after which only rounding is left.
+#: Rounds without a change of P or D before stopping.
 _PATIENCE = 20
 
 
 def bundle(problem: AverageTopProblem, tol: float = 1e-4, max_iterations: int = 2000) -> AverageTopResult:
     """Minimise P to the relative gap `tol`; a round is two passes over the features, array or CSR.
 
-    Rounds grow with 1/tol and with C: the losses of large C and small tolerance want the interior point.
-    MAX_PASSES is the status where the rounds ran out.
+    Rounds grow with 1/tol and with C; large C and small tolerances call for the interior point.  The status
+    is MAX_PASSES if the rounds ran out.
     """
     with blas_threads_for(problem.n * problem.d):
         return _corrected(problem, tol, max_iterations)
@@ -425,9 +424,9 @@ def minimise(
     y : (n,) targets: -1 and 1 for "hinge" and "logistic", any numbers for "square" and "absolute".
     loss : a name in `INDIVIDUAL_LOSSES`, or such a value.
     k : how many of the largest losses are averaged, real, from 1 (the maximum) to n (the average).
-    C : weight of the losses against |w|^2 / 2; `aggregates` says what other people's C is.
-    method : "interior_point", exact to nine digits where n d min(n, d) multiplications are cheap; "bundle",
-        which takes wide and sparse features and a tol of about 1e-4; or "auto", the first where it fits.
+    C : weight of the losses against |w|^2 / 2; `problem` converts the C of others.
+    method : "interior_point", nine digits if n d min(n, d) multiplications are affordable; "bundle" for
+        wide and sparse features and a tol of about 1e-4; or "auto", the first if it fits.
     tol : relative gap to reach.
     max_iterations : rounds.
 
@@ -442,7 +441,7 @@ def minimise(
 def solve_problem(
     problem: AverageTopProblem, method: str, tol: float, max_iterations: int
 ) -> AverageTopResult:
-    """Minimise a problem that was checked before."""
+    """Minimise a checked problem."""
     if method != "auto" and method not in METHODS:
         raise InvalidProblemError(f"there is no method {method!r}; use auto, {', '.join(METHODS)}")
     if method == "auto":
@@ -454,21 +453,21 @@ def solve_problem(
         return METHODS[method](problem, tol, max_iterations)
 
 
-#: Relative gap to go for: a few rounds beyond what is asked tell the support from the rest.
+#: Target gap: a few extra rounds separate the support from the rest.
 _SHARP = 1e-10
-#: Coefficients below such a share of the largest are left out where that costs less than tol.
+#: Coefficients below this fraction of the largest are dropped if that costs less than tol.
 _NEGLIGIBLE = (1e-3, 1e-5, 1e-7)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AverageTopKernelResult(AverageTopResult):
-    """What a run with a kernel reached; values are those of the kernel matrix.
+    """Result of a run with a kernel; values are those of the kernel matrix.
 
     Attributes
     ----------
-    w : (r,) weights of the factor's features; they mean nothing besides.
+    w : (r,) weights of the factor's features, for internal use.
     expansion : the support and its coefficients (s, 1), which score new rows.
-    coefficients : (n,) those of all training rows.
+    coefficients : (n,) of all training rows.
     """
 
     expansion: KernelExpansion = field(repr=False)
@@ -488,9 +487,9 @@ def minimise_with_kernel(
 ) -> AverageTopKernelResult:
     """Minimise AT_k(l(f)) + |f|^2 / (2 C) over the functions f of a kernel, and certify the result.
 
-    `kernel` is what `solve` takes: a name, a value, "precomputed" with X = K(train, train), or a
-    `KernelFeatures`, which serves many calls on the same rows.  K must fit in memory and a round takes n^3
-    multiplications.  `WithConstant` around a kernel makes a bias.  Errors are those of `minimise`, and of
+    `kernel` is as for `solve`: a name, a value, "precomputed" with X = K(train, train), or a
+    `KernelFeatures`, reusable for many calls on the same rows.  K must fit in memory and a round takes n^3
+    multiplications.  `WithConstant` around a kernel adds a bias.  Raises as `minimise` and
     `KernelFeatures.of`.
     """
     features = KernelFeatures.of(kernel, X)

@@ -1,4 +1,4 @@
-"""The scikit-learn face of the multitask solvers; importing it loads scikit-learn."""
+"""The scikit-learn estimator of multitask learning; importing it loads scikit-learn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from topline.solvers.kernels import (
 from topline.solvers.multitask.strategies import MultitaskResult, solve_multi, solve_single, solve_stacked
 from topline.solvers.typing import Float64Array
 
-#: Each strategy: how it is solved, and the parameters that it has besides those of all.
+#: Each strategy's solver, and its parameters beyond the common ones.
 STRATEGIES: Mapping[str, tuple[Callable[..., MultitaskResult], tuple[str, ...]]] = MappingProxyType(
     {
         "single": (solve_single, ()),
@@ -39,7 +39,7 @@ STRATEGIES: Mapping[str, tuple[Callable[..., MultitaskResult], tuple[str, ...]]]
     }
 )
 
-#: Parameters of single strategies, with what each of them is where it is not given.
+#: Defaults of parameters of single strategies.
 _DEFAULTS = MappingProxyType(
     {"C_tasks": None, "C_shared": None, "max_alternations": 50, "change_tol": 1e-3, "certify": False}
 )
@@ -56,27 +56,27 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
 
     Each class against all others is a task.  "single" trains a support vector machine for each, "stacked" a
     second layer of them on the scores of the first, and "multi" minimises, over a linear map U into as many
-    dimensions as there are tasks and one predictor w_t for each,
+    dimensions as there are tasks and one predictor w_t per task,
 
         sum_ti phi(y_ti <w_t, U^T x_i>) + |W|_F^2 / (2 C_tasks) + |U|_F^2 / (2 C_shared),
 
-    by turns (MTL-SDCA of Lapin, Schiele and Hein, CVPR 2014).  That is for few examples a class, of classes
-    that are related: the minimum is that of sum phi + |V|_* / sqrt(C_tasks C_shared) over V = U W, which
-    prefers weights of low rank.
+    in turns (MTL-SDCA of Lapin, Schiele and Hein, CVPR 2014).  It suits few examples per class and related
+    classes: the minimum is that of sum phi + |V|_* / sqrt(C_tasks C_shared) over V = U W, which prefers
+    weights of low rank.
 
     Parameters
     ----------
     strategy : "multi", "single" or "stacked", default="multi"
-        Which of the three.
+        The kind of training.
     C : float, default=1.0
-        Weight of the losses in the support vector machines, as in SVC; those of the first layer, of which
-        "multi" takes its start.
+        Weight of the losses in the support vector machines, as in SVC; in the first layer for "stacked", and
+        for the start of "multi".
     C_tasks, C_shared : float, default=None
         Weights of the losses against the predictors ("multi" and "stacked") and the representation ("multi");
         None for C.
     smoothing : float, default=0.0
         Gamma of the smooth hinge, 0 for the hinge.  At 0.5 or so "multi" is faster and its gap much narrower,
-        for its turns can get stuck at kinks of the hinge.
+        since its turns can get stuck at kinks of the hinge.
     kernel : str or Kernel, default="linear"
         "linear", "rbf", "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed", where X
         is K(train, train) in `fit` and K(new, train) afterwards.  The kernel matrix must fit in memory.
@@ -85,19 +85,19 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
     fit_intercept : bool, default=True
         Add 1 to the kernel, which gives a bias that is regularised like every other weight.
     tol : float, default=1e-3
-        Relative duality gap of every convex problem that is solved on the way.
+        Relative duality gap of every convex subproblem.
     max_passes : int, default=1000
         Budget of passes over the examples for each of them.
     max_alternations : int, default=None
-        Turns of "multi" at most; None for 50.
+        Largest number of turns of "multi"; None for 50.
     change_tol : float, default=None
         Change of the dual variables (root of the mean square, each between 0 and 1) at which the turns of
         "multi" end; None for 1e-3.
     certify : bool, default=None
-        Whether "multi" solves the convex problem below its objective as well, in up to `max_passes` more
-        passes, so that `dual_` is as high as it can be; None for False.
+        Whether "multi" also solves the convex relaxation of its objective, in up to `max_passes` more passes,
+        which makes `dual_` as high as possible; None for False.
     random_state : int, RandomState or None, default=0
-        The order of visits.
+        Seed of the order of visits.
 
     Attributes
     ----------
@@ -105,19 +105,17 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
     coef_ : (m, d) float64 with the kernel "linear"; with two classes (1, d), for the second class.
     intercept_ : (m,) float64, or (1,); zeros without fit_intercept.
     kernel_ : the kernel with its parameters resolved.
-    support_, dual_coef_ : places of the training rows that count (s,), and their coefficients (m, s), or
-        (1, s).
+    support_, dual_coef_ : indices of the support (s,), and its coefficients (m, s), or (1, s).
     n_features_in_ : int, and `feature_names_in_` where X has column names.
     n_iter_ : int, passes over the examples.
-    primal_, dual_, dual_gap_, relative_gap_ : floats.  Of "single" and "stacked" the mean of the tasks' P and
-        D, their difference and its share of P.  Of "multi" the objective, divided by the number of losses,
-        and a lower bound of it over all U and W.
-    subproblem_gap_ : float, largest relative gap of the convex problems that were solved last.  Of "multi",
-        which is not convex, they are what is certified to `tol`; `relative_gap_` may be much wider without
-        `certify`.
-    status_ : Status.  Of "multi" SOLVED says that `relative_gap_` is at most tol, NO_PROGRESS that the turns
-        came to their end, MAX_PASSES that a budget did.
-    alternations_ : tuple of Alternation, one a turn of "multi".
+    primal_, dual_, dual_gap_, relative_gap_ : floats.  For "single" and "stacked" the mean of the tasks' P
+        and D, their difference and its ratio to P.  For "multi" the objective, divided by the number of
+        losses, and a lower bound of it over all U and W.
+    subproblem_gap_ : float, largest relative gap of the convex problems solved last.  For "multi", which is
+        not convex, only they are certified to `tol`; without `certify`, `relative_gap_` may be much wider.
+    status_ : Status.  For "multi" SOLVED means that `relative_gap_` is at most tol, NO_PROGRESS that the
+        turns converged, MAX_PASSES that a budget ran out.
+    alternations_ : tuple of Alternation, one per turn of "multi".
 
     Examples
     --------
@@ -151,7 +149,7 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
 
         Raises
         ------
-        InvalidProblemError (a ValueError) : a parameter or the data cannot make a problem.
+        InvalidProblemError (a ValueError) : invalid parameters or data.
         NonFiniteError : kernel values overflowed.
         """
         solver, parameters = self._strategy()
@@ -160,9 +158,9 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
         chosen = WithConstant(chosen) if self.fit_intercept else chosen
         kernel, train, K = gram_matrix(chosen, X)
         if is_precomputed(kernel):
-            # Raises InvalidProblemError where it is not positive semi-definite.
+            # Raises InvalidProblemError unless K is positive semi-definite.
             factor(K, rounded=True)
-        # Of two classes one against the other is the other against the one, with the sign changed.
+        # With two classes the second task is the first with the sign changed.
         tasks = np.arange(len(classes)) if len(classes) > 2 else np.array([1])
         signs = np.where(labels[:, None] == tasks, 1.0, -1.0)
         result = solver(
@@ -175,13 +173,13 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
 
     @available_if(_has_representation)
     def represent(self, X: Any) -> Float64Array:
-        """Return U^T x of each row of X, (rows, T) with T tasks: the representation that "multi" fitted."""
+        """Return the fitted representation U^T x of each row of X, (rows, T) with T tasks, of "multi"."""
         check_is_fitted(self, "classes_")
         scores: Float64Array = self._representation.scores(validate_data(self, X, reset=False, **ROWS))
         return scores
 
     def _strategy(self) -> tuple[Callable[..., MultitaskResult], dict[str, Any]]:
-        """Return the solver of the strategy with its own parameters; those of another are refused by name."""
+        """Return the solver of the strategy with its parameters; refuse those of other strategies."""
         if self.strategy not in STRATEGIES:
             raise InvalidProblemError(
                 f"there is no strategy {self.strategy!r}; use one of {', '.join(STRATEGIES)}"
@@ -207,7 +205,7 @@ class MultitaskClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[mis
                 stacklevel=3,
             )
         everyone = np.arange(len(result.coefficients))
-        # An expansion has a column a class, and of two classes the second less the first is what counts.
+        # An expansion has a column per class, of which for two classes only the difference counts.
         columns = result.coefficients
         halves = columns if columns.shape[1] > 1 else 0.5 * np.hstack([-columns, columns])
         self._keep_expansion(KernelExpansion.of(kernel, train, everyone, halves))

@@ -1,8 +1,8 @@
-"""The problem of a shared representation: its objective, and a bound of how low it can be.
+"""The problem of a shared representation: its objective, and lower bounds of its minimum.
 
     F(U, W) = (1/T) sum_t [ (1/n) sum_i phi_gamma(y_ti <w_t, U^T x_i>) + lambda/2 |w_t|^2 ] + mu/2 |U|_F^2
 
-(thesis, (4.1) and (4.2)) is convex in U and in W and not in both.  Yet lambda/(2T) |W|^2 + mu/2 |U|^2 is at
+(thesis, (4.1) and (4.2)) is convex in U and in W, but not jointly.  Yet lambda/(2T) |W|^2 + mu/2 |U|^2 is at
 least tau |U W|_*, the sum of the singular values of V = U W times tau = sqrt(lambda mu / T), and as much for
 the best factors of V. So F is bounded from below by a convex problem in V,
 
@@ -15,10 +15,10 @@ gamma/2 v^2 is 0 for z >= 1, (1 - z)^2 / (2 gamma) for 1 - gamma <= z < 1 and 1 
 0 is the hinge (4.2.1).  Source: N. Srebro, J. Rennie, T. Jaakkola, "Maximum-margin matrix factorization",
 2004, lemma 1; the thesis has no such bound.
 
-Accelerated proximal steps (`trace_norm_bounds`) go along V with a hinge that is smooth by a share g >=
-gamma, which falls in stages: the slopes at every point, y clip((1 - y s)/g, 0, 1), are duals of the problem
-itself, and each gives a bound.  Source: A. Beck, M. Teboulle, "A fast iterative shrinkage-thresholding
-algorithm", 2009; Yu.  Nesterov, "Smooth minimization of non-smooth functions", 2005.
+Accelerated proximal steps (`trace_norm_bounds`) in V use a hinge smoothed by g >= gamma, reduced in stages:
+the slopes at every point, y clip((1 - y s)/g, 0, 1), are duals of the problem itself and give a bound each.
+Source: A. Beck, M. Teboulle, "A fast iterative shrinkage-thresholding algorithm", 2009; Yu. Nesterov,
+"Smooth minimization of non-smooth functions", 2005.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class SharedProblem:
     smoothing: float = 0.0
 
     def task_terms(self, Z: Float64Array, W: Float64Array) -> Float64Array:
-        """Return what F has of each task, (T,): loss and |w_t|^2, of Z = X U (n, r) and W (r, T)."""
+        """Return each task's part of F, (T,): loss and |w_t|^2, for Z = X U (n, r) and W (r, T)."""
         losses = task_losses(self.signs.T, (Z @ W).T, self.smoothing)
         squares = np.einsum("rt,rt->t", W, W)
         return np.asarray(losses + squares / (2.0 * self.C_tasks * len(Z)))
 
     def shared_terms(self, Q: Float64Array, Z: Float64Array, W: Float64Array) -> float:
-        """Return what F has of U = X^T Q: the mean of the losses and mu/2 |U|^2; Q and Z are (n, r)."""
+        """Return the part of F with U = X^T Q: the mean of the losses and mu/2 |U|^2; Q and Z are (n, r)."""
         loss = float(task_losses(self.signs.T, (Z @ W).T, self.smoothing).mean())
         return loss + inner(Q, Z) / (2.0 * self.C_shared * self.signs.size)
 
@@ -93,7 +93,7 @@ class SharedProblem:
     def slopes(self, Z: Float64Array, W: Float64Array) -> Float64Array | None:
         """Return the duals (n, T) that are slopes of the losses at the scores Z W; None for the hinge.
 
-        They come to the optimum of the convex problem as V = U W does; the hinge has kinks instead.
+        They tend to the optimum of the convex problem as V = U W does, unlike with the kinks of the hinge.
         """
         if self.smoothing == 0.0:
             return None
@@ -104,7 +104,7 @@ class SharedProblem:
         """Return a lower bound of F for all U and W from duals A (n, T), 0 <= y a <= 1, and K A."""
         linear = inner(self.signs, A) / A.size
         square = squared_norm(A) / A.size
-        # The largest singular value of X^T A; K A is computed, and its rounding must not make it negative.
+        # Squared singular values of X^T A; K A is computed, and rounding must not make them negative.
         spectrum = np.linalg.eigvalsh(A.T @ products)
         largest = math.sqrt(max(float(spectrum[-1]), 0.0))
         tau = 1.0 / math.sqrt(self.C_tasks * self.C_shared)
@@ -114,20 +114,20 @@ class SharedProblem:
         return scale * linear - 0.5 * self.smoothing * scale**2 * square
 
 
-#: What the hinge is smoothed by at first, and by what it falls from stage to stage.
+#: First smoothing of the hinge, and the factor by which each stage reduces it.
 _FIRST, _FALL = 0.5, 0.25
-#: Of the tolerance, the share that smoothing may take of it.
+#: Fraction of the tolerance that smoothing may use up.
 _SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class TraceNormBounds:
-    """Where the least F lies.
+    """Bounds on the least F.
 
     Attributes
     ----------
     lower, upper : of min F over all U and W with as many factors as tasks.
-    passes : steps that were taken, each of two products with the examples.
+    passes : steps, each of two products with the examples.
     """
 
     lower: float
@@ -165,7 +165,7 @@ def _stage(
     tol: float,
     max_passes: int,
 ) -> tuple[Float64Array, TraceNormBounds]:
-    """Take accelerated steps until smoothing is what is left of the gap; gives V and the bounds."""
+    """Take accelerated steps until smoothing dominates the gap; return V and the bounds."""
     tau = 1.0 / math.sqrt(problem.C_tasks * problem.C_shared)
     ahead, momentum = V, 1.0
     final = smooth == problem.smoothing or 0.5 * smooth <= _SHARE * tol * best.upper
@@ -199,7 +199,7 @@ def _value(problem: SharedProblem, scores: Float64Array, penalty: float) -> floa
 
 
 def _shrunk(V: Float64Array, amount: float) -> tuple[Float64Array, float]:
-    """Return V with singular values less by `amount`, and their sum."""
+    """Return V with singular values shrunk by `amount`, and their sum."""
     left, values, right = np.linalg.svd(V, full_matrices=False)
     kept = np.maximum(values - amount, 0.0)
     return np.asarray((left * kept) @ right), float(kept.sum())

@@ -1,10 +1,9 @@
-"""Three ways to train T tasks on one kernel matrix; all leave scores K(new, train) @ coefficients.
+"""Three ways to train T tasks on one kernel matrix, with scores K(new, train) @ coefficients.
 
 MTL-SDCA finds predictors and their shared representation in turns (thesis, algorithms 4.1 and B.1).  U (d, T)
-is never there: U = X^T Q with Q (n, T), and the examples seen through it are Z = K Q. Then K_Z = Z Z^T = K A
+is never formed: U = X^T Q with Q (n, T), and it maps the examples to Z = K Q. Then K_Z = Z Z^T = K A
 M A^T K is the kernel of the predictors, W = Z^T B C their weights and M = W^T W. Each turn solves a convex
-problem to a certified gap.  F never rises: what a solution within the gap does not improve is left as it was,
-task by task.
+problem to a certified gap.  F never rises: each task keeps its old solution unless the new one is better.
 
 The one loop below them (`ascend`) is dual coordinate ascent on the hinge losses of T tasks, with the scores
 of all tasks in one small product.
@@ -16,12 +15,12 @@ matrix M (T, T), positive semi-definite.  With dual variables a_ti, 0 <= y_ti a_
     primal            P = 1/T sum_t [ (1/n) sum_i phi_gamma(y_ti s_ti) + <a_t, s_t> / (2 n) ]
     dual              D = 1/T sum_t [ (1/n) sum_i (y_ti a_ti - gamma/2 a_ti^2) - <a_t, s_t> / (2 n) ]
 
-M = I gives T support vector machines with nothing in common (thesis, (B.1) to (B.6), C = 1/(lambda n)); with
+M = I gives T independent support vector machines (thesis, (B.1) to (B.6), C = 1/(lambda n)); with
 M = W^T W the minimiser is the shared representation U for fixed predictors W ((4.4) to (4.7) and (B.7), C =
-1/(mu n T)).  The thesis keeps C a_ti in the place of a_ti.
+1/(mu n T)).  The thesis uses C a_ti in place of a_ti.
 
-One thing differs from the thesis: it passes over an example with K_ii = 0, which leaves the example's loss
-of 1 in the gap for ever.  Nothing but the box bounds its variable, which goes to the end of it here.
+Unlike here, the thesis skips examples with K_ii = 0, which leaves their loss of 1 in the gap for ever.
+Only the box bounds such a variable, so here it moves to the end of the box.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ from topline.solvers.typing import Float64Array, Int64Array
 
 @dataclass(frozen=True, eq=False)
 class TaskDuals:
-    """Where an ascent arrived; the values were measured with products that were computed afresh.
+    """End point of an ascent; the values use freshly computed products.
 
     Attributes
     ----------
     A : (n, T) dual variables, 0 <= y a <= 1.
     products : (n, T) float64, K A.
-    primal, dual : (T,) terms of P and D; of tasks apart, each task's own objective values.
-    gaps : (T,) relative gap of each task, or of all together, T times.
+    primal, dual : (T,) terms of P and D; for independent tasks their own objective values.
+    gaps : (T,) relative gap of each independent task, or the joint one T times.
     passes : passes over the examples of all tasks.
-    status : SOLVED, MAX_PASSES, or NO_PROGRESS where a pass changed nothing.
+    status : SOLVED, MAX_PASSES, or NO_PROGRESS if a pass changed nothing.
     """
 
     A: Float64Array
@@ -75,19 +74,19 @@ def ascend(
     seed: int = 0,
     start: Float64Array | None = None,
 ) -> TaskDuals:
-    """Maximise D by passes in random orders over tasks and examples, until no gap is above `criteria.tol`.
+    """Maximise D by passes in random orders over tasks and examples, until no gap exceeds `criteria.tol`.
 
     Parameters
     ----------
     K : (n, n) float64, symmetric and positive semi-definite.
     signs : (n, T) labels y of 1.0 and -1.0.
     C : weight of the losses against the regulariser.
-    M : (T, T) what the tasks share; None for the identity, where each task is certified, and finished, alone.
+    M : (T, T) coupling of the tasks; None for the identity, where each task is certified and finished alone.
     smoothing : gamma of the smooth hinge, 0 for the hinge.
     start : (n, T) duals to start from, clipped to their box; None for zeros.
 
-    The gap is a sum of terms that Fenchel and Young keep from being negative, whatever K is; it bounds the
-    distance to the minimum where K is positive semi-definite, which the caller vouches for.
+    The gap is a sum of non-negative Fenchel-Young terms whatever K is; it bounds the suboptimality only if K
+    is positive semi-definite, which the caller guarantees.
     """
     run = _Run(K, np.ascontiguousarray(signs.T, dtype=np.float64), C, M, smoothing)
     A = np.zeros_like(run.signs)
@@ -107,7 +106,7 @@ def ascend(
             A, products = np.ascontiguousarray(A.T), np.ascontiguousarray(products.T)
             return TaskDuals(A, products, primal, dual, gaps, passes, status)
         if done:
-            # What many small changes were added to is computed again before it certifies anything.
+            # Products updated by many small changes are recomputed before they certify anything.
             products, fresh = A @ K, True
         else:
             changed = run.visit(A, products, random.permutation(unsolved), random)
@@ -117,7 +116,7 @@ def ascend(
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """What stays the same during an ascent; tasks are rows here, so that each lies in one piece."""
+    """The constants of an ascent; tasks are rows here, so that each is contiguous."""
 
     K: Float64Array
     signs: Float64Array
@@ -128,7 +127,7 @@ class _Run:
     def visit(
         self, A: Float64Array, products: Float64Array, tasks: Int64Array, random: np.random.Generator
     ) -> int:
-        """Pass once over all examples of some tasks; give how many variables changed."""
+        """Pass once over all examples of some tasks; return the number of changed variables."""
         n = A.shape[1]
         orders = random.permuted(np.tile(np.arange(n), (len(tasks), 1)), axis=1)
         M = np.eye(len(A)) if self.M is None else self.M
@@ -142,7 +141,7 @@ class _Run:
         return primal, task_conjugates(self.signs, A, self.gamma) - half
 
     def gaps(self, primal: Float64Array, dual: Float64Array) -> Float64Array:
-        """Return the relative gap that counts for each task: its own, or that of all together."""
+        """Return the relative gap that counts for each task: its own, or the joint one."""
         if self.M is not None:
             primal, dual = (np.full(len(values), values.mean()) for values in (primal, dual))
         return np.array([relative_gap(p - d, p) for p, d in zip(primal, dual, strict=True)])
@@ -160,18 +159,18 @@ def visit_tasks(
     A: Float64Array,
     products: Float64Array,
 ) -> int:
-    """Replace each dual variable of some tasks by its maximiser, one after the other; give how many changed.
+    """Replace each dual variable of some tasks by its maximiser in turn; return the number changed.
 
-    It is (4.7), with the skip rule (B.6): a variable at the end of its box that the gradient presses against
-    is left before anything else is computed.  The scores of a task are put together when its turn comes, and
-    within the turn they change through K a_t alone.
+    By (4.7) with the skip rule (B.6): a variable at an end of its box against which the gradient pushes is
+    skipped before anything else is computed.  A task's scores are computed at the start of its turn, and
+    updated during the turn through K a_t alone.
 
     Parameters
     ----------
     K : (n, n).
-    tasks, orders : (v,) tasks in the order of their turns, (v, n) places in the order of their visits.
+    tasks, orders : (v,) tasks in the order of their turns, (v, n) examples in the order of their visits.
     M : (T, T).
-    signs, A, products : (T, n) labels, dual variables and K a_t; the last two are kept up to date.
+    signs, A, products : (T, n) labels, dual variables and K a_t; the last two are updated.
     """
     n = K.shape[0]
     others = np.empty(n)
@@ -206,14 +205,14 @@ def visit_tasks(
 
 @dataclass(frozen=True)
 class Alternation:
-    """One turn of both kinds.
+    """One alternation: predictors, then representation.
 
     Attributes
     ----------
     objective_tasks, objective : F after the predictors, and after the representation.
-    gap_tasks, gap_shared : relative duality gaps of the two subproblems, of tasks the largest.
+    gap_tasks, gap_shared : relative duality gaps of the two subproblems, the largest among tasks.
     lower_bound : the best lower bound of F so far.
-    change : root of the mean square of what the dual variables changed by, of all 2 n T in [-1, 1].
+    change : root mean square change of all 2 n T dual variables in [-1, 1].
     passes : passes over the examples so far.
     """
 
@@ -228,9 +227,9 @@ class Alternation:
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """Where the alternation is: U = X^T Q, Z = K Q, predictors W, and the duals of both subproblems.
+    """State of the alternation: U = X^T Q, Z = K Q, predictors W, and the duals of both subproblems.
 
-    Q, Z are (n, T), W is (T, T), with one factor a task; A and B are (n, T), zeros at first.
+    Q, Z are (n, T), W is (T, T), with one factor per task; A and B are (n, T), initially zero.
     """
 
     Q: Float64Array
@@ -251,10 +250,10 @@ def alternate(
 ) -> tuple[Shared, tuple[Alternation, ...], Status]:
     """Minimise F from U = X^T Q (n, T).
 
-    It ends as SOLVED where F is within `criteria.tol` of its lower bound, a certificate of the whole; as
-    NO_PROGRESS where the duals change by less than `change_tol` (the thesis's rule): a point that neither
-    subproblem improves on, with only the two of them certified; or as MAX_PASSES after `max_alternations`.
-    `criteria.max_passes` bounds each subproblem.
+    Ends with SOLVED if F is within `criteria.tol` of its lower bound, a certificate of the whole; with
+    NO_PROGRESS if the duals change by less than `change_tol` (the thesis's rule), at a point that neither
+    certified subproblem improves; or with MAX_PASSES after `max_alternations`.  `criteria.max_passes` limits
+    each subproblem.
     """
     nothing = np.zeros_like(Q)
     point = Shared(Q, problem.K @ Q, np.zeros((Q.shape[1], Q.shape[1])), nothing, nothing)
@@ -290,7 +289,7 @@ def alternate(
 
 
 def solve_tasks(problem: SharedProblem, point: Shared, criteria: StoppingCriteria, seed: int) -> TaskDuals:
-    """STL-SDCA on Z: the predictors' duals B for a fixed representation, from those there are."""
+    """Return the predictors' duals B for a fixed representation (STL-SDCA on Z), warm-started."""
     kernel = point.Z @ point.Z.T
     return ascend(
         kernel, problem.signs, problem.C_tasks, None, criteria, smoothing=problem.smoothing, seed=seed,
@@ -301,7 +300,7 @@ def solve_tasks(problem: SharedProblem, point: Shared, criteria: StoppingCriteri
 def solve_representation(
     problem: SharedProblem, point: Shared, criteria: StoppingCriteria, seed: int
 ) -> TaskDuals:
-    """U-SDCA: the representation's duals A for fixed predictors, from those there are."""
+    """Return the representation's duals A for fixed predictors (U-SDCA), warm-started."""
     return ascend(
         problem.K, problem.signs, problem.C_shared, point.W.T @ point.W, criteria,
         smoothing=problem.smoothing, seed=seed, start=point.A,
@@ -309,14 +308,14 @@ def solve_representation(
 
 
 def _with_predictors(problem: SharedProblem, point: Shared, found: TaskDuals) -> Shared:
-    """Take the weights W = C Z^T B of those tasks for which they are no worse."""
+    """Take the weights W = C Z^T B of the tasks that they do not make worse."""
     W = problem.C_tasks * (point.Z.T @ found.A)
     better = problem.task_terms(point.Z, W) <= problem.task_terms(point.Z, point.W)
     return replace(point, W=np.where(better, W, point.W), B=found.A)
 
 
 def _with_representation(problem: SharedProblem, point: Shared, found: TaskDuals) -> Shared:
-    """Take U = C X^T A W^T where it is no worse."""
+    """Take U = C X^T A W^T unless it is worse."""
     Q = problem.C_shared * (found.A @ point.W.T)
     Z = problem.C_shared * (found.products @ point.W.T)
     if problem.shared_terms(Q, Z, point.W) <= problem.shared_terms(point.Q, point.Z, point.W):
@@ -325,32 +324,32 @@ def _with_representation(problem: SharedProblem, point: Shared, found: TaskDuals
 
 
 def _bounds(problem: SharedProblem, point: Shared, products: Float64Array) -> list[float]:
-    """Return lower bounds of F from every set of duals at hand; `products` are K A."""
+    """Return lower bounds of F from all available duals; `products` are K A."""
     slopes = problem.slopes(point.Z, point.W)
     others = [point.B] if slopes is None else [point.B, slopes]
     pairs = [(point.A, products), *((duals, problem.K @ duals) for duals in others)]
     return [problem.lower_bound(duals, product) for duals, product in pairs]
 
 
-#: What tells the seeds of successive stages apart.
+#: Offset between the seeds of successive stages.
 _SECOND = 1_000_003
 
 
 @dataclass(frozen=True, eq=False)
 class MultitaskResult(HasObjective):
-    """T trained tasks.
+    """Result of training T tasks.
 
     Attributes
     ----------
     coefficients : (n, T); the scores of new examples are K(new, train) @ coefficients.
-    objective : an objective value (`primal`) and a lower bound of it (`dual`): of "single" and "stacked" of
-        the mean of the tasks' (last) support vector machines, the first layer being given; of "multi" of F,
-        over all U and W.
-    subproblem_gap : the largest relative duality gap of a convex problem that was solved last: the support
-        vector machines, and with "multi" the representation.
-    status : how training ended; of "multi", see `alternate`.
+    objective : an objective value (`primal`) and a lower bound of it (`dual`): for "single" and "stacked" the
+        mean of the tasks' (last) support vector machines, given the first layer; for "multi" F, bounded over
+        all U and W.
+    subproblem_gap : the largest relative duality gap of the convex problems solved last: the support vector
+        machines, and for "multi" also the representation.
+    status : how training ended; for "multi", see `alternate`.
     passes : passes over the examples, all stages together.
-    alternations : one record a turn of "multi".
+    alternations : one record per turn of "multi".
     shared : representation, predictors and duals of "multi".
     """
 
@@ -373,15 +372,15 @@ def solve_single(
     max_passes: int = 1000,
     seed: int = 0,
 ) -> MultitaskResult:
-    """STL-SDCA: each task a support vector machine without intercept, each to a relative gap of `tol`.
+    """STL-SDCA: train a support vector machine without intercept per task, to a relative gap of `tol`.
 
-    For one task it minimises |w|^2 / 2 + C sum_i phi_gamma(y_i <w, x_i>) divided by C n, as SVC(kernel=
-    "precomputed") does with an intercept.
+    For each task it minimises |w|^2 / 2 + C sum_i phi_gamma(y_i <w, x_i>) divided by C n, as
+    SVC(kernel="precomputed") does with an intercept.
 
     Parameters
     ----------
     K : (n, n) symmetric, positive semi-definite kernel matrix.
-    signs : (n, T) labels of 1 and -1, one column a task.
+    signs : (n, T) labels of 1 and -1, one column per task.
     C : weight of the losses, 1/(lambda n) in the thesis's terms.
     smoothing : gamma of the smooth hinge; 0 for the hinge.
     """
@@ -402,10 +401,10 @@ def solve_stacked(
     max_passes: int = 1000,
     seed: int = 0,
 ) -> MultitaskResult:
-    """STL-SDCA-Stacked: a second layer of support vector machines (`C_tasks`) on the scores of the first.
+    """STL-SDCA-Stacked: train a second layer of support vector machines (`C_tasks`) on the first's scores.
 
-    The second layer sees the scores of the examples that the first was trained on, as in the thesis (section
-    4.4.4).  Its gap is certified for these scores; `C_tasks` is C where it is not given.
+    The second layer sees the first's scores of its own training examples, as in the thesis (section 4.4.4).
+    Its gap is certified for these scores; `C_tasks` defaults to C.
     """
     C_tasks = C if C_tasks is None else C_tasks
     K, signs = _checked(K, signs, smoothing, C=C, C_tasks=C_tasks)
@@ -438,18 +437,18 @@ def solve_multi(
     certify: bool = False,
     seed: int = 0,
 ) -> MultitaskResult:
-    """MTL-SDCA: a representation of all tasks and their predictors in it, in turns from W of `solve_single`.
+    """MTL-SDCA: train a shared representation and the tasks' predictors in turns, from W of `solve_single`.
 
-    Only the product of `C_tasks` = 1/(lambda n) and `C_shared` = 1/(mu n T) decides the minimum: with both at
-    c it is that of c sum_ti phi_gamma + |V|_*, V = U W.  Both are C where they are not given.  The problem is
-    biconvex, so that what the turns promise is that F falls and that either subproblem is solved to `tol`;
-    `dual` bounds F from below all the same.  With the hinge itself (smoothing 0, as in the thesis) turns can
-    stop where a joint change of U and W would not, since the loss has kinks: how low they get depends on the
-    start by several percent on 200 digits of USPS, and the bound of the turns lies far below.  Smoothing
-    cures both.  `certify` solves the convex problem below F by itself (`trace_norm_bounds`), to half of `tol`
-    or for `max_passes` more: `dual` then comes as near as F is to its least value, with the hinge too.
+    Only the product of `C_tasks` = 1/(lambda n) and `C_shared` = 1/(mu n T) determines the minimum: with both
+    equal to c it is that of c sum_ti phi_gamma + |V|_*, V = U W. Both default to C. The problem is biconvex,
+    so the turns guarantee only that F falls and that either subproblem is solved to `tol`; `dual` is a lower
+    bound of F in any case.  With the hinge itself (smoothing 0, as in the thesis) turns can stop at kinks
+    where a joint change of U and W would not: the F reached depends on the start by several percent on 200
+    digits of USPS, and its bound lies far below.  Smoothing cures both.  `certify` also solves the convex
+    relaxation of F (`trace_norm_bounds`), to half of `tol` or for `max_passes` more: `dual` then comes as
+    near as F is to its least value, with the hinge too.
 
-    Raises InvalidProblemError for parameters or labels that make no problem.
+    Raises InvalidProblemError for invalid parameters or labels.
     """
     C_tasks, C_shared = (C if value is None else value for value in (C_tasks, C_shared))
     K, signs = _checked(K, signs, smoothing, C=C, C_tasks=C_tasks, C_shared=C_shared)
@@ -485,13 +484,13 @@ def _svms(
 
 
 def _mean(found: TaskDuals) -> Objective:
-    """Return the mean of the tasks' P and D; what D exceeds P by is rounding."""
+    """Return the mean of the tasks' P and D; D exceeds P only by rounding."""
     primal = float(found.primal.mean())
     return Objective(primal, min(float(found.dual.mean()), primal))
 
 
 def _checked(K: Any, signs: Any, smoothing: Any, **weights: Any) -> tuple[Float64Array, Float64Array]:
-    """Return K and the signs in float64, refusing what makes no problem."""
+    """Return K and the signs in float64; refuse invalid input."""
     K, signs = (np.ascontiguousarray(values, dtype=np.float64) for values in (K, signs))
     if K.ndim != 2 or K.shape[0] != K.shape[1] or not len(K):
         raise InvalidProblemError(
