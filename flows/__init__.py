@@ -1,9 +1,9 @@
 """Prefect flows over the pipeline's functions; the only room that imports Prefect.
 
 A flow is a few lines: a task around each step of the pipeline, with progress, gaps and a summary as
-artifacts that never hold up the work.  `from topline.flows import extract, train, retrain` gives flows to
-compose with your own; `runners.run_flow` starts one from the command line, `serving` runs retraining on a
-schedule, and `doctor_checks` proves that both work on this machine.
+artifacts that never block the work.  `from topline.flows import extract, train, retrain` gives flows to
+combine with your own; `runners.run_flow` starts one from the command line, `serving` runs retraining on a
+schedule, and `doctor_checks` verifies both on this machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ environment.prepare(os.environ)
 
 
 def __getattr__(name: str) -> Any:
-    """Return a flow when it is first asked for: Prefect is imported by then, with its settings in place."""
+    """Return a flow on first use: Prefect is only then imported, with its settings in place."""
     if name in __all__:
         module = "retraining" if name == "retrain" else "definitions"
         return getattr(import_module(f"{__name__}.{module}"), name)

@@ -1,8 +1,7 @@
 """A flow run's latest values as Prefect artifacts: a progress bar, a table of gaps, a link and a summary.
 
-Nothing here is called from the path that trains: `posted_artifacts` starts a thread of its own, and leaves it
-behind if the server is gone.  One entry is held per key, whatever the number of updates, so memory is bounded
-by construction: a server that falls behind skips states and never the last one.
+Training never waits for them: `posted_artifacts` starts its own thread, and abandons it if the server is
+gone. One entry is held per key, so memory is bounded: a slow server skips states, but never the last one.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ DASHBOARD_URL = "TOPLINE_DASHBOARD_URL"
 
 @dataclass(frozen=True)
 class Entry:
-    """One artifact's content: a percentage, a list of rows (one dict each) or a Markdown text."""
+    """Content of an artifact: a percentage, a list of rows (one dict each) or a Markdown text."""
 
     kind: Literal["progress", "table", "markdown"]
     description: str
@@ -49,10 +48,10 @@ Publish = Callable[[str, Entry], None]
 
 
 class LatestValues:
-    """Holds the latest entry under each key, and posts those that are new every `interval` seconds.
+    """Holds the latest entry of each key, and posts changed ones every `interval` seconds.
 
-    `post` may be slow; where it fails as Prefect's client does, it is tried again after a pause, which
-    doubles up to `LONGEST_PAUSE` seconds.  `publish` returns at once and may be called from any thread.
+    `post` may be slow; after a failure of Prefect's client it is retried, with pauses that double up to
+    `LONGEST_PAUSE` seconds.  `publish` returns at once and is thread-safe.
     """
 
     def __init__(
@@ -62,19 +61,19 @@ class LatestValues:
         self._lock = threading.Lock()
         self._new: dict[str, Entry] = {}
         self._closing, self._give_up_at = threading.Event(), math.inf
-        # Prefect keeps its settings and the current run in context variables, which a new thread lacks.
+        # Prefect keeps settings and current run in context variables, which a new thread lacks.
         self._thread = threading.Thread(
             target=copy_context().run, args=(self._work,), name="topline-artifacts", daemon=True
         )
         self._thread.start()
 
     def publish(self, key: str, entry: Entry) -> None:
-        """Replace what was published under `key` by `entry`."""
+        """Replace the entry of `key`."""
         with self._lock:
             self._new[key] = entry
 
     def close(self, deadline: float) -> bool:
-        """Post what is left, for at most `deadline` seconds; False and a warning if some stays."""
+        """Post the rest within `deadline` seconds; return False, with a warning, if some remains."""
         self._give_up_at = self._clock() + deadline
         self._closing.set()
         self._thread.join(deadline)
@@ -94,7 +93,7 @@ class LatestValues:
                 return
             pause = self._interval if posted else min(2 * pause, LONGEST_PAUSE)
             if closing:
-                # Only entries that failed are left: try again soon, until the deadline.
+                # Only failed entries are left: retry soon, until the deadline.
                 time.sleep(min(0.5, self._interval))
             else:
                 self._closing.wait(pause)
@@ -114,7 +113,7 @@ class LatestValues:
 
 
 def poster(flow_run_id: UUID | None) -> Post:
-    """Return what creates one artifact a key for a flow run, and later updates it."""
+    """Return what creates one artifact per key for a flow run, and then updates it."""
     made: dict[str, UUID] = {}
 
     def post(new: Mapping[str, Entry]) -> None:
@@ -133,7 +132,7 @@ def poster(flow_run_id: UUID | None) -> Post:
 
 
 def artifact_data(entry: Entry) -> Any:
-    """Return the content in the form in which Prefect's pages expect it for this kind of artifact."""
+    """Return the content in the form that Prefect's pages expect for its kind of artifact."""
     match entry.kind:
         case "progress":
             return min(max(float(entry.data), 0.0), 100.0)
@@ -145,9 +144,9 @@ def artifact_data(entry: Entry) -> Any:
 
 
 def dashboard_entry(store: str) -> Entry:
-    """Return the link to the page of a store's runs and models, or say how it is served.
+    """Return a link to the store's dashboard, or say how to serve it.
 
-    TOPLINE_DASHBOARD_URL says where `topline dashboard` is served for the readers of the flow run.
+    TOPLINE_DASHBOARD_URL is where readers of the flow run find `topline dashboard`.
     """
     address = masked(os.environ.get(DASHBOARD_URL, ""))
     if urlsplit(address).scheme in ("http", "https"):
@@ -158,26 +157,26 @@ def dashboard_entry(store: str) -> Entry:
 
 
 def _printable(value: Any) -> Any:
-    """Replace numbers that JSON does not know by their names, and shorten the others to six digits."""
+    """Replace numbers unknown to JSON by their names, and round others to six digits."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else str(value)
     return value
 
 
 def catch_up_seconds() -> float:
-    """Return how long the end of a run waits for its last artifacts: one request and half of another.
+    """Return how long a run's end waits for its last artifacts: one and a half requests.
 
-    The run's last state is a request to the same server.  With SQLite behind it, one may wait a minute for a
-    lock, which is also Prefect's own limit; the command line shortens that limit.
+    The run's final state goes to the same server.  With SQLite a request may wait a minute for a lock,
+    Prefect's own limit; the command line shortens it.
     """
     return 1.5 * float(PREFECT_API_REQUEST_TIMEOUT.value())
 
 
 @contextmanager
 def posted_artifacts() -> Iterator[LatestValues]:
-    """Post what is published as artifacts of the current flow run, for which training never waits.
+    """Post published entries as artifacts of the current flow run, without delaying training.
 
-    On leaving, what is left is posted within `catch_up_seconds()`, or given up with one warning.
+    On exit, the rest is posted within `catch_up_seconds()`, or given up with one warning.
     """
     context = FlowRunContext.get()
     run = None if context is None else context.flow_run

@@ -31,11 +31,11 @@ from prefect.exceptions import ObjectNotFound
 POOL: Final = "topline"
 _PREFECT: Final = (sys.executable, "-m", "prefect", "--no-prompt")
 
-# A run that is to end has so long for its checkpoint; pods and containers end after two minutes.
+# Time for a run's checkpoint before it ends; pods and containers end after two minutes.
 RUN_SECONDS: Final = 100.0
 WORKER_SECONDS: Final = 10.0
 
-# Beats come every 30 s (topline.flows.environment): two may be late, and two minutes are not over.
+# Heartbeats come every 30 s (topline.flows.environment): two may be missed within two minutes.
 HEARTBEAT_TIMEOUT: Final = timedelta(seconds=80)
 _BEAT: Final = "prefect.flow-run.heartbeat"
 _ENDS: Final = ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Suspended", "AwaitingRetry")
@@ -52,7 +52,7 @@ def _automation(name: str, description: str, trigger: EventTrigger, action: Acti
     )
 
 
-#: A killed run stays Running for ever without this, and holds the one slot of its deployment.
+#: Without this, a killed run stays Running forever and occupies its deployment's only slot.
 CRASH_SILENT_RUNS: Final = _automation(
     "runs without a heartbeat have crashed",
     "The process of a run that sends no heartbeat was killed, or its machine is gone.",
@@ -72,7 +72,7 @@ CRASH_SILENT_RUNS: Final = _automation(
     ),
 )
 
-#: A broken source of images is not tried every night; `topline status` says that runs are overdue.
+#: Stops retrying a broken source of images every night; `topline status` reports overdue runs.
 PAUSE_FAILING: Final = _automation(
     "three failures pause a schedule",
     "Three failed or crashed runs of a deployment within a day pause it: deploy/README.md says what to do.",
@@ -88,7 +88,7 @@ PAUSE_FAILING: Final = _automation(
 
 
 def ensure_automation(wanted: AutomationCore) -> UUID:
-    """Create an automation, or renew the one of its name, on or off as it is; return its id."""
+    """Create or update the automation of this name, enabled or not as before; return its id."""
     with get_client(sync_client=True) as client:
         found = client.read_automations_by_name(wanted.name)
         if not found:
@@ -103,7 +103,7 @@ def ensure_automation(wanted: AutomationCore) -> UUID:
 def register(prefect_file: Path) -> None:
     """Register the pool, the deployments of a file and the automations.
 
-    A second time, as in an upgrade, nothing is double; what somebody paused, resumed or scheduled stays so.
+    Repeating it, as in an upgrade, duplicates nothing and keeps what users paused, resumed or scheduled.
     """
     with get_client(sync_client=True) as client:
         try:
@@ -125,7 +125,7 @@ def _prefect(*words: str) -> None:
 
 
 def _deployments(client: SyncPrefectClient) -> dict[UUID, DeploymentResponse]:
-    """Return all deployments of a server, which answers with some at a time."""
+    """Return all deployments of a server, page by page."""
     found: dict[UUID, DeploymentResponse] = {}
     while page := client.read_deployments(offset=len(found)):
         found |= {deployment.id: deployment for deployment in page}
@@ -133,7 +133,7 @@ def _deployments(client: SyncPrefectClient) -> dict[UUID, DeploymentResponse]:
 
 
 def _restore(client: SyncPrefectClient, before: DeploymentResponse, now: DeploymentResponse) -> None:
-    """Switch a deployment and its schedules on or off as they were, and put back those of no file."""
+    """Restore a deployment's and its schedules' states, and schedules that are in no file."""
     if before.paused is not now.paused:
         (client.pause_deployment if before.paused else client.resume_deployment)(now.id)
     for old in before.schedules:
@@ -142,26 +142,26 @@ def _restore(client: SyncPrefectClient, before: DeploymentResponse, now: Deploym
             if new.active is not old.active:
                 client.update_deployment_schedule(now.id, new.id, active=old.active)
         if not same:
-            # The client's own method takes no parameters of a schedule.
+            # The client's own method cannot set a schedule's parameters.
             path: Any = f"/deployments/{now.id}/schedules"
             wanted = old.model_dump(mode="json", include={"schedule", "active", "parameters", "slug"})
             client.request("POST", path, json=[wanted])
 
 
 def _is_same(old: DeploymentSchedule, new: DeploymentSchedule) -> bool:
-    """Return whether two schedules are one, by their name or, as before 0.2, by their times."""
+    """Return whether two schedules are the same, by name or, as before 0.2, by times."""
     return old.slug == new.slug if old.slug else old.schedule == new.schedule
 
 
 def work(words: Sequence[str]) -> int:
-    """Run Prefect's worker, with further options for it, and return its exit status.
+    """Run Prefect's worker with further options, and return its exit status.
 
-    Prefect's own, on SIGTERM, interrupts its runs twice or waits for them until it is killed.  Here each run
-    gets the signal once: a training writes its checkpoint and says how it goes on; then the worker ends.
+    On SIGTERM, Prefect's worker interrupts its runs twice or waits until it is killed.  Here each run gets
+    the signal once, so that training writes its checkpoint and says how to resume; then the worker ends.
     """
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())
-    # A terminal sends Ctrl-C to the worker and its runs itself.
+    # A terminal sends Ctrl-C to the worker and its runs directly.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     worker = psutil.Popen([*_PREFECT, "worker", "start", "--pool", POOL, *words])
     while worker.poll() is None:
@@ -172,7 +172,7 @@ def work(words: Sequence[str]) -> int:
 
 
 def _end(worker: psutil.Popen) -> None:
-    """End a worker once its runs have ended, of which it takes no further one meanwhile."""
+    """End a worker after its runs, while it accepts no further one."""
     with suppress(psutil.NoSuchProcess):
         worker.suspend()
         runs = worker.children()
@@ -184,20 +184,20 @@ def _end(worker: psutil.Popen) -> None:
             time.sleep(0.2)
         worker.resume()
         worker.terminate()
-        # It may wait for ever, and has nothing left to do: its runs said themselves how they ended.
+        # It may wait forever with nothing left to do: its runs have reported their ends.
         for survivor in psutil.wait_procs([worker], timeout=WORKER_SECONDS)[1]:
             survivor.kill()
 
 
 def _is_alive(process: psutil.Process) -> bool:
-    # Nobody takes note of the end of a process whose parent is suspended.
+    # A suspended parent does not notice the end of its child.
     with suppress(psutil.NoSuchProcess):
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     return False
 
 
 def main(words: Sequence[str]) -> int:
-    """Do what the words of the command line ask for."""
+    """Run the command line's command."""
     match list(words):
         case ["register", place] if Path(place).is_file():
             register(Path(place))

@@ -1,7 +1,7 @@
-"""The doctor's checks of Prefect: that its server can start, and that a schedule really fires.
+"""The doctor's checks of Prefect: that its server can start, and that a schedule fires.
 
-Versions of FastAPI and SQLAlchemy that Prefect allows, and does not work with, pass every import: with the
-one the server stops at start-up, with the other it serves and never creates a scheduled run.
+Some versions of FastAPI and SQLAlchemy that Prefect allows fail only after import: with one the server stops
+at start-up, with the other it never creates a scheduled run.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def schedule_fires() -> str:
 
 
 def private_environment(environ: Mapping[str, str], home: Path) -> dict[str, str]:
-    """Return the environment of a server and its clients that share nothing with the user's Prefect."""
+    """Return an environment for a server and its clients, isolated from the user's Prefect."""
     private = {name: value for name, value in environ.items() if not name.startswith("PREFECT_")}
     environment.prepare(private)
     private.update(
@@ -101,7 +101,7 @@ def private_environment(environ: Mapping[str, str], home: Path) -> dict[str, str
 
 
 def _wait_until_completed(server: LocalServer, server_log: Path, serve_log: Path) -> int:
-    """Return the number of planned runs once a scheduled one has completed."""
+    """Return the number of planned runs once a scheduled run has completed."""
     runs: list[dict[str, Any]] = []
     deadline = time.monotonic() + FIRE_SECONDS
     while time.monotonic() < deadline:

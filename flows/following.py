@@ -1,4 +1,4 @@
-"""What happens to a served store, seen from beside it: Prefect's runs, the decision log, the room left."""
+"""Events of a served store, seen from outside its runs: Prefect's runs, the decision log, free room."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from topline.storage.stores import Store
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
-#: The server is asked whether the deployment is paused once in so many looks.
+#: The server is asked only every this many polls whether the deployment is paused.
 PAUSE_LOOKS = 10
-# The newest runs are looked at; between two looks fewer end.
+# Number of newest runs polled; fewer end between two polls.
 RUNS_SEEN = 50
 
 MISSED = "missed:"
-#: What Prefect's client raises where its server does not answer.
+#: Exceptions of Prefect's client when its server does not answer.
 UNREACHABLE = (httpx.HTTPError, PrefectException, RuntimeError)
-#: What Prefect says before the exception that a flow raised.
+#: Prefect's prefix to a flow's exception.
 RAISED = "Flow run encountered an exception: "
 
 _KINDS = {
@@ -57,10 +57,10 @@ Runs = Callable[[], list[FlowRun]]
 
 
 class Follower:
-    """Finds what is new since the last poll; what was so before the first poll does not count.
+    """Finds what is new since the last poll; the state before the first poll is not reported.
 
-    `runs` reads the newest runs of the schedule, and `paused` whether none begins by itself; both fail as
-    Prefect's client does.  Failures of runs in a row for one reason are told once, and so is their end.
+    `runs` reads the schedule's newest runs, `paused` whether none starts by itself; both fail as Prefect's
+    client does.  Successive failures for one reason are reported once, and so is their end.
     """
 
     def __init__(self, store: Store, runs: Runs, paused: Callable[[], bool] = bool) -> None:
@@ -78,7 +78,7 @@ class Follower:
         self._first = True
 
     def poll(self) -> list[Notice]:
-        """Return the notices of what has happened since the last poll, runs before decisions."""
+        """Return notices of everything since the last poll, runs before decisions."""
         found = [*self._new_states(), *self._new_decisions(), *self._disk()]
         self._first = False
         self._looks += 1
@@ -112,12 +112,12 @@ class Follower:
             if kind is Kind.MISSED and self._is_told(run):
                 continue
             if before is None and kind not in (Kind.STARTED, Kind.MISSED, Kind.CANCELLED):
-                # It began and ended between two looks.
+                # It began and ended between two polls.
                 yield self._of_run(run, Kind.STARTED)
             yield from self._ended(self._of_run(run, kind), _said(run))
 
     def _ended(self, notice: Notice, said: str) -> Iterator[Notice]:
-        """Yield the notice of a run, a failure for the same reason again as such, and the all-clear."""
+        """Yield a run's notice, marking a repeated failure as such, and the all-clear."""
         if notice.kind is Kind.FAILED:
             again = bool(self._failures) and said == self._failure
             self._failure, self._failures = said, self._failures + 1
@@ -129,7 +129,7 @@ class Follower:
             yield Notice(Kind.WELL_AGAIN, self._store.url, text)
 
     def _is_told(self, run: FlowRun) -> bool:
-        """Return whether a run with the same words was told, as all have that one run makes up for."""
+        """Return whether a run with the same message was reported, as for runs coalesced into one."""
         said = _said(run)
         told, self._missed = said in self._missed, self._missed | {said}
         return told
@@ -174,12 +174,12 @@ def server_lost(store: str, error: BaseException) -> Notice:
 
 
 def _said(run: FlowRun) -> str:
-    """Return the message of a run's state, without what Prefect puts before every exception."""
+    """Return the message of a run's state without Prefect's prefix."""
     return "" if run.state is None else (run.state.message or "").removeprefix(RAISED)
 
 
 def _kind(run: FlowRun) -> Kind | None:
-    """Return what the state of a run means, None while it has not begun."""
+    """Return the kind of notice of a run's state, None before it begins."""
     state = run.state
     if state is None:
         return None
@@ -188,12 +188,12 @@ def _kind(run: FlowRun) -> Kind | None:
 
 
 def in_states(states: Iterable[StateType]) -> FlowRunFilter:
-    """Return the filter of flow runs that are in one of these states."""
+    """Return a filter of flow runs in one of these states."""
     return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(states))))
 
 
 def of_deployment(deployment: UUID) -> DeploymentFilter:
-    """Return the filter of what belongs to a deployment."""
+    """Return a filter of what belongs to a deployment."""
     return DeploymentFilter(id=DeploymentFilterId(any_=[deployment]))
 
 
@@ -206,7 +206,7 @@ def runs_of(deployment: UUID) -> Runs:
             return client.read_flow_runs(
                 flow_run_filter=begun,
                 deployment_filter=of_deployment(deployment),
-                # By when they began, as the run that makes up for many missed ones was due before them all.
+                # By start, since the run that makes up for missed ones was due before them all.
                 sort=FlowRunSort.START_TIME_DESC,
                 limit=RUNS_SEEN,
             )
@@ -215,7 +215,7 @@ def runs_of(deployment: UUID) -> Runs:
 
 
 def pauses_of(deployment: UUID) -> Callable[[], bool]:
-    """Return what reads whether a deployment is paused, or every schedule of it."""
+    """Return a function that reads whether a deployment, or each of its schedules, is paused."""
 
     def read() -> bool:
         with get_client(sync_client=True) as client:
@@ -227,7 +227,7 @@ def pauses_of(deployment: UUID) -> Callable[[], bool]:
 
 @contextmanager
 def followed(follower: Follower, say: Callable[[Notice], None]) -> Iterator[None]:
-    """Look again and again from a thread, and `say` what is new, once more at the end."""
+    """Poll repeatedly in a thread, and once more at the end; `say` each notice."""
     ended = threading.Event()
 
     def follow() -> None:

@@ -1,4 +1,4 @@
-"""Start a flow from this process, on the server that is configured or on Prefect's embedded one."""
+"""Start a flow from this process, on the configured server or on Prefect's embedded one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def refuse_credentials(parameters: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` where a URL among the parameters holds credentials, before anybody records it."""
+    """Raise `ConfigError` for a URL with credentials among the parameters, before they are recorded."""
     for text in _texts(parameters):
         if masked(text) != text:
             raise ConfigError(
@@ -61,7 +61,7 @@ Result = TypeVar("Result")
 
 HEALTH_SECONDS = 10.0
 
-# What Prefect's client raises where its server refuses, hangs or is gone.
+# Exceptions of Prefect's client if its server refuses, hangs or is gone.
 SERVER_ERRORS = (httpx.HTTPError, PrefectException, ConcurrencySlotAcquisitionError, RuntimeError)
 
 
@@ -71,7 +71,7 @@ def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) 
     server = PREFECT_API_URL.value()
     begin(progress, "connect to Prefect" if server else "start Prefect's embedded server")
     require_server(server)
-    # Otherwise Prefect's log thread writes about a lost server into the middle of the progress display.
+    # Keep Prefect's log thread from writing about a lost server into the progress display.
     logging.raiseExceptions = False
     caller = Caller(progress)
     try:
@@ -81,7 +81,7 @@ def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) 
         if error is caller.error:
             raise
         if caller.error is not None:
-            # Prefect could not even report it; what went wrong in the job comes first.
+            # Prefect could not even report it; the job's own error comes first.
             raise caller.error from caller.error.__cause__
         if not caller.finished:
             raise FlowServerError(
@@ -96,9 +96,9 @@ def launch(name: str, parameters: Mapping[str, Any], progress: Progress | None) 
 
 
 def require_server(server: str | None) -> None:
-    """Return when the configured server answers, or when the embedded one has been started.
+    """Return once the configured server answers or the embedded one has started.
 
-    Raises `FlowServerError` saying which server it was and what to do.
+    Raises `FlowServerError`, which names the server and says what to do.
     """
     try:
         problem = _without_interrupts(_ask_for_health)
@@ -114,7 +114,7 @@ def require_server(server: str | None) -> None:
 
 
 def _ask_for_health() -> Exception | None:
-    """Connect, which starts the embedded server where none is configured; return its error, if any."""
+    """Connect, which starts the embedded server if none is configured; return any error."""
     with (
         temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
         get_client(httpx_settings={"timeout": HEALTH_SECONDS}, sync_client=True) as client,
@@ -123,11 +123,10 @@ def _ask_for_health() -> Exception | None:
 
 
 def _without_interrupts(function: Callable[[], Result]) -> Result:
-    """Call `function` in a thread whose child processes do not hear Ctrl-C, and wait for it.
+    """Call `function` in a thread whose child processes ignore Ctrl-C, and wait for it.
 
-    A terminal sends Ctrl-C to the embedded server as well, which would end before the interrupted run could
-    be recorded there.  A child process inherits the signals that are blocked in the thread that starts it;
-    this process still handles Ctrl-C.
+    A terminal also sends Ctrl-C to the embedded server, which would end before the interrupted run is
+    recorded. Child processes inherit the blocked signals of their thread; this process still handles Ctrl-C.
     """
     outcome: Future[Result] = Future()
 
@@ -147,6 +146,6 @@ def _named(server: str | None) -> str:
 
 
 def _brief(error: BaseException) -> str:
-    """Return the kind of an error and the first line of its message, as Prefect appends its log."""
+    """Return an error's kind and the first line of its message, to which Prefect appends its log."""
     said = str(error).strip().splitlines()
     return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__

@@ -1,9 +1,8 @@
-"""A Prefect server of our own on the loopback interface, for one machine: nothing to install or to start.
+"""A Prefect server of our own on the loopback interface of one machine: nothing to install or to start.
 
-Its database lies in Prefect's home.  The server holds a lock there as long as it lives, so that a later
-start, or one after a kill, uses the server that is running; the last of those who use it ends it.  Other
-users of the machine can reach the loopback interface too, so the server asks for a password, which lies in
-the same folder.
+Its database is in Prefect's home, where the server holds a lock while it lives: a later start, or one after a
+kill, uses the running server, and its last user ends it.  Other users of the machine can reach the loopback
+interface too, so the server requires a password, kept in the same folder.
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ logger = logging.getLogger(__name__)
 PORT = 4200
 START_SECONDS = 180.0
 END_SECONDS = 15.0
-# A server that ended is noticed within so many seconds; one that does not start is tried again more rarely.
+# A dead server is noticed after this many seconds; restarts of a failing one become rarer.
 LOOK_SECONDS, LONGEST_PAUSE = 2.0, 300.0
-#: Where a server of our own writes its log, in Prefect's home.
+#: Log file of our own server, in Prefect's home.
 LOG = "topline-server.log"
 _ADDRESS = "topline-server.url"
 _LOCK, _NUMBER, _USERS = "topline-server.lock", "topline-server.pid", "topline-server.users"
 
 
 class _EndedError(FlowServerError):
-    """A server of our own ended before it answered."""
+    """Our own server ended before it answered."""
 
 
 @dataclass(frozen=True)
 class LocalServer:
-    """Address and password of a server of our own.
+    """Address and password of our own server.
 
-    `password` is "user:word", kept in the file `kept_in` unless the environment gave it.
+    `password` is "user:word", kept in the file `kept_in` unless it came from the environment.
     """
 
     url: str
@@ -63,10 +62,9 @@ class LocalServer:
 
 @contextmanager
 def local_server(environ: Mapping[str, str]) -> Iterator[LocalServer]:
-    """Start a server, or find the one that is running.
+    """Start a server, or find the running one, and keep it running until the block ends.
 
-    It ends with the block, unless others use it too; where it ends before, it is started again.  Raises
-    `FlowServerError` where it does not start.
+    It then ends, unless others use it.  Raises `FlowServerError` if it does not start.
     """
     home = Path(environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
     home.mkdir(parents=True, exist_ok=True)
@@ -80,7 +78,7 @@ def local_server(environ: Mapping[str, str]) -> Iterator[LocalServer]:
 
 
 class _Keeper:
-    """Starts a server where none runs in a home, again and again while it is kept."""
+    """Starts a server if none runs in a home, repeatedly while it is kept."""
 
     def __init__(self, environ: Mapping[str, str], home: Path) -> None:
         self._environ = environ
@@ -95,7 +93,7 @@ class _Keeper:
             process.poll()
 
     def started(self, port: int | None = None) -> str | None:
-        """Start a server, and return its address once it answers; None where one runs."""
+        """Start a server and return its address once it answers; None if one is running."""
         lock = os.open(self._home / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             if not _is_locked_now(lock):
@@ -109,7 +107,7 @@ class _Keeper:
 
     @contextmanager
     def kept(self, url: str) -> Iterator[None]:
-        """Start the server at its address again where it ends, after a pause that grows."""
+        """Restart the server at its address whenever it ends, after growing pauses."""
         ended = threading.Event()
 
         def keep() -> None:
@@ -134,10 +132,10 @@ class _Keeper:
 
 @contextmanager
 def _ended_by_its_last_user(home: Path) -> Iterator[None]:
-    """Use the server of a home, and end it on leaving where nobody else uses it."""
+    """Use the server of a home, and end it on exit unless others use it."""
     users = os.open(home / _USERS, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        # Who is ending it has all of this lock meanwhile.
+        # A process that is ending it holds this lock exclusively.
         fcntl.flock(users, fcntl.LOCK_SH)
         yield
     finally:
@@ -147,7 +145,7 @@ def _ended_by_its_last_user(home: Path) -> Iterator[None]:
 
 
 def _is_locked_now(descriptor: int) -> bool:
-    """Lock a file unless others have it, and return whether that was so."""
+    """Lock a file if it is free, and return whether it was."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -158,18 +156,18 @@ def _is_locked_now(descriptor: int) -> bool:
 def _started_on_a_port(
     environ: Mapping[str, str], home: Path, lock: int
 ) -> tuple[str, subprocess.Popen[bytes]]:
-    """Start a server at the usual port, or at any where another program takes that in the meantime."""
+    """Start a server at the usual port, or at any if another program takes that meanwhile."""
     try:
         return _answering(free_port(PORT), environ, home, lock)
     except _EndedError:
-        # Whether the other one is still there says nothing: its server may have ended by now.
+        # Whether the other program is still there does not matter: it may have ended by now.
         return _answering(free_port(), environ, home, lock)
 
 
 def _answering(
     port: int, environ: Mapping[str, str], home: Path, lock: int
 ) -> tuple[str, subprocess.Popen[bytes]]:
-    """Start a server, and return its address and its process once it answers."""
+    """Start a server, and return its address and process once it answers."""
     url, log = f"http://127.0.0.1:{port}/api", home / LOG
     process = _started(port, {**environ, "PREFECT_API_URL": url}, log, lock)
     try:
@@ -184,7 +182,7 @@ def _answering(
 
 
 def free_port(preferred: int = 0) -> int:
-    """Return the preferred port of the loopback interface if it is free, or else another one."""
+    """Return the preferred port of the loopback interface if it is free, else another one."""
     for port in (preferred, 0):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -194,7 +192,7 @@ def free_port(preferred: int = 0) -> int:
 
 
 def _kept_password(place: Path) -> str:
-    """Return the password of this user's servers, made when the first one starts; nobody else may read it."""
+    """Return the password of this user's servers, private to the user and made on first use."""
     if not place.exists():
         with NamedTemporaryFile("w", dir=place.parent, encoding="utf-8") as made, suppress(FileExistsError):
             made.write(f"topline:{secrets.token_urlsafe(24)}")
@@ -210,7 +208,7 @@ def _kept_password(place: Path) -> str:
 
 def _started(port: int, environ: Mapping[str, str], log: Path, lock: int) -> subprocess.Popen[bytes]:
     words = ["-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    # In a session of its own, so that Ctrl-C does not end it before the last runs are recorded there.
+    # In its own session, so that Ctrl-C does not end it before the last runs are recorded.
     with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, *words],
@@ -252,7 +250,7 @@ def _wait_until_it_answers(url: str, password: str, process: subprocess.Popen[by
 
 
 def _answers(url: str, password: str) -> bool:
-    """Whether a server that takes the password answers there: one of somebody else does not."""
+    """Return whether a server there accepts the password; another user's does not."""
     user, _, word = password.partition(":")
     with suppress(httpx.TransportError):
         answer = httpx.get(f"{url}/admin/version", auth=(user, word), timeout=5.0)
@@ -261,7 +259,7 @@ def _answers(url: str, password: str) -> bool:
 
 
 def _end_left(home: Path) -> None:
-    """End the server of a home that is alive, whoever started it."""
+    """End the live server of a home, whoever started it."""
     lock = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         if not _is_locked_now(lock):
@@ -271,7 +269,7 @@ def _end_left(home: Path) -> None:
 
 
 def end_session(leader: int) -> None:
-    """End a process that leads a session of its own, and what it started."""
+    """End the leader of a session, and its descendants."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(leader, number)

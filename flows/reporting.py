@@ -1,4 +1,4 @@
-"""Turn a job's progress into what a flow run's page shows: shares, a table of gaps, a summary."""
+"""Turn a job's progress into the content of a flow run's page: shares, a table of gaps, a summary."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Result = TypeVar("Result")
 
 @dataclass
 class Caller:
-    """The caller of a flow in this process: its progress display, and the outcome of the flow's body.
+    """The caller of a flow in this process: its progress display, and the flow's outcome.
 
-    A server that dies at the end must not cost the caller a model that is stored already: `result` and
-    `error` are known before Prefect reports them.
+    A server that dies at the end must not cost the caller a stored model: `result` and `error` are set before
+    Prefect reports them.
     """
 
     progress: Progress | None = None
@@ -45,13 +45,13 @@ _caller: ContextVar[Caller | None] = ContextVar("topline_caller", default=None)
 
 
 def current_caller() -> Caller:
-    """Return the caller of the flows of this context; without one, what is noted is lost."""
+    """Return the caller in this context; without one, whatever is recorded is lost."""
     return _caller.get() or Caller()
 
 
 @contextmanager
 def called_by(caller: Caller) -> Iterator[None]:
-    """Let the flows that are started inside report to `caller` too."""
+    """Let flows started inside the block also report to `caller`."""
     token = _caller.set(caller)
     try:
         yield
@@ -60,10 +60,10 @@ def called_by(caller: Caller) -> Iterator[None]:
 
 
 class FlowProgress:
-    """A watcher that publishes each stage's share and the last gaps, and passes everything on to another one.
+    """Publishes each stage's share and the last gaps, and forwards everything to another watcher.
 
-    Training's share is how far the relative gap has come on a logarithmic scale from its first value to
-    `tol`, for the gap falls by factors and the number of rounds is not known beforehand.
+    Training's share is the relative gap's progress from its first value to `tol` on a logarithmic scale,
+    since the number of rounds is unknown beforehand.
     """
 
     def __init__(self, publish: Publish, tol: float | None = None, also: Progress | None = None) -> None:
@@ -78,7 +78,7 @@ class FlowProgress:
         self._published = -math.inf
 
     def begin(self, stage: str, total: int | None = None, unit: str = "") -> None:
-        """Begin a stage; the one before is shown at the end it reached."""
+        """Begin a stage; the previous one is shown where it ended."""
         self.end()
         self._stage, self._total, self._done = stage, total or 0, 0
         self._share, self._first_gap, self._left = 0.0, None, ""
@@ -97,12 +97,12 @@ class FlowProgress:
             self._also.advance(amount)
 
     def note(self, facts: Mapping[str, Any]) -> None:
-        """Take a round's record; facts of another kind are passed on only."""
+        """Publish a round's record; other facts are only forwarded."""
         if "relative_gap" in facts:
-            # The result's gap, which ends a training, is of no round.
+            # The final gap of a training belongs to no round.
             if "round" in facts:
                 self._gaps.append(facts)
-            # Where the loss is not convex there is no gap, and the gradient is what falls.
+            # Without a convex loss there is no gap; the gradient falls instead.
             stationarity = facts.get("stationarity")
             gap = facts["relative_gap"] if stationarity is None else stationarity
             self._share = max(self._share, self._gap_share(gap))
@@ -112,7 +112,7 @@ class FlowProgress:
             self._also.note(facts)
 
     def end(self) -> None:
-        """Show the last stage at the end it reached."""
+        """Show the last stage where it ended."""
         self._left = ""
         self._publish()
 
@@ -143,12 +143,12 @@ class FlowProgress:
 
 
 def artifact_key(name: str) -> str:
-    """Return a name in the letters that Prefect allows in keys: lower case, digits and dashes."""
+    """Return a name in Prefect's alphabet of keys: lower case, digits and dashes."""
     return re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def describe_share(stage: str) -> str:
-    """Say what the share of a stage is a share of."""
+    """Return what a stage's share is a share of."""
     if stage == "train":
         return "from the first relative gap to the tolerance, on a logarithmic scale"
     return "share of the work done"
@@ -156,14 +156,14 @@ def describe_share(stage: str) -> str:
 
 @dataclass
 class Watch:
-    """What a flow hands to its task, and where it shows the outcome."""
+    """What a flow passes to its task, and where it shows the outcome."""
 
     publish: Publish
     progress: FlowProgress
     caller: Caller = field(default_factory=Caller)
 
     def finish(self, result: Result, summary: str, report: str | None = None) -> Result:
-        """Show the end, with a link to the report where there is one, and return `result`."""
+        """Show the end, with a link to any report, and return `result`."""
         self.caller.finished, self.caller.result = True, result
         self.progress.end()
         begin(self.caller.progress, "report to Prefect's server")
@@ -182,7 +182,7 @@ def report_link(place: str) -> str:
 def watched(tol: float | None = None, store: str | None = None) -> Iterator[Watch]:
     """Watch a flow's body: progress for its task, artifacts and log lines on the server, its outcome.
 
-    Where it trains, on `store`, there is a link to the dashboard.
+    For training on `store`, add a link to the dashboard.
     """
     caller = current_caller()
     with kept_lines(APILogHandler()), posted_artifacts() as values:

@@ -33,9 +33,9 @@ from topline.storage.stores import LeaseHeldError, open_store
 
 logger = logging.getLogger(__name__)
 
-#: So many of the runs that nobody began are kept as cancelled, or get new options; older ones are deleted.
+#: Missed runs kept as cancelled or given new options; older ones are deleted.
 MISSED_KEPT = 100
-#: The server deletes so many at a time.
+#: Most runs that the server deletes per request.
 _DELETED_AT_ONCE = 50
 DELETING = "topline-missed-runs"
 
@@ -60,7 +60,7 @@ def retrain(
             by = f"flow run {flow_run.get_id() or ''}".strip()
             result = retrain_in_steps(config, cluster, watch.progress, by=by, steps=STEPS)
             watch.finish(result, retraining_summary(result))
-            # The message is what lists of runs and the log of `topline serve` show.
+            # Lists of runs and the log of `topline serve` show this message.
             said = f"{result.outcome}: {'; '.join(result.reasons)}"
             return Completed(message=said, data=result)
     except LeaseHeldError as error:
@@ -69,7 +69,7 @@ def retrain(
 
 @contextmanager
 def _noted(store: str) -> Iterator[None]:
-    """Note in the store how a run of a deployment with a schedule goes, for those who look at the store."""
+    """Record in the store how a scheduled deployment's run goes."""
     context = FlowRunContext.get()
     run = None if context is None else context.flow_run
     found = None
@@ -89,7 +89,7 @@ def _noted(store: str) -> Iterator[None]:
 
 
 def _in_words(schedule: Any) -> tuple[str, str] | None:
-    """Return a schedule of Prefect's as --every and --timezone have it, None for other kinds."""
+    """Return a Prefect schedule as --every and --timezone, None for other kinds."""
     zone = getattr(schedule, "timezone", None) or "UTC"
     if isinstance(schedule, CronSchedule):
         return schedule.cron, zone
@@ -99,12 +99,11 @@ def _in_words(schedule: Any) -> tuple[str, str] | None:
 
 
 def coalesce_missed_runs() -> list[FlowRun]:
-    """Cancel all other runs of this run's deployment that are due by now, and return them.
+    """Cancel all other due runs of this run's deployment, and return them.
 
-    A server that was down, a machine that slept or a run that took longer than its interval leaves several
-    runs due, each of which would do the work of all.  Of thousands, the newest are cancelled and the others
-    deleted while the run works.  A server that does not answer leaves them as they are: each will find
-    nothing new.
+    A server that was down, a machine that slept or a run longer than its interval leaves several due runs,
+    each of which would do the work of all.  The newest are cancelled, others beyond that deleted while the
+    run works. If the server does not answer they stay: each will find nothing new.
     """
     context = FlowRunContext.get()
     run = None if context is None else context.flow_run
@@ -114,7 +113,7 @@ def coalesce_missed_runs() -> list[FlowRun]:
         with get_client(sync_client=True) as client:
             waiting = _waiting(client, run.deployment_id)
             others = [other for other in waiting if other.id != run.id and _is_missed(other)]
-            # The same words in all of them, by which they are told once.
+            # The same message in all of them, so that it is reported once.
             count = how_many(len(others), "runs")
             surplus = [other for other in others[:-MISSED_KEPT] if other.auto_scheduled]
             gone = {other.id for other in surplus}
@@ -129,18 +128,17 @@ def coalesce_missed_runs() -> list[FlowRun]:
     if others:
         logger.info("%d missed runs are coalesced into this one", len(others))
     if surplus:
-        # No daemon: the process of the run ends once they are gone.  Prefect's settings are in the context.
+        # Not a daemon: the process waits for it.  Prefect's settings are in the context.
         arguments = (_delete, [str(other.id) for other in surplus])
         threading.Thread(target=copy_context().run, args=arguments, name=DELETING).start()
     return others
 
 
 def renew_waiting_runs(deployment: UUID, parameters: Mapping[str, Any]) -> int:
-    """Give the runs that a schedule left waiting its parameters of now, and return how many had others.
+    """Give a schedule's waiting runs its present parameters, and return how many had others.
 
-    Prefect plans the runs to come anew where a deployment changes, and leaves those that are late by then as
-    they are.  The first due of them begin, and make up for the others.  Runs that somebody asked for keep the
-    parameters that they were asked for with.
+    When a deployment changes, Prefect plans future runs anew but leaves late ones as they are; the first of
+    these begin, and make up for the others.  Runs requested by hand keep their parameters.
     """
     with get_client(sync_client=True) as client:
         left = [
@@ -152,8 +150,8 @@ def renew_waiting_runs(deployment: UUID, parameters: Mapping[str, Any]) -> int:
 
 
 def _delete(runs: Sequence[str]) -> None:
-    """Delete runs by their ids; what a server leaves without an answer is left to the next run."""
-    # Prefect's client has no method for it, nor the path among its types.
+    """Delete runs by id; failures are left to the next run."""
+    # Prefect's client has neither a method for it nor the path among its types.
     path: Any = "/flow_runs/bulk_delete"
     try:
         with get_client(sync_client=True) as client:
@@ -165,10 +163,10 @@ def _delete(runs: Sequence[str]) -> None:
 
 
 def _waiting(client: SyncPrefectClient, deployment: UUID) -> list[FlowRun]:
-    """Return the runs of a deployment that have not begun, the first due first."""
+    """Return a deployment's runs that have not begun, the first due first."""
     found: list[FlowRun] = []
     while True:
-        # The server answers with some at a time.
+        # The server answers in pages.
         page = client.read_flow_runs(
             flow_run_filter=in_states([StateType.SCHEDULED]),
             deployment_filter=of_deployment(deployment),

@@ -16,10 +16,10 @@ def run_flow(name: str, parameters: Mapping[str, Any], progress: Progress | None
     """Run the flow `name`, one of `topline.flows.launching.FLOWS`, and return the plain function's result.
 
     `parameters` are the plain function's keyword arguments without `progress` and `client`, for instance
-    `{"config": TrainConfig(...), "cluster": ClusterConfig(...)}`.  What the pipeline raises is raised again
-    unchanged; raises `FlowServerError` (a `PipelineError`) where Prefect's server does not answer.
+    `{"config": TrainConfig(...), "cluster": ClusterConfig(...)}`.  The pipeline's exceptions are raised
+    unchanged; raises `FlowServerError` (a `PipelineError`) if Prefect's server does not answer.
     """
-    # A schedule is nothing without Prefect.
+    # Serving a schedule requires Prefect.
     otherwise = "" if name == "serve" else ", or run without --flow"
     environment.require_home(os.environ, otherwise)
     if name == "serve":
@@ -28,7 +28,7 @@ def run_flow(name: str, parameters: Mapping[str, Any], progress: Progress | None
 
         return serve_retraining(**parameters, progress=progress)
     environment.prepare(os.environ, environment.COMMAND_LINE)
-    # Only now: importing Prefect reads the environment.
+    # Import only now: importing Prefect reads the environment.
     from topline.flows.launching import launch
 
     return launch(name, parameters, progress)

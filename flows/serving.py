@@ -1,7 +1,7 @@
 """`topline serve`: the flow `retrain` on a schedule, one run at a time, for one machine.
 
-Prefect's server also comes to know which runs have no process any more, and which tasks these left.  An
-automation of the server marks a run as crashed when its heartbeat stops, whoever serves it.
+It also tells Prefect's server which runs have lost their process, and which tasks these left.  An automation
+of the server marks a run as crashed when its heartbeat stops, whoever serves it.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ from topline.storage.stores import DEFAULT_TERMS, Lease, LeaseHeldError, Store, 
 logger = logging.getLogger(__name__)
 
 _ALIVE = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
-# In these a run does not end by itself: its process has reported no outcome of its tasks.
+# In these states a process has not reported the outcome of its tasks.
 _CUT_OFF = [StateType.CRASHED, StateType.CANCELLED]
 
 
 def crash_killed_runs(deployment: UUID, store_url: str) -> int:
-    """Mark the runs of a deployment whose process is gone as crashed, and return how many there were."""
+    """Mark a deployment's runs without a process as crashed, and return their number."""
     died: State[Any] = Crashed(message="its process died; noticed when the schedule was served again")
     try:
         with (
@@ -87,9 +87,9 @@ def crash_killed_runs(deployment: UUID, store_url: str) -> int:
 
 
 def cancel_interrupted_runs(runs: Iterable[UUID], ended_by: str) -> int:
-    """Mark the runs whose processes ended with the serving as cancelled, and return how many there were.
+    """Mark the runs interrupted by the end of serving as cancelled, and return their number.
 
-    A server that does not answer leaves them as they are: the next serving marks them.
+    If the server does not answer, the next serving marks them.
     """
     why = f"interrupted: the serving was ended by {ended_by}; the next run does its work"
     cancelled: State[Any] = Cancelled(message=why)
@@ -104,9 +104,9 @@ def cancel_interrupted_runs(runs: Iterable[UUID], ended_by: str) -> int:
 
 
 def crash_orphaned_tasks(deployment: UUID) -> int:
-    """Mark the tasks that crashed and cancelled runs left as running, and return how many there were.
+    """Mark running tasks of crashed and cancelled runs as crashed, and return their number.
 
-    A server that does not answer leaves them as they are: the next serving marks them.
+    If the server does not answer, the next serving marks them.
     """
     wanted: dict[str, Any] = {
         "flow_run_filter": in_states(_CUT_OFF),
@@ -116,8 +116,7 @@ def crash_orphaned_tasks(deployment: UUID) -> int:
     gone: State[Any] = Crashed(message="its run has ended, and its process is gone")
     marked: set[UUID] = set()
     with _marking("tasks of runs that were cut off"), get_client(sync_client=True) as client:
-        # The server answers with some at a time; those that are marked are not among the next, but a server
-        # that is behind shows them again.
+        # The server answers in pages without marked tasks, though a slow one may repeat them.
         while fresh := {task.id for task in client.read_task_runs(**wanted, offset=0)} - marked:
             for task in fresh:
                 client.set_task_run_state(task, gone, force=True)
@@ -135,10 +134,10 @@ def _marking(what: str) -> Iterator[None]:
 
 LEAST_SECONDS = 10
 
-# A server that is lost is asked again after so many seconds, twice as many each time.
+# First pause before a lost server is asked again, doubled each time up to the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
 
-#: Prefect's server is to remember so many runs; those of 30 days at most, and of its least, an hour.
+#: Runs that Prefect's server remembers, within an hour to 30 days.
 KEPT_RUNS = 500
 LONGEST_KEPT, SHORTEST_KEPT = timedelta(days=30), timedelta(hours=1, seconds=1)
 
@@ -157,20 +156,19 @@ def serve_retraining(
     out: TextIO | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Run the flow `retrain` whenever the schedule says, until Ctrl-C or SIGTERM.
+    """Run the flow `retrain` on its schedule until Ctrl-C or SIGTERM.
 
-    Without a configured server one of our own is started, which remembers `keep_runs` runs.  The schedule
-    stays active when this ends: the runs missed in the meantime are coalesced into the first one afterwards.
-    `LeaseHeldError` where another process serves the store.
-    Every event is a line on `out` and in the file `log` (`log_file` of the store where none is named), JSON
-    if `as_json`; what somebody should hear of goes to the addresses `notify` and those of the environment,
-    and decisions to the registered model `mlflow` of MLflow, if it is named.
+    Without a configured server, starts our own, which remembers `keep_runs` runs.  The schedule stays active
+    afterwards: runs missed in the meantime are coalesced into the next one.  Every event is a line on `out`
+    and in the file `log` (default: `log_file` of the store), JSON if `as_json`; important ones go to the
+    addresses `notify` and those of the environment, and decisions to the registered model `mlflow` of MLflow,
+    if named. Raises `LeaseHeldError` if another process serves the store.
     """
     schedule = schedule_of(every, timezone)
     config = _absolute(config)
     refuse_credentials({"config": config, "cluster": cluster})
     to = addresses(notify, os.environ)
-    # A path that was mistyped would fail every night.
+    # A mistyped path would fail every night.
     check_images_exist(str(config.extract.images))
     store = open_store(config.store, create=True)
     lines = NoticeLog(out or sys.stdout, log or log_file(config.store), as_json=as_json)
@@ -193,7 +191,7 @@ def serve_retraining(
 
 
 def note_of(notice: Notice, note: Note) -> None:
-    """Note in the store what an event says of its schedule."""
+    """Record in the store what an event says about its schedule."""
     when, facts = notice.when, notice.facts
     if "reachable" in facts:
         note(lambda known: replace(known, lost="" if facts["reachable"] else known.lost or when))
@@ -205,14 +203,14 @@ def note_of(notice: Notice, note: Note) -> None:
 
 
 def _alone(store: Store) -> AbstractContextManager[Lease]:
-    """Serve a store as the only one; after a kill a lease without locks is free within `wait`."""
+    """Serve a store exclusively; after a kill, a lease without locks is free within `wait`."""
     wait = 0.0 if store.locks else DEFAULT_TERMS.beat + DEFAULT_TERMS.expiry
     return held_lease(store, "serve", "topline serve", wait=wait)
 
 
 @dataclass(frozen=True, eq=False)
 class _Served:
-    """What is served, and who hears what happens to it."""
+    """The served retraining, and the recipients of its notices."""
 
     config: RetrainConfig
     cluster: ClusterConfig
@@ -224,7 +222,7 @@ class _Served:
 
 @contextmanager
 def _announced(served: _Served, store: Store) -> Iterator[None]:
-    """Say how the serving ended: by SIGTERM, by Ctrl-C or by an error."""
+    """Report how serving ended: by SIGTERM, by Ctrl-C or by an error."""
     by = "an error"
     try:
         yield
@@ -240,7 +238,7 @@ def _announced(served: _Served, store: Store) -> Iterator[None]:
 
 
 def _serve_somewhere(served: _Served, progress: Progress | None) -> None:
-    """Serve on the server that is configured, or on one of our own, which is started again where it ends."""
+    """Serve on the configured server, or on our own, which is restarted whenever it ends."""
     server = PREFECT_API_URL.value()
     if server:
         require_server(server)
@@ -256,7 +254,7 @@ def _serve_somewhere(served: _Served, progress: Progress | None) -> None:
 def _serve_while_wanted(
     served: _Served, progress: Progress | None, server: str, password_in: Path | None = None
 ) -> None:
-    """Serve on a server that answers, and wait for it, longer and longer, where it is lost."""
+    """Serve on a server that answers, and retry a lost one with growing pauses."""
     pause = 0.0
     while True:
         begun = time.monotonic()
@@ -267,7 +265,7 @@ def _serve_while_wanted(
                 raise
             again = pause > 0.0 and time.monotonic() - begun <= LONGEST_PAUSE
             if not again:
-                # Once for as long as it is lost, not at every try.
+                # Once per loss, not at every try.
                 served.say(server_lost(served.config.store, error))
         else:
             return
@@ -276,20 +274,20 @@ def _serve_while_wanted(
 
 
 def is_lost_server(error: BaseException) -> bool:
-    """Return whether an error, or every one of a group, is of a server that does not answer."""
+    """Return whether an error, or every one of a group, means that a server does not answer."""
     if isinstance(error, BaseExceptionGroup):
         return all(is_lost_server(one) for one in error.exceptions)
     return isinstance(error, (httpx.HTTPError, *UNREACHABLE))
 
 
 def _serve(served: _Served, progress: Progress | None, server: str, password_in: Path | None = None) -> None:
-    """Serve on a server; one of our own keeps its password in the file `password_in`."""
+    """Serve on a server; our own keeps its password in the file `password_in`."""
     config = served.config
     name = deployment_name(config)
     runner = OrderlyRunner(name=name, limit=1, pause_on_shutdown=False)
     ensure_automation(CRASH_SILENT_RUNS)
     parameters = {
-        # What nobody gave is as in the champion of the night.
+        # Unset options are taken from the champion at the time of the run.
         "config": config.model_dump(mode="json", exclude_unset=True),
         "cluster": served.cluster.model_dump(mode="json"),
     }
@@ -301,15 +299,15 @@ def _serve(served: _Served, progress: Progress | None, server: str, password_in:
         tags=["topline"],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
-    # `add_flow` would pickle the flow into its processes, where the types of its parameters are missing.
+    # `add_flow` would pickle the flow for its processes, where its parameters' types are missing.
     deployment = cast("UUID", runner.add_deployment(cast("RunnerDeployment", planned)))
     renew_waiting_runs(deployment, parameters)
     if password_in is not None:
-        # Nobody else runs the flow: what seems alive while nobody holds the store was killed.
+        # Nobody else runs the flow: a run that seems alive while nobody holds the store was killed.
         crash_killed_runs(deployment, config.store)
     page = server.removesuffix("/api")
     password = "" if password_in is None else f" (password in {password_in})"
-    # A line of its own: a progress bar cuts what is wider than the terminal, and a log file has no bar.
+    # On its own line: a progress bar truncates to the terminal's width, and a log file has no bar.
     sys.stderr.write(f"serving {config.store}; {page}{password} shows its runs; Ctrl-C ends it\n")
     sys.stderr.flush()
     facts = {"server": page, "every": served.every, "reachable": True, "paused": False}
@@ -333,13 +331,13 @@ def _serve(served: _Served, progress: Progress | None, server: str, password_in:
 
 
 def log_file(store_url: str) -> Path:
-    """Return where the log of a served store lies: beside it, or here where it is an object store."""
+    """Return the log file of a served store: beside it, or here for an object store."""
     name = f"{_last_name(store_url)}.serve.log"
     return Path(name) if "://" in store_url else Path(store_url).with_name(name)
 
 
 def schedule_of(every: str, timezone: str = "UTC") -> Schedule:
-    """Return the schedule of "0 2 * * *", "60s", "15m", "6h" or "1d"; `ConfigError` for anything else."""
+    """Return the schedule of "0 2 * * *", "60s", "15m", "6h" or "1d"; raise `ConfigError` for others."""
     text = every.strip()
     interval = interval_of(text)
     if interval is not None:
@@ -358,7 +356,7 @@ def schedule_of(every: str, timezone: str = "UTC") -> Schedule:
 
 
 def kept_for(every: str, timezone: str, runs: int) -> timedelta:
-    """Return how long Prefect's server is to remember a run, so that it knows about `runs` of a schedule."""
+    """Return how long Prefect's server must remember runs to know the last `runs` of a schedule."""
     first = time = next_time(every, timezone, datetime.now(UTC))
     for _ in range(runs):
         time = None if time is None else next_time(every, timezone, time)
@@ -368,9 +366,9 @@ def kept_for(every: str, timezone: str, runs: int) -> timedelta:
 
 
 def deployment_name(config: RetrainConfig) -> str:
-    """Return the name of the deployment of a store on the server: one store, one schedule.
+    """Return the name of a store's deployment on the server: one store, one schedule.
 
-    It is the last name of the store's URL, and more of it where the server knows another store by that.
+    It is the last part of the store's URL, and more of it if the server knows another store by that.
     """
     name = _last_name(config.store)
     try:
@@ -387,7 +385,7 @@ def _last_name(url: str) -> str:
 
 
 def _absolute(config: RetrainConfig) -> RetrainConfig:
-    """The same with paths that mean the same in the processes that Prefect starts."""
+    """Return the options with absolute paths, for the processes that Prefect starts."""
     images, store = config.extract.images, config.store
     extract = config.extract.model_copy(update={"images": images and str(Path(images).absolute())})
     if "://" not in store:
@@ -396,13 +394,13 @@ def _absolute(config: RetrainConfig) -> RetrainConfig:
 
 
 class OrderlyRunner(Runner):
-    """A runner whose loop SIGTERM cancels, and which knows afterwards what it cut off.
+    """A runner whose loop SIGTERM cancels, and which knows what it interrupted.
 
-    Prefect's own handler leaves the loop by an exception in the middle, and asyncio reports it at length.
-    What the cancelled loop was running Prefect kills, and leaves as running on the server.
+    Prefect's own handler raises inside the loop, which asyncio reports at length.  Prefect kills the runs of
+    a cancelled loop, but leaves them running on the server.
     """
 
-    #: Flow runs that were under way when the serving ended.
+    #: Flow runs in progress when serving ended.
     interrupted: frozenset[UUID] = frozenset()
     #: What ended the serving.
     ended_by = "an error"
@@ -411,24 +409,24 @@ class OrderlyRunner(Runner):
     _terminated = False
 
     def run(self) -> None:
-        """Serve until SIGTERM, then return; Ctrl-C is raised as everywhere."""
+        """Serve until SIGTERM, then return; Ctrl-C raises as usual."""
         try:
             asyncio.run(self._served())
             self.ended_by = "SIGTERM"
         except (KeyboardInterrupt, BaseExceptionGroup) as error:
-            # A second Ctrl-C is raised inside the loop's task groups, and leaves them in a group.
+            # A second Ctrl-C is raised inside the loop's task groups, which wrap it in a group.
             if isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt) is None:
                 raise
             self.ended_by = "Ctrl-C"
             raise KeyboardInterrupt from error
 
     def handle_sigterm(self, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002 - the signature of Prefect's
-        """Take the signal, for which `start` installs this."""
+        """Handle the signal; `start` installs this."""
         self._terminated = True
         self._cancel()
 
     async def __aexit__(self, *exc_info: object) -> None:
-        """Leave as Prefect does, which ends the processes of the runs."""
+        """Leave as Prefect does, ending the processes of the runs."""
         self.interrupted = frozenset(self._scheduled_run_poller._submitting_flow_run_ids)
         await super().__aexit__(*exc_info)
 
@@ -444,6 +442,6 @@ class OrderlyRunner(Runner):
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report what asyncio has no other place for, but not what Prefect's observer says of its own end."""
+    """Report asyncio's unhandled errors, except that of Prefect's observer about its own end."""
     if not isinstance(context.get("exception"), asyncio.CancelledError):
         loop.default_exception_handler(context)

@@ -1,8 +1,8 @@
-"""Measuring a model on held-out rows: the metrics, the records that are kept of them, and the confusions.
+"""Measuring a model on held-out rows: the metrics, their records, and the confusions.
 
-`METRICS` is the one list of metrics; whatever shows, compares or promotes models walks over it, and
-`register_metric` adds to it.  `measurement.evaluate` measures a stored model on a split and records the
-result with it, and `confusions.images_to_show` finds the images that a report shows, right and wrong ones.
+`METRICS` is the one list of metrics for everything that shows, compares or promotes models; `register_metric`
+adds to it.  `measurement.evaluate` measures a stored model on a split and records the result, and
+`confusions.images_to_show` finds the images of a report.
 """
 
 from __future__ import annotations

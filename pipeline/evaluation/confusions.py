@@ -1,7 +1,6 @@
 """Held-out images to look at: right, wrong and most confidently wrong ones, and those of the worst classes.
 
-One pass over the rows of the split that was evaluated finds them, over a part of it where it is very long;
-what is kept does not grow with the rows, and pictures are small.
+One pass over the evaluated split finds them, over a part of it if it is very long, in bounded memory.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ WORST_CLASSES = 6
 IMAGES_PER_CLASS = 8
 #: Images of each kind in the gallery.
 GALLERY = 12
-#: Rows that are looked at; of longer splits batches all over them are.
+#: Most rows read; longer splits are sampled in batches.
 MOST_ROWS = 100_000
 PICTURE_SIDE = 256
 
-#: RGB pixels (h, w, 3) of the image in a row of the manifest; OSError or PipelineError where there is none.
+#: Returns the RGB pixels (h, w, 3) of a manifest row's image; raises OSError or PipelineError without one.
 ReadImage = Callable[[Mapping[str, Any]], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
 class ShownImage:
-    """A held-out image: its class, the class it was given and how sure of it the model was, in words.
+    """A held-out image with its class, the predicted class and the model's confidence, as text.
 
     `rank` is that of its own class.  `picture` is a data URL, or `note` says why there is none.
     """
@@ -53,13 +52,13 @@ class ShownImage:
 
     @property
     def right(self) -> bool:
-        """Whether it was given its own class."""
+        """Whether the prediction is right."""
         return self.rank == 1
 
 
 @dataclass(frozen=True)
 class WorstClass:
-    """A class with its accuracies and a few of its confused images, those with the largest margin first."""
+    """A class with its accuracies and a few of its confused images, largest margins first."""
 
     name: str
     rows: int
@@ -69,10 +68,10 @@ class WorstClass:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Images by how the model did: the most confidently wrong ones, and draws of wrong and of right ones.
+    """Images by outcome: the most confidently wrong ones, and samples of wrong and of right ones.
 
-    `rows` of the split were looked at, all of them unless there are very many.  Of their answers at least the
-    share `settled` is the same at the exact optimum, by the model's gap; None where that says nothing.
+    `rows` of the split were read, usually all.  At least the share `settled` of their answers is the same at
+    the exact optimum, by the model's gap; None if the gap does not tell.
     """
 
     confident: tuple[ShownImage, ...] = ()
@@ -89,7 +88,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class _Answer:
-    """A row of the dataset with its rank and the class it was given; `sure` is a probability or a margin."""
+    """A row with its rank and predicted class; `sure` is a probability or a margin."""
 
     row: int
     label: int
@@ -102,18 +101,18 @@ class _Answer:
 
 
 def _largest(most: int, kept: Sequence[_Answer], more: Sequence[_Answer], key: str) -> list[_Answer]:
-    """Return the answers with the largest values of a field, the largest first."""
+    """Return the answers with the largest values of a field, in descending order."""
     return heapq.nlargest(most, [*kept, *more], key=lambda one: (getattr(one, key), -one.row))
 
 
 def images_to_show(
     stored: StoredModel, manifest: pa.Table, read_image: ReadImage
 ) -> tuple[Gallery, list[WorstClass]]:
-    """Return the gallery, and the classes with the lowest top-1 accuracy, each with images that it lost.
+    """Return the gallery, and the classes of lowest top-1 accuracy with some of their confused images.
 
-    Reads the evaluation in the model's record and goes once more over the rows of its split; `manifest` is
-    that of its dataset.  A picture that cannot be read any more is replaced by a note.  A class without
-    confusions is left out.  There is nothing of a model without an evaluation, or of several labels per row.
+    Uses the evaluation in the model's record and reads its split once more; `manifest` is the dataset's.  A
+    note replaces a picture that can no longer be read.  Both are empty without an evaluation, and for several
+    labels per row.
     """
     record = stored.model.record
     if record.evaluation is None or record.multilabel:
@@ -123,7 +122,7 @@ def images_to_show(
     codes = [record.class_names.index(part.name) for part in worst]
     rows = stored.rows(evaluation.split)
     found = calibration_of(stored).probabilities
-    # Of the wrong ones so many are drawn that enough are left without the most confident.
+    # Draw enough wrong ones to remain without the most confident.
     surest, wrong, right = list[_Answer](), list[_Answer](), list[_Answer]()
     misses: dict[int, list[_Answer]] = {code: [] for code in codes}
     seen = settled = 0
@@ -149,11 +148,11 @@ def images_to_show(
 
 
 def reach_of(stored: StoredModel) -> float:
-    """Return by how much two classes' scores of a row of unit norm may differ from the optimum's, at most.
+    """Return the most by which two classes' scores of a unit row may differ from the optimum's.
 
-    P is lam-strongly convex, so that |W - W*|^2 <= 2 gap / lam, and so is -D in W(A): with |W - W(A)| = r
-    the middle of both is within sqrt(gap / lam - r^2 / 4) of W*.  Infinite without a certificate, for a
-    kernel, and for a gap that bounds no distance.
+    P is lam-strongly convex, so |W - W*|^2 <= 2 gap / lam, and so is -D in W(A): with |W - W(A)| = r the
+    midpoint of both is within sqrt(gap / lam - r^2 / 4) of W*.  Infinite without a certificate, for a kernel,
+    and for a gap that bounds no distance.
     """
     record, certificate = stored.model.record, stored.model.record.certificate
     if certificate is None or stored.kernel is not None or certificate.get("gap_kind") != "true":
@@ -192,7 +191,7 @@ def _answers(
 
 
 class _Pictures:
-    """Makes images to show of answers; reads an image once."""
+    """Makes the shown images of answers; reads each image once."""
 
     def __init__(
         self, manifest: pa.Table, read_image: ReadImage, names: Sequence[str], *, probable: bool

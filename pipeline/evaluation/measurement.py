@@ -55,14 +55,14 @@ from topline.solvers.estimators.multilabel_metrics import (
 from topline.storage.records import now
 from topline.storage.schema import SPLITS
 
-#: Coverages of which evaluation measures the sets, where there are calibration rows enough.
+#: Coverages of the measured sets, given enough calibration rows.
 COVERAGES = (0.8, 0.9, 0.95)
-# Draws of the measured rows; those of calibration rows are independent of them, as their ids differ.
+# Seed of draws for measured rows; calibration rows have other ids, hence independent draws.
 SEED = 0
 
 
 class TrustMeter:
-    """Gathers blocks of scored rows."""
+    """Accumulates blocks of scored rows."""
 
     def __init__(self, calibration: Calibration) -> None:
         self._calibration = calibration
@@ -73,7 +73,7 @@ class TrustMeter:
         self._sizes: list[list[NDArray[np.int64]]] = [[] for _ in self._set_rules]
 
     def add(self, scores: NDArray[np.float64], labels: NDArray[np.int64], ids: Sequence[str]) -> None:
-        """Measure rows with scores (r, m), classes (r,) and ids (r,)."""
+        """Add rows with scores (r, m), classes (r,) and ids (r,)."""
         place, found, p = np.arange(len(labels)), self._calibration.probabilities, None
         if found is not None:
             logs = found.log_probabilities(scores)
@@ -93,7 +93,7 @@ class TrustMeter:
             sizes.append(members.sum(axis=1))
 
     def probabilities(self, ranks: NDArray[np.int64]) -> ProbabilityQuality | None:
-        """Return the quality of the probabilities, None without any; `ranks` (n,) are of own classes."""
+        """Return the quality of the probabilities, if any; `ranks` (n,) are those of own classes."""
         if not self._losses:
             return None
         bins = reliability(np.concatenate(self._confidence), ranks == 1)
@@ -106,7 +106,7 @@ class TrustMeter:
         )
 
     def sets(self, labels: NDArray[np.int64], ranks: NDArray[np.int64]) -> tuple[SetQuality, ...]:
-        """Return the quality of the sets of all coverages; labels and ranks are those of all rows, (n,)."""
+        """Return the quality of the sets at all coverages; labels and ranks (n,) are those of all rows."""
         return tuple(
             _set_quality(rule, np.concatenate(held), np.concatenate(sizes), labels, ranks)
             for rule, held, sizes in zip(self._set_rules, self._held, self._sizes, strict=True)
@@ -114,7 +114,7 @@ class TrustMeter:
 
 
 def _set_rules(calibration: Calibration) -> list[SetRule]:
-    """Return the rules that the calibration rows, of every class, are enough for."""
+    """Return the rules for which there are enough calibration rows, in total or per class."""
     found = []
     for per_class in (False, True):
         for coverage in COVERAGES:
@@ -150,16 +150,16 @@ def _set_quality(
 
 
 def _guesses(ranks: NDArray[np.int64], accuracy: float) -> int:
-    """Return the least k of which the top-k accuracy on rows of these ranks is at least `accuracy`."""
-    # Rounded first, for a share of rows times rows may be a little above their number.
+    """Return the least k whose top-k accuracy on rows of these ranks is at least `accuracy`."""
+    # Round first: a share times the number of rows may slightly exceed an integer.
     place = int(np.ceil(round(accuracy * len(ranks), 6)))
     return int(np.sort(ranks)[max(place, 1) - 1])
 
 
 DEFAULT_RULE = "f1_micro"
-# A threshold is chosen on so many scores at most: a gigabyte is sorted, and more would not move it.
+# Most scores used to choose a threshold: a gigabyte to sort, and more would not change it.
 TUNING_SCORES = 1 << 23
-# Of more classes no matrix of confusions is recorded, but the most frequent ones.
+# With more classes only the most frequent confusions are recorded, not the matrix.
 MATRIX_CLASSES = 40
 
 
@@ -173,11 +173,11 @@ def evaluate(
 ) -> Evaluation | MultilabelEvaluation:
     """Measure the model at `model_url` on one split of its dataset, and record the result with it.
 
-    The model has one label per row or several, and `split` is "train", "val" or "test".  `confused` is how
-    many of the most frequent confusions are recorded of one label per row, `threshold_for` what the threshold
-    of several is chosen by, one of `THRESHOLD_RULES`.  Raises `InputError` where the split has no rows, or
-    the dataset is gone or another one; `ConfigError` for another rule, or for one of a model of one label;
-    and `NotStoredError` with the evaluation where no room is left to record it.
+    `split` is "train", "val" or "test".  With one label per row, `confused` is the number of recorded
+    confusions; with several, `threshold_for` is the rule of the threshold, one of `THRESHOLD_RULES`.  Raises
+    `InputError` if the split has no rows or the dataset is gone or has changed, `ConfigError` for an unknown
+    rule or one for a model of one label, and `NotStoredError` with the evaluation if there is no room to
+    record it.
     """
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
@@ -212,7 +212,7 @@ def evaluate(
 
 
 def _known_sizes(earlier: Mapping[str, Any] | None, split: str) -> tuple[SizePoint, ...]:
-    """Return the accuracies against training rows that an earlier evaluation on the same rows recorded."""
+    """Return the accuracies by training size that an earlier evaluation on the same rows recorded."""
     if earlier is None or earlier.get("split") != split:
         return ()
     return Evaluation.from_dict(earlier).sizes
@@ -229,7 +229,7 @@ def check_split(split: str) -> None:
 def _single_labels(
     stored: StoredModel, rows: TrainingRows, confused: int, progress: Progress | None
 ) -> dict[str, Any]:
-    """Return the fields of an `Evaluation` that are measured; one pass over the rows."""
+    """Return the measured fields of an `Evaluation`, in one pass over the rows."""
     record, y = stored.model.record, rows.labels().astype(np.int64)
     trained = stored.rows("train").class_counts()
     known = [metric for metric in row_metrics() if metric.classes <= record.m]
@@ -291,10 +291,10 @@ def _confusion(y: NDArray[np.int64], given: NDArray[np.int64], m: int) -> tuple[
 def _label_sets(
     stored: StoredModel, rows: TrainingRows, rule: str, progress: Progress | None
 ) -> dict[str, Any]:
-    """Return the fields of a `MultilabelEvaluation` that are measured, with a threshold chosen by `rule`.
+    """Return the measured fields of a `MultilabelEvaluation`, with a threshold chosen by `rule`.
 
-    The threshold comes from the validation rows, or where there are none from the training rows.  The scores
-    of all rows of the split are in memory.
+    The threshold comes from the validation rows, else the training rows.  All scores of the split are in
+    memory.
     """
     calibration_of(stored, progress)
     m, tuning = stored.model.record.m, stored.rows("val")
@@ -329,7 +329,7 @@ def _labels_per_row(rows: TrainingRows) -> float:
 def _scored(
     stored: StoredModel, rows: TrainingRows, stage: str, progress: Progress | None, step: int = 1
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Return labels as an indicator and scores of every `step`-th row, both (r, m); one pass."""
+    """Return labels as an indicator, and scores, of every `step`-th row, both (r, m), in one pass."""
     sets = rows.solver_label_sets
     if sets is None:
         raise InputError(f"dataset {rows.dataset.info.id} has one label per row, and the model several")

@@ -1,4 +1,4 @@
-"""Evaluations as they are stored with a model; fields that this version does not know are ignored."""
+"""Stored evaluations of models; fields unknown to this version are ignored."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ PLACE = "the evaluation of a model"
 
 @dataclass(frozen=True)
 class ClassAccuracy:
-    """Accuracies on the rows of one class: share of rows whose own class is among the first k.
-
-    `intervals` are those of the accuracies, by k; they follow from the others.
-    """
+    """Top-k accuracies by k on the rows of one class, with their `intervals`, which follow from them."""
 
     name: str
     rows: int
@@ -34,7 +31,7 @@ class ClassAccuracy:
 
 @dataclass(frozen=True)
 class Confusion:
-    """`count` rows of class `true` scored class `predicted` highest, or as high as their own."""
+    """`count` rows of class `true` scored class `predicted` at least as high as any other."""
 
     true: str
     predicted: str
@@ -43,7 +40,7 @@ class Confusion:
 
 @dataclass(frozen=True)
 class ProbabilityQuality:
-    """Quality of the probabilities of the rows: `text` says what they are, `fitted_rows` on how many rows.
+    """Quality of the rows' probabilities: `text` describes them, `fitted_rows` is the number of rows fitted.
 
     `calibration_error` is the expected one over the `bins` of the first class's probability.
     """
@@ -57,11 +54,11 @@ class ProbabilityQuality:
 
 @dataclass(frozen=True)
 class SetQuality:
-    """Sets that are to hold the right class with probability `coverage`, and the share that does.
+    """Sets with nominal `coverage`, and the measured share that holds the right class.
 
-    `mean_size` is that of the sets, `empty` the share that holds no class, `least_class` the smallest share
-    that does in a class, `fixed_k` the least number of guesses with at least the same accuracy (per class: in
-    every class that of `least_class`).  `interval` is that of `measured`, and follows from it.
+    `mean_size` is their size, `empty` the share without any class, `least_class` the smallest coverage of a
+    class, `fixed_k` the least number of guesses with at least the same accuracy (per class: at least
+    `least_class` in every class).  `interval` is that of `measured`, and follows from it.
     """
 
     coverage: float
@@ -81,9 +78,9 @@ class SetQuality:
 
 @dataclass(frozen=True)
 class SizePoint:
-    """Top-k accuracies, by k, of a model of the same options trained on a draw of `rows` training rows.
+    """Top-k accuracies, by k, of a model of the same options trained on a sample of `rows` training rows.
 
-    `error` is the standard error of its top-1 accuracy less that of the model of all rows, on the same
+    `error` is the standard error of its difference in top-1 accuracy from the model of all rows, on the same
     held-out rows.
     """
 
@@ -93,10 +90,10 @@ class SizePoint:
 
 
 class Recorded:
-    """An evaluation as a record that is stored with its model."""
+    """An evaluation as a record stored with its model."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; keys that are numbers are strings there."""
+        """Return plain values for JSON, with numeric keys as strings."""
         return json_object(self)
 
     def measured(self) -> list[tuple[Metric, float]]:
@@ -109,7 +106,7 @@ class Recorded:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return what `to_dict` made, from a model's record; `FormatError` if a field is missing."""
+        """Read the result of `to_dict` from a model's record; raise `FormatError` if a field is missing."""
         return from_fields(cls, values, PLACE)
 
 
@@ -117,13 +114,12 @@ class Recorded:
 class Evaluation(Recorded):
     """Metrics of a model of one label per row on one split.
 
-    `topk` are the top-k accuracies by k, and `metrics` the other metrics by name.  `majority_baseline` is the
-    top-1 accuracy of always answering `majority_class`, the largest in training.  `per_class` has the classes
-    that occur, in class order; `confused` the most frequent pairs first.  `probabilities` is None where the
-    model has none, and `sets` are empty where it has no calibration rows.  `confusion` (m, m) counts the rows
-    of each class by the class that they were given, and is empty where there are very many classes.  `sizes`
-    are accuracies against training rows, smallest first and the model itself last; empty where not measured.
-    `intervals` are those of the shares among the metrics, by name.
+    `topk` are the top-k accuracies by k, `metrics` the others by name, `intervals` those of shares, by name.
+    `majority_baseline` is the top-1 accuracy of always predicting `majority_class`, the largest in training.
+    `per_class` has the occurring classes in order, `confused` the most frequent pairs first.  `probabilities`
+    is None for a model without, `sets` empty without calibration rows.  `confusion` (m, m) counts rows by
+    true and predicted class, and is empty for very many classes.  `sizes` are accuracies by training rows,
+    ascending and ending with the model itself, or empty.
     """
 
     model: str
@@ -146,7 +142,7 @@ class Evaluation(Recorded):
 
     @property
     def no_better(self) -> str | None:
-        """What is to be said of a model that these rows do not show to be better than its largest class."""
+        """Return a warning if these rows do not show the model to beat its largest class, or None."""
         low, _ = share_interval(self.topk[1], self.rows)
         if low > self.majority_baseline:
             return None
@@ -160,10 +156,10 @@ class Evaluation(Recorded):
 
 @dataclass(frozen=True)
 class Threshold:
-    """Labels that score above `value` are predicted; it is the best one by `rule` on some `rows`.
+    """Labels scoring above `value` are predicted; it is the best by `rule` on `rows` rows.
 
-    `split` says which rows: "val" where the dataset has them, "train" where it has not.  Of very many it is
-    every second, third, ... of them that `rows` counts.
+    `split` is theirs: "val" if the dataset has validation rows, else "train".  Very many are thinned
+    regularly.
     """
 
     value: float
@@ -182,7 +178,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A metric at the threshold that was tuned for it, instead of at the model's."""
+    """A metric at the threshold tuned for it, not at the model's."""
 
     threshold: float
     value: float
@@ -190,7 +186,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class LabelQuality:
-    """One label: rows that have it, and how well the model finds them; 0 where there is nothing to divide."""
+    """One label: its rows, and how well the model finds them; 0 instead of 0/0."""
 
     name: str
     rows: int
@@ -204,9 +200,9 @@ class LabelQuality:
 class MultilabelEvaluation(Recorded):
     """Metrics of a model of several labels per row on one split.
 
-    `labels_per_row` are those that rows have and `predicted_per_row` those that are predicted, on average.
-    `precision` and `recall` are those of the first k labels, by k.  `metrics` hold at the model's
-    `threshold`, `tuned` at thresholds of their own.  `per_label` has the labels that occur, in their order.
+    `labels_per_row` and `predicted_per_row` are averages; `precision` and `recall` are at the first k labels,
+    by k.  `metrics` are at the model's `threshold`, `tuned` at their own.  `per_label` has the occurring
+    labels in order.
     """
 
     model: str
@@ -228,11 +224,11 @@ class MultilabelEvaluation(Recorded):
     kind: str = "multilabel"
 
     def summary(self) -> dict[str, float]:
-        """Return the metrics that are one number each, by name, and the threshold."""
+        """Return the scalar metrics by name, and the threshold."""
         return {**super().summary(), "threshold": self.threshold.value}
 
     def ranking(self) -> dict[str, str]:
-        """Return the metrics that no threshold was tuned for, as people read them."""
+        """Return the metrics without a tuned threshold, as text."""
         untuned = {m.label: m.text(value) for m, value in self.measured() if m.name not in self.tuned}
         return {
             **untuned,
@@ -241,7 +237,7 @@ class MultilabelEvaluation(Recorded):
         }
 
     def table(self) -> list[tuple[str, str, str, str]]:
-        """Return a row for each tuned metric: name, value, best value, and the threshold of that."""
+        """Return a row per tuned metric: name, value, best value, and its threshold."""
         return [
             (m.label, m.text(value), m.text(self.tuned[m.name].value), f"{self.tuned[m.name].threshold:.4g}")
             for m, value in self.measured()
@@ -250,7 +246,7 @@ class MultilabelEvaluation(Recorded):
 
 
 def read_evaluation(record: ModelRecord) -> tuple[Evaluation | None, MultilabelEvaluation | None]:
-    """Return the evaluation in a model's record, the first for one label per row, the second for several."""
+    """Return the evaluation in a record: one for a single label per row, one for several; None if absent."""
     if not record.evaluation:
         return None, None
     if record.multilabel:
@@ -259,7 +255,7 @@ def read_evaluation(record: ModelRecord) -> tuple[Evaluation | None, MultilabelE
 
 
 def ranked_worst(per_class: Sequence[ClassAccuracy]) -> list[ClassAccuracy]:
-    """Return the classes by the upper end of the interval of their top-1 accuracy, lowest first.
+    """Return the classes by ascending upper end of the interval of top-1 accuracy.
 
     So 30 of 60 come before 3 of 6, and both before 1 of 1.
     """

@@ -130,7 +130,6 @@ def load_estimator(folder: str | Path) -> ExportedClassifier:
     >>> report = export_model(model, place / "classifier", "sklearn")
     >>> load_estimator(place / "classifier").predict(X[:4].astype(np.float32)).tolist()
     ['0', '1', '2', '0']
-
     """
     place = Path(folder)
     try:

@@ -43,7 +43,6 @@ class ExportFormat:
     options : names of the `ExportOptions` that it has a use for
     check : raises `PipelineError` where what else lies at a path, besides scores, differs from the model's
     load : a line of Python that opens what was written, with {path} for its place in quotes; none by default
-
     """
 
     name: str

@@ -129,16 +129,15 @@ def extract(
 
     Where `config` names no backbone, `default_backbone` chooses one by a look at some images, and with
     `follow` it is that of the newest images in the store.  `check` gets the images before the first one is
-    read, and raises where what is to be done with them cannot be.
-    `cluster` says where (default: here if it is quickly done, or else one worker a core); an open `client`
-    takes precedence.  The same images with the same options give the dataset that is there already, and
-    images whose content the newest dataset knows are not described again.  With `follow` it is another
-    version of what the store has: every content stays in the split that it had before, new ones are split by
-    their content, and where nothing has changed the newest version is the result.  An interrupted extraction
-    continues where it stopped when it is called again.  Where too many images vanish while they are read, as
-    somebody renames a folder, they are listed again, `listings` times at most.  Raises `InputError` where
-    they cannot be listed, `RejectedShareError` where too many cannot be used, `InterruptedRunError` after
-    Ctrl-C and where the cluster is lost.
+    read, and raises where what is to be done with them cannot be.  `cluster` says where (default: here if it
+    is quickly done, or else one worker a core); an open `client` takes precedence.  The same images with the
+    same options give the dataset that is there already, and images whose content the newest dataset knows
+    are not described again.  With `follow` it is another version of what the store has: every content stays
+    in the split that it had before, new ones are split by their content, and where nothing has changed the
+    newest version is the result.  An interrupted extraction continues where it stopped when it is called
+    again.  Where too many images vanish while they are read, as somebody renames a folder, they are listed
+    again, `listings` times at most.  Raises `InputError` where they cannot be listed, `RejectedShareError`
+    where too many cannot be used, `InterruptedRunError` after Ctrl-C and where the cluster is lost.
     """
     begun = time.monotonic()
     begin(progress, "list images")

@@ -2,7 +2,7 @@
 
 `predict` describes images by the model's own backbone; `predict_features` reads rows from a file;
 `predict_dataset` runs on Dask workers and stores its predictions beside the dataset.  An
-`answers.AnswerRule` says which classes follow from the scores.
+`answers.AnswerRule` turns scores into classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is said of rows with given scores: the best classes, their probabilities, and sets of classes."""
+"""Answers for rows with given scores: the best classes, their probabilities, and sets of classes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from topline.storage.models import ModelRecord
 
 @dataclass(frozen=True, eq=False)
 class NewRows:
-    """A block of rows that are in no store: ids (r,), rows as the classifier takes them, scores (r, m).
+    """A block of rows from outside any store: ids (r,), rows as the classifier takes them, scores (r, m).
 
-    `splits` are those of rows of the same content in the model's dataset, None for new ones; `errors` say why
-    a row could not be read.
+    `splits` are those of equal rows in the model's dataset, None for new ones; `errors` are reasons why rows
+    could not be read.
     """
 
     names: Sequence[str]
@@ -39,10 +39,9 @@ class NewRows:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Classes (r, k), the best first and -1 if not predicted, with scores and probabilities, both (r, k).
+    """Classes (r, k), best first and -1 if not predicted, with scores and any probabilities, both (r, k).
 
-    `sets` (r, m) says which classes are in each row's set.  Probabilities and sets are None where there are
-    none.
+    `sets` (r, m), if any, says which classes are in each row's set.
     """
 
     classes: NDArray[np.int32]
@@ -53,9 +52,9 @@ class Answers:
     def columns(
         self, class_names: Sequence[str], order: NDArray[Any] | None = None, read: NDArray[Any] | None = None
     ) -> dict[str, list[Any]]:
-        """Return the lists that a table of predictions has of each row; None in rows that are not `read`.
+        """Return the list columns of a table of predictions; None in rows that are not `read`.
 
-        The members of a set come in the `order` (r, m) of all classes, by default the predicted ones first.
+        Members of a set follow the `order` (r, m) of all classes, by default the predicted ones first.
         """
         names = np.array([*class_names, None], dtype=object)
         there = np.ones(len(self.classes), bool) if read is None else read
@@ -80,17 +79,17 @@ class Answers:
 
 
 def _ordered(members: NDArray[np.bool_], best: NDArray[Any]) -> list[int]:
-    """Return the codes of a set (m,): those among the best classes in their order, then the others."""
+    """Return the codes of a set (m,): the best classes in their order, then the others."""
     first = [code for code in best.tolist() if code >= 0 and members[code]]
     return first + sorted(set(np.flatnonzero(members).tolist()) - set(first))
 
 
 @dataclass(frozen=True)
 class Scored:
-    """How many of new rows with labels are right, as far as the model has not been trained on them.
+    """Accuracy on labelled new rows on which the model was not trained.
 
-    `topk` are shares of `rows` by k, with their `intervals`; `in_training` more were training rows and do not
-    count.  `unknown` counts labels that are no class of the model: such rows cannot be right.
+    `topk` are shares of `rows` by k, with `intervals`; `in_training` further rows were training rows.
+    `unknown` counts labels that are no class of the model, which cannot be right.
     """
 
     rows: int
@@ -100,7 +99,7 @@ class Scored:
     intervals: dict[int, Interval]
 
     def text(self) -> str:
-        """Return it in a line."""
+        """Return one line of text."""
         if not self.rows:
             return f"none: all {how_many(self.in_training, 'labelled rows')} were in training"
         shares = "   ".join(
@@ -114,7 +113,7 @@ class Scored:
 
 
 def scored(tables: Iterable[pa.Table], class_names: Sequence[str]) -> Scored | None:
-    """Return how many rows of tables of predictions are right; None where none has a label."""
+    """Return the accuracy of tables of predictions; None if no row has a label."""
     ranks: list[int] = []
     in_training, unknown, known, most = 0, Counter[str](), frozenset(class_names), 1
     for table in tables:
@@ -141,8 +140,8 @@ def scored(tables: Iterable[pa.Table], class_names: Sequence[str]) -> Scored | N
 class AnswerRule:
     """How scores become answers; pickles to the workers.
 
-    The best `top_k` classes of a row are predicted, or of them those that score above a `threshold`.  `seed`
-    is that of the draws of sets.
+    Predicts the best `top_k` classes of a row, or those of them above a `threshold`; `seed` is for draws of
+    sets.
     """
 
     top_k: int
@@ -154,11 +153,11 @@ class AnswerRule:
 
     @classmethod
     def of(cls, stored: StoredModel, config: PredictConfig, progress: Progress | None = None) -> AnswerRule:
-        """Return what the options mean for a model, whose calibration is made and stored if need be.
+        """Return the rule of these options for a model, whose calibration is made and stored if need be.
 
-        A model of several labels predicts all that score above its threshold, or the best `top_k` of these
-        where that was asked for.  Raises `ConfigError` for options that the model has no use for, and for
-        sets that it cannot give.
+        A model of several labels predicts all that score above its threshold, or the best `top_k` of these if
+        asked for.  Raises `ConfigError` for options that do not apply to the model, and for sets it cannot
+        give.
         """
         record = stored.model.record
         asked = "top_k" in config.model_fields_set
@@ -199,7 +198,7 @@ class AnswerRule:
         return Answers(classes.astype(np.int32), kept.astype(np.float32), p, sets)
 
     def facts(self) -> dict[str, Any]:
-        """Return all that answers follow from besides model and rows."""
+        """Return everything that determines the answers besides model and rows."""
         return {
             "top_k": self.top_k,
             **({} if self.threshold is None else {"threshold": self.threshold}),

@@ -1,7 +1,7 @@
-"""A model over a whole stored dataset: units of rows go to Dask workers, which write their predictions.
+"""Apply a model to a stored dataset on Dask workers, which write their predictions.
 
-A unit is a shard of the dataset, and what is predicted of it lies in a shard of its own, which one worker
-writes whole: units that were lost with a worker are simply done again.
+A unit is a shard of the dataset, whose predictions one worker writes as a shard of their own: units lost with
+a worker are simply repeated.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Scores of so many bytes are computed at once.
+# Bytes of scores computed at once.
 SCORE_BYTES = 1 << 26
-# Rows of about so many bytes go to a worker in one call: seconds of work, and little to do again.
+# Bytes of rows per call of a worker: seconds of work, and little to repeat.
 CALL_BYTES = 1 << 28
-# So many rounds in a row may lose a worker.
+# Most successive rounds that lose a worker.
 LOSSES = 5
-# Features of fewer bytes are scored here unless somebody chooses workers: sooner than those would start.
+# Smaller features are scored here unless workers are chosen, which would take longer to start.
 HERE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class BatchTask:
-    """Model, dataset, draft and rule: all that a worker needs."""
+    """Everything a worker needs: model, dataset, draft and rule."""
 
     model_url: str
     dataset: Dataset
@@ -79,7 +79,7 @@ def predict_units(task: BatchTask, units: Sequence[int]) -> list[FileEntry]:
             part = slice(span.start + low, span.start + low + len(scores))
             for name, values in _stored_arrays(task.rule.answer(scores, ids[part])).items():
                 arrays[name][low : low + step] = values
-        # A rejected row has zeros for features, which mean nothing.
+        # A rejected row's features are zeros without meaning.
         rejected = labels[span.start : span.stop] < 0
         for name, values in arrays.items():
             values[rejected] = {"classes": -1, "sets": 0}.get(name, np.nan)
@@ -101,7 +101,7 @@ _held_model: StoredModel | None = None
 
 
 def _opened(model_url: str) -> StoredModel:
-    """Return the model, opened once in each process; the last one makes room."""
+    """Return the model, cached per process until another one is opened."""
     global _held_model
     with _model_lock:
         if _held_model is None or _held_model.model.url != model_url:
@@ -111,17 +111,16 @@ def _opened(model_url: str) -> StoredModel:
 
 
 def forget_model() -> None:
-    """Drop the model that this process holds."""
+    """Drop the model cached in this process."""
     global _held_model
     with _model_lock:
         _held_model = None
 
 
 def dataset_tables(found: StoredPredictions, dataset: Dataset) -> Iterator[pa.Table]:
-    """Yield the predictions of all rows in their order, with sample id, label and split.
+    """Yield the predictions of all rows in order, with sample id, label and split.
 
-    A rejected row has no label and no lists, and one of several labels without any above the threshold has
-    empty lists.
+    A rejected row has no label and no lists; empty lists mean that no label is above the threshold.
     """
     ids, labels = dataset.sample_ids(), dataset.labels()
     words = np.array([*_label_names(dataset), None], dtype=object)
@@ -153,7 +152,7 @@ def _stored_answers(found: StoredPredictions, span: Span) -> Answers:
 
 
 def set_sizes(found: StoredPredictions, dataset: Dataset, rule: AnswerRule) -> dict[str, Any] | None:
-    """Return what sets were made, their mean size, and how many are empty; rejected rows have none."""
+    """Return the kind, mean size and empty share of sets, without rejected rows; None without sets."""
     if found.sets is None or rule.sets is None:
         return None
     known = dataset.labels() >= 0
@@ -172,7 +171,7 @@ def set_sizes(found: StoredPredictions, dataset: Dataset, rule: AnswerRule) -> d
 
 
 def _label_names(dataset: Dataset) -> Sequence[str]:
-    """Return the text of every label: a class, or the classes of a label set with semicolons between."""
+    """Return the text of every label: a class, or the classes of a label set joined by semicolons."""
     sets = dataset.label_sets()
     names = dataset.info.class_names
     if sets is None:
@@ -182,11 +181,11 @@ def _label_names(dataset: Dataset) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """Where the predictions lie and what they cost; `unclassified` rows have no features.
+    """Location and cost of the predictions; `unclassified` rows have no features.
 
-    `threshold` is that of several labels, None where the best `top_k` of each row are predicted.
-    `probabilities` says in words what they are, `sets` what sets were made and how large they are on average.
-    `reused`: they were stored already.  Nobody keeps them (`predictions` is None) in a read-only store.
+    `threshold` is for several labels, None if the best `top_k` of each row are predicted.  `probabilities`
+    describes them, `sets` the kind and mean size of sets.  `reused` predictions were already stored;
+    `predictions` is None in a read-only store, which keeps none.
     """
 
     predictions: str | None
@@ -208,7 +207,7 @@ class BatchResult:
         return asdict(self)
 
     def classes_text(self) -> str:
-        """Return in words which classes are predicted."""
+        """Return as text which classes are predicted."""
         if self.threshold is None:
             return f"the best {self.top_k} of each row"
         return f"those of each row above {self.threshold:.4g}, {self.top_k} at most"
@@ -223,10 +222,10 @@ def predict_dataset(
 ) -> BatchResult:
     """Predict the best classes of every row of a dataset, and store them beside it.
 
-    `cluster` says where it runs (default: one worker a core, and here what is small); an open `client` takes
-    precedence.  What was predicted before is found again.  Raises `InputError` for features that the model
-    does not take, `ClusterError` where the workers stay away, and `NotStoredError` with the result where the
-    table or the page cannot be written, or no room is left for what they show.
+    `cluster` says where it runs (default: one worker per core, small datasets here); an open `client` takes
+    precedence.  Earlier predictions are reused.  Raises `InputError` for features that the model cannot take,
+    `ClusterError` if the workers stay away, and `NotStoredError` with the result if the table or page cannot
+    be written, or there is no room for the predictions.
     """
     started = time.perf_counter()
     stored = StoredModel.open(model_url)
@@ -266,7 +265,7 @@ def predict_dataset(
         )
         return _shown(result, config, kept, dataset)
 
-    # Only what is also shown, in a file, is worth predicting without keeping it.
+    # Predictions that cannot be kept are only worth making for a file.
     shown = found is None and bool(config.output or config.page)
     if shown and not store.is_writable():
         logger.warning("%s is read-only: predictions go to the output alone, and are made here", store.url)
@@ -283,7 +282,7 @@ def predict_dataset(
 
 
 def _facts(stored: StoredModel, dataset: Dataset, rule: AnswerRule) -> dict[str, Any]:
-    """Return all that the predictions follow from."""
+    """Return everything that determines the predictions."""
     return {
         "model": stored.model.url,
         "model_created": stored.model.record.created,
@@ -294,7 +293,7 @@ def _facts(stored: StoredModel, dataset: Dataset, rule: AnswerRule) -> dict[str,
 
 
 def _draft(store: Store, key: str, dataset: Dataset, rule: AnswerRule, m: int) -> PredictionsDraft:
-    """Begin the predictions of a dataset, with room for what the rule answers."""
+    """Begin the predictions of a dataset, with arrays for the rule's answers."""
     probable, set_classes = rule.probabilities is not None, 0 if rule.sets is None else m
     return PredictionsDraft.begin(
         store, key, dataset.plan, rule.top_k, probabilities=probable, set_classes=set_classes
@@ -304,7 +303,7 @@ def _draft(store: Store, key: str, dataset: Dataset, rule: AnswerRule, m: int) -
 def _shown(
     result: BatchResult, config: PredictConfig, found: StoredPredictions, dataset: Dataset
 ) -> BatchResult:
-    """Write the table and the page that are asked for, and return the result with their places."""
+    """Write the requested table and page, and return the result with their locations."""
     schema = table_schema("sample_id", sets=found.sets is not None)
     manifest, source = cache(dataset.manifest), SourceImages(dataset.info.features)
 
@@ -338,7 +337,7 @@ def _entries(
     info = task.dataset.info
     size = info.n_rows * info.d * np.dtype(info.dtype).itemsize
     nowhere_else = client is None and cluster.workers is None and not cluster.scheduler
-    # Values of a kernel take their time, however few the features are.
+    # Kernel values take time, however few the features are.
     cheap = size < HERE_BYTES and not task.kernel and cluster.memory_limit is None
     small = nowhere_else and cheap
     if small or task.draft.store.url.startswith("memory://"):
@@ -369,7 +368,7 @@ def _here(task: BatchTask) -> Iterator[list[FileEntry]]:
 
 
 def _on_workers(task: BatchTask, client: Client, cluster: ClusterConfig) -> Iterator[list[FileEntry]]:
-    """Assign units in rounds, one call a worker; those of a lost worker are reassigned."""
+    """Assign units in rounds of one call per worker; those of a lost worker are reassigned."""
     from topline.pipeline.cluster import Call, WorkerCalls, WorkersLost
 
     calls = WorkerCalls(client, heartbeat_timeout=cluster.heartbeat_timeout)
@@ -401,7 +400,7 @@ def _on_workers(task: BatchTask, client: Client, cluster: ClusterConfig) -> Iter
 
 
 def _assigned(waiting: Sequence[int], workers: Sequence[str], most: int) -> Mapping[str, list[int]]:
-    """Assign the first of the waiting units: the same number to each, at most so many."""
+    """Assign the first waiting units, equally many to each worker and at most `most`."""
     each = max(1, min(most, len(waiting) // len(workers)))
     assigned = {worker: list(waiting[i * each : (i + 1) * each]) for i, worker in enumerate(workers)}
     return {worker: units for worker, units in assigned.items() if units}
@@ -409,7 +408,7 @@ def _assigned(waiting: Sequence[int], workers: Sequence[str], most: int) -> Mapp
 
 @contextmanager
 def _memory() -> Iterator[Store]:
-    """Yield a store in memory, for predictions that no other keeps."""
+    """Yield a store in memory, for predictions that are not kept."""
     memory = open_store(f"memory://topline-{uuid.uuid4().hex}", create=True)
     try:
         yield memory

@@ -1,4 +1,4 @@
-"""Features in a file through a stored model, batch by batch: rows that are in no store, labelled or not."""
+"""Apply a stored model to the features in a file, batch by batch; the rows may be labelled or not."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from topline.pipeline.readers import (
 from topline.pipeline.rows import StoredModel
 from topline.storage.schema import SPLITS
 
-#: Features of so many bytes are scored at once, and at most so many rows.
+#: Most bytes of features, and rows, scored at once.
 BATCH_BYTES, BATCH_ROWS = 1 << 26, 4096
-#: Rows that the result has in it; a table has all of them.
+#: Rows included in the result; a table has all of them.
 FIRST = 20
 
 
 @dataclass(frozen=True)
 class FeaturesResult:
-    """What was predicted of the `rows` of a file: in `first` the first ones, as rows of the table."""
+    """Predictions for the `rows` of a file; `first` has the first ones, as rows of the table."""
 
     model: str
     features: str
@@ -62,11 +62,11 @@ class FeaturesResult:
 def predict_features(
     model_url: str, config: PredictConfig, progress: Progress | None = None
 ) -> FeaturesResult:
-    """Predict the best classes of the rows in `config.features`, a file as it is imported.
+    """Predict the best classes of the rows in `config.features`, a file as for import.
 
-    Labels and splits in the file are noted and change nothing.  The table goes to `config.output` and the
-    page to `config.page`, if given.  Raises `InputError` for features that the model does not take, and
-    `NotStoredError` with the result where the table or the page cannot be written.
+    Labels and splits in the file are recorded without influence.  The table goes to `config.output` and the
+    page to `config.page`, if given.  Raises `InputError` for features that the model cannot take, and
+    `NotStoredError` with the result if the table or page cannot be written.
     """
     stored = StoredModel.open(model_url)
     rule = AnswerRule.of(stored, config, progress)
@@ -106,7 +106,7 @@ def predict_features(
 def opened_features(stored: StoredModel, config: NewRowsConfig) -> Iterator[NewFeatures]:
     """Yield the rows of the file that `config` names.
 
-    Raises `ConfigError` where it names none, and `InputError` for features that the model does not take.
+    Raises `ConfigError` if it names none, `InputError` for features that the model cannot take.
     """
     if config.features is None:
         raise ConfigError("--features is missing: name a file of features")
@@ -120,7 +120,7 @@ def opened_features(stored: StoredModel, config: NewRowsConfig) -> Iterator[NewF
 
 @dataclass(frozen=True, eq=False)
 class NewFeatures:
-    """The rows of a file as a model takes them; `known` are splits by the contents of rows."""
+    """The rows of a file as a model takes them; `known` maps their contents to splits."""
 
     stored: StoredModel
     source: FeatureFile
@@ -144,7 +144,7 @@ class NewFeatures:
         return self.ids
 
     def blocks(self, count: int, progress: Progress | None = None) -> Iterator[tuple[int, NewRows]]:
-        """Yield the first `count` rows in their order, each block with the place of its first row."""
+        """Yield the first `count` rows in order, each block with the index of its first row."""
         count = min(count, self.source.n)
         step = max(1, min(BATCH_ROWS, BATCH_BYTES // (8 * max(self.source.d, self.stored.model.record.m))))
         begin(progress, "predict", count, "rows")
@@ -166,7 +166,7 @@ class NewFeatures:
         return NewRows(self.ids[start:stop], rows, self.stored.scores(rows), splits, errors)
 
     def picture(self, _: int, __: Mapping[str, Any] | None = None) -> Pixels:
-        """Raise `InputError`, for there is none."""
+        """Raise `InputError`: features have no picture."""
         raise InputError("a file of features has no pictures")
 
 
@@ -179,9 +179,9 @@ def _as_in_training(stored: StoredModel, X: Any) -> Any:
 
 
 def _taken(stored: StoredModel, source: FeatureFile) -> list[int] | None:
-    """Return the places of a file's columns in the order of training, None where they are in it.
+    """Return a file's columns in the order of training, None if they already are.
 
-    Raises `InputError` for features that are not those that the model was trained on.
+    Raises `InputError` if they are not the features of the model's training.
     """
     record = stored.model.record
     if record.features.get("kind") == "images":
@@ -205,11 +205,11 @@ def _taken(stored: StoredModel, source: FeatureFile) -> list[int] | None:
 
 
 def _labels(stored: StoredModel, source: FeatureFile) -> Sequence[str | None]:
-    """Return the label of each row as text, several with semicolons between; None where there is none."""
+    """Return each row's label as text, several joined by semicolons, None without one."""
     found = source.labels()
     if found is None:
         return [None] * source.n
-    # Numbers of classes mean what --class-names said of them in training.
+    # Class numbers are named by the --class-names given for training.
     record, names = stored.model.record, source.class_names()
     if names is None and record.features.get("class_names"):
         names = record.class_names
@@ -227,10 +227,7 @@ def _splits(source: FeatureFile) -> Sequence[str | None]:
 
 
 def _known(stored: StoredModel) -> tuple[Mapping[bytes, str], str]:
-    """Return the splits of the rows in the model's dataset by their contents, and its type of features.
-
-    There are none where the dataset is gone.
-    """
+    """Return the splits of the model's dataset by row contents, empty if it is gone, and its feature type."""
     try:
         dataset = stored.dataset()
     except InputError:
@@ -247,7 +244,7 @@ def _known(stored: StoredModel) -> tuple[Mapping[bytes, str], str]:
 
 
 def _contents(X: Any, kind: str) -> list[bytes]:
-    """Return a digest of each row, stored as the type `kind` where it is dense."""
+    """Return a digest of each row; dense rows are stored as the type `kind`."""
     if isinstance(X, csr_matrix):
         rows = csr_matrix(X, dtype=np.float32, copy=True)
     else:

@@ -1,4 +1,4 @@
-"""New images through a stored model: the same backbone, the same transforms, the classifier's scores."""
+"""Apply a stored model to new images: with its own backbone, transforms and classifier."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from topline.pipeline.rows import StoredModel
 
 @dataclass(frozen=True)
 class KnownTruth:
-    """Labels by table or folder, splits by the content that the model's dataset holds.
+    """Labels from a table or folders, and splits from the contents of the model's dataset.
 
-    A folder is a label where the model has a class of its name; `folder` is the name of the folder that was
-    listed, `classes` are the model's, and `splits` maps the SHA-256 of an image to its split.
+    A folder is a label if the model has a class of its name; `folder` is the name of the listed folder,
+    `classes` are the model's, and `splits` maps an image's SHA-256 to its split.
     """
 
     folder: str
@@ -34,7 +34,7 @@ class KnownTruth:
 
     @classmethod
     def of(cls, stored: StoredModel, listing: ImageListing) -> KnownTruth:
-        """Return what the model's dataset and the listing tell; no splits where the dataset is gone."""
+        """Return the truth from the model's dataset and the listing; no splits if the dataset is gone."""
         classes = frozenset(stored.model.record.class_names)
         try:
             manifest = stored.dataset().manifest().select(["sha256", "split"])
@@ -45,11 +45,11 @@ class KnownTruth:
         return cls(listing.root.name, classes, splits)
 
     def label(self, item: ImageItem) -> str | None:
-        """Return the label that a table gives an image, or the class that its folder is named after."""
+        """Return an image's label from a table, or the class its folder is named after."""
         if item.label is not None:
             return item.label
         parts = PurePosixPath(item.path).parent.parts
-        # Classes are folders below the listed one, or below train/ and so on in it; or it is one itself.
+        # A class is a folder below the listed one, possibly below train/ and so on, or the listed one itself.
         names = ("/".join(parts), "/".join(parts[1:]), "" if parts else self.folder)
         return next((name for name in names if name in self.classes), None)
 
@@ -60,11 +60,11 @@ class KnownTruth:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One image: its classes with their scores, the best first; or why it could not be read.
+    """One image: its classes with scores, best first, or why it could not be read.
 
-    `label` is its own class where a table or its folder tells it, `split` where the model's dataset has an
-    image of the same content.  `probabilities` is None where the model has none, `set` where none was asked
-    for; an empty one says that the image is like none of the classes.
+    `label` is its own class, if a table or its folder gives it, `split` that of an equal image in the model's
+    dataset.  `probabilities` is None for a model without, `set` if none was asked for; an empty set means
+    that the image is like no class.
     """
 
     sample: str
@@ -79,7 +79,7 @@ class Prediction:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], key: str) -> Prediction:
-        """Return what a row of a table says, in which `key` names it."""
+        """Return the prediction in a table's row, named by its column `key`."""
         known = {
             name: None if row.get(name) is None else tuple(row[name]) for name in ("probabilities", "set")
         }
@@ -91,7 +91,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PredictResult:
-    """Predictions of a model, in the order of the images; `ignored` files were left out by rule."""
+    """Predictions of a model, in the order of the images; `ignored` files were excluded by rule."""
 
     model: str
     predictions: tuple[Prediction, ...]
@@ -104,7 +104,7 @@ class PredictResult:
 
     @property
     def rejected(self) -> int:
-        """Images that could not be read."""
+        """Number of images that could not be read."""
         return sum(prediction.status == "rejected" for prediction in self.predictions)
 
     def to_dict(self) -> dict[str, Any]:
@@ -124,12 +124,12 @@ class PredictResult:
 
 
 def predict(model_url: str, config: PredictConfig, progress: Progress | None = None) -> PredictResult:
-    """Return predictions for the images that `config` names by the model at `model_url`.
+    """Return the predictions of the model at `model_url` for the images that `config` names.
 
-    Labels that a table or folders give are noted and change nothing.  An image that cannot be read keeps its
-    place with status "rejected".  The table goes to `config.output` and the page to `config.page`, if given.
-    Raises `InputError` where the model was trained on imported features, or where its backbone is not what it
-    was, and `NotStoredError` with the predictions where the table or the page cannot be written.
+    Labels from a table or folders are recorded without influence.  An unreadable image keeps its place with
+    status "rejected".  The table goes to `config.output` and the page to `config.page`, if given.  Raises
+    `InputError` for a model of imported features or a changed backbone, and `NotStoredError` with the
+    predictions if the table or page cannot be written.
     """
     stored = StoredModel.open(model_url)
     new = NewImages.of(stored, config)
@@ -151,7 +151,7 @@ def predict(model_url: str, config: PredictConfig, progress: Progress | None = N
 
 @dataclass(frozen=True, eq=False)
 class NewImages:
-    """Images in no store, described by a model's own backbone."""
+    """Images from outside any store, described by a model's own backbone."""
 
     stored: StoredModel
     config: NewRowsConfig
@@ -163,7 +163,7 @@ class NewImages:
     def of(cls, stored: StoredModel, config: NewRowsConfig) -> NewImages:
         """List the images that `config` names.
 
-        Raises `ConfigError` where it names none, and `InputError` for a model that takes no images.
+        Raises `ConfigError` if it names none, `InputError` for a model that takes no images.
         """
         if config.images is None:
             raise ConfigError(
@@ -180,7 +180,7 @@ class NewImages:
         return [item.path for item in self.listing.items]
 
     def blocks(self, count: int, progress: Progress | None = None) -> Iterator[tuple[int, NewRows]]:
-        """Yield the first `count` images in their order, each block with the place of its first image."""
+        """Yield the first `count` images in order, each block with the index of its first image."""
         network, items = open_backbone(self.backbone), self.listing.items[:count]
         describer = Describer(self.listing.root, self.backbone, self.config.limits)
         begin(progress, "predict", len(items), "images")
@@ -200,13 +200,13 @@ class NewImages:
             advance(progress, len(rows))
 
     def picture(self, place: int, _: Mapping[str, Any] | None = None) -> Pixels:
-        """Return the pixels of the image at a place."""
+        """Return the pixels of an image by index."""
         data = self.listing.items[place].read(self.listing.root, self.config.limits.max_bytes)
         return decode(data, self.config.limits)
 
 
 def _backbone(stored: StoredModel) -> Backbone:
-    """Return the backbone that made the features the model was trained on."""
+    """Return the backbone of the features on which the model was trained."""
     record = stored.model.record
     spec: Any = record.features.get("backbone")
     if record.features.get("kind") != "images" or not isinstance(spec, Mapping):
@@ -225,7 +225,7 @@ def _backbone(stored: StoredModel) -> Backbone:
 
 
 def _columns(new: NewImages, start: int, block: NewRows, rule: AnswerRule) -> dict[str, Sequence[Any]]:
-    """Return what is said of a block of images, by the columns of their table."""
+    """Return the columns of the table for a block of images."""
     items = new.listing.items[start : start + len(block.names)]
     answers = rule.answer(block.scores, block.names)
     exact = np.take_along_axis(block.scores, np.maximum(answers.classes, 0), axis=1)

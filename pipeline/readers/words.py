@@ -58,9 +58,8 @@ def class_words(values: Sequence[object], place: str) -> list[str | None]:
 
     Where all are numbers, whole ones are names themselves, 1.0 as 1, and nan, none and null are missing;
     beside words, which may be versions, every text is a name as it stands; truth values are True and False,
-    however a text writes them.  `InputError` naming `place` and
-    rows for what is no class: a fraction, a date, a list, a truth value beside numbers, a negative number
-    unless the classes are -1 and 1.
+    however a text writes them.  `InputError` naming `place` and rows for what is no class: a fraction, a
+    date, a list, a truth value beside numbers, a negative number unless the classes are -1 and 1.
     """
     if any(isinstance(value, _TIMES) for value in values):
         raise InputError(f"{place} has dates or times for labels: save the classes that they mean as text")

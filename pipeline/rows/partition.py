@@ -1,10 +1,9 @@
 """The rows of one split as blocks of whole chunks: how a dataset is partitioned and read during training.
 
 A dataset is read in batches: a batch is a shard or, where a dataset has few shards or large ones, a run of
-whole chunks.
-Training row i is the i-th row of the split, in row order.  Cut points depend on the dataset alone, so the
-number of workers cannot change an answer; and as every reader takes whole batches in order and holds on to
-the last one, no chunk is decoded twice in a pass.
+whole chunks.  Training row i is the i-th row of the split, in row order.  Cut points depend on the dataset
+alone, so the number of workers cannot change an answer; and as every reader takes whole batches in order and
+holds on to the last one, no chunk is decoded twice in a pass.
 """
 
 from __future__ import annotations
