@@ -1,8 +1,8 @@
-"""Exporting models to files that other programs read, each proven against the model before it is kept.
+"""Export of models to files for other programs, each verified against the model before it is kept.
 
-`FORMATS` is the one list of formats, and `register_format` adds to it; `writing.export_model` writes a stored
-model in one of them, reads it back and compares scores and best classes.  `estimator.load_estimator` opens
-what the format sklearn wrote.
+`FORMATS` is the one list of formats, and `register_format` adds to it.  `writing.export_model` writes a
+stored model, reads it back and compares scores and best classes; `estimator.load_estimator` opens the format
+sklearn.
 """
 
 from __future__ import annotations

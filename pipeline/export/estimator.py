@@ -28,19 +28,19 @@ ARRAYS = "arrays.npz"
 
 
 class ExportedClassifier(TopKClassifier):
-    """A published model: takes features as they were stored, and repeats the transforms of its training.
+    """A published model: takes features as stored, and applies the transforms of its training.
 
-    `coef_` and `intercept_` act on the transformed features; `transforms_` says which those are.  Fitting it
-    again trains on the features as given, without these transforms.
+    `coef_` and `intercept_` act on the features after `transforms_`.  Fitting it again trains on the features
+    as given, without these transforms.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train as `TopKClassifier` does, and forget the transforms."""
+        """Train like `TopKClassifier`, and drop the transforms."""
         self.__dict__.pop("transforms_", None)
         return super().fit(X, y, sample_weight)
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Return the scores of X, (rows, m), or with two classes (rows,): positive for the second class."""
+        """Return the scores of X, (rows, m); with two classes (rows,), positive for the second."""
         check_is_fitted(self, "classes_")
         if "transforms_" not in self.__dict__:
             return np.asarray(super().decision_function(X))
@@ -59,7 +59,7 @@ def write_estimator(stored: StoredModel, folder: Path) -> None:
     if record.m == 2:
         W = W[:, 1:] - W[:, :1]
     steps = [step.name for step in stored.transforms.steps]
-    # A bias that comes last is the intercept; anywhere else it is a feature like others.
+    # A trailing bias is the intercept; anywhere else it is a feature.
     last = bool(steps) and steps[-1] == "bias"
     arrays = {
         "coef_": np.ascontiguousarray(W[: len(W) - last].T),
@@ -177,7 +177,7 @@ def _estimator(content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -
 
 
 def estimator_scores(folder: Path, rows: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the scores (rows, m) of a written estimator, classes in the order of the model."""
+    """Return the scores (rows, m) of a written estimator, with the model's order of classes."""
     made = load_estimator(folder)
     scores = made.decision_function(rows)
     if scores.ndim == 1:

@@ -1,7 +1,7 @@
-"""The formats that a model is exported in: what each can hold, how it is written, and how it is read back.
+"""The formats of exported models: what each can hold, how it is written, and how it is read back.
 
-A format is one value in `FORMATS`; the command's help, its refusals and the checks of what was written follow
-from it.  Nothing heavy is imported before a format is used.
+A format is one value in `FORMATS`, from which the command's help, refusals and checks follow.  Heavy packages
+are imported only when a format is used.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ExportFormat:
         object.__setattr__(self, "suffix", self.suffix or f".{self.name}")
 
     def refuse_unused(self, options: ExportOptions) -> None:
-        """Raise `ConfigError` for an option that changes nothing in this format."""
+        """Raise `ConfigError` for an option without effect in this format."""
         for name in sorted(options.model_fields_set - self.options):
             value = getattr(options, name)
             users = [form.name for form in FORMATS.values() if name in form.options]
@@ -72,7 +72,7 @@ class ExportFormat:
             )
 
     def obstacle(self, record: ModelRecord) -> str | None:
-        """Return what of the model of this record the format cannot hold, None if it can hold all."""
+        """Return what part of the model the format cannot hold, or None."""
         if record.kernel is not None and not self.kernel:
             return f"has the kernel {record.kernel['name']} and scores through its training rows"
         if record.multilabel and not self.multilabel:
@@ -104,7 +104,7 @@ def description(stored: StoredModel) -> dict[str, Any]:
 
 
 def _without_folders(value: Any) -> Any:
-    """Return a value without the folders of this machine: of an absolute path its name."""
+    """Replace absolute paths in a value by their last names."""
     if isinstance(value, Mapping):
         return {name: _without_folders(one) for name, one in value.items()}
     return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
@@ -158,7 +158,7 @@ def _write_safetensors(stored: StoredModel, path: Path) -> None:
     from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(array) for name, array in named_arrays(stored).items()}
-    # `save_file` makes files that only their owner may read, whatever the umask.
+    # `save_file` makes files readable only by their owner, whatever the umask.
     path.write_bytes(save(arrays, metadata={"record": json.dumps(description(stored))}))
 
 

@@ -1,8 +1,8 @@
-"""What a model's dual variables know about the rows that it was trained on: `topline inspect`.
+"""What a model's dual variables say about its training rows: `topline inspect`.
 
-Each training row is judged by the model as it would be without it, every other row by the model itself; what
-cannot be proven is called open.  The result is a table to correct labels in.  `suggest_rows` chooses among
-new rows those to label next.
+Each training row is judged by the model without it, every other row by the model itself; undecided cases are
+called open.  The result is a table in which to correct labels.  `suggest_rows` chooses new rows to label
+next.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of a dataset beside each other: near duplicates, nearest ones, and rows that are like no class."""
+"""Comparisons of a dataset's rows: near duplicates, nearest rows, and rows that are like no class."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from topline.solvers.inspection import Pairs, near_duplicates, nearest_neighbour
 from topline.storage.datasets import Dataset
 from topline.storage.schema import SPLITS
 
-#: Rows of so many bytes are compared with each other; more would take longer than training.
+#: Most bytes of rows that are compared with each other; more would take longer than training.
 MOST_BYTES = 1 << 30
 MOST_PAIRS = 1000
 
 
 @dataclass(frozen=True)
 class Duplicate:
-    """Two rows that have two labels or lie in two splits, and the cosine between them."""
+    """Two rows with different labels or splits, and their cosine."""
 
     first: str
     first_label: str
@@ -44,7 +44,7 @@ class Neighbour:
 
 @dataclass(frozen=True, eq=False)
 class CompareRows:
-    """Rows of unit norm of a dataset with their ids and labels; rejected rows are left out of all answers."""
+    """Unit-norm rows of a dataset with ids and labels; rejected rows are never returned."""
 
     dataset: Dataset
     rows: Any
@@ -53,7 +53,7 @@ class CompareRows:
 
     @classmethod
     def of(cls, dataset: Dataset, ids: Sequence[str]) -> CompareRows | None:
-        """Read the labelled rows of a dataset; None where they are too many to be compared."""
+        """Read the labelled rows of a dataset; return None if they are too many to compare."""
         info = dataset.info
         numbers = info.n_rows * info.d if info.nonzeros is None else 2 * info.nonzeros
         if 4 * numbers > MOST_BYTES:
@@ -62,7 +62,7 @@ class CompareRows:
         return cls(dataset, rows, unit_rows(dataset.rows(0, info.n_rows)[rows]), ids)
 
     def conflicts(self, cosine: float) -> tuple[Duplicate, ...]:
-        """Return near duplicates with two labels or in two splits, the closest first."""
+        """Return near duplicates with different labels or splits, the closest first."""
         labels, split = self.dataset.labels(), self.dataset.split()
         names, words = self.dataset.class_names, {code: word for word, code in SPLITS.items()}
         pairs: Pairs = near_duplicates(self.units, cosine)
@@ -80,9 +80,9 @@ class CompareRows:
         )  # fmt: skip
 
     def likeness(self) -> NDArray[np.float64]:
-        """Return the cosine of each row of the dataset with the mean of the class it is most like (n,).
+        """Return the cosine of each row with its most similar class mean (n,); NaN for rejected rows.
 
-        Rows and means are taken about the mean of all rows; NaN for rejected rows.
+        Rows and means are centred at the mean of all rows.
         """
         labels, units, m = self.dataset.labels(), self.units, len(self.dataset.class_names)
         own = labels[self.rows]
@@ -98,7 +98,7 @@ class CompareRows:
         return found
 
     def near(self, rows: Sequence[int], count: int) -> list[tuple[Neighbour, ...]]:
-        """Return the nearest other rows of some rows of the dataset."""
+        """Return the nearest other rows of each of `rows`."""
         if not len(rows):
             return []
         labels, names = self.dataset.labels(), self.dataset.class_names
@@ -113,9 +113,9 @@ class CompareRows:
 
 
 def off_topic(likeness: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the places of rows that are like no class, the least similar first.
+    """Return the numbers of rows that are like no class, the least similar first.
 
-    They lie below Tukey's outer fence: three times the distance of the quartiles below the lower one.
+    They lie below Tukey's outer fence: three times the interquartile range below the lower quartile.
     """
     low, high = np.quantile(likeness, (0.25, 0.75))
     far = np.flatnonzero(likeness < low - 3.0 * (high - low))

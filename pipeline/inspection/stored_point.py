@@ -1,4 +1,4 @@
-"""The dual point of a stored model: its problem, rows and dual variables as training left them."""
+"""The dual point of a stored model: its problem, rows and dual variables as after training."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from topline.pipeline.training import spec_of_model
 from topline.solvers.inspection import DualPoint, trained_point
 from topline.solvers.losses import loss_from_dict
 
-#: Bytes of rows that stay in memory; what is beyond is read again in every pass.
+#: Bytes of rows kept in memory; each pass reads the rest again.
 KEPT_BYTES = 2 << 30
 
 
 def stored_point(stored: StoredModel) -> DualPoint:
     """Return the dual point of a model on its training rows.
 
-    Raises `InputError` for a model whose rows cannot be left out: it names why, and what to do.
+    Raises `InputError` for a model whose rows cannot be left out, with the reason and a remedy.
     """
     record = stored.model.record
     _refuse(stored)

@@ -1,4 +1,4 @@
-"""Which new rows to label next: those that the model is least sure of, spread over what they look like."""
+"""Which new rows to label next: those of which the model is least sure, spread over their variety."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from topline.solvers.core.rows import stacked
 from topline.solvers.inspection import unit_rows
 from topline.storage.records import now
 
-#: Of so many times the wanted rows, the least certain ones, clusters are made.
+#: The least certain rows that are clustered, as a multiple of the wanted number.
 POOL = 10
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A row to label: what the model calls it, the next best class, and by how much the first one leads.
+    """A row to label: the model's class, the next best one, and the lead of the first.
 
     `stands_for` is the number of uncertain rows that are like it.
     """
@@ -47,7 +47,7 @@ class Suggestion:
 
 @dataclass(frozen=True)
 class Suggestions:
-    """What to label next of `rows` new ones; `known` are in the model's dataset, `unread` cannot be read."""
+    """What to label next of `rows` new rows; `known` are in the model's dataset, `unread` are unreadable."""
 
     model: str
     rows: int
@@ -64,7 +64,7 @@ class Suggestions:
 
 @dataclass(frozen=True, eq=False)
 class Uncertain:
-    """Rows by their places (r,), the least certain first: X (r, d), leads (r,) and the best two classes."""
+    """Rows by number (r,), the least certain first: X (r, d), leads (r,) and the best two classes."""
 
     places: NDArray[np.int64]
     X: Any
@@ -72,7 +72,7 @@ class Uncertain:
     best: NDArray[np.int64]
 
     def with_block(self, start: int, block: NewRows, most: int) -> Uncertain:
-        """Return the `most` least certain of these rows and of the new ones of a block."""
+        """Return the `most` least certain of these rows and those of a new block."""
         facts = zip(block.errors, block.splits, strict=True)
         fresh = np.flatnonzero([error is None and split is None for error, split in facts])
         best = np.argsort(-block.scores[fresh], axis=1, kind="stable")[:, :2]
@@ -88,10 +88,10 @@ class Uncertain:
 
 
 def spread(X: Any, leads: NDArray[np.float64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the places of `count` of the rows X (n, d), and how many rows each stands for.
+    """Return the numbers of `count` of the rows X (n, d), and how many rows each stands for.
 
-    Rows come by their leads (n,), the smallest first.  They are clustered by their directions, and the first
-    of each cluster is taken: after Zhdanov, "Diverse mini-batch active learning", 2019.
+    Rows are in ascending order of their leads (n,).  They are clustered by direction, and the first of each
+    cluster is taken: after Zhdanov, "Diverse mini-batch active learning", 2019.
     """
     if len(leads) <= count:
         return np.arange(len(leads)), np.ones(len(leads), dtype=np.int64)
@@ -105,10 +105,10 @@ def spread(X: Any, leads: NDArray[np.float64], count: int) -> tuple[NDArray[np.i
 def suggest_rows(
     model_url: str, config: SuggestConfig, count: int = 50, progress: Progress | None = None
 ) -> Suggestions:
-    """Return which `count` of new images or rows of features to label next, and write what is asked for.
+    """Return which `count` of new images or rows of features to label next, and write the requested files.
 
-    Raises `ConfigError` where none or two kinds are named, and `InputError` for rows that the model does not
-    take, a model of several labels per row, and where all rows are known already.
+    Raises `ConfigError` unless exactly one kind is named, and `InputError` for rows that the model cannot
+    take, a model of several labels per row, or if all rows are known.
     """
     if config.images is not None and config.features is not None:
         raise ConfigError("--images and --features are two things to label: give one of them")
@@ -164,7 +164,7 @@ def _write(
     places: Sequence[int],
     names: Sequence[str],
 ) -> None:
-    """Write the table, whose labels are still to be filled in, and the page."""
+    """Write the table, with empty labels to fill in, and the page."""
     key = "path" if isinstance(new, NewImages) else "sample_id"
     schema = pa.schema(
         [

@@ -37,8 +37,8 @@ from topline.storage.datasets import Dataset
 from topline.storage.records import now
 from topline.storage.schema import SPLITS
 
-#: Columns of the table; `decided` is right, wrong or open, and `likeness` the cosine with the mean of the
-#: most similar class, null where rows are not compared.
+#: Columns of the table; `decided` is right, wrong or open, `likeness` the cosine with the most similar class
+#: mean, null if rows are not compared.
 SCHEMA = pa.schema(
     [
         ("sample_id", pa.string()),
@@ -70,10 +70,10 @@ class Suspect:
 
 @dataclass(frozen=True)
 class ClassGain:
-    """A class that more rows would help: its training rows, and the shares of them that are wrong.
+    """A class that would gain from more rows: its training rows, and the shares of them that are wrong.
 
-    `seen` is that of the model itself, `held_out` that of held-out folds, with an interval above `seen`: what
-    lies between the two shrinks with more rows.
+    `seen` is the model's own share, `held_out` that of held-out folds, with an interval above `seen`: more
+    rows reduce the difference.
     """
 
     name: str
@@ -86,10 +86,10 @@ class ClassGain:
 
 @dataclass(frozen=True, eq=False)
 class JudgedRows:
-    """Rows of a dataset by their places, with the verdicts on their labels.
+    """Rows of a dataset by number, with the verdicts on their labels.
 
-    `standing` is the margin by which rows are ranked, of the model itself or of a second opinion; `suggested`
-    and `suspicion` follow from it.  `margins` and `decided` are the model's.
+    `standing` is the margin that ranks them, the model's or a second opinion's; `suggested` and `suspicion`
+    follow from it.  `margins` and `decided` are the model's.
     """
 
     rows: NDArray[np.int64]
@@ -110,11 +110,11 @@ class JudgedRows:
 
     @property
     def disputed(self) -> int:
-        """How many rows have a better class than their label."""
+        """Number of rows with a better class than their label."""
         return int((self.standing < 0.0).sum())
 
     def worst_first(self) -> JudgedRows:
-        """Return the same rows, the most disputed first."""
+        """Return the rows, the most disputed first."""
         order = np.argsort(self.standing, kind="stable")
         return JudgedRows(*(values[order] for values in vars(self).values()))
 
@@ -130,7 +130,7 @@ class JudgedRows:
 
 @dataclass(frozen=True, eq=False)
 class Verdicts:
-    """Judged rows of a dataset with what is known of them; `likeness` (n,) of all rows, if compared."""
+    """Judged rows of a dataset and further facts; `likeness` (n,) is that of all rows, if compared."""
 
     judged: JudgedRows
     dataset: Dataset
@@ -166,34 +166,33 @@ class Verdicts:
                 write(self.table(np.arange(low, min(low + _TABLE_ROWS, len(self.judged.rows)))))
 
     def disputed_by_split(self) -> dict[str, int]:
-        """Return how many of the rows in dispute lie in each split."""
+        """Return the number of disputed rows in each split."""
         words = {code: word for word, code in SPLITS.items()}
         disputed = self.judged.rows[: self.judged.disputed]
         return dict(Counter(words[code] for code in sorted(self.dataset.split()[disputed].tolist())))
 
 
-#: Labels in dispute and rows off the topic that have a card, and neighbours on it.
+#: Numbers of cards for disputed labels and off-topic rows, and of neighbours on each.
 SHOWN, OFF_TOPIC_SHOWN, NEAR = 60, 24, 3
-#: Pixels of the longer side of a card's picture, and of those of its neighbours.
+#: Pixels of the longer side of a card's picture, and of its neighbours' pictures.
 PICTURE_SIDE, NEAR_SIDE = 320, 96
-#: Of a class that more rows would help so much at least is to be gained for certain.
+#: Smallest certain gain of a class that is said to need more rows.
 LEAST_GAIN = 0.02
-#: Rows named for each class that carry its boundary.
+#: Boundary rows named per class.
 CARRIERS = 5
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found; `right`, `wrong` and `open` count training rows, `others` the rows of other splits.
+    """The findings; `right`, `wrong` and `open` count training rows, `others` rows of other splits.
 
-    `second_opinion` says whether a softmax ranked the rows in place of the model, and `disputed` counts those
-    that have a better class than their label by who ranked them, `disputed_by_split` where they lie and
-    `disputed_though_right` those that the model proves right.  `loo_error` bounds the leave-one-out error of
-    the model from below and above; `loo_estimate` is that of `folds` held-out folds with its interval, None
-    without them.  `boundary` names for each class the training rows with the largest dual variables,
-    `duplicates` rows that lie almost on each other and have two labels or lie in two splits, `off_topic` rows
-    that are like no class, the least similar first; both None where the rows are too many to be compared.
-    `classes` would gain from more rows, those first of which that is surest.
+    `second_opinion` says whether a softmax instead of the model ranked the rows; `disputed` counts rows with
+    a better class than their label in that ranking, `disputed_by_split` by split, and `disputed_though_right`
+    those that the model proves right.  `loo_error` bounds the model's leave-one-out error; `loo_estimate` is
+    that of `folds` held-out folds with its interval, or None.  `boundary` names each class's training rows
+    with the largest dual variables, `duplicates` nearly equal rows with different labels or splits,
+    `off_topic` rows that are like no class, the least similar first; the last two are None if there are too
+    many rows to compare.  `classes` would gain from more rows, the surest first.
     """
 
     model: str
@@ -227,9 +226,9 @@ class Inspection:
 
 
 def inspect_model(model_url: str, config: InspectConfig, progress: Progress | None = None) -> Inspection:
-    """Judge every labelled row of a model's dataset as a model would that has not seen it.
+    """Judge every labelled row of a model's dataset like a model that has not seen it.
 
-    Raises `InputError` for a model whose rows cannot be left out one by one, and `InvalidProblemError` for a
+    Raises `InputError` for a model whose rows cannot be left out one by one, `InvalidProblemError` for a
     `top_k` that leaves no class.
     """
     started = time.perf_counter()
@@ -287,7 +286,7 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
 
 
 def _gains(point: DualPoint, found: LeaveOneOut, names: Sequence[str]) -> list[ClassGain]:
-    """Return the classes whose rows are wrong on held-out folds more often than in training beyond chance."""
+    """Return the classes with significantly more errors on held-out folds than in training."""
     seen, held_out = margins_of(point.scores, point.y, found.k)[0] <= 0.0, found.margins <= 0.0
     gains = []
     for code, name in enumerate(names):
@@ -301,7 +300,7 @@ def _gains(point: DualPoint, found: LeaveOneOut, names: Sequence[str]) -> list[C
 
 
 def _all_rows(stored: StoredModel, point: DualPoint, found: LeaveOneOut) -> JudgedRows:
-    """Return the training rows with what was found, and all others as the weights of the point judge them."""
+    """Return the training rows with their findings, and all others as the point's weights judge them."""
     judged = JudgedRows.of(stored.rows("train").indices, point.y, found, found.scale)
     for rows in _unseen(stored, point.W, found.k, found.scale):
         judged = judged.joined(rows)
@@ -316,7 +315,7 @@ def _boundary(stored: StoredModel, point: DualPoint, ids: Sequence[str]) -> dict
 
 
 def _unseen(stored: StoredModel, W: Float64Array, k: int, scale: float) -> Iterator[JudgedRows]:
-    """Yield the rows of the other splits, which weights judge that have not seen them."""
+    """Yield the rows of the other splits, judged by weights that have not seen them."""
     for split in SPLITS:
         if split in ("train", "rejected"):
             continue
@@ -338,7 +337,7 @@ class Card:
 
 
 def _cards(verdicts: Verdicts, places: NDArray[np.int64], compare: CompareRows | None) -> list[Card]:
-    """Return the cards of judged rows, with pictures as far as the images are where they were."""
+    """Return the cards of judged rows, with pictures of images that are still there."""
     dataset, rows = verdicts.dataset, verdicts.judged.rows[places].tolist()
     manifest, source = dataset.manifest(), SourceImages(dataset.info.features)
 
@@ -360,7 +359,7 @@ def _write_page(
     compare: CompareRows | None,
     places: tuple[NDArray[np.int64], NDArray[np.int64] | None],
 ) -> None:
-    """Write the page to correct labels on; what is there is replaced."""
+    """Write the page on which to correct labels, replacing any earlier one."""
     suspects, far = places
     make_page(
         "inspect.html.j2",

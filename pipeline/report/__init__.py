@@ -1,7 +1,7 @@
 """The report of a model: certificate, training, accuracy and lineage in one HTML file.
 
-`write_report` gathers it from a store and writes it; `render_report` makes the page of data at hand.  How a
-run is drawn and described (`run_section`) is shared with the dashboard.
+`write_report` gathers it from a store and writes it; `render_report` renders given data.  The charts and text
+of a run (`run_section`) are shared with the dashboard.
 """
 
 from __future__ import annotations

@@ -52,12 +52,12 @@ logger = logging.getLogger(__name__)
 
 WIDE, TALL = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 20, 14, 44
-# How axes of shares are written.
+# Format of axes of shares.
 _SHARES: Final[dict[str, Any]] = {"text": "{:.0%}".format, "below": 17}
 
 
 def accuracy_chart(evaluation: Evaluation | None) -> Markup:
-    """Draw the top-k accuracies against always answering the largest class."""
+    """Draw the top-k accuracies against always predicting the largest class."""
     if evaluation is None:
         return Markup("")
     rows = [(f"top-{k}", share) for k, share in evaluation.topk.items()]
@@ -65,7 +65,7 @@ def accuracy_chart(evaluation: Evaluation | None) -> Markup:
 
 
 def reliability_chart(bins: Sequence[ReliabilityBin]) -> Markup:
-    """Draw how often the first class is right against how probable it is, a disc a bin.
+    """Draw the accuracy of the first class against its probability, one disc per bin.
 
     The area of a disc is its share of the rows, so that a bin of three rows does not look like a finding.
     """
@@ -107,7 +107,7 @@ def sizes_chart(points: Sequence[SizePoint]) -> Markup:
 
 
 REJECTED_SHOWN = 200
-#: What is said elsewhere of the features, or is too long.
+#: Facts of the features that are shown elsewhere, or are too long.
 UNSHOWN = ("about", "columns")
 USED_SPLITS = ("train", "val", "test", "calibration")
 
@@ -116,10 +116,9 @@ USED_SPLITS = ("train", "val", "test", "calibration")
 class ReportData:
     """Everything on the page; made from a store by `gather`, or by hand in tests.
 
-    `record` holds the certificate, the evaluation and the configuration, `run` how it was trained, `counts`
-    the rows per split and `training_counts` the training rows of each class; `rejected` are files with the
-    reasons, those that cannot be used and then duplicates, which may be fewer than `rejected_total` and
-    `duplicates`.
+    `record` holds certificate, evaluation and configuration, `run` the training, `counts` the rows per split
+    and `training_counts` those of each class; `rejected` are unusable files, then duplicates, with reasons,
+    possibly fewer than `rejected_total` and `duplicates`.
     """
 
     record: ModelRecord
@@ -141,11 +140,11 @@ def write_report(
     *,
     training_sizes: bool | None = False,
 ) -> str:
-    """Write the report of the model at `model_url` and return where it lies.
+    """Write the report of the model at `model_url` and return its location.
 
-    Without a `path` it goes into the model's store, as reports/<model>.html.  A report that is there already
-    is replaced in one step.  With `training_sizes` accuracies of models of fewer training rows are measured
-    and recorded first, where it is None only if that is cheap.
+    The default `path` is reports/<model>.html in the model's store; an existing report is replaced
+    atomically. With `training_sizes`, accuracies of models of fewer training rows are measured and recorded
+    first (for None, only if that is cheap).
     """
     stored = StoredModel.open(model_url)
     if training_sizes is not False:
@@ -168,15 +167,15 @@ def write_report(
 
 
 def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportData:
-    """Return what the report of a stored model shows.
+    """Return the content of a stored model's report.
 
-    Images are read where they lie; those that are gone or unreadable are shown by name alone.
+    Images that are gone or unreadable are shown by name alone.
     """
     record = stored.model.record
     dataset = stored.dataset()
     manifest = dataset.manifest().select(["path", "sample_id", "status", "error", "split"])
     bad = manifest.filter(pc.equal(manifest["status"], "rejected"))
-    # With --duplicates keep those beside their first image are rows of its split.
+    # With --duplicates keep, duplicates belong to the split of their first image.
     out = pc.equal(manifest["split"], "rejected")
     copies = manifest.filter(pc.and_(pc.equal(manifest["status"], "duplicate"), out))
     shown = [row for part in (bad, copies) for row in part.slice(0, REJECTED_SHOWN).to_pylist()]
@@ -196,7 +195,7 @@ def gather(stored: StoredModel, read_image: ReadImage, created: str) -> ReportDa
 
 
 def _run(stored: StoredModel) -> RunView:
-    """Return the run that made the model; nothing where it was deleted since."""
+    """Return the run that made the model; empty if it was deleted since."""
     record = stored.model.record
     try:
         return view_run(stored.model.store, record.run) if record.run else RunView()
@@ -205,7 +204,7 @@ def _run(stored: StoredModel) -> RunView:
 
 
 def render_report(data: ReportData) -> str:
-    """Return the page as HTML; everything that came from a user (paths, class names) is escaped."""
+    """Return the page as HTML; all user input (paths, class names) is escaped."""
     record = data.record
     evaluation, labels = read_evaluation(record)
     return make_page(
@@ -243,7 +242,7 @@ def render_report(data: ReportData) -> str:
 def report_tiles(
     record: ModelRecord, evaluation: Evaluation | None, settled: float | None = None
 ) -> list[Tile]:
-    """Return the figures that are read first: the headline metrics, the worst class, the certificate."""
+    """Return the headline figures: metrics, the worst class, the certificate."""
     unit = unit_of(record)
     stored = record.evaluation or {}
     rows = f"{count(stored.get('rows'))} {stored.get('split')} {unit}"
@@ -271,7 +270,7 @@ def report_tiles(
 
 
 def _between(interval: Interval | None) -> str:
-    """Return the words of an interval that come before those of its rows."""
+    """Return the text of an interval that precedes its number of rows."""
     if interval is None:
         return ""
     low, high = (f"{100.0 * end:.1f}" for end in interval)
@@ -287,7 +286,7 @@ def _gap(record: ModelRecord) -> tuple[str, str]:
 
 
 def settled_words(gallery: Gallery, unit: str) -> str:
-    """Return in words what the gap says of the held-out answers."""
+    """Return what the gap says about the held-out answers, as text."""
     if gallery.settled is None:
         return ""
     return (
@@ -297,7 +296,7 @@ def settled_words(gallery: Gallery, unit: str) -> str:
 
 
 def next_steps(record: ModelRecord, evaluation: Evaluation | None) -> list[tuple[str, str]]:
-    """Return what to do next with a model, and the command for it."""
+    """Return the next steps with a model, each with its command."""
     model = f"STORE/models/{record.id}"
     images = record.features.get("kind") == "images"
     kind, new = ("--images", "NEW") if images else ("--features", "NEW.npy")
@@ -316,13 +315,13 @@ def next_steps(record: ModelRecord, evaluation: Evaluation | None) -> list[tuple
 
 
 def unit_of(record: ModelRecord) -> str:
-    """Return what the rows of a model's data are called: images, or rows where features were imported."""
+    """Return the unit of a model's data: images, or rows of imported features."""
     imported = record.features.get("kind") == "imported"
     return "rows" if imported or record.multilabel else "images"
 
 
 def answer_words(evaluation: Evaluation | None, unit: str = "images") -> str:
-    """Return the answer in a sentence: how many held-out rows are right, and within how many guesses."""
+    """Return one sentence: how many held-out rows are right, and within how many guesses."""
     if evaluation is None or 1 not in evaluation.topk:
         return ""
     right = round(evaluation.topk[1] * evaluation.rows)
@@ -337,7 +336,7 @@ def answer_words(evaluation: Evaluation | None, unit: str = "images") -> str:
 
 
 def confusion_matrix(evaluation: Evaluation | None, names: Sequence[str]) -> ConfusionMatrix | None:
-    """Return the matrix to show, None where none was recorded."""
+    """Return the confusion matrix to show, None if none was recorded."""
     if evaluation is None or not evaluation.confusion:
         return None
     return ConfusionMatrix(tuple(names), np.array(evaluation.confusion, dtype=np.int64))
@@ -346,7 +345,7 @@ def confusion_matrix(evaluation: Evaluation | None, names: Sequence[str]) -> Con
 def verdict(
     certificate: Mapping[str, Any] | None, result: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[str, str]:
-    """Return the style ("good", "fair" or "bad") and the words of the certificate's verdict."""
+    """Return the style ("good", "fair" or "bad") and text of the certificate's verdict."""
     if result.get("gap_kind") == "none":
         return "fair", "No certificate"
     if certificate is None:

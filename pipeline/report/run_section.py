@@ -1,4 +1,4 @@
-"""A run as the report and the dashboard both show it: its charts, what it cost, and its events."""
+"""A run as report and dashboard show it: its charts, costs and events."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from topline.pipeline.telemetry import EVENTS_SHOWN, RunEvent, RunView, view_run
 from topline.solvers.counts import how_many
 from topline.storage.stores import Store
 
-#: A chart with its title and what it is drawn over.
+#: A chart with its title and its horizontal axis.
 Titled = tuple[str, str, Markup]
 Floats = NDArray[np.float64]
 
-# Stretches of rounds over which shares of the time are taken.
+# Stretches of rounds over which shares of time are averaged.
 STRETCHES = 80
 
 PARTS = {
@@ -54,7 +54,7 @@ EVENT_NAMES = {
 
 
 def run_charts(columns: Mapping[str, Floats], tol: float | None) -> list[Titled]:
-    """Draw how the run went over rounds and over seconds."""
+    """Draw the run's course over rounds and over seconds."""
     axes = {"rounds": columns["round"], "seconds": columns["seconds"]}
     gaps, title, label = columns["relative_gap"], "Relative duality gap", "relative gap"
     if not np.isnan(columns["stationarity"]).all():
@@ -82,7 +82,7 @@ def run_charts(columns: Mapping[str, Floats], tol: float | None) -> list[Titled]
 
 
 def held_out_chart(columns: Mapping[str, Floats]) -> Markup:
-    """Draw the share of held-out rows that was right at each look."""
+    """Draw the share of held-out rows that were right at each look."""
     looks = ~np.isnan(columns["held_out"])
     line = Series.of("top-1", columns["seconds"][looks], columns["held_out"][looks], 4)
     return line_chart([line], x_label="seconds", y_label="share", most=1.0)
@@ -99,13 +99,13 @@ def gap_chart(axis: str, x: Floats, gaps: Floats, best: Floats, tol: float | Non
 
 
 def objective_chart(axis: str, x: Floats, primal: Floats, dual: Floats) -> Markup:
-    """Draw both objectives; the dual begins at 0, so a logarithmic scale leaves out its first rounds."""
+    """Draw both objectives; the dual starts at 0, so a logarithmic scale omits its first rounds."""
     lines = [Series.of("primal", x, primal, 2, positive=True), Series.of("dual", x, dual, 1, positive=True)]
     return line_chart(lines, x_label=axis, y_label="objective", log=True, decades=2)
 
 
 def work_charts(run: RunView) -> list[Titled]:
-    """Draw what the run cost, as far as its history says."""
+    """Draw the run's costs, as far as its history records them."""
     drawn: list[Titled] = []
     rounds = run.columns["round"]
     parts = run.time_split()
@@ -150,7 +150,7 @@ def _stretches(rounds: Floats, values: Floats) -> tuple[Floats, Floats]:
 
 
 def work_facts(run: RunView) -> list[tuple[str, str]]:
-    """Return what the run cost as (name, value) pairs; nothing before its first round."""
+    """Return the run's costs as (name, value) pairs; empty before its first round."""
     if not run.rounds:
         return []
     parts = {part: float(seconds.sum()) for part, seconds in run.time_split().items()}
@@ -177,7 +177,7 @@ def work_facts(run: RunView) -> list[tuple[str, str]]:
 
 
 def event_table(run: RunView) -> Table:
-    """Return the latest events, the newest first."""
+    """Return the latest events, newest first."""
     columns = (Column("time (UTC)", "t"), Column("when"), Column("what"), Column("more", "path"))
     rows = [
         (
@@ -192,7 +192,7 @@ def event_table(run: RunView) -> Table:
 
 
 def logged_lines(store: Store, run: str | None) -> list[str]:
-    """Return the latest events of a run, lines of its log among them, as lines of text, the oldest first."""
+    """Return a run's latest events, including log lines, as text, oldest first."""
     events = view_run(store, run).events if run else ()
     return [
         f"{clock(event.at)} {EVENT_NAMES.get(event.kind, event.facts.get('level', event.kind))}:"

@@ -29,7 +29,7 @@ def accuracy_facts(evaluation: Evaluation) -> Pairs:
 def row_facts(
     m: int, counts: Mapping[str, int], training_counts: Sequence[int], rejected: int, duplicates: int
 ) -> Pairs:
-    """Return the rows of each split, how many classes there are, and what was left out."""
+    """Return the rows of each split, the number of classes, and what was left out."""
     classes = count(m)
     if training_counts:
         classes += f", with {min(training_counts):,} to {max(training_counts):,} training rows"
@@ -42,7 +42,7 @@ def row_facts(
 
 
 def certificate_facts(certificate: Mapping[str, Any]) -> Pairs:
-    """Return what a certificate was computed from, and its figures."""
+    """Return the basis of a certificate, and its figures."""
     kind = certificate["gap_kind"]
     bound = "" if kind == "true" else f" ({kind}: an upper bound)"
     facts = [
@@ -64,7 +64,7 @@ def certificate_facts(certificate: Mapping[str, Any]) -> Pairs:
 
 
 def chosen_table(chosen: Mapping[str, Any]) -> Table:
-    """Return what the search before the training compared, the best first."""
+    """Return the comparison of the search before training, the best first."""
     ks = list(chosen["cells"][0]["topk"])
     columns = (
         Column("loss"), Column("C", "n", "{:g}".format), Column("transforms"),
@@ -88,7 +88,7 @@ def chosen_table(chosen: Mapping[str, Any]) -> Table:
 
 
 def lineage_facts(record: ModelRecord) -> Pairs:
-    """Return where the model comes from."""
+    """Return the model's origin."""
     return [
         ("Model", f"{record.id}, created {when(record.created)} UTC"),
         ("Started from", ", ".join(record.parents) or "zero"),
@@ -105,7 +105,7 @@ NAME, ROWS = Column("class"), Column("rows", "n", count)
 
 
 def class_table(evaluation: Evaluation) -> Table:
-    """Return the accuracies of the classes, the worst first, as far as their rows tell."""
+    """Return the accuracies of the classes, the worst first, allowing for few rows."""
     ks = list(evaluation.topk)
     columns = [
         NAME, ROWS, *(Column(f"top-{k}", "n", percent) for k in ks), Column("top-1 at least", "n", percent),
@@ -136,7 +136,7 @@ def pair_table(evaluation: Evaluation) -> Table:
 
 
 def set_table(evaluation: Evaluation) -> Table:
-    """Return what the sets of the calibration rows promise and hold."""
+    """Return the nominal and measured coverage of the sets."""
     columns = (
         Column("promised", "n", percent), Column("guarantee"), Column("sets by"),
         Column("measured", "n", percent), Column("at least", "n", percent), Column("at most", "n", percent),
@@ -176,7 +176,7 @@ def size_table(evaluation: Evaluation) -> Table:
 
 
 def gallery_table(gallery: Gallery, figure: str) -> Table:
-    """Return the rows of the gallery, for data without pictures; `figure` names how sure the model was."""
+    """Return the gallery's rows, for data without pictures; `figure` names the confidence."""
     columns = (Column("row", "path"), Column("answer"), NAME, Column("given"), Column(figure, "n"))
     groups = {
         "most confidently wrong": gallery.confident, "wrong": gallery.wrong, "right": gallery.right,
@@ -190,7 +190,7 @@ def gallery_table(gallery: Gallery, figure: str) -> Table:
 
 
 def rejected_table(files: Sequence[tuple[str, str]]) -> Table:
-    """Return files that were not used, with their reasons."""
+    """Return unused files, with reasons."""
     return Table.of("rejected-files", (Column("file", "path"), Column("reason")), files)
 
 
@@ -206,7 +206,7 @@ def label_table(labels: MultilabelEvaluation) -> Table:
 
 
 def tuned_table(labels: MultilabelEvaluation) -> Table:
-    """Return the metrics of several labels per row, with the thresholds that would be best for each."""
+    """Return the metrics of several labels per row, with the best threshold for each."""
     columns = (
         Column("metric"), Column("value", "n"), Column("with its own threshold", "n"),
         Column("which is", "n"),

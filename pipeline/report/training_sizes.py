@@ -1,4 +1,4 @@
-"""Accuracy against the number of training rows: models of nested draws, each started from the one before."""
+"""Accuracy against the number of training rows: models of nested draws, each a warm start of the next."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from topline.solvers.run import solve
 
 logger = logging.getLogger(__name__)
 
-#: Draws: the largest is half of the training rows or what fits, and each has half of the rows of the next.
+#: Number of draws: the largest is half of the training rows or what fits, each next one half as large.
 DRAWS = 3
-#: Bytes of rows that are drawn at most, and multiplications of one pass where nobody asked for more.
+#: Most bytes of drawn rows, and most multiplications per pass unless requested.
 MOST_BYTES, CHEAP_PASS = 1 << 28, 1e8
-#: Bytes of all training rows, which are read once, where nobody asked for more.
+#: Most bytes of all training rows, which are read once, unless requested.
 CHEAP_BYTES = 1 << 31
-#: Held-out rows that are scored.
+#: Most held-out rows that are scored.
 MOST_HELD_OUT = 20_000
 TOL, PASSES, SEED = 1e-3, 100, 0
 
@@ -34,10 +34,10 @@ TOL, PASSES, SEED = 1e-3, 100, 0
 def measure_training_sizes(
     stored: StoredModel, progress: Progress | None = None, *, whatever_it_costs: bool = False
 ) -> str:
-    """Record with the model's evaluation how accurate models of fewer rows are; return why not, "" if so.
+    """Record with the model's evaluation the accuracy of models of fewer rows; return why not, "" on success.
 
-    Draws are nested and have about the same share of every class; a model of fewer rows has the same C,
-    transforms and loss.  What is recorded already is not measured again.
+    Draws are nested and stratified; C, transforms and loss are the model's.  Recorded sizes are not measured
+    again.
     """
     record = stored.model.record
     if record.evaluation is None:
@@ -68,7 +68,7 @@ def _plain(point: SizePoint) -> dict[str, Any]:
 
 
 def _obstacle(stored: StoredModel) -> str:
-    """Return why the model has no such curve, "" where it has one."""
+    """Return why the model has no such curve, or ""."""
     record = stored.model.record
     if stored.kernel is not None:
         return "a model with a kernel is a sum over its training rows"
@@ -78,7 +78,7 @@ def _obstacle(stored: StoredModel) -> str:
 
 
 def _sizes(rows: TrainingRows, m: int, *, cheap: bool) -> list[int]:
-    """Return the rows of the draws, smallest first; none where they would be too few to learn from."""
+    """Return the rows of the draws, ascending; none if they would be too few to learn from."""
     n, d = rows.shape
     most = min(n // 2, MOST_BYTES // (4 * max(d, m)))
     if cheap and rows.nbytes > CHEAP_BYTES:
@@ -102,10 +102,10 @@ class _Curve:
         self._X, self._y = _picked(held, wanted), held.labels()[wanted].astype(np.int64)
 
     def points(self, rows: TrainingRows, sizes: Sequence[int]) -> list[SizePoint]:
-        """Return the points of draws of `rows` with so many rows each, and of the model itself."""
+        """Return the points of draws of `rows` of the given sizes, and of the model itself."""
         order = _nested_order(rows.labels())
         drawn = np.sort(order[: sizes[-1]])
-        # Where each row of the drawn ones stands in the order: a draw is what stands before its size.
+        # Rank of each drawn row in the order: a draw of a size has the ranks below it.
         rank = np.empty(len(order), dtype=np.int64)
         rank[order] = np.arange(len(order))
         X, y, rank = _picked(rows, drawn), rows.labels()[drawn].astype(np.int64), rank[drawn]
@@ -132,7 +132,7 @@ class _Curve:
         duals: NDArray[np.float32],
         weights: NDArray[np.float64] | None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Return W and A of a draw, started from the dual variables of the draw before."""
+        """Return W and A of a draw, started from the dual variables of the previous draw."""
         record = self._stored.model.record
         result = solve(
             X, y, self._loss, 1.0 / (len(y) * record.C), record.smoothing, "dual_ascent",
@@ -149,7 +149,7 @@ class _Curve:
 
 
 def _nested_order(labels: NDArray[Any]) -> NDArray[np.int64]:
-    """Return an order of the rows of which every beginning has about the same share of each class."""
+    """Return an order of the rows in which every prefix is stratified by class."""
     rng = np.random.default_rng(SEED)
     shuffled = rng.permutation(len(labels))
     place = np.empty(len(labels))
@@ -160,7 +160,7 @@ def _nested_order(labels: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _picked(rows: TrainingRows, wanted: NDArray[np.int64]) -> Any:
-    """Return the rows with these ascending numbers as float32; reads the batches that hold some."""
+    """Return the rows with these ascending numbers as float32, reading only their batches."""
     parts = []
     for batch in range(rows.batches):
         start, stop = rows.batch_span(batch)
@@ -171,7 +171,7 @@ def _picked(rows: TrainingRows, wanted: NDArray[np.int64]) -> Any:
 
 
 def size_words(points: Sequence[SizePoint], unit: str = "images") -> str:
-    """Return in words whether more training rows, called `unit`, would help; "" where not measured."""
+    """Return as text whether more training rows, called `unit`, would help; "" if not measured."""
     if len(points) < 2:
         return ""
     last, before = points[-1], points[-2]
