@@ -1,9 +1,10 @@
 """Calls to chosen Dask workers that always end: with answers, the call's error, or the lost workers.
 
 A call goes straight to its worker over one of Dask's connections (with its TLS), not as a Dask task: tasks
-take ten times as long, wait while a worker is paused, and are delayed when a clock jumps.  A worker that
-cannot be reached directly is asked through the scheduler.  After a cut connection a call may run again, with
-the same answer.  With many workers, calls are forwarded and answers merged along a tree (`by_tree`).
+take ten times as long, wait while a worker is paused, and are delayed when a clock jumps.  One long Dask task
+per worker shows Dask that the worker is in use.  A worker that cannot be reached directly is asked through
+the scheduler.  After a cut connection a call may run again, with the same answer.  With many workers, calls
+are forwarded and answers merged along a tree (`by_tree`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from distributed import Client
+from distributed import Client, Future, get_worker, secede
 from distributed.core import clean_exception, error_message
 from distributed.protocol.pickle import dumps
 from distributed.protocol.serialize import to_serialize
@@ -34,6 +35,8 @@ from topline.solvers.errors import StateLostError
 ROOTS = 8
 #: Name of the handler of calls on Dask's workers.
 _OPERATION = "topline-call"
+#: Seconds between two checks of whether a worker is still in use.
+_LOOK_SECONDS = 1.0
 
 _worker: ContextVar[Any] = ContextVar("topline_worker")
 #: Addresses of workers that take calls, and of those that only the scheduler can reach.
@@ -118,6 +121,8 @@ class WorkerCalls:
         self._client = client
         self._clock = clock
         self._watch = WorkerWatch(client, heartbeat_timeout, clock)
+        #: A Dask task on each worker that was called, so that Dask does not take it for idle.
+        self._signs: dict[str, Future[None]] = {}
         self.begin_count()
 
     def begin_count(self) -> None:
@@ -131,9 +136,14 @@ class WorkerCalls:
         """
         self._watch.check_scheduler()
         deadline = self._clock() + (limit or float("inf"))
+        self._keep({worker for call in calls for worker in call.workers()})
         begun = [self.begin(call) for call in calls]
         try:
             self._wait(begun, deadline)
+        except WorkersLost as lost:
+            for worker in lost.workers:
+                self._signs.pop(worker, None)
+            raise
         finally:
             for each in begun:
                 each.future.cancel()
@@ -148,6 +158,16 @@ class WorkerCalls:
         key = f"{call.function.__name__}-{uuid.uuid4().hex}"
         answer = asyncio.run_coroutine_threadsafe(_answer_of(self._client, call, key), loop.asyncio_loop)
         return Begun(call, key, answer)
+
+    def let_go(self) -> None:
+        """Let Dask treat the workers as idle until the next calls."""
+        self._signs.clear()
+
+    def _keep(self, workers: set[str]) -> None:
+        """Show Dask that workers are in use: it may stop idle workers, and schedulers without tasks."""
+        for worker in workers - self._signs.keys():
+            key = f"topline-at-work-{uuid.uuid4().hex}"
+            self._signs[worker] = self._client.submit(_stay, key=key, workers=[worker])
 
     def wait_for_workers(self, hoped_for: int, seconds: float) -> dict[str, int]:
         """Return the threads of each trusted worker, by address, in a fixed order.
@@ -197,6 +217,15 @@ class WorkerCalls:
             # Without a scheduler every call fails, so report that first.
             self._watch.check_scheduler()
             raise error
+
+
+def _stay() -> None:
+    """Run as a Dask task, outside the thread pool, until its client releases it."""
+    worker = get_worker()
+    key = worker.get_current_task()
+    secede()
+    while (task := worker.state.tasks.get(key)) and task.state in ("executing", "long-running"):
+        time.sleep(_LOOK_SECONDS)
 
 
 async def _answer_of(node: Any, call: Call, key: str) -> Any:
@@ -272,6 +301,8 @@ async def _carried_out(worker: Any, call: Call, key: str) -> Any:
 async def _on_thread(worker: Any, key: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a function run for a call, on a thread that does not delay exit."""
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    # A closing worker cancels the wait but not the thread, which must still be able to set its result.
+    future.set_running_or_notify_cancel()
     place = str(worker.address), key
 
     def work() -> None:

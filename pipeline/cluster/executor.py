@@ -259,3 +259,4 @@ class DaskExecutor:
             self._calls.run(calls, limit=RELEASE_SECONDS)
         except (WorkersLost, ClusterError) as error:
             logger.info("the blocks of a finished run stay until their lease is over: %s", error)
+        self._calls.let_go()

@@ -220,6 +220,7 @@ class DaskRunner:
 
     def close(self, name: str) -> None:
         """Let the workers drop the paths; lost workers have none."""
+        self._calls.let_go()
         if self._client.status == "running":
             # Not as tasks, which may be what has to end; and without waiting for a worker that hangs.
             asking = threading.Thread(

@@ -26,7 +26,7 @@ from topline.pipeline.cluster import (
     open_cluster,
 )
 from topline.pipeline.cluster.calls import this_worker
-from topline.pipeline.cluster.liveness import Liveness, liveness_of
+from topline.pipeline.cluster.liveness import CALL_THREAD, Liveness, liveness_of
 from topline.pipeline.cluster.watchdog import Watchdog, WorkerWatch, ask_scheduler
 from topline.pipeline.errors import ClusterError
 from topline.pipeline.options.train import ClusterConfig
@@ -220,6 +220,42 @@ def test_calls_go_on_beside_tasks_and_hand_on_what_others_find(client: Client) -
         )
     _over.set()
     others.release()
+
+
+def test_workers_are_not_idle_for_dask_until_their_calls_are_over(client: Client) -> None:
+    """Dask ends idle schedulers, and workers of clusters that shrink, where that is asked for."""
+    calls, workers = WorkerCalls(client, heartbeat_timeout=3600.0), _workers(client)
+
+    def wait_until(idle: list[str]) -> None:
+        while sorted(client.sync(client.scheduler.workers_to_close, n=None, minimum=0)) != idle:
+            time.sleep(0.05)
+
+    wait_until(workers)
+    # A task of others, and a second call, make no difference.
+    for _ in range(2):
+        calls.run([Call(worker, int, ("7",)) for worker in workers])
+        wait_until([])
+    assert client.submit(int, "8", pure=False).result() == 8
+    calls.let_go()
+    wait_until(workers)
+
+
+def test_a_worker_may_end_while_a_call_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    _over.clear()
+    with open_cluster(ClusterConfig(workers=1), data_bytes=0) as client:
+        assert client is not None
+        worker = _workers(client)[0]
+        begun = WorkerCalls(client, heartbeat_timeout=3600.0).begin(Call(worker, hang, ()))
+        while liveness(client, worker, begun.key) is None:
+            time.sleep(0.01)
+    working = [each for each in threading.enumerate() if each.name == CALL_THREAD]
+    _over.set()
+    for each in working:
+        each.join()
+    assert working
+    assert not raised
 
 
 def test_a_worker_that_cannot_be_reached_is_asked_through_the_scheduler(
