@@ -175,10 +175,7 @@ class BlockDuals:
         return self._room()
 
     def no_change(self, rows: Int64Array) -> DualStore:
-        """Return room (rows, m) for a change of A, set to 0, of which only some rows will be written.
-
-        Only the rows last written are cleared.
-        """
+        """Return room (rows, m) for a change of A, zeroed at the cost of the rows last written."""
         before = self._moved
         room = self.change()
         if room.dense is None or before is None:
@@ -204,10 +201,7 @@ class BlockDuals:
         return self._moved[low:high] - start
 
     def whole(self, method: str) -> tuple[FloatArray, FloatArray]:
-        """Return A and the room for its change as arrays (rows, m), for a method that needs arrays.
-
-        Raises UnsupportedCombinationError if they are packed.
-        """
+        """Return A and its change as arrays (rows, m); raises UnsupportedCombinationError if packed."""
         A, change = self.A.dense, self.change().dense
         if A is None or change is None:
             raise UnsupportedCombinationError(

@@ -431,8 +431,7 @@ def _move(block: Block, tile: Tile, change: Change) -> None:
 _PAYS, _MOST_SWEEPS = 0.02, 200
 #: and one in this many also visits rows at rest, after an extrapolation, if D is a parabola.
 _VISIT_ALL = 5
-#: Float64 copies of the rows' dual variables that extrapolation needs, and the bytes beyond which sweeps
-#: continue without it.
+#: Float64 copies of dual rows in an extrapolation, and the bytes beyond which sweeps continue without it.
 _COPIES = 2 * REMEMBERED + 8
 _MOST_BYTES = 1 << 27
 

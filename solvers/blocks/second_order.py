@@ -249,10 +249,7 @@ def hessian(
 
 
 def _laid_out(pairs: Float64Array, m: int) -> Float64Array:
-    """Return the (m d, m d) matrix of the sums of all pairs of classes k <= j, of shape (pairs, d, d).
-
-    It is in column-major order, so that LAPACK factors it in place.
-    """
+    """Return the (m d, m d) matrix of the sums (pairs, d, d) over k <= j, column-major for LAPACK."""
     d = pairs.shape[1]
     total = np.empty((m * d, m * d), order="F")
     columns = total.T.reshape(m, d, m, d)
@@ -265,8 +262,7 @@ def _laid_out(pairs: Float64Array, m: int) -> Float64Array:
 _KEPT_BYTES = 5 << 29
 #: Bytes of gathered rows among them.
 _GATHERED_BYTES = 1 << 28
-#: Arrays of the scores' shape kept for the next operation: scores and moves, and u of a smooth loss at the
-#: point and along the line.
+#: Score-shaped arrays kept: scores and moves; for a smooth loss also u at the point and along the line.
 _ARRAYS, _ARRAYS_SMOOTH = 2, 4
 
 

@@ -30,10 +30,7 @@ def stored(kind: T) -> T:
 
 
 def encoded(value: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """Return a value as plain JSON that refers to arrays by name, and these arrays.
-
-    Raises TypeError for values of other types.
-    """
+    """Return plain JSON that refers to arrays by name, and these arrays; raises TypeError for other types."""
     arrays: dict[str, NDArray[Any]] = {}
     return _plain(value, "state", arrays, {}), arrays
 

@@ -102,10 +102,7 @@ class Executor(OperationRunner, Protocol):
         ...
 
     def load_duals(self, duals: Iterable[DualRows]) -> None:
-        """Replace A; the parts are in row order and cover every row.
-
-        Workers read their own rows of `StoredDuals`.
-        """
+        """Replace A by ordered parts that cover every row; of `StoredDuals` workers read their own rows."""
         ...
 
     def close(self) -> None:

@@ -63,8 +63,7 @@ _MODERATE = 128.0
 #: most the third on several blocks or if the whole Hessian is factored, which adds (d m)^2 / n times the
 #: fourth; and this many passes of its own.
 _NEWTON, _NEWTON_LEAST, _NEWTON_MOST, _FACTORS, _NEWTON_PASSES = 6.0, 80.0, 200.0, 1 / 3, 100.0
-#: Passes between two forecasts, and in the early phase of a method, for several blocks and for smooth losses,
-#: which reveal their speed sooner.
+#: Passes between forecasts, early in a method, and early for several blocks and smooth losses.
 _WATCHED, _WATCHED_SOON, _WATCHED_LBFGS = 40, 12, 5
 #: A method is left if another is forecast to take this share of its time, at most this many times.
 _CLEARLY, _MOST_CHANGES = 0.8, 3

@@ -21,8 +21,7 @@ from topline.solvers.typing import Float64Array
 
 #: A gap below minus this share of its terms is an error, not rounding.
 _ROUNDING = 1e-9
-#: A W from a round is measured again if its P is lower than the last by this share, for products in float64
-#: and in float32.
+#: Relative decrease of P from which a W of a round is measured again, for float64 and float32 products.
 _BETTER, _BETTER_32 = 1e-9, 1e-6
 
 
@@ -228,10 +227,7 @@ def _of_sums(problem: Problem, state: SolverState) -> DualSide:
 def _of_gradients(
     problem: Problem, executor: OperationRunner, state: SolverState, point: FoundAt, *, duals_kept: bool
 ) -> tuple[DualSide, float]:
-    """Recompute a point from the weights where it was found, and make it the A of blocks that keep one.
-
-    Returns its sums and the mean loss at the weights.
-    """
+    """Recompute a point at its weights, into A if blocks keep it; return its sums and the mean loss there."""
     if duals_kept:
         kept = executor.run(TakeGradients(point.W, point.share, pending_step=state.pending_step))
         sums = kept.conjugate / problem.n, kept.alpha_sq / problem.n

@@ -65,8 +65,7 @@ _PAYS, _MOST_VISITS = 0.1, 8.0
 _SAFETY_POWER = 0.7
 #: and it changes by at most these factors from one round to the next.
 _SAFETY_DOWN, _SAFETY_UP = 0.95, 2.0
-#: Passes, and multiple of the tolerance in the gap, from which alike rows with different labels are searched
-#: for: that takes up to a pass.
+#: Passes, and gap over tolerance, from which alike rows are searched for, at the cost of up to a pass.
 _SLOW, _FAR = 25, 100.0
 #: Unmeasured rounds of a near start: one over the rows with alpha_i != 0, until their gap is this multiple of
 #: the tolerance, and one over all rows.  A smooth loss has no other rows, and takes one round.
@@ -206,8 +205,7 @@ class DualAscent(Method):
         """Return the result of a round."""
         before, memory, rise = measured.before.point, way.memory, way.rise
         gap = measured.primal - measured.dual
-        # A round without gain in float32 triggers the change to float64, and one with deflation the end of
-        # deflation; neither ends the run.
+        # A round without gain ends float32, or deflation, before it ends the run.
         spent = not memory.unmeasured and (
             rise < _STALLED * min(gap, measured.dual + rise) or measured.below_float32()
         )

@@ -55,8 +55,7 @@ from topline.solvers.typing import Float64Array
 
 #: Share of the gap by which float32 losses may disagree with the slope, which is the same number.
 _DISAGREEMENT = 0.1
-#: Relative gap, and rise of the dual as a share of the gap, below which float32 scores are too coarse to
-#: choose the vertices of single rows.
+#: Relative gap, and rise over the gap, below which float32 scores are too coarse to choose rows' vertices.
 _FINE, _STALLED = 1e-4, 1e-5
 #: Directions of rows are slightly shorter than the last round's best: the step is then mostly 1, at which
 #: vertices leave their sets, and directions zigzag less.

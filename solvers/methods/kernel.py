@@ -70,8 +70,7 @@ _LEAST = 0.01
 PICKED_ROWS = 2048
 #: Simultaneous copies of the features of picked rows.
 _COPIES = 6
-#: A rise of the dual below this share of the gap exhausts float32, and a relative gap below the second
-#: changes the scores to float64.
+#: Rise of the dual over the gap that exhausts float32, and relative gap that changes the scores to float64.
 _STALLED, _SINGLE = 1e-3, 1e-4
 #: A smaller share of P and b is no rise of the dual.
 _NO_RISE = 1e-15

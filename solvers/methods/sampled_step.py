@@ -36,8 +36,7 @@ _STRIDES_NEWTON, _FAR_NEWTON = (16,), 12.0
 _PRODUCTS, _SHARE, _GONE = 24, 0.1, 0.01
 #: A step that leaves more than this share of the gap is not taken.
 _BRINGS = 0.25
-#: Independent rows overestimate the gradient by about the error of the sample: up to this multiple of the
-#: goal it is probably small enough.
+#: Tolerated excess over the goal: independent rows overestimate the gradient by the error of the sample.
 _NOISE = 1.5
 #: Length of the finite difference in a product, relative to |W|.
 _SHORT = 1e-6

@@ -93,10 +93,7 @@ class _Step:
 
 
 def _step_on_face(gram: Float64Array, gradient: Float64Array, weights: Float64Array) -> _Step:
-    """Return the ascent direction on a face with at least two atoms.
-
-    The heaviest atom is the origin; the others enter by their differences from it.
-    """
+    """Return the ascent direction on a face with at least two atoms, relative to the heaviest one."""
     origin = int(np.argmax(weights))
     others = np.delete(np.arange(len(weights)), origin)
     to_origin = gram[others, origin]

@@ -137,10 +137,7 @@ _FLOAT32 = np.dtype(np.float32).itemsize
 
 
 def most_open(dual_bytes: int, rows: int, d: int, m: int, threads: int = 1) -> int:
-    """Return for how many heads a budget holds the dual variables (rows, m) as arrays of float32.
-
-    This includes the memory of one sweep per thread.
-    """
+    """Return how many heads' dual variables (rows, m) fit as float32 arrays beside one sweep per thread."""
     room, each = _room(dual_bytes), array_bytes(rows, m, _FLOAT32)
     more = extrapolation_bytes((rows + d) * m)
     alone = room // (each + more)

@@ -35,15 +35,13 @@ from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation, Runner
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
-#: The move of a row: none, towards its vertex, away from a point of its set, or from that point to the
-#: vertex.
+#: A row's move: none, towards its vertex, away from a point of its set, or from that point to the vertex.
 REST, TOWARDS, AWAY, SWAP = range(4)
 #: Shares below this are rounding of a subtraction.
 _ROUNDING = 1e-15
 #: Index of the dense point in a set.
 BASE = -1
-#: Vertices in the set of one row; long lists of ranks get fewer, to save memory, but enough to keep the dense
-#: point small.
+#: Vertices in the set of one row; fewer for long lists of ranks, but enough to keep the dense point small.
 _PLACES, _FEWEST = 16, 8
 #: Most rounds of decomposing a given point into vertices, and the accepted distance of their mixture.
 _APART_ROUNDS = 1000

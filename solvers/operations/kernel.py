@@ -431,10 +431,7 @@ class AtomProducts(KernelAnswer):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MultiplyAtoms(KernelOperation[AtomProducts]):
-    """Sum the products of new vertices, after `parts` parts of their change, with the named atoms.
-
-    `anew` first makes the present A the one atom of the name.
-    """
+    """Sum products of new vertices with the named atoms; `anew` first makes A the one atom of the name."""
 
     atoms: tuple[int, ...]
     parts: int

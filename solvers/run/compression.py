@@ -27,8 +27,7 @@ from topline.solvers.typing import Float64Array, IntArray
 
 #: Growth factor between two checks of the projection.
 _GROWS = 1.25
-#: Gap tolerance on a span, as a share of the allowed loss, and the share within which two sizes count as
-#: equal.
+#: Gap tolerance on a span as a share of the allowed loss, and the share within which two sizes are equal.
 _TOL_SHARE, _CLOSE = 0.2, 0.03
 #: A row is not picked if its residual features are at most this share of the whole.
 _DEPENDENT = 1e-10

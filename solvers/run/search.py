@@ -28,8 +28,7 @@ from topline.solvers.run.api import solve, start_from
 
 #: Relative gap of the fits that are compared.
 GAP = 0.02
-#: Maximal cost of a search: this many times the passes of one fit or, if larger, this many multiplications
-#: (some seconds).
+#: Maximal cost of a search: this multiple of the passes of a fit or, if larger, this many multiplications.
 FITS, LEAST = 6, 2.0**33
 #: Values of C times the mean of |x|^2.
 SCALES = (10.0, 100.0, 1000.0)

@@ -394,8 +394,7 @@ def default_executor(task: Task) -> Executor:
     # Two blocks that ascend at once need several times the rounds of one; Frank-Wolfe is not affected.
     if spec.one_block or float(problem.n) * problem.d * problem.m < _SMALL_ROUND:
         return SerialExecutor()
-    # Each block sums a product as large as W, which dominates if its rows, or its entries per column, are
-    # few.
+    # Each block sums a product as large as W, which dominates if rows, or entries per column, are few.
     entries = getattr(task.examples.rows, "nnz", None)
     blocks = problem.n // _ROWS if entries is None else int(entries // (_ENTRIES * problem.d))
     if blocks <= 1:

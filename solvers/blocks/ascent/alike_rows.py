@@ -48,10 +48,7 @@ class Groups(NamedTuple):
 
 
 def find_groups(feed: RowFeed, rows: Int64Array, y: IntArray, d: int) -> Groups | None:
-    """Return the groups among some non-zero rows of a block with labels y; None if there are none.
-
-    The search is randomised and may miss pairs of alike rows with different labels.
-    """
+    """Return groups of some non-zero rows of a block with labels y, None if none; a few pairs are missed."""
     if d < _LEAST_FEATURES or not 2 <= len(rows) <= _LOOKED_AT:
         return None
     random = np.random.default_rng(_SEED)

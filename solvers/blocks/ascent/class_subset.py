@@ -26,8 +26,7 @@ _SPARE = 3
 #: Average share of the classes above which a row is faster swept whole; the second for rows swept in tiles,
 #: which share the loads of W and run on threads.
 _FEW, _FEW_OF_TILES = 0.6, 0.05
-#: Dual entries, or multiplications of scores, processed together, and the least number of rows scored at
-#: once.
+#: Dual entries, or multiplications of scores, per batch, and the least number of rows scored at once.
 _LOOKED_AT, _LEAST_LISTED = 1 << 22, 2048
 
 

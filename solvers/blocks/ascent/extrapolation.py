@@ -16,8 +16,7 @@ from topline.solvers.typing import Float64Array, Int64Array, IntArray
 REMEMBERED = 6
 #: Ridge on the system of a few equations, as a share of its trace.
 _RIDGE = 1e-10
-#: Bytes of all this per number of the dual rows and of W, and the limit beyond which sweeps continue without
-#: it.
+#: Bytes needed per number of the dual rows and of W, and the limit beyond which sweeps continue without it.
 _NUMBER_BYTES = 8 * (REMEMBERED + 3)
 _MOST_BYTES = 1 << 28
 #: Least gain of an extrapolation, as a share of the last sweeps' gain, to be worth its time.
@@ -165,11 +164,7 @@ class PassRows:
 
     @staticmethod
     def fits(work: AscentPass, rows: Int64Array) -> bool:
-        """Return whether these rows can be extrapolated.
-
-        Their changes and images must fit in memory, their dual rows must be one array, and the dual must be a
-        parabola.
-        """
+        """Return whether the dual is a parabola, the rows are one array and their changes fit in memory."""
         numbers = len(rows) * work.block.problem.m + work.W.size
         return work.linear and work.duals.open_whole() and _NUMBER_BYTES * numbers <= _MOST_BYTES
 

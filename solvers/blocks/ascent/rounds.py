@@ -54,8 +54,7 @@ _MOST_VISITS = 8.0
 _MOST_STAGES = 24
 #: A stage whose last sweep gains less than this share of the first one's gain ends the round.
 _STAGE_PAYS = 0.1
-#: From nearly optimal dual variables the first sweep gains little, and stages over the few moving rows are
-#: cheap: they go on for longer.
+#: From nearly optimal dual variables stages over the few moving rows are cheap, and go on for longer.
 _STAGE_PAYS_WARM = 0.02
 _MOST_VISITS_WARM = 16.0
 #: The gap of the rows is computed once the last sweep gains less than this share of the target, or the second
@@ -64,8 +63,7 @@ _LOOKS, _LOOKS_WARM, _SETTLED = 0.1, 5e-3, 2.5e-4
 #: Entropies converge by a large factor per sweep, and would overshoot the target: they take one sweep at a
 #: time, and a look once the last one gains less than the target gap.
 _LOOKS_SMOOTH = 1.0
-#: The next look comes when a sweep gains this multiple of its gain at the target, if the gap falls like the
-#: gains.
+#: The next look comes at this multiple of the gain expected at the target, if the gap falls like the gains.
 _LOOKS_EARLY = 1.3
 #: Upper bound of the (negative) rise of a row at rest.
 _RESTS = -0.5
@@ -122,10 +120,7 @@ class BlockAscent(BlockRows):
         return replace(work.stats(feed), left=math.inf if len(busy) else 0.0)
 
     def run_turn(self, request: AscentPlan, turn: Turn, duals: BlockDuals, threads: int = 1) -> AscentSums:
-        """Keep the change of A found by visiting the rows of a turn, and sum it.
-
-        A repeated request for the same turn finds the same change, at the cost of the visits only.
-        """
+        """Keep the change of A found in a turn, and sum it; a repeated request finds the same change."""
         feed = self.feed_for(duals.A)
         rows = self._rows_of(turn, request, feed)
         work = AscentPass(
@@ -189,10 +184,7 @@ def _stages(
     request: AscentPlan,
     groups: Groups | None,
 ) -> float:
-    """Sweep over some rows in stages, and extrapolate after each if possible.
-
-    Return the gap of these rows if it ended the stages, otherwise inf.
-    """
+    """Sweep in stages, extrapolating after each; return the rows' gap if it ended them, otherwise inf."""
     budget = (_MOST_VISITS_WARM if request.warm else _MOST_VISITS) * len(work.rises)
     least = first * (_STAGE_PAYS_WARM if request.warm else _STAGE_PAYS)
     if request.warm:

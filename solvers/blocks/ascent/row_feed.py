@@ -79,10 +79,7 @@ class RowFeed:
         self._slabs = [] if self.whole else self._cut()
 
     def shuffled(self, rows: Int64Array, random: np.random.Generator) -> Iterator[Portion]:
-        """Yield the given rows in a random order of slabs, some of them interleaved, and of their rows.
-
-        Which slabs are interleaved changes from sweep to sweep.
-        """
+        """Yield the rows in a random order of slabs, some of them interleaved (others in each sweep)."""
         if self.whole:
             yield from self.drawn(random.permutation(rows))
             return

@@ -40,8 +40,7 @@ from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArra
 GROUP = 4
 #: A row with at least one changed class in this many is stored densely, for contiguous loops.
 _WHOLE = 2
-#: Rows of a tile: the classes divided by this, as each row costs inner products with 1.5 tiles of rows; then
-#: the bounds.
+#: The classes over this are the rows of a tile, as each costs inner products with 1.5 tiles; then bounds.
 _TILE_SHARE = 6
 _TILE_ROWS = (4, 64)
 #: Multiplications of a sweep's scores below which one thread finishes before the others could help.
@@ -405,10 +404,7 @@ def _first_from(low: int, count: int, classes: IntArray, slot: int, p: int) -> i
 
 @jit(fastmath={"reassoc", "contract"})
 def _dots(left: _Rows, right: _Rows, out: FloatArray, slot: int, p: int, j: int) -> None:
-    """Write the inner products of four rows on the right with four on the left to a square of `out`.
-
-    The square begins at out[slot, p, j]; sums have the type of `out`.
-    """
+    """Write inner products of four rows each to the square of `out`, in its type, from out[slot, p, j] on."""
     W, w_places, w_first = left
     X, x_places, x_first = right
     zero = out.dtype.type(0.0)

@@ -165,10 +165,7 @@ def update_row(
 def store_row(
     part: SweptPart, i: int, first: int, alpha: Float64Array, scratch: Scratch
 ) -> tuple[int, float]:
-    """Store alpha as dual row i; return the number of changed classes, and the squared size of the change.
-
-    The arguments are those of `update_row`.
-    """
+    """Store alpha as dual row i as `update_row` does; return the number of changed classes and |change|^2."""
     A, delta, apart, changed, steps = part.A, part.delta, part.apart, scratch.changed, scratch.steps
     classes, few = part.lists.classes, len(part.lists.classes) > 0
     weighted, along = part.scale * part.weights[i], part.along[i]

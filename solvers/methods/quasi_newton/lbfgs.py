@@ -195,10 +195,7 @@ def at_gradient(problem: Problem, state: SolverState, stats: VectorSums) -> Meas
 
 
 def arrays_of_lbfgs(problem: Problem) -> int:
-    """Return how many arrays of the shape of W are remembered.
-
-    These are the pairs, the best W, a line without its length, and the metric.
-    """
+    """Return how many arrays of the shape of W are remembered: pairs, the best W, a line, and the metric."""
     metric = max(arrays_of_metric(problem), arrays_of_classes(problem))
     return 2 * most_pairs(problem) + 4 + metric
 

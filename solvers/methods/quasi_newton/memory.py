@@ -126,8 +126,7 @@ def most_pairs(problem: Problem) -> int:
     return max(least, min(most, _NUMBERS // (2 * problem.d * problem.m), problem.n // _EXAMPLES))
 
 
-#: Relative decrease of P below which float64 products begin, and below which points are compared by their
-#: gradients.
+#: Relative decrease of P below which float64 products begin and gradients compare points.
 STALLED = 1e-7
 
 

@@ -57,8 +57,7 @@ _WORTH_IT = 1 / 16
 _OPEN = 1e-3
 #: Least share of open rows for C: few open rows have another C.
 _SPREAD = 0.8
-#: Numbers in the blocks of all classes, and d^2 / n (inverting them then takes some passes), up to which the
-#: blocks are found.
+#: Limits on the numbers in all blocks, and on d^2 / n: inverting them then takes some passes.
 _MOST_NUMBERS, _MOST_SIDE = 1 << 21, 12.0
 #: A first step that leaves a smaller share of open rows has gone astray.
 _ASTRAY = 0.6
@@ -194,8 +193,7 @@ def _worth_it(problem: Problem) -> bool:
 
 #: Largest o_ij of omitted rows, as a share of the mean.
 _LEAST = 0.4
-#: Passes before the H_j are found, plus their own cost, and the growth factor of the passes until they are
-#: found again.
+#: Passes before the H_j are found, plus their own cost, and the factor on the passes until the next time.
 _FIRST, _TIMES = 4.0, 2.0
 #: Change factor of the openness at which they are found again as soon as that pays: the Hessian of separating
 #: classes falls with P, by orders of magnitude.
@@ -247,10 +245,7 @@ class ClassMetric:
 
 
 def with_asked(problem: Problem, memory: LbfgsMemory, measured: Measurement) -> ClassBlocks:
-    """Return the blocks with the least o_ij of rows to sum in the next evaluation, if that pays.
-
-    It pays if the fall of the gap since the H_j were found predicts many more passes.
-    """
+    """Return the blocks with the least o_ij to sum next, if the fall of the gap predicts that it pays."""
     blocks, openness = memory.classes, memory.classes.openness
     if openness is None or memory.rows.moments is None:
         return blocks
