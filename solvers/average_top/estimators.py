@@ -187,8 +187,8 @@ class AverageTopKClassifier(AverageTopModel, ScoringClassifier, BaseEstimator): 
         classes these are max_hinge and softmax (in nats); then, and with two classes as well, any convex loss
         of topline may be given by name or value, such as ``TopKHinge(5)``.
     k : float, default=0.5
-        How many losses are averaged: from 1 on their number, lowered to n where there are fewer examples;
-        below 1 their share of the examples.  None averages all; 1.0, which could mean either, is refused.
+        Number of losses to average (lowered to n) or, below 1, their fraction of the examples.  None
+        averages all; 1.0 is refused as ambiguous.
     C : float, default=100.0
         Weight of the losses against the regulariser.  LinearSVC with C = c and TopKClassifier are this with
         k = None and C = n c; the paper's eq. 3 at C_3 is this at C = C_3 k/n.
@@ -257,8 +257,8 @@ class AverageTopKRegressor(AverageTopModel, RegressorMixin, BaseEstimator):  # t
     loss : "square", "absolute" or an IndividualLoss, default="square"
         (z - y)^2 or |z - y|.
     k : float, default=0.5
-        How many losses are averaged: from 1 on their number, lowered to n where there are fewer examples;
-        below 1 their share of the examples.  None averages all; 1.0, which could mean either, is refused.
+        Number of losses to average (lowered to n) or, below 1, their fraction of the examples.  None
+        averages all; 1.0 is refused as ambiguous.
     C : float, default=100.0
         Weight of the losses against the regulariser.  Ridge with alpha is this with k = None, the square loss
         and C = n / (2 alpha).

@@ -74,10 +74,10 @@ class BinaryKernelClassifier(ScoringClassifier, BaseEstimator):  # type: ignore[
 
 @dataclass(eq=False, repr=False)
 class WeightedSVC(BinaryKernelClassifier):
-    """Support vector classifier with a weight for every example, and a duality gap (WSVM).
+    """Support vector classifier with example weights and a duality gap (WSVM).
 
     It minimises 1/2 |w|^2 + C sum_i s_i max(0, 1 - y_i (<w, phi(x_i)> + b)) over w and b, as SVC does, with
-    sample weights s_i.  n examples take memory for a few n x n matrices; for more train `TopKClassifier`.
+    sample weights s_i.  Needs memory for a few n x n matrices; for larger n use `TopKClassifier`.
 
     Parameters
     ----------
@@ -87,9 +87,9 @@ class WeightedSVC(BinaryKernelClassifier):
         "linear", "rbf", "polynomial", "chi2", a value such as ``RBFKernel(0.5)``, or "precomputed", where X
         is K(train, train) in `fit` and K(new, train) afterwards.
     gamma, degree, coef0 : default=None
-        Of a kernel given by name, as in `TopKClassifier`.
+        Parameters of a kernel given by name, as in `TopKClassifier`.
     tol : float, default=1e-6
-        Relative duality gap to reach; a ConvergenceWarning says where it was not.
+        Relative duality gap to reach; a ConvergenceWarning says if it was not.
     max_iter : int, default=100
         Rounds of the interior point method; ten to thirty are usual.
     class_weight : dict or "balanced", default=None
@@ -98,11 +98,11 @@ class WeightedSVC(BinaryKernelClassifier):
     Attributes
     ----------
     classes_ : (2,) labels, sorted.
-    support_, dual_coef_, intercept_ : places of the support (s,), alpha_i y_i of it (1, s), and b (1,).
+    support_, dual_coef_, intercept_ : indices of the support (s,), its alpha_i y_i (1, s), and b (1,).
     coef_ : (1, d), for the kernel "linear".
-    kernel_ : the kernel, its parameters resolved.
+    kernel_ : the kernel with its parameters resolved.
     n_iter_ : int, rounds.
-    primal_, dual_, dual_gap_, relative_gap_ : floats, P, D, P - D and its share of P, measured in float64.
+    primal_, dual_, dual_gap_, relative_gap_ : floats, P, D, P - D and its ratio to P, measured in float64.
 
     Examples
     --------
@@ -144,7 +144,7 @@ class WeightedSVC(BinaryKernelClassifier):
 
 @dataclass(eq=False, repr=False)
 class SVMPlusClassifier(BinaryKernelClassifier):
-    """Support vector classifier that sees privileged features during training (SVM+), with a duality gap.
+    """Support vector classifier with privileged features in training (SVM+) and a duality gap.
 
     The slacks are a function <w~, phi~(x~_i)> + b~ of privileged features x~, which `predict` does not need.
     It minimises 1/2 (|w|^2 + privileged_penalty |w~|^2) + C sum_i slack_i.
@@ -154,19 +154,19 @@ class SVMPlusClassifier(BinaryKernelClassifier):
     C : float, default=1.0
         Weight of the slacks against the regularisers.
     privileged_penalty : float, default=1.0
-        Gamma of the papers: how much the function of the privileged features is held back.
+        Gamma of the papers: weight of the regulariser of the function of the privileged features.
     kernel, gamma, degree, coef0 : of the features, as in `WeightedSVC`.
     privileged_kernel : str or Kernel, default="rbf"
-        Of the privileged features; "precomputed" where X_privileged is its matrix.
+        Kernel of the privileged features; "precomputed" if X_privileged is its matrix.
     privileged_gamma : float, "scale" or "auto", default=None
-        Of a privileged kernel given by name.
+        Parameter of a privileged kernel given by name.
     tol, max_iter : as in `WeightedSVC`.
 
     Attributes
     ----------
     instance_weights_ : (n,) weights with which `WeightedSVC(C=1)` gives the same w (Theorem 3.3).
     correction_ : (n,) the modelled slacks.
-    privileged_coef_, privileged_intercept_ : (n,) and float, of that function in the privileged kernel.
+    privileged_coef_, privileged_intercept_ : (n,) and float, the function of the privileged features.
     classes_, support_, dual_coef_, intercept_, coef_, kernel_, n_iter_, primal_, dual_, dual_gap_,
     relative_gap_ : as in `WeightedSVC`.
 
@@ -232,29 +232,29 @@ class SVMPlusClassifier(BinaryKernelClassifier):
 class LearnedWeightsSVC(BinaryKernelClassifier):
     """Support vector classifier whose example weights are learned from validation examples.
 
-    Weights c >= 0 are sought for which the classifier trained with them, by the twice smooth hinge L_delta,
-    has the least loss on validation examples (Theorem 3.5).  These should be at least as many as the training
-    examples, each of which has a weight to learn: with fewer the weights overfit.
+    Minimises the loss on validation examples over the weights c >= 0 with which the classifier is trained, by
+    the twice smooth hinge L_delta (Theorem 3.5).  Fewer validation than training examples, each of which has
+    a weight to learn, make the weights overfit.
 
     Parameters
     ----------
     C : float, default=1.0
-        All weights to begin with.
+        Initial value of all weights.
     delta : float, default=0.1
         Smoothness of the loss; it tends to the hinge as delta tends to 0.
     validation_fraction : float, default=2/3
-        Share of each class that `fit` sets aside where it is given no validation examples.
+        Fraction of each class that `fit` sets aside if given no validation examples.
     kernel, gamma, degree, coef0 : as in `WeightedSVC`.
     max_iter : int, default=100
-        Steps of L-BFGS-B; to stop early regularises the weights.
+        Steps of L-BFGS-B; early stopping regularises the weights.
     random_state : int, RandomState or None, default=0
-        Of the split.
+        Seed of the split.
 
     Attributes
     ----------
     weights_ : (n,) learned weights, 0 for examples set aside; ``WeightedSVC(C=1).fit(X, y, weights_)`` trains
         with them and the hinge.
-    training_rows_, validation_rows_ : places of both parts; the second is empty where `fit` was given others.
+    training_rows_, validation_rows_ : indices of both parts; the second is empty if `fit` was given others.
     validation_losses_ : tuple of floats, mean loss on validation examples from the start to the end.
     n_iter_ : int, steps.
     classes_, support_, dual_coef_, intercept_, coef_, kernel_ : as in `WeightedSVC`.

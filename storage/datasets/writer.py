@@ -1,7 +1,6 @@
-"""Writing a dataset: whole units into a staging folder, then one commit that makes it visible.
+"""Writing a dataset: complete units into a staging folder, then one commit that makes it visible.
 
-The features of a unit are checked here, and laid out as one shard of rows, or as the arrays of a sparse
-matrix.
+Features of a unit are checked here, and laid out as one shard of rows or as the arrays of a sparse matrix.
 """
 
 from __future__ import annotations
@@ -84,16 +83,13 @@ _NAMED_ROWS = 5
 
 
 def dense_spec(rows: int, d: int, dtype: np.dtype[Any], chunk_rows: int) -> ArraySpec:
-    """Return how the features of a dense unit are laid out, whatever dataset it is in: as one shard."""
+    """Return the layout of a dense unit's features in any dataset: one shard."""
     chunk = max(1, min(rows, chunk_rows))
     return ArraySpec(ChunkPlan(rows, chunk, -(-rows // chunk) * chunk), (d,), dtype)
 
 
 def dense_unit(X: ArrayLike, span: Span, d: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return `X` as a contiguous (span.rows, d) array of `dtype`.
-
-    Raises `FormatError` naming rows for what cannot be.
-    """
+    """Return `X` as a contiguous (span.rows, d) array of `dtype`; `FormatError` naming invalid rows."""
     if issparse(X):
         raise FormatError("a dense dataset takes dense rows; use CsrDatasetWriter for sparse ones")
     array = np.asarray(X)
@@ -143,7 +139,7 @@ def _check_kind(dtype: np.dtype[Any]) -> None:
 
 
 def _refuse(bad: NDArray[np.bool_], good_before: NDArray[np.bool_], span: Span, dtype: np.dtype[Any]) -> None:
-    """Name the rows whose stored form would not be finite, and whether the conversion is to blame."""
+    """Raise an error naming the rows whose stored form is not finite, and whether conversion is to blame."""
     rows = np.flatnonzero(bad)
     named = ", ".join(str(span.start + row) for row in rows[:_NAMED_ROWS])
     more = " and others" if len(rows) > _NAMED_ROWS else ""
@@ -165,9 +161,9 @@ _NAMED_UNITS = 5
 class DatasetWriter:
     """Writer of one dense dataset; pickles to other processes, which may write different units at once.
 
-    `committed` is the dataset of the same key if it exists already: then there is nothing to write.  Unit u
-    is the rows cuts[u]..cuts[u + 1] - 1; contents that another dataset of the store has are stored once.
-    Of all writers with the same `race`, in whatever `folder`, one commits.
+    `committed` is the dataset of the same key, if it exists: then nothing is written.  Unit u holds the rows
+    cuts[u]..cuts[u + 1] - 1; contents shared with another dataset of the store are stored once.  Of all
+    writers with the same `race`, in any `folder`, one commits.
     """
 
     layout: ClassVar[str] = "dense"
@@ -196,7 +192,7 @@ class DatasetWriter:
         cuts: Sequence[int] | None = None,
         base: str | None = None,
     ) -> Self:
-        """Begin the dataset `key` of (plan.n_rows, d), or continue with its staging.
+        """Begin the dataset `key` of shape (plan.n_rows, d), or continue its staging.
 
         `attributes` is the features' specification and becomes `DatasetInfo.features`.  `cuts` cut the rows
         into units, by default those of `plan`; `base` is the dataset whose order of rows they follow.  Raises
@@ -221,20 +217,20 @@ class DatasetWriter:
         return len(self.cuts) - 1
 
     def bounds(self, unit: int) -> Span:
-        """Return rows of `unit`; `FormatError` for a unit that is not there."""
+        """Return the rows of `unit`; `FormatError` if there is no such unit."""
         if not 0 <= unit < self.units:
             raise FormatError(f"unit {unit} is not one of the {self.units} units of {self.folder}")
         return Span(self.cuts[unit], self.cuts[unit + 1])
 
     def done_units(self) -> frozenset[int]:
-        """Return the units that are written whole: all that their mark names is there, with its size."""
+        """Return the complete units: everything their mark names is stored with its size."""
         if self._is_committed():
             return frozenset(range(self.units))
         marked = marked_units(self.store, self.folder)
         return frozenset(unit for unit in marked if finished_unit(self.store, self.folder, unit))
 
     def manifest_of(self, unit: int) -> pa.Table:
-        """Return the manifest rows of a unit that is done; `IncompleteError` for another."""
+        """Return the manifest rows of a complete unit; `IncompleteError` otherwise."""
         ref = finished_unit(self.store, self.folder, unit)
         if ref is None:
             raise self._incomplete([unit])
@@ -243,9 +239,9 @@ class DatasetWriter:
     def write_unit(self, unit: int, X: Any, part: pa.Table) -> None:
         """Write the rows of `unit`, unless the store has the same ones already.
 
-        `X` is (rows of the unit, d) of real numbers, `part` has a row for each.  Rows whose status is
-        "rejected" have zero features.  `FormatError` for a misaligned shape and for NaN, infinity or
-        overflow of float16.  Writing a unit again is harmless; once the key is committed it does nothing.
+        `X` is (rows of the unit, d) of real numbers, `part` has a row for each.  Rows with status "rejected"
+        have zero features.  `FormatError` for a wrong shape and for NaN, infinity or overflow of float16.
+        Rewriting a unit is harmless; once the key is committed it does nothing.
         """
         span = self.bounds(unit)
         table = shared_columns(conform(part))
@@ -271,18 +267,18 @@ class DatasetWriter:
         label_sets: LabelSetTable | None = None,
         facts: RowFacts | None = None,
     ) -> DatasetInfo:
-        """Make the dataset visible, in one step; without `manifest` the units' parts are joined.
+        """Make the dataset visible in one step; without `manifest` the units' parts are joined.
 
         `labels` (n_rows,) are 0..m-1, or -1 exactly where `split` is "rejected" (3); with `label_sets` they
-        are numbers of sets.  The manifest's label, class_name and split columns are set from the arrays.
-        `facts` are what is known of its rows otherwise.  A key that is committed already gives that dataset.
-        Raises `IncompleteError` if units are missing, `FormatError` for bad labels.
+        number sets.  The manifest's label, class_name and split columns are set from the arrays.  `facts` are
+        further facts of its rows.  If the key is already committed, that dataset is returned.  Raises
+        `IncompleteError` if units are missing, `FormatError` for bad labels.
         """
         if self.committed is not None:
             return self.committed
         earlier = find_by_key(self.store, self.key)
         if earlier is not None:
-            # A unit marked while another writer committed the key has left a mark that nobody needs.
+            # A unit marked while another writer committed the key leaves a useless mark.
             self.store.delete_tree(join(self.folder, MARKS))
             return earlier
         names = check_class_names(class_names)
@@ -291,7 +287,7 @@ class DatasetWriter:
         y, s = check_labels_and_splits(labels, split, self.plan.n_rows, len(names), label_sets)
         units = self._finished_units()
         if units is None:
-            # Another writer of the key has committed it and taken its marks away.
+            # Another writer has committed the key and removed its marks.
             return self.commit(labels, split, class_names, manifest, label_sets, facts)
         table = pa.concat_tables([unit_table(self.store, unit, self.folder) for unit in units])
         overrides = None if manifest is None else overrides_of(table, conform(manifest))
@@ -320,12 +316,12 @@ class DatasetWriter:
         discard_staged(self.store, self.key)
 
     def _claim(self, base: str | None) -> None:
-        """Write the staging's description, or find the same one there."""
+        """Write the staging's description, or check the existing one."""
         cuts = None if self.cuts == tuple(self.plan.unit_bounds()) else list(self.cuts)
         claim(self, self.store, self.folder, {**self._description(), "base": base, "cuts": cuts})
 
     def _description(self) -> dict[str, Any]:
-        """Return what all writers of the key agree on."""
+        """Return the description that all writers of the key must agree on."""
         return {
             "key": self.key,
             "n_rows": self.plan.n_rows,
@@ -338,13 +334,13 @@ class DatasetWriter:
         }
 
     def _is_committed(self) -> bool:
-        """Return whether the key is committed by now; the log is read only once its files are listed."""
+        """Return whether the key is committed by now; reads the log only if its files are listed."""
         if self.committed is None and self.store.exists(join(self.folder, FILES_LIST)):
             return find_by_key(self.store, self.key) is not None
         return self.committed is not None
 
     def _finished_units(self) -> list[UnitRef] | None:
-        """Return all units, None where the key was committed meanwhile; `IncompleteError` without some."""
+        """Return all units, None if the key is committed by now; `IncompleteError` if any is missing."""
         found = [finished_unit(self.store, self.folder, unit) for unit in range(self.units)]
         missing = [unit for unit, ref in enumerate(found) if ref is None]
         if missing and find_by_key(self.store, self.key) is not None:
@@ -368,7 +364,7 @@ class DatasetWriter:
         names: Sequence[str],
         label_sets: LabelSetTable | None,
     ) -> Iterator[PackedFile]:
-        """Yield what there is besides the units."""
+        """Yield all files except the units'."""
         yield from packed_array(LABELS, y)
         if label_sets is not None:
             yield from packed_array(LABEL_SET_INDPTR, label_sets.indptr)
@@ -405,7 +401,7 @@ class DatasetWriter:
         return info_of_commit(log.record(log.append(record, unique="staging")))
 
     def _checked(self, unit: int, X: Any) -> tuple[NDArray[Any], ...]:
-        """Return the arrays that are stored of a unit, its numbers last."""
+        """Return the arrays stored for a unit, its values last."""
         return (dense_unit(X, self.bounds(unit), self.d, self.dtype),)
 
     def _nonzero_rows(self, arrays: tuple[NDArray[Any], ...], rows: NDArray[Any]) -> bool:
@@ -424,9 +420,9 @@ class DatasetWriter:
 class CsrDatasetWriter(DatasetWriter):
     """Writer of one sparse dataset; `X` of a unit is a SciPy sparse matrix of finite numbers.
 
-    Every unit is a Zarr group of its own with the arrays indptr (int64, from 0), indices (int32) and data,
-    so that units can be written in any order, again, and by different processes.  A plan from
-    `ChunkPlan.choose` wants the mean number of stored entries a row in the place of d.
+    Every unit is a Zarr group of its own with the arrays indptr (int64, from 0), indices (int32) and data, so
+    that units can be written in any order, again, and by different processes.  For `ChunkPlan.choose` use the
+    mean number of stored entries per row as d.
     """
 
     layout: ClassVar[str] = "csr"

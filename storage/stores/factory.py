@@ -14,7 +14,7 @@ def open_store(url: str | Path, *, create: bool = False) -> Store:
     """Return the store at `url`: a local path, or a file://, memory://, s3:// or gs:// URL.
 
     With `create`, a local folder that does not exist is made; without, it is a `NotFoundError`.  Raises
-    `UnsupportedURLError` for what is not a store's address, `MissingExtraError` if s3fs or gcsfs is missing.
+    `UnsupportedURLError` if it is not a store's address, `MissingExtraError` if s3fs or gcsfs is missing.
 
     >>> from topline import open_store
     >>> store = open_store("memory://example")
