@@ -179,10 +179,7 @@ def jit(function: Function, /) -> Function: ...
 @overload
 def jit(**options: Any) -> Callable[[Function], Function]: ...
 def jit(function: Any = None, /, **options: Any) -> Any:
-    """Compile a function on first call, releasing the GIL, and cache it on disk.
-
-    `options` are further ones of `numba.njit`.
-    """
+    """Compile a function on first call without the GIL and cache it on disk; `options` go to `njit`."""
     if function is None:
         return lambda function: _kept(function, {**_FLAGS, **options})
     return _kept(function, _FLAGS)

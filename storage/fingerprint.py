@@ -19,10 +19,7 @@ def digest_bytes(data: bytes | memoryview) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """Return the canonical JSON text of `value`: sorted keys, no spaces.
-
-    `FormatError` for NaN and unsupported types.
-    """
+    """Return the canonical JSON text of `value`; `FormatError` for NaN and unsupported types."""
     try:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:

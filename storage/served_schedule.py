@@ -63,10 +63,7 @@ def note_schedule(store: Store, schedule: ServedSchedule) -> None:
 
 
 def read_schedule(store: Store) -> ServedSchedule | None:
-    """Return the last schedule served, None if there never was one.
-
-    Raises `FormatError` for invalid times, and as `read_record` does.
-    """
+    """Return the last schedule served, None without one; `FormatError` for invalid times."""
     try:
         record = read_record(store, _PATH, SCHEDULE_ENCODING)
     except NotFoundError:

@@ -91,10 +91,7 @@ def C_from_equation_3(C: float, k: float, n: int) -> float:  # noqa: N802
 
 
 def C_from_svm(C: float, n: int) -> float:  # noqa: N802
-    """Return the C at which P has, for k = n, the minimiser of |w|^2 / 2 + C sum_i l_i: n C.
-
-    That is the C of scikit-learn's LinearSVC and of TopKClassifier.
-    """
+    """Return the C, n C, for which P with k = n is the C-SVM |w|^2 / 2 + C sum_i l_i, as in LinearSVC."""
     return C * n
 
 

@@ -299,10 +299,7 @@ def _iterate(problem: AverageTopProblem, tol: float, max_iterations: int) -> tup
 def _next(
     problem: AverageTopProblem, point: InteriorPoint, pieces: Pieces
 ) -> tuple[InteriorPoint, Float64Array]:
-    """Take one step; return the point and its scores.
-
-    Curved pieces end above their linearisation, by the square of the step's length.
-    """
+    """Take one step; return the point and its scores (curved pieces end above their linearisation)."""
     step = mehrotra_step(problem, point, pieces)
     length = min(1.0, _TO_BOUNDARY * point.room(step))
     most = _GROWTH * point.complementarity()

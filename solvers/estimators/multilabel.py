@@ -53,10 +53,7 @@ class Targets:
 
     @classmethod
     def of(cls, y: Any) -> Targets:
-        """Read y: an indicator matrix (n, m), n sets of labels, or n single labels.
-
-        Raises InvalidProblemError, a ValueError, for anything else.
-        """
+        """Read an indicator matrix (n, m), n sets of labels, or n single labels; else InvalidProblemError."""
         if are_sets(y):
             binarizer = MultiLabelBinarizer(sparse_output=True)
             Y = binarizer.fit_transform(y)
@@ -93,10 +90,7 @@ class Targets:
 
 
 def are_sets(y: Any) -> bool:
-    """Return whether y is a sequence of sets of labels; refuse lists of different lengths.
-
-    Lists of equal length are ambiguous and count as rows of an indicator.
-    """
+    """Return whether y is a sequence of sets; equal-length lists are indicator rows, others refused."""
     listed = isinstance(y, Sequence) or (isinstance(y, np.ndarray) and y.dtype == object and y.ndim == 1)
     if not listed or not len(y):
         return False
@@ -282,10 +276,7 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
         return np.asarray(super().decision_function(X) - self.threshold_)
 
     def predict(self, X: Any) -> Any:
-        """Return the labels of each row in the format given to `fit`.
-
-        An indicator matrix (rows, m) of 0 and 1, a list of sets of labels, or (rows,) single labels.
-        """
+        """Return each row's labels as given to `fit`: an indicator (rows, m), sets, or labels (rows,)."""
         scores = self._scores(X)
         if self._form is TargetForm.SINGLE:
             return self.classes_[scores.argmax(axis=1)]

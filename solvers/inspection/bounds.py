@@ -25,10 +25,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Margins:
-    """Leave-one-out margins (b,): certified `low` <= exact <= `high`, and the best rival.
-
-    `middle` is the centre of the interval, or a better estimate if one is known.
-    """
+    """Leave-one-out margins (b,): certified `low` <= exact <= `high`, best estimate `middle`, best rival."""
 
     middle: Float64Array
     low: Float64Array

@@ -91,10 +91,7 @@ class LeaveOneOut:
         return float(np.median(np.abs(self.margins))) or 1.0
 
     def suspicion(self, scale: float | None = None) -> Float64Array:
-        """Return how much the classifier disputes each label (n,): 1 / (1 + exp(margin / scale)).
-
-        From 0 to 1, and 1/2 if the label ties with the best other class.
-        """
+        """Return how much each label is disputed (n,): 1 / (1 + exp(margin / scale)), 1/2 for a tie."""
         return np.asarray(expit(-self.margins / (self.scale if scale is None else scale)))
 
     @property
@@ -173,10 +170,7 @@ def trained_point(
     A: FloatArray | None,
     weights: Float64Array | None = None,
 ) -> DualPoint:
-    """Return the dual point of trained weights W (d, m) and, for a hinge, their A (n, m).
-
-    `UnsupportedCombinationError` if the problem has no rows to leave out.
-    """
+    """Return the dual point of trained W (d, m) and, for a hinge, A (n, m); refuse unsupported problems."""
     refuse(problem)
     weights = np.ones(problem.n) if weights is None else weights
     if A is None:
@@ -190,10 +184,7 @@ def trained_point(
 
 
 def judged_rows(scores: Float64Array, y: IntArray, k: int) -> LeaveOneOut:
-    """Return the margins of rows unseen in training from their scores (b, m): none is open.
-
-    A margin of 0, like every tie, counts as wrong.
-    """
+    """Return the margins of unseen rows from their scores (b, m): none is open, and ties are wrong."""
     middle, rival = margins_of(scores, y, k)
     exact = np.where(middle == 0.0, -np.finfo(np.float64).tiny, middle)
     return LeaveOneOut(middle, exact, exact, rival, k, 0)
@@ -260,10 +251,7 @@ def _refined(point: DualPoint, max_passes: int) -> tuple[DualPoint, int]:
 def held_out_margins(
     point: DualPoint, k: int, folds: int, watch: Watch | None = None
 ) -> tuple[Float64Array, int]:
-    """Return the margin of each row by a classifier trained without its fold (n,), and the passes.
-
-    Folds are stratified by class.
-    """
+    """Return each row's margin by a classifier without its stratified fold (n,), and the passes."""
     y, problem = point.y, point.problem
     middle, fold = np.empty(problem.n), np.empty(problem.n, dtype=np.int64)
     fold[np.lexsort((np.random.default_rng(0).random(problem.n), y))] = np.arange(problem.n) % folds

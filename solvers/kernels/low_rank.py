@@ -86,10 +86,7 @@ class KernelFeatures:
         return np.asarray(solved, dtype=np.float64)
 
     def features_of(self, X: Any) -> Float64Array:
-        """Return features K(X, pivots) L^-T (q, r) of new rows X (q, d), with L = rows[pivots].
-
-        Their products with `rows` are the kernel values.
-        """
+        """Return features K(X, pivots) L^-T (q, r) of new rows X (q, d), with L = rows[pivots]."""
         if not len(self.pivots):
             return np.zeros((X.shape[0], 1))
         if is_precomputed(self.kernel):

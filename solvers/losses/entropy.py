@@ -262,10 +262,7 @@ def _wide_shares(x: FloatArray, e: FloatArray, rows: LossRows) -> None:
 
 @gradient_function
 def _gradient(s: Any, own: Any, rho: Any, _: Any, u: Any, work: Any) -> Any:
-    """Write minus the gradient of log(1 + sum exp(s_j - s_y)), and return that loss.
-
-    The sum leaves out the k - 1 largest others; ties go to the lower class.
-    """
+    """Write minus the gradient of log(1 + sum exp(s_j - s_y)) without the k - 1 largest; return that loss."""
     m, k, x, top = len(s), len(rho), work[0], work[1]
     cut, ties = np.inf, 0
     if k > 1:

@@ -49,10 +49,7 @@ def task_losses(signs: Float64Array, scores: Float64Array, gamma: float) -> Floa
 
 
 def task_conjugates(signs: Float64Array, duals: Float64Array, gamma: float) -> Float64Array:
-    """Return the mean of y a - gamma/2 a^2 of each task, (T,): minus the conjugates at its duals a.
-
-    signs and duals are (T, n), with 0 <= y a <= 1.
-    """
+    """Return the mean of y a - gamma/2 a^2 of each task, (T,); signs, duals are (T, n), 0 <= y a <= 1."""
     values: Float64Array = (signs * duals - 0.5 * gamma * np.square(duals)).mean(axis=1)
     return values
 

@@ -107,10 +107,7 @@ def linear_in_margins(alpha: Float64Array, y: int, margins: Float64Array) -> flo
 
 @jit
 def own_class(sets: Float64Array, y: int, place: int) -> int:
-    """Return the `place`-th own class (from 1, ascending) of label set y; -1 if there are fewer.
-
-    If `sets` is empty the only own class is y itself.
-    """
+    """Return the `place`-th own class (from 1) of label set y, or of class y without sets; -1 if none."""
     if sets.shape[0] == 0:
         return y if place == 1 else -1
     at = int(sets[0, y]) + place - 1

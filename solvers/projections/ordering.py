@@ -83,10 +83,7 @@ def _merge(
 
 @jit
 def largest_values(b: FloatArray, m: int, count: int, skip: int, out: FloatArray) -> None:
-    """Write the `count` < m largest of b[:m], without b[skip], to out[:count] in decreasing order.
-
-    Small counts use a sorted list, larger ones a min-heap.
-    """
+    """Write the `count` < m largest of b[:m], without b[skip], to out[:count] in decreasing order."""
     few = count <= _LIST_LIMIT
     for i in range(count):
         out[i] = -np.inf

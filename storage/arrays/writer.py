@@ -148,10 +148,7 @@ def packed_array(path: str, array: NDArray[Any]) -> Iterator[PackedFile]:
 
 
 def packed_strings(path: str, strings: Sequence[str], attributes: Mapping[str, Any]) -> Iterator[PackedFile]:
-    """Yield the strings as a group of two arrays, since Zarr 3 has no standard string type.
-
-    `data` holds their UTF-8 bytes, and `offsets` the len(strings) + 1 boundaries.
-    """
+    """Yield strings as two arrays: UTF-8 bytes `data` and the len(strings) + 1 boundaries `offsets`."""
     encoded = [text.encode() for text in strings]
     offsets = np.cumsum([0, *(len(text) for text in encoded)], dtype=np.int64)
     yield from packed_array(join(path, "data"), np.frombuffer(b"".join(encoded), dtype=np.uint8))

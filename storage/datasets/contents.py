@@ -120,10 +120,7 @@ def is_stored(store: Store, ref: UnitRef) -> bool:
 
 
 def unit_files(store: Store, ref: UnitRef, owner: str, subject: str = "a unit") -> FileSet:
-    """Return the files of a unit's features, from its list of files.
-
-    `IntegrityError` naming `subject` and rows if the list is missing or has another digest.
-    """
+    """Return the files of a unit's features; `IntegrityError` naming `subject` and rows if damaged."""
     known = FileSet(store, unit_folder(ref.features), (), owner)
     listed = load_entries(known.named_by(ref.features, FILES_LIST, subject, ref.rows))
     return replace(known, entries=[replace(entry, rows=ref.rows) for entry in listed])

@@ -100,10 +100,7 @@ class Catalog:
 
 
 def dataset_folder(key: str, generation: int) -> str:
-    """Return the folder of that key after `generation` earlier ones were given up.
-
-    Every writer of a key gets the same one, so that writing can be resumed.
-    """
+    """Return the folder shared by a key's writers, after `generation` earlier ones were given up."""
     again = f" {generation}" if generation else ""
     return join("datasets", digest_bytes(f"{key}{again}".encode())[:16])
 

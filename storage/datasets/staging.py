@@ -20,10 +20,7 @@ from topline.storage.stores.urls import join
 
 
 def claim(owner: object, store: Store, folder: str, description: Mapping[str, Any]) -> None:
-    """Write a staging's description, or check the existing one; `MismatchError` names what differs.
-
-    On a local disk retention spares it as long as `owner` lives.
-    """
+    """Write a staging's description and hold it for `owner`; `MismatchError` if another differs."""
     wanted = {**encoding(STAGING_ENCODING), **plain(description)}
     if _begin(owner, store, folder, wanted):
         return

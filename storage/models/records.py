@@ -102,10 +102,7 @@ class ModelRecord:
 
 
 class Model:
-    """A published model, opened for reading; pickles by its URL.
-
-    On a local disk retention spares it while it is open.
-    """
+    """A published model, opened for reading; pickles by its URL, and is not pruned while open on a disk."""
 
     def __init__(self, store: Store, record: ModelRecord, entries: list[FileEntry]) -> None:
         hold_while(self, store, _MODELS.reservation(record.id))

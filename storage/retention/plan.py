@@ -95,10 +95,7 @@ class PruningPlan:
 
 
 def plan_pruning(store: Store, policy: RetentionPolicy, now: datetime) -> PruningPlan:
-    """Return what the policy releases from `store` at the time `now`.
-
-    Raises `IntegrityError` for damaged records, since what they refer to is unknown.
-    """
+    """Return what the policy releases from `store` at `now`; `IntegrityError` for damaged records."""
     return _Plan(store, policy, now).made()
 
 

@@ -28,10 +28,7 @@ _RECORD, _FOLDER = re.compile(r"^(\d{8})\.json$"), re.compile(r"^(\d{8})-")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose digests were all checked; duals are read again on demand.
-
-    `skipped` names newer checkpoints that were damaged.
-    """
+    """A checkpoint with checked digests; `skipped` names newer ones that were damaged."""
 
     run_id: str
     round: int

@@ -152,10 +152,7 @@ class HistoryWriter:
 
 
 class HistoryReader:
-    """Reads a growing history, every record once and in bounded memory.
-
-    An incomplete last line is left for later: it is still being written, or a crash has torn it.
-    """
+    """Reads a growing history, every record once, in bounded memory; leaves an incomplete last line."""
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
@@ -232,10 +229,7 @@ def history_path(run_id: str, part: int = 0) -> str:
 
 
 def read_history(store: Store, run_id: str) -> list[dict[str, Any]]:
-    """Return all records of a run, oldest first; [] without a history.
-
-    A torn last line is left out; any other bad line is an `IntegrityError` naming it.
-    """
+    """Return all records of a run, oldest first, without a torn last line; `IntegrityError` for others."""
     return list(HistoryReader(store, run_id).read_new())
 
 
@@ -283,10 +277,7 @@ _HISTORY = "history"
 
 
 def finish_run(store: Store, run_id: str, outcome: Mapping[str, Any]) -> None:
-    """Record how a run ended (status, model, gap, ...), replacing an earlier outcome.
-
-    The outcome holds length and digest of the history so far, under "history".
-    """
+    """Record how a run ended, with length and digest of its history, replacing an earlier outcome."""
     read_run(store, run_id)
     size, digest = _history_digest(store, run_id, None)
     RUNS.finish(store, run_id, {**outcome, _HISTORY: {"bytes": size, "sha256": digest}})

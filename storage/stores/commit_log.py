@@ -52,10 +52,7 @@ class CommitLog:
         return any(self._listed())
 
     def append(self, record: Mapping[str, Any], *, unique: str | None = None) -> int:
-        """Append `record` and return its number (from 1).
-
-        If a record with the same value of the field `unique` exists, return its number and add nothing.
-        """
+        """Append `record`, unless its field `unique` occurs already; return the record's number (from 1)."""
         seen = 0
         for seq in self.numbers():
             if unique is not None and self.record(seq).get(unique) == record.get(unique):

@@ -134,10 +134,7 @@ def held_lease(
     wait: float = 0.0,
     terms: LeaseTerms = DEFAULT_TERMS,
 ) -> Iterator[Lease]:
-    """Hold the lease `name` of a store for `by`, after waiting up to `wait` seconds for its holder.
-
-    Raises `LeaseHeldError` saying who that is and since when.
-    """
+    """Hold the lease `name` for `by`, waiting up to `wait` seconds; `LeaseHeldError` names the holder."""
     with ExitStack() as held:
         lease = _taken(store, name, by, wait, terms, held)
         over = threading.Event()
@@ -205,10 +202,7 @@ def holder(store: Store, name: str, clock: Clock = DEFAULT_TERMS.clock) -> str |
 
 
 def tenant(store: Store, name: str) -> Tenant | None:
-    """Return who holds the lease, None if its last tenure has ended.
-
-    Where kernel locks exist a dead holder counts as none; elsewhere it only falls silent.
-    """
+    """Return who holds the lease, None if its tenure has ended; without locks dead holders count."""
     number = _newest(store, name)
     if number == 0 or store.exists(_path(name, number, "done")):
         return None

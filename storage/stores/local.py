@@ -156,10 +156,7 @@ class LocalStore(Store):
         return place
 
     def _write(self, path: str, data: bytes, place: Callable[[Path, Path], bool]) -> bool:
-        """Write a file to the disk, `place` it, and return whether the target was free.
-
-        Repeated if another process removes the folder meanwhile.
-        """
+        """Write a file, `place` it, and return whether the target was free; retry if its folder vanishes."""
         target = self._locate(path)
         for _ in range(_ATTEMPTS - 1):
             with suppress(FileNotFoundError):
