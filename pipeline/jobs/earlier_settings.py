@@ -17,7 +17,9 @@ from topline.storage.stores import Store
 logger = logging.getLogger(__name__)
 
 #: What a dataset says of its making, by the names of the options.
-_OF_IMAGES = ("test_share", "val_share", "calibration_share", "split_seed", "duplicates")
+_OF_IMAGES = ("test_share", "val_share", "calibration_share", "split_seed", "duplicates", "sample_weight")
+#: Of these one alone is given, and takes the place of the other.
+_GROUPS = ("groups", "groups_from")
 #: Named even where they are the defaults, for they say most.
 _NAMED = ("loss", "C")
 
@@ -61,7 +63,8 @@ def _given(config: ExtractConfig | TrainConfig) -> set[str]:
 def _of_images(config: ExtractConfig, model: ModelRecord, store: Store) -> dict[str, Any]:
     """Return how the images of a model were split and limited, as far as `config` leaves it open."""
     made = model.features
-    found = {name: made[name] for name in _OF_IMAGES if name in made} | dict(made.get("limits") or {})
+    names = _OF_IMAGES if config.model_fields_set.intersection(_GROUPS) else (*_OF_IMAGES, *_GROUPS)
+    found = {name: made[name] for name in names if name in made} | dict(made.get("limits") or {})
     for info in list_datasets(store):
         if info.id == model.dataset:
             found["dtype"] = info.dtype

@@ -110,8 +110,11 @@ def opened_features(stored: StoredModel, config: NewRowsConfig) -> Iterator[NewF
     """
     if config.features is None:
         raise ConfigError("--features is missing: name a file of features")
-    path = local_path(config.features)
-    with closing(open_features(path, config.features_name, config.labels_name)) as source:
+    path, made = local_path(config.features), stored.model.record.features
+    # What said in training which rows belong together and how often they count is no feature here either.
+    beside = tuple(made[name] for name in ("groups", "sample_weight") if name in made)
+    names = (config.features_name, config.labels_name, None, beside)
+    with closing(open_features(path, *names)) as source:
         taken = _taken(stored, source)
         with reading(source.place):
             known = names_of_rows(source), _labels(stored, source), _splits(source)

@@ -378,6 +378,25 @@ def test_edits_that_are_damaged_or_not_recorded_are_said_to_be_undone(
     assert f"the edits of {broken.id} are undone, for they cannot be read" in caplog.text
 
 
+def test_groups_and_weights_that_nobody_gives_are_those_of_the_champion(photos: Path, tmp_path: Path) -> None:
+    store, table = str(tmp_path / "store"), photos / "images.csv"
+
+    def retrained(each: int, **given: Any) -> Dataset:
+        files = [file for file in sorted(photos.rglob("*.png")) if int(file.stem) < each]
+        lines = [f"{file.relative_to(photos)},{file.parent.name},{int(file.stem) // 4},2" for file in files]
+        table.write_text("path,label,day,often\n" + "\n".join(lines) + "\n")
+        images = ExtractConfig(images=str(table), backbone="hog:size=24,cells=8", **given)
+        found = retrain(RetrainConfig(store=store, extract=images, train=TrainConfig(**TRAINED)), HERE)
+        return Dataset.open(open_store(store), found.dataset)
+
+    retrained(EACH - 5, groups="day", sample_weight="often")
+    facts = retrained(EACH).facts()
+    assert facts.groups is not None
+    assert len(set(facts.groups.tolist())) == -(-EACH // 4)
+    assert facts.weights is not None
+    assert set(facts.weights.tolist()) == {2.0}
+
+
 def test_what_nobody_gives_is_as_in_the_champion(
     photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -153,6 +153,23 @@ def test_columns_are_found_by_their_names(model: str, tmp_path: Path) -> None:
     assert turned.first == predicted(model, tmp_path, table).first
 
 
+def test_groups_and_weights_of_training_are_no_features_of_new_rows(tmp_path: Path) -> None:
+    table = frame()
+    bare = table.drop(columns="label")
+    for name, values_of_rows in (("patient", np.arange(N) // 3), ("often", 1.0 + np.arange(N) % 2)):
+        table[name] = values_of_rows
+    table.to_csv(tmp_path / "all.csv", index=False)
+    store = str(tmp_path / "store")
+    import_features(
+        ImportConfig(
+            features=str(tmp_path / "all.csv"), store=store, groups="patient", sample_weight="often"
+        )
+    )
+    model = train(TrainConfig(store=store, tol=0.05), HERE).model
+    alike = predicted(model, tmp_path, table.drop(columns="label"))
+    assert alike.first == predicted(model, tmp_path, bare).first
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_columns_of_libsvm_text_count_as_in_training(tmp_path: Path, first: int) -> None:
     X, y = values(frame()).copy(), frame()["label"]
