@@ -38,7 +38,7 @@ def classes_found(listing: ImageListing) -> str:
     shared = _shared_folder(names)
     if shared:
         return f"{found}; all lie in {shared}/, which --images can name for shorter names"
-    nested = next((name for name in names if "/" in name), None)
+    nested = next((name for name in names if "/" in name and listing.kind == "folder"), None)
     return found if nested is None else f"{found}; folders within folders are classes, such as {nested}"
 
 

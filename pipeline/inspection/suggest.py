@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import partial
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import thumbnail_or_reason
@@ -96,7 +98,10 @@ def spread(X: Any, leads: NDArray[np.float64], count: int) -> tuple[NDArray[np.i
     if len(leads) <= count:
         return np.arange(len(leads)), np.ones(len(leads), dtype=np.int64)
     weights = 1.0 / (leads + np.median(leads) + np.finfo(np.float32).tiny)
-    clusters = KMeans(count, n_init=1, random_state=0).fit_predict(unit_rows(X), sample_weight=weights)
+    with warnings.catch_warnings():
+        # There may be fewer kinds of rows than are wanted: of copies one is enough.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        clusters = KMeans(count, n_init=1, random_state=0).fit_predict(unit_rows(X), sample_weight=weights)
     _, first, sizes = np.unique(clusters, return_index=True, return_counts=True)
     order = np.argsort(first, kind="stable")
     return first[order], sizes[order]

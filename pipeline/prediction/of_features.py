@@ -95,7 +95,7 @@ def predict_features(
             first=tuple(islice((row for table in tables(FIRST) for row in table.to_pylist()), FIRST)),
         )
         if rule.threshold is None and any(label is not None for label in new.labels):
-            new = new.placed()
+            new = new.placed() if new.source.splits() is None else new
             result = replace(result, scored=scored(tables(n, progress), stored.model.record.class_names))
         return write_files(
             result, config, f"rows of {path.name}", schema, lambda: tables(n, progress), new.picture
@@ -135,11 +135,9 @@ class NewFeatures:
     kind: str = "float32"
 
     def placed(self) -> NewFeatures:
-        """Return the same rows with their splits in the model's dataset, if the file has none."""
-        if self.source.splits() is not None:
-            return self
+        """Return the same rows with their splits in the model's dataset, whatever the file says of them."""
         known, kind = _known(self.stored)
-        return replace(self, known=known, kind=kind)
+        return replace(self, splits=[None] * self.source.n, known=known, kind=kind)
 
     @property
     def names(self) -> Sequence[str]:

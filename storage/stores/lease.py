@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from topline.storage.errors import AccessError, ConflictError, NotFoundError, StorageError
+from topline.storage.errors import AccessError, ConflictError, DiskFullError, NotFoundError, StorageError
 from topline.storage.records import now
 from topline.storage.stores.base import Store
 from topline.storage.stores.holds import kernel_lock
@@ -149,7 +149,7 @@ def held_lease(
             thread.join(terms.beat)
             try:
                 store.put_if_absent(_path(name, lease.number, "done"), b"")
-            except AccessError as error:
+            except (AccessError, DiskFullError) as error:
                 # The lease expires by itself; the outcome of the work must not be masked.
                 logger.warning("the lease %s is not given back: %s", name, error)
     _tidy(store, name, lease.number)

@@ -175,6 +175,9 @@ def test_classes_are_listed_and_a_folder_too_high_is_named(tmp_path: Path) -> No
         " shorter names"
     )
     assert "all lie" not in found(tmp_path / "c", "amazon/bike", "dslr/bike")
+    (tmp_path / "c" / "all.csv").write_text("path,label\namazon/bike/1.png,a/b\ndslr/bike/1.png,c\n")
+    named = classes_found(list_images(str(tmp_path / "c" / "all.csv")))
+    assert named == "2 classes found: a/b 1, c 1"
     assert found(tmp_path / "d", "cat") == "1 class found: cat 1"
     many = found(tmp_path / "e", *(f"class{i:03d}" for i in range(100)))
     assert many.startswith("100 classes found: class000 1, class001 1,")

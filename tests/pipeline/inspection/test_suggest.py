@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +13,9 @@ import pytest
 
 from tests.pipeline.small_data import write_dataset
 from topline.pipeline.errors import ConfigError, InputError
+from topline.pipeline.ingest import import_features
 from topline.pipeline.inspection.suggest import spread, suggest_rows
-from topline.pipeline.options import ClusterConfig, SuggestConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, ImportConfig, SuggestConfig, TrainConfig
 from topline.pipeline.training import train
 from topline.storage.stores import open_store
 
@@ -60,6 +64,33 @@ def test_rows_of_the_dataset_are_left_out(model: str, tmp_path: Path) -> None:
         suggest_rows(model, SuggestConfig(features=str(tmp_path / "old.npy")))
     with pytest.raises(ConfigError, match="two things"):
         suggest_rows(model, SuggestConfig(features="a.npy", images="b"))
+
+
+def test_a_split_in_the_file_makes_no_row_known_and_of_copies_one_is_suggested(
+    model: str, tmp_path: Path
+) -> None:
+    X = np.repeat(rows_of([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]], 0.01, np.random.default_rng(2)), 10, axis=0)
+    np.savez(tmp_path / "new.npz", features=X, split=np.full(len(X), "test"))
+    found = suggest_rows(model, SuggestConfig(features=str(tmp_path / "new.npz")), 5)
+    assert found.known == 0
+    assert [one.stands_for for one in found.suggested] == [10, 10]
+
+
+def test_names_that_a_spreadsheet_would_run_are_harmless_on_the_page(tmp_path: Path) -> None:
+    page, table = tmp_path / "label.html", tmp_path / "label.csv"
+    names = np.array(["=cmd()", '"><script>alert(1)</script>', "cat"])
+    X, y = rows_of(np.eye(3)[np.arange(60) % 3].tolist(), 0.1, np.random.default_rng(0)), np.arange(60) % 3
+    np.savez(tmp_path / "all.npz", features=X, labels=names[y])
+    store = str(tmp_path / "store")
+    import_features(ImportConfig(features=str(tmp_path / "all.npz"), store=store))
+    named = train(TrainConfig(store=store, loss="softmax"), ClusterConfig(workers=0)).model
+    np.save(tmp_path / "new.npy", rows_of([[0.5, 0.5, 0.0]], 0.01, np.random.default_rng(2)))
+    suggest_rows(named, SuggestConfig(features=str(tmp_path / "new.npy"), page=page, output=table))
+    text = page.read_text(encoding="utf-8")
+    (listed,) = re.findall(r'data-names="([^"]*)"', text)
+    assert sorted(json.loads(html.unescape(listed))) == sorted(["'=cmd()", *names[1:]])
+    assert "<script>alert" not in text
+    assert "=cmd()" not in table.read_text(encoding="utf-8").replace("'=cmd()", "")
 
 
 def test_every_cluster_gives_its_least_certain_row() -> None:

@@ -161,9 +161,7 @@ def test_groups_and_weights_of_training_are_no_features_of_new_rows(tmp_path: Pa
     table.to_csv(tmp_path / "all.csv", index=False)
     store = str(tmp_path / "store")
     import_features(
-        ImportConfig(
-            features=str(tmp_path / "all.csv"), store=store, groups="patient", sample_weight="often"
-        )
+        ImportConfig(features=str(tmp_path / "all.csv"), store=store, groups="patient", sample_weight="often")
     )
     model = train(TrainConfig(store=store, tol=0.05), HERE).model
     alike = predicted(model, tmp_path, table.drop(columns="label"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from topline.storage.errors import AccessError
+from topline.storage.errors import AccessError, DiskFullError
 from topline.storage.stores import LeaseHeldError, LeaseTerms, Store, held_lease, holder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,3 +83,23 @@ def test_a_place_that_cannot_be_written_is_said(local_store: Store) -> None:
     local_store.write_bytes("leases", b"")
     with pytest.raises(AccessError, match=r"leases/retrain/00000001\.lock cannot be used: "):
         held_lease(local_store, "retrain", "a test").__enter__()
+
+
+@pytest.mark.parametrize("error", [AccessError, DiskFullError])
+def test_work_that_is_done_is_not_lost_with_the_word_that_it_is(
+    local_store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[OSError],
+) -> None:
+    put = Store.put_if_absent
+
+    def refused(self: Store, path: str, data: bytes) -> bool:
+        if path.endswith(".done"):
+            raise error("no room")
+        return put(self, path, data)
+
+    monkeypatch.setattr(Store, "put_if_absent", refused)
+    with held_lease(local_store, "retrain", "a test"):
+        pass
+    assert "the lease retrain is not given back: no room" in caplog.text
