@@ -117,7 +117,7 @@ def class_table(evaluation: Evaluation) -> Table:
 
 
 def pair_table(evaluation: Evaluation) -> Table:
-    """Return the most frequent confusions, both ways together."""
+    """Return the most frequent confusions, both ways together; a way that is not among them is not known."""
     columns = (
         NAME,
         Column("and"),
@@ -126,11 +126,12 @@ def pair_table(evaluation: Evaluation) -> Table:
         Column("the other way", "n", count),
     )
     counts = {(pair.true, pair.predicted): pair.count for pair in evaluation.confused}
-    rows = [
-        (true, predicted, there + counts.get((predicted, true), 0), there, counts.get((predicted, true), 0))
-        for (true, predicted), there in counts.items()
-        if there > counts.get((predicted, true), 0) or (predicted, true) not in counts or true < predicted
-    ]
+    known = sum(counts.values()) >= round(evaluation.rows * (1.0 - evaluation.topk[1]))
+    rows = []
+    for (true, predicted), there in counts.items():
+        back = counts.get((predicted, true), 0 if known else None)
+        if back is None or there > back or true < predicted:
+            rows.append((true, predicted, there + (back or 0), there, back))
     rows.sort(key=lambda row: -row[2])
     return Table.of("confused-pairs", columns, rows, empty="No image was taken for another class.")
 

@@ -11,10 +11,12 @@ import pytest
 from tests.pipeline.dashboards import view_of
 from topline.pipeline.evaluation import Evaluation
 from topline.pipeline.evaluation.confusions import Gallery, ShownImage, WorstClass
+from topline.pipeline.evaluation.records import Confusion
 from topline.pipeline.images import thumbnail
 from topline.pipeline.pages import amount, duration, flat
 from topline.pipeline.pages.charts import MOST_POINTS, Series, bar_chart, line_chart, thin
 from topline.pipeline.report.document import ReportData, answer_words, render_report, verdict
+from topline.pipeline.report.tables import pair_table
 from topline.storage.models import ModelRecord
 
 NASTY = '<script>alert("x")</script> & "mug"'
@@ -307,3 +309,12 @@ def test_no_picture_stands_alone_in_the_last_row(pictures: int, seven: bool) -> 
 def test_the_answer_says_all_where_it_is_all(share: float, words: str) -> None:
     evaluation = Evaluation.from_dict(dict(hand_made_report().record.evaluation or {}))
     assert f", and {words} among the first 3" in answer_words(replace(evaluation, topk={1: 0.9, 3: share}))
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_a_confusion_that_is_not_among_the_most_frequent_is_not_called_none(more: int) -> None:
+    pairs = tuple(Confusion(*names, count) for *names, count in (("a", "b", 5), ("c", "a", 4), ("b", "a", 2)))
+    right = 1.0 - (11 + more) / 100
+    evaluation = Evaluation("m1", "d1", "test", 100, {1: right}, "a", 0.5, (), pairs, 0.1, "2026-01-01")
+    rows = [("a", "b", 7, 5, 2), ("c", "a", 4, 4, None if more else 0)]
+    assert list(pair_table(evaluation).rows) == rows
