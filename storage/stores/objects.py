@@ -34,6 +34,8 @@ _FAILURES: dict[str, tuple[str, ...]] = {
 }
 #: Loggers in which drivers report repeated requests.
 _DRIVER_LOGS = ("s3fs", "botocore.retryhandler", "gcsfs")
+#: Logs below these, which show as much as before.
+_OTHER_LOGS = ("gcsfs.credentials", "gcsfs.zonal_file")
 _REPEATED = re.compile(r"Retryable error|Retry needed|.*retrying after exception")
 _SAID_AT = frozenset({1, 10, 100, 1000, 10_000})
 _MEMORY_LOCK = threading.Lock()
@@ -54,6 +56,8 @@ class _Repetitions(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
+        for other in map(logging.getLogger, _OTHER_LOGS):
+            other.setLevel(other.getEffectiveLevel())
         for name in _DRIVER_LOGS:
             driver = logging.getLogger(name)
             self._shown = driver.getEffectiveLevel()

@@ -470,3 +470,17 @@ def test_a_bucket_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
     store = open_store("s3://bucket/store")
     with pytest.raises(AccessError, match="s3://bucket/store"):
         store.exists("a")
+
+
+@pytest.mark.parametrize("name", ["s3fs", "botocore.retryhandler", "gcsfs", "gcsfs.credentials"])
+def test_repetitions_are_counted_without_what_drivers_say_for_debugging(name: str) -> None:
+    code = (
+        "import logging; logging.basicConfig(level=logging.WARNING)\n"
+        "from topline.storage.stores import repeated_requests\n"
+        "before = repeated_requests()\n"
+        f"logging.getLogger({name!r}).debug('a secret of the driver')\n"
+        f"logging.getLogger({name!r}).warning('what it warns of')\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+    assert "secret" not in said
+    assert "what it warns of" in said
