@@ -98,9 +98,8 @@ def spread(X: Any, leads: NDArray[np.float64], count: int) -> tuple[NDArray[np.i
     if len(leads) <= count:
         return np.arange(len(leads)), np.ones(len(leads), dtype=np.int64)
     weights = 1.0 / (leads + np.median(leads) + np.finfo(np.float32).tiny)
-    with warnings.catch_warnings():
-        # There may be fewer kinds of rows than are wanted: of copies one is enough.
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    # There may be fewer kinds of rows than are wanted: of copies one is enough.
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         clusters = KMeans(count, n_init=1, random_state=0).fit_predict(unit_rows(X), sample_weight=weights)
     _, first, sizes = np.unique(clusters, return_index=True, return_counts=True)
     order = np.argsort(first, kind="stable")

@@ -18,8 +18,6 @@ logger = logging.getLogger(__name__)
 
 #: What a dataset says of its making, by the names of the options.
 _OF_IMAGES = ("test_share", "val_share", "calibration_share", "split_seed", "duplicates", "sample_weight")
-#: Of these one alone is given, and takes the place of the other.
-_GROUPS = ("groups", "groups_from")
 #: Named even where they are the defaults, for they say most.
 _NAMED = ("loss", "C")
 
@@ -63,7 +61,8 @@ def _given(config: ExtractConfig | TrainConfig) -> set[str]:
 def _of_images(config: ExtractConfig, model: ModelRecord, store: Store) -> dict[str, Any]:
     """Return how the images of a model were split and limited, as far as `config` leaves it open."""
     made = model.features
-    names = _OF_IMAGES if config.model_fields_set.intersection(_GROUPS) else (*_OF_IMAGES, *_GROUPS)
+    groups = {"groups", "groups_from"}
+    names = _OF_IMAGES if groups & config.model_fields_set else (*_OF_IMAGES, *sorted(groups))
     found = {name: made[name] for name in names if name in made} | dict(made.get("limits") or {})
     for info in list_datasets(store):
         if info.id == model.dataset:
