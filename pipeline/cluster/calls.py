@@ -67,11 +67,11 @@ class Call:
 
 
 class WorkersLost(Exception):  # noqa: N818 - a signal to the executor, which handles it
-    """Some workers are gone, silent, or hold another epoch; no call to them has an answer."""
+    """Some workers are gone, silent, unfit or hold another epoch; no call to them has an answer."""
 
-    def __init__(self, workers: Sequence[str], reason: str) -> None:
-        super().__init__(workers, reason)
-        self.workers, self.reason = tuple(workers), reason
+    def __init__(self, workers: Sequence[str], reason: str, unfit: bool = False) -> None:
+        super().__init__(workers, reason, unfit)
+        self.workers, self.reason, self.unfit = tuple(workers), reason, unfit
 
     def __str__(self) -> str:
         return f"worker {', '.join(self.workers)} {self.reason}"
@@ -216,6 +216,8 @@ class WorkerCalls:
         if (error := ended.future.exception()) is not None:
             # Without a scheduler every call fails, so report that first.
             self._watch.check_scheduler()
+            if isinstance(error, WorkersLost) and error.unfit:
+                self._watch.give_up(dict.fromkeys(error.workers, error.reason))
             raise error
 
 
@@ -240,7 +242,7 @@ async def _answer_of(node: Any, call: Call, key: str) -> Any:
             continue
         try:
             if call.worker not in _serving:
-                await way(node, call.worker, {"op": "run", "function": dumps(_serve)})
+                await _prepare(way, node, call.worker)
             response = await way(
                 node, call.worker, {"op": _OPERATION, "call": to_serialize(call), "key": key}
             )
@@ -261,6 +263,19 @@ async def _answer_of(node: Any, call: Call, key: str) -> Any:
             raise WorkersLost([call.worker], f"lost its blocks ({raised})") from raised
         raise (raised or RuntimeError("no reason was given")).with_traceback(trace)
     raise WorkersLost([call.worker], "is gone") from problem
+
+
+async def _prepare(way: Callable[..., Any], node: Any, worker: str) -> None:
+    """Let a worker take calls; raise `WorkersLost` if it is not able to."""
+    try:
+        response = await way(node, worker, {"op": "run", "function": dumps(_serve)})
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 - such as a refusal by Dask's configuration
+        response = {"status": "error", "exception_text": str(error)}
+    if response["status"] != "OK":
+        why = f"cannot take calls ({response['exception_text']}): give it the packages and settings of others"
+        raise WorkersLost([worker], why, unfit=True)
 
 
 async def _to_worker(node: Any, worker: str, message: dict[str, Any]) -> Any:

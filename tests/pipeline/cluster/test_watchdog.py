@@ -258,6 +258,19 @@ def test_a_worker_may_end_while_a_call_works(monkeypatch: pytest.MonkeyPatch) ->
     assert not raised
 
 
+def refuse(dask_worker: Any) -> None:
+    dask_worker.blocked_handlers = ["run"]
+
+
+def test_a_worker_that_cannot_take_calls_gets_no_more(client: Client) -> None:
+    refusing, other = _workers(client)
+    client.run(refuse, workers=[refusing])
+    calls = WorkerCalls(client, heartbeat_timeout=3600.0)
+    with pytest.raises(WorkersLost, match=f"{refusing} cannot take calls .*disallowed"):
+        calls.run([Call(refusing, int, ("7",))])
+    assert [*calls.trusted_workers()] == [other]
+
+
 def test_a_worker_that_cannot_be_reached_is_asked_through_the_scheduler(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
