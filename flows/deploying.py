@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+import httpx
 import psutil
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import DeploymentSchedule, StateType
@@ -27,13 +28,13 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events.actions import ActionTypes, ChangeFlowRunState, PauseDeployment
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectNotFound
+from prefect.states import Crashed
 
 POOL: Final = "topline"
 _PREFECT: Final = (sys.executable, "-m", "prefect", "--no-prompt")
 
 # Time for a run's checkpoint before it ends; pods and containers end after two minutes.
 RUN_SECONDS: Final = 100.0
-WORKER_SECONDS: Final = 10.0
 
 # Heartbeats come every 30 s (topline.flows.environment): two may be missed within two minutes.
 HEARTBEAT_TIMEOUT: Final = timedelta(seconds=80)
@@ -176,17 +177,32 @@ def _end(worker: psutil.Popen) -> None:
     with suppress(psutil.NoSuchProcess):
         worker.suspend()
         runs = worker.children()
+        numbers = {}
         for run in runs:
             with suppress(psutil.NoSuchProcess):
+                if number := run.environ().get("PREFECT__FLOW_RUN_ID"):
+                    numbers[run] = number
                 run.terminate()
         until = time.monotonic() + RUN_SECONDS
         while any(map(_is_alive, runs)) and time.monotonic() < until:
             time.sleep(0.2)
-        worker.resume()
-        worker.terminate()
-        # It may wait forever with nothing left to do: its runs have reported their ends.
-        for survivor in psutil.wait_procs([worker], timeout=WORKER_SECONDS)[1]:
-            survivor.kill()
+        # Resumed, it would accept the next run before it ends.  Its runs have reported their ends.
+        worker.kill()
+        worker.wait()
+        if silent := [number for run, number in numbers.items() if not _is_alive(run)]:
+            _crash_unended(silent)
+
+
+def _crash_unended(runs: Sequence[str]) -> None:
+    """Mark runs that ended without a final state as crashed: each would keep its slot for minutes."""
+    try:
+        with get_client(sync_client=True) as client:
+            for run in map(UUID, runs):
+                state = client.read_flow_run(run).state
+                if state is None or not state.is_final():
+                    client.set_flow_run_state(run, Crashed(message="ended with its worker"), force=True)
+    except httpx.HTTPError as error:
+        sys.stderr.write(f"Prefect's server was not told which runs ended with the worker: {error}\n")
 
 
 def _is_alive(process: psutil.Process) -> bool:

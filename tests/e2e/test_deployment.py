@@ -414,14 +414,18 @@ def test_a_worker_that_is_to_end_saves_its_run_and_says_how_it_goes_on(deploymen
     family += family[0].children(recursive=True)
     leader = next(member for member in family if "topline.flows.deploying" in member.cmdline())
     os.kill(leader.pid, signal.SIGTERM)
+    following = begun(deployment, store="s3://topline/digits", k=2)
     deployment.processes["worker"].wait(SLOW)
     found = next(one for one in deployment.flow_runs() if one["id"] == run)
     assert found["state_type"] == "FAILED"
     resumed = re.findall(r"topline train --store s3://topline/digits --resume (r\d+)", str(found["state"]))
     assert resumed
     assert f"runs/{resumed[0]}/checkpoints" in stored(deployment, "runs/", names=True)
+    # Asked for while the worker ended, which left it to the next one.
+    assert state(deployment, following) == "SCHEDULED"
     deployment.start("worker")
-    wait_for(lambda: deployment.says("worker", "started!"))
+    wait_for(lambda: state(deployment, following) in {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
+    assert state(deployment, following) == "COMPLETED"
 
 
 def test_certificates_and_passwords_are_made_anew(deployment: Deployment) -> None:
