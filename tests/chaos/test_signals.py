@@ -15,7 +15,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "moment", moments(14, seed=0), ids=lambda moment: f"{moment.command}-{moment.events}"
+    "moment", tuple(moments(14, seed=0)), ids=lambda moment: f"{moment.command}-{moment.events}"
 )
 def test_a_command_ends_as_the_guide_says_whenever_it_is_struck(
     moment: Moment, prepared: Path, tmp_path: Path

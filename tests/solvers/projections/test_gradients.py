@@ -77,6 +77,23 @@ def test_rows_and_sums_are_those_of_the_definition(loss, smoothing) -> None:
 
 
 @pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
+def test_the_row_is_the_slope_of_the_loss(loss, smoothing) -> None:
+    """Central differences of the kernel's own loss, where it has a slope: away from kinks and ties."""
+    scores, y = draw(n=8)
+    U, _ = rows_of(loss, scores, y, smoothing)
+    eps = 1e-6
+    for i, label in enumerate(y):
+        for j in range(M):
+            step = np.zeros((1, M))
+            step[0, j] = eps
+            up, down = (
+                rows_of(loss, scores[i : i + 1] + sign * step, y[i : i + 1], smoothing)[1][LOSS]
+                for sign in (1, -1)
+            )
+            assert (up - down) / (2 * eps) == pytest.approx(-U[i, j], abs=1e-5), (i, label, j)
+
+
+@pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
 @pytest.mark.parametrize("scale", [1e-9, 1e-3, 1.0, 1e3, 1e9])
 @pytest.mark.covering(2)
 def test_every_scale_and_ties(loss, smoothing, scale) -> None:
