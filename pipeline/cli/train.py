@@ -197,9 +197,11 @@ def certificate_text(certificate: Certificate) -> str:
     """Return the verdict of a certificate in a line."""
     verdict = "certified" if certificate.certified else "NOT certified"
     objection = f" ({certificate.objection})" if certificate.objection else ""
+    source, basis = certificate.source, certificate.basis
+    recomputed = "" if basis == source else f" recomputed from {basis},"
     return (
-        f"{verdict} from {certificate.source}: relative gap {certificate.relative_gap:.2e}, recomputed from"
-        f" {certificate.basis}, tolerance {certificate.tol:g}{objection}"
+        f"{verdict} from {source}: relative gap {certificate.relative_gap:.2e},{recomputed} tolerance"
+        f" {certificate.tol:g}{objection}"
     )
 
 
