@@ -161,6 +161,26 @@ def _refuse_unguarded() -> None:
         )
 
 
+def _local_settings(config: ClusterConfig) -> dict[str, Any]:
+    """Return what Dask is configured with for a cluster on this machine."""
+    settings: dict[str, Any] = {
+        **MEMORY_SETTINGS,
+        **LOG_SETTINGS,
+        "distributed.scheduler.work-stealing": False,
+        "distributed.scheduler.worker-ttl": WORKER_TTL,
+        "distributed.deploy.lost-worker-timeout": LOST_WORKER_TIMEOUT,
+        "distributed.nanny.pre-spawn-environ": dict.fromkeys(THREAD_VARIABLES, config.threads_per_worker),
+        "distributed.comm.timeouts.connect": f"{max(30, int(config.worker_wait))}s",
+    }
+    if config.dashboard:
+        preloads = [*dask.config.get("distributed.scheduler.preload"), PAGE]
+        settings["distributed.scheduler.preload"] = preloads
+    else:
+        # The pages have no password, and every user of the machine can reach its loopback.
+        settings |= {f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker")}
+    return settings
+
+
 @contextmanager
 def _own_cluster(
     config: ClusterConfig, workers: int, worker_bytes: int | None, *, processes: bool
@@ -170,25 +190,10 @@ def _own_cluster(
     threads = config.threads_per_worker
     # Threads need no port, but Dask's configuration may ask for one, and for encryption.
     closed = processes or dask.config.get("distributed.comm.require-encryption")
-    settings: dict[str, Any] = {
-        **MEMORY_SETTINGS,
-        **LOG_SETTINGS,
-        "distributed.scheduler.work-stealing": False,
-        "distributed.scheduler.worker-ttl": WORKER_TTL,
-        "distributed.deploy.lost-worker-timeout": LOST_WORKER_TIMEOUT,
-        "distributed.nanny.pre-spawn-environ": dict.fromkeys(THREAD_VARIABLES, threads),
-        "distributed.comm.timeouts.connect": f"{max(30, int(config.worker_wait))}s",
-    }
-    if config.dashboard:
-        preloads = [*dask.config.get("distributed.scheduler.preload"), PAGE]
-        settings["distributed.scheduler.preload"] = preloads
-    else:
-        # The pages have no password, and every user of the machine can reach its loopback.
-        settings |= {f"distributed.{role}.http.routes": [] for role in ("scheduler", "worker")}
     with ExitStack() as stack:
         stack.enter_context(_environment_kept())
         stack.enter_context(_quiet())
-        stack.enter_context(dask.config.set(settings))
+        stack.enter_context(dask.config.set(_local_settings(config)))
         try:
             cluster = LocalCluster(
                 n_workers=workers,

@@ -243,6 +243,28 @@ def split_of_content(digest: str, held_out: HeldOut) -> str:
     return "train"
 
 
+def _kept_splits(
+    items: Sequence[ImageItem],
+    digests: Sequence[str | None],
+    usable: NDArray[np.bool_],
+    recorded: Mapping[str, str],
+    held_out: HeldOut,
+) -> list[str | None]:
+    """Return the split of each image: where its content or group was before, else of its folder or drawn."""
+    drawn, found = held_out.beside([item.split for item in items]), dict(recorded)
+    for item, digest in zip(items, digests, strict=True):
+        # A group is where one of its images was, and held out if any of them ever was.
+        if item.group and digest and digest in recorded and found.get(item.group, "train") == "train":
+            found[item.group] = recorded[digest]
+    splits: list[str | None] = []
+    for item, digest, good in zip(items, digests, usable, strict=True):
+        split, unit = item.split, item.group or digest
+        if good and digest and unit:
+            split = found.get(unit) or (split_of_content(unit, drawn) if split in (None, "train") else split)
+        splits.append(split)
+    return splits
+
+
 def with_splits(
     items: Sequence[ImageItem],
     table: pa.Table,
@@ -259,21 +281,7 @@ def with_splits(
     splits = [item.split for item in items]
     held_out = HeldOut.of(config)
     if recorded is not None:
-        drawn, found = held_out.beside(splits), dict(recorded)
-        for item, digest in zip(items, digests, strict=True):
-            # A group is where one of its images was, and held out if any of them ever was.
-            if item.group and digest in recorded and found.get(item.group, "train") == "train":
-                found[item.group] = recorded[digest]
-        splits = [
-            found.get(item.group or digest)
-            or (
-                split_of_content(item.group or digest, drawn) if item.split in (None, "train") else item.split
-            )
-            if good and digest
-            else item.split
-            for digest, item, good in zip(digests, items, usable, strict=True)
-        ]
-        held_out = HeldOut()
+        splits, held_out = _kept_splits(items, digests, usable, recorded, held_out), HeldOut()
     # Of copies in several splits the held-out one stays: what others measured on it can still be compared.
     names = [("1" if split == "train" else "0", item.path) for item, split in zip(items, splits, strict=True)]
     same = repeated_content(digests, usable, names)
