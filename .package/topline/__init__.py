@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from topline.pipeline.telemetry import view_run
     from topline.solvers.average_top.estimators import AverageTopKClassifier, AverageTopKRegressor
     from topline.solvers.core.feature_maps import ClassEmbeddings
-    from topline.solvers.core.risks import AverageTopK
-    from topline.solvers.core.state import SolveResult
-    from topline.solvers.core.stopping import Status, StoppingCriteria
+    from topline.solvers.core.problem import AverageTopK
+    from topline.solvers.core.state import SolveResult, Status, StoppingCriteria
     from topline.solvers.errors import (
         CertificateError,
         InvalidProblemError,
@@ -55,9 +54,9 @@ if TYPE_CHECKING:
         WeightedTopKHinge,
         WeightedUsunierHinge,
     )
+    from topline.solvers.losses.base import exponential, flat, linear
     from topline.solvers.losses.label_sets import LabelSets
     from topline.solvers.losses.margins import ldam_margins, logit_adjusted_margins, tree_margins
-    from topline.solvers.losses.rank_weights import exponential, flat, linear
     from topline.solvers.multitask.estimator import MultitaskClassifier
     from topline.solvers.privileged.estimators import LearnedWeightsSVC, SVMPlusClassifier, WeightedSVC
     from topline.solvers.run.api import PrintProgress, regularisation_path, solve, solve_with_features
@@ -67,9 +66,8 @@ _NAMES_OF = {
     "topline.pipeline.export.estimator": ("load_estimator",),
     "topline.pipeline.telemetry": ("view_run",),
     "topline.solvers.average_top.estimators": ("AverageTopKClassifier", "AverageTopKRegressor"),
-    "topline.solvers.core.risks": ("AverageTopK",),
-    "topline.solvers.core.state": ("SolveResult",),
-    "topline.solvers.core.stopping": ("Status", "StoppingCriteria"),
+    "topline.solvers.core.problem": ("AverageTopK",),
+    "topline.solvers.core.state": ("SolveResult", "Status", "StoppingCriteria"),
     "topline.solvers.core.feature_maps": ("ClassEmbeddings",),
     "topline.solvers.errors": (
         "CertificateError",
@@ -112,7 +110,7 @@ _NAMES_OF = {
     ),
     "topline.solvers.losses.label_sets": ("LabelSets",),
     "topline.solvers.losses.margins": ("ldam_margins", "logit_adjusted_margins", "tree_margins"),
-    "topline.solvers.losses.rank_weights": ("exponential", "flat", "linear"),
+    "topline.solvers.losses.base": ("exponential", "flat", "linear"),
     "topline.solvers.multitask.estimator": ("MultitaskClassifier",),
     "topline.solvers.privileged.estimators": ("LearnedWeightsSVC", "SVMPlusClassifier", "WeightedSVC"),
     "topline.solvers.run.api": ("PrintProgress", "regularisation_path", "solve", "solve_with_features"),

@@ -16,7 +16,7 @@ from topline.pipeline.calibration import ROW_ARRAYS, calibration_of, calibration
 from topline.pipeline.errors import InputError
 from topline.pipeline.rows import StoredModel, Transforms
 from topline.solvers.calibration import CalibrationRows
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.state import Status
 from topline.solvers.estimators.topk import TopKClassifier
 from topline.solvers.losses import loss_from_dict
 from topline.storage.errors import StorageError

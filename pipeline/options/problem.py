@@ -8,7 +8,7 @@ from typing import Any
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.margins import ClassFacts, make_margins
 from topline.pipeline.options.train import TrainConfig
-from topline.solvers.core.risks import MEAN_RISK, AverageTopK, Risk
+from topline.solvers.core.problem import MEAN_RISK, AverageTopK, Risk
 from topline.solvers.losses import Loss, make_loss
 from topline.solvers.names import LOSS_RULES, default_k
 

@@ -30,10 +30,8 @@ from topline.pipeline.options import TrainConfig
 from topline.solvers.core.answers import LossAnswer
 from topline.solvers.core.dual_points import best_share
 from topline.solvers.core.held_out import HitCount, ball_radius
-from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, squared_norm
-from topline.solvers.core.state import IterationRecord, SolverState
-from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.core.state import IterationRecord, Objective, SolverState, Status, StoppingCriteria
 from topline.solvers.executors import Executor
 from topline.solvers.methods import Measurement, method_named
 from topline.solvers.run import Callback, Run, iterate

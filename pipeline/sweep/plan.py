@@ -39,7 +39,7 @@ from topline.pipeline.sweep.folds import FoldSource, held_folds, stratified_fold
 from topline.pipeline.training import checked_spec, dataset_loss, resolve_options, resume_options, spec_of
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES
 from topline.solvers.blocks import swept_bytes
-from topline.solvers.kernels.low_rank import ARRAYS, MEMORY_BYTES
+from topline.solvers.kernels.problem import ARRAYS, MEMORY_BYTES
 from topline.solvers.operations import most_open
 from topline.solvers.run import ProblemSpec
 from topline.storage.datasets import Dataset

@@ -48,7 +48,7 @@ from scipy.special import stdtrit
 from topline.pipeline.options import Cell, Rule, Variant
 from topline.pipeline.sweep.cells import EARLIER, Outcome
 from topline.solvers.core.held_out import HitCount
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.state import Status
 
 #: The relative gap of the first round, and the factor by which each further round reduces a cell's own.
 FIRST_GAP, FACTOR = 0.1, EARLIER

@@ -1,7 +1,7 @@
 """The exact kernel matrix of the training rows: computed by tiles, factored, and kept in the store.
 
 A task computes and writes a run of whole shards, on the workers if there are any.  The factor is computed
-here (`topline.solvers.kernels.low_rank`); training reads its rows instead of features.
+here (`topline.solvers.kernels.problem`); training reads its rows instead of features.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from topline.pipeline.rows import TrainingRows, Transforms
 from topline.solvers.core.rows import as_rows
 from topline.solvers.crew import one_blas_thread
 from topline.solvers.kernels import Kernel, factor, is_precomputed
-from topline.solvers.kernels.low_rank import ARRAYS
+from topline.solvers.kernels.problem import ARRAYS
 from topline.storage.arrays import Span
 from topline.storage.cache import KernelDraft, StoredKernel, cache_key
 from topline.storage.fingerprint import digest_array

@@ -20,9 +20,8 @@ from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training.kernel_matrix import StopAskedError, kernel_of_rows
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run
-from topline.solvers.blocks.duals import inside
-from topline.solvers.core.state import SolveResult
-from topline.solvers.core.stopping import Status
+from topline.solvers.blocks.block import inside
+from topline.solvers.core.state import SolveResult, Status
 from topline.solvers.executors import Executor
 from topline.solvers.kernels import judged_by_gap, values_on_matrix
 from topline.storage.arrays import ArrayReader

@@ -21,8 +21,7 @@ from topline.pipeline.training.kernel_matrix import refuse_size
 from topline.pipeline.training.problem_checks import check_kernel_values, check_labels, checked_spec
 from topline.pipeline.training.saved_state import load_state
 from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point
-from topline.solvers.core.inputs import LabelledRows
-from topline.solvers.core.problem import Problem
+from topline.solvers.core.problem import LabelledRows, Problem
 from topline.solvers.core.state import SolveResult
 from topline.solvers.executors import block_bounds
 from topline.solvers.kernels import is_precomputed

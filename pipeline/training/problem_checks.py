@@ -16,8 +16,8 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options import TrainConfig
 from topline.pipeline.options.problem import chosen_loss, chosen_risk, resolved_k
 from topline.pipeline.rows import TrainingRows, parse_transforms
-from topline.solvers.core.inputs import scale_note as sizes_of_columns
 from topline.solvers.core.problem import SmoothingKind
+from topline.solvers.core.problem import scale_note as sizes_of_columns
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.kernels import ChiSquaredKernel, IntersectionKernel, LaplacianKernel, factor, make_kernel
 from topline.solvers.losses import LabelSets, Loss, loss_from_dict

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from topline.pipeline.certification import Certificate
-from topline.solvers.core.objective import HasObjective, Objective
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.state import HasObjective, Objective, Status
 
 
 @dataclass(frozen=True)

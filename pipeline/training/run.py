@@ -23,8 +23,7 @@ from topline.pipeline.training.plan import (
 )
 from topline.pipeline.training.result import TrainResult
 from topline.pipeline.training.saved_state import RunPlace
-from topline.solvers.core.state import SolveResult
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.state import SolveResult, Status
 from topline.solvers.executors import Executor
 from topline.solvers.methods.frank_wolfe import atoms_of
 from topline.solvers.operations import PutInside

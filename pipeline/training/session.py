@@ -34,9 +34,8 @@ from topline.pipeline.training.saved_state import (
     load_state,
     save_state,
 )
-from topline.solvers.core.risks import AverageTopK
-from topline.solvers.core.state import SolveResult
-from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.core.problem import AverageTopK
+from topline.solvers.core.state import SolveResult, Status, StoppingCriteria
 from topline.solvers.counts import how_many
 from topline.solvers.errors import NonFiniteError, StateLostError
 from topline.solvers.executors import Executor

@@ -19,10 +19,8 @@ from topline.solvers.average_top.problem import (
     individual_loss,
 )
 from topline.solvers.average_top.solving import AverageTopKernelResult, minimise, minimise_with_kernel
-from topline.solvers.core.inputs import positive_number
-from topline.solvers.core.risks import AverageTopK
-from topline.solvers.core.state import SolveResult
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.problem import AverageTopK, positive_number
+from topline.solvers.core.state import SolveResult, Status
 from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import ROWS, CollapsedWarning, FittedModel, ScoringClassifier, one_of_two

@@ -37,10 +37,9 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 import numpy as np
 from scipy.special import expit
 
-from topline.solvers.core.inputs import checked_rows, positive_number
-from topline.solvers.core.objective import HasObjective, Objective
+from topline.solvers.core.problem import checked_rows, positive_number
 from topline.solvers.core.rows import is_sparse, nonfinite_rows
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.state import HasObjective, Objective, Status
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.typing import Float64Array
 

@@ -18,7 +18,7 @@ n d^2 multiplications, one factorisation of a matrix (d, d) and two solutions wi
 "On the implementation of a primal-dual interior point method", SIAM J. Optim. 2, 1992.
 
 With a kernel, by the representer theorem, f = sum_j c_j k(x_j, .) with c = -C u.  The problem is solved in
-the features of `topline.solvers.kernels.low_rank`, and certified on the kernel matrix itself:
+the features of `topline.solvers.kernels.problem`, and certified on the kernel matrix itself:
 
     P(c) = AT_k(l(K c)) + c^T K c / (2 C),    D(u, b) = b - (C/2) u^T K u.
 
@@ -58,14 +58,12 @@ from topline.solvers.average_top.problem import (
     finished,
     is_converged,
 )
-from topline.solvers.core.objective import Objective
 from topline.solvers.core.rows import is_sparse
-from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.core.state import Objective, Status, StoppingCriteria
 from topline.solvers.crew import blas_threads_for
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.kernels import KernelExpansion, KernelFeatures
-from topline.solvers.methods.atoms import Atoms
-from topline.solvers.methods.simplex_qp import maximise_on_simplex
+from topline.solvers.methods.atoms import Atoms, maximise_on_simplex
 from topline.solvers.typing import Float64Array
 
 #: Fraction of the way to the boundary that a step goes.

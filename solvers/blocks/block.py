@@ -1,26 +1,365 @@
-"""Work on one block of examples: a request in, a small sum out."""
+"""A block of examples: its dual variables, and a request in, a small sum out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from topline.solvers.blocks.ascent.rows import RowNorms
-from topline.solvers.blocks.duals import BlockDuals
 from topline.solvers.core.answers import Answer
-from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.dual_rows import ByteBudget, row_runs
-from topline.solvers.core.problem import Problem
-from topline.solvers.core.read_ahead import stored_slabs
-from topline.solvers.core.risks import SelectedRows
-from topline.solvers.core.rows import Rows, RowSource, compute_dtype, slab_bounds
+from topline.solvers.core.dual_points import PendingStep, step_number
+from topline.solvers.core.dual_rows import ByteBudget, DualStore, make_store, row_runs
+from topline.solvers.core.problem import Problem, SelectedRows
+from topline.solvers.core.rows import Rows, RowSource, compute_dtype, slab_bounds, stored_slabs
 from topline.solvers.core.tiles import TileReader
 from topline.solvers.crew import ALONE, Crew, Helpers
-from topline.solvers.errors import StateLostError
-from topline.solvers.typing import Float64Array, FloatArray, IntArray
+from topline.solvers.errors import StateLostError, UnsupportedCombinationError
+from topline.solvers.jit_cache import jit
+from topline.solvers.losses.rows import conjugate_sum, nearest_rows
+from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
+
+_NEVER = -1
+#: Numbers projected at once, which takes several float64 arrays.
+_AT_ONCE = 1 << 19
+
+
+@jit(fastmath={"contract"})
+def commit_rows(A: Any, y: Any, rho: Any, ranked: Any, counts: Any, step: float, shrink: float) -> None:
+    """Apply A <- shrink ((1 - step) A + step U) to the rows A (b, m)."""
+    keep = shrink * (1.0 - step)
+    gain = shrink * step
+    for i in range(A.shape[0]):
+        for j in range(A.shape[1]):
+            A[i, j] = keep * A[i, j]
+        others = 0.0
+        for j in range(counts[i]):
+            c = ranked[i, j]
+            if c != y[i]:
+                A[i, c] -= gain * rho[j]
+                others += rho[j]
+        A[i, y[i]] += gain * others
+
+
+@jit(fastmath={"contract"})
+def lift_scores(scores: Any, A: Any, y: Any, smoothing: float, smoothing_own: float) -> None:
+    """Add smoothing * A to the scores, both (b, m); the own class has the factor `smoothing_own`."""
+    # If all classes have the same smoothing, y may number label sets.
+    alike = smoothing_own == smoothing
+    for i in range(A.shape[0]):
+        own = 0.0 if alike else scores[i, y[i]] + smoothing_own * A[i, y[i]]
+        for j in range(A.shape[1]):
+            scores[i, j] += smoothing * A[i, j]
+        if not alike:
+            scores[i, y[i]] = own
+
+
+@jit(fastmath={"contract"})
+def sum_of_squares(A: Any, y: Any, weights: Any, own_share: float) -> float:
+    """Return sum_i w_i |alpha_i|^2 in float64, where the own class counts `own_share` times."""
+    total = 0.0
+    for i in range(A.shape[0]):
+        row = 0.0
+        for j in range(A.shape[1]):
+            row += np.float64(A[i, j]) * np.float64(A[i, j])
+        if own_share != 1.0:
+            row += (own_share - 1.0) * np.float64(A[i, y[i]]) * np.float64(A[i, y[i]])
+        total += weights[i] * row
+    return total
+
+
+class BlockDuals:
+    """A of one block (rows, m) and, tile by tile, the vertex found last and the last step applied.
+
+    Round numbers per tile make every request repeatable: one that was interrupted, or arrives twice, finds
+    the part already done.
+
+    Parameters
+    ----------
+    problem : the problem.
+    y, weights : (rows,) labels, and how often each row counts.
+    dtype : initial precision of A.
+    cuts : the rows 0 = r_0 < r_1 < ... = rows at which tiles begin and end.
+    dual_bytes : memory for A and its pending change; if both do not fit as arrays they are packed, and
+        continue in a temporary file.  None for arrays.  With a shared budget they are packed until `open` is
+        called.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        y: IntArray,
+        weights: Float64Array,
+        dtype: np.dtype[np.floating],
+        cuts: Sequence[int],
+        dual_bytes: int | ByteBudget | None = None,
+    ) -> None:
+        self._problem = problem
+        self._form = problem.form
+        self._rho: Float64Array = problem.form.rho
+        self._y, self._weights = y, weights
+        self._weighted = not is_uniform(weights)
+        self._cuts = cuts
+        self._budget = dual_bytes if isinstance(dual_bytes, ByteBudget) else None
+        if isinstance(dual_bytes, int) and dual_bytes < whole_bytes(len(y), problem.m):
+            self._budget = ByteBudget(dual_bytes)
+        self.A: DualStore = make_store(cuts, problem.m, dtype, self._budget)
+        self.ranked = np.zeros((len(y), len(self._rho)), dtype=np.int32)
+        self.counts = np.zeros(len(y), dtype=np.int32)
+        self._change: DualStore | None = None
+        #: Ascending numbers of the rows whose change may be non-zero; None for all rows.
+        self._moved: Int64Array | None = None
+        tiles = len(cuts) - 1
+        self._dense = np.zeros(tiles, dtype=np.bool_)
+        self._applied = np.full(tiles, _NEVER, dtype=np.int64)
+        self._pending = np.full(tiles, _NEVER, dtype=np.int64)
+
+    def open(self) -> None:
+        """Keep A and its change as arrays from now on; there must be room."""
+        self._move(None)
+
+    def pack(self) -> None:
+        """Keep A and its change packed from now on, under the budget."""
+        self._move(self._budget)
+
+    def array_bytes(self, *, wide: bool = False) -> int:
+        """Return the bytes of A and its change as arrays, of float64 if `wide`."""
+        itemsize = np.dtype(np.float64).itemsize if wide else self.A.dtype.itemsize
+        return array_bytes(*self.A.shape, itemsize)
+
+    def clear(self) -> None:
+        """Free A and its change, which must not be used again."""
+        for store in (self.A, self._change):
+            if store is not None:
+                store.clear()
+
+    def _move(self, budget: ByteBudget | None) -> None:
+        m = self._problem.m
+        self.A = _moved(self.A, self._cuts, m, budget)
+        self._change = None if self._change is None else _moved(self._change, self._cuts, m, budget)
+
+    def conjugates(self, A: FloatArray, rows: slice) -> float:
+        """Return sum w_i (-Phi*(-alpha_i)) of dual rows A (r, m) at `rows`."""
+        form = self._form
+        return float(conjugate_sum(form.conjugate, A, self._y[rows], self._weights[rows], form.table))
+
+    def squares(self, A: FloatArray, rows: slice) -> float:
+        """Return sum w_i |alpha_i|^2 of dual rows A (r, m) at `rows`, over the smoothed entries."""
+        return float(sum_of_squares(A, self._y[rows], self._weights[rows], self._problem.own_share))
+
+    def lift(self, scores: FloatArray, A: FloatArray, rows: slice) -> None:
+        """Add gamma alpha_i to the scores (r, m), for dual rows A (r, m) at `rows`."""
+        gamma, gamma_own = self._problem.smoothing, self._problem.smoothing_own
+        if gamma > 0:
+            lift_scores(scores, A, self._y[rows], gamma, gamma_own)
+
+    def apply_step(self, pending_step: PendingStep | None) -> None:
+        """Apply a step to all rows, once."""
+        if pending_step is None:
+            return
+        number = pending_step.number
+        if self._moved is not None and pending_step.shrink == 1.0:
+            still = np.diff(np.searchsorted(self._moved, self._cuts)) == 0
+            self._applied[still & (self._pending == number)] = number
+        for tile in map(int, np.flatnonzero(self._applied != number)):
+            self.rows_after(tile, self._cuts[tile], self._cuts[tile + 1], pending_step)
+
+    def rows_after(self, tile: int, start: int, stop: int, pending_step: PendingStep | None) -> FloatArray:
+        """Return the rows [start, stop) of A, those of one tile, after applying a step to them, once."""
+        A = self.A.read(start, stop)
+        if pending_step is None or self._applied[tile] == pending_step.number:
+            return A
+        if self._pending[tile] != pending_step.number:
+            raise StateLostError(
+                f"rows {start}:{stop} of a block do not hold the vertex of round {pending_step.round}; "
+                "load the duals of a checkpoint and continue from its state"
+            )
+        rows = slice(start, stop)
+        if self._change is not None and self._dense[tile]:
+            moved = self._moved_in(start, stop)
+            change = self._change.read(start, stop)[moved]
+            A[moved] += np.asarray(pending_step.step * change, dtype=A.dtype)
+            A = A if pending_step.shrink == 1.0 else pending_step.shrink * A
+        else:
+            commit_rows(
+                A,
+                self._y[rows],
+                self._rho,
+                self.ranked[rows],
+                self.counts[rows],
+                pending_step.step,
+                pending_step.shrink,
+            )
+        self.A.write(start, stop, A)
+        self._applied[tile] = pending_step.number
+        return A
+
+    def finish_step(self, pending_step: PendingStep | None) -> None:
+        """Apply a step where its change waits; then A counts as having it, and no change waits."""
+        for tile, (start, stop) in enumerate(pairwise(self._cuts)):
+            if pending_step is not None and self._pending[tile] == pending_step.number:
+                self.rows_after(tile, start, stop, pending_step)
+        self._applied[:] = _NEVER if pending_step is None else pending_step.number
+        self._pending[:] = _NEVER
+
+    def found_ranked(self, tile: int, rows: slice, ranked: IntArray, counts: IntArray, round_: int) -> None:
+        """Keep the vertex of this round for the rows of a tile, as ranked classes."""
+        self.ranked[rows], self.counts[rows] = ranked, counts
+        self._pending[tile], self._dense[tile] = step_number(round_), False
+
+    def found_dense(self, tile: int, rows: slice, U: FloatArray, A: FloatArray, round_: int) -> None:
+        """Keep the vertex U (r, m) of this round for the rows A (r, m) of a tile, as the change to it."""
+        change = self._room()
+        self._moved = None
+        place = None if change.dense is None else change.read(rows.start, rows.stop)
+        change.write(rows.start, rows.stop, np.subtract(U, A, out=place))
+        self._pending[tile], self._dense[tile] = step_number(round_), True
+
+    def change(self) -> DualStore:
+        """Return room (rows, m) for a change of A; its old contents no longer wait for a step."""
+        self._pending[:] = _NEVER
+        self._moved = None
+        return self._room()
+
+    def no_change(self, rows: Int64Array) -> DualStore:
+        """Return room (rows, m) for a change of A, zeroed at the cost of the rows last written."""
+        before = self._moved
+        room = self.change()
+        if room.dense is None or before is None:
+            room.clear()
+        else:
+            room.dense[before] = 0.0
+        self._moved = np.sort(rows)
+        return room
+
+    def changed(self, round_: int, part: int = 0) -> None:
+        """Record that the room holds the change of this round, or of a part of it, for every tile."""
+        number = step_number(round_, part)
+        self._dense[:] = True
+        self._pending[:] = number
+        # A round that lost dual variables restarts and finds another change with the same number.
+        self._applied[self._applied == number] = _NEVER
+
+    def _moved_in(self, start: int, stop: int) -> slice | Int64Array:
+        """Return which of the rows [start, stop), counted from the first, may have a change."""
+        if self._moved is None:
+            return slice(None)
+        low, high = np.searchsorted(self._moved, (start, stop))
+        return self._moved[low:high] - start
+
+    def whole(self, method: str) -> tuple[FloatArray, FloatArray]:
+        """Return A and its change as arrays (rows, m); raises UnsupportedCombinationError if packed."""
+        A, change = self.A.dense, self.change().dense
+        if A is None or change is None:
+            raise UnsupportedCombinationError(
+                f"{method} works on dual variables as arrays, and those of a block are packed to fit their "
+                "budget: allow more memory, or use dual_ascent"
+            )
+        return A, change
+
+    def widen(self) -> None:
+        """Keep A in float64 from now on, each row at the nearest point of its domain.
+
+        Rounding to float32 left rows slightly outside, where the dual exceeds that of any feasible row: exact
+        updates would appear to lower it.
+        """
+        if self.A.dtype == np.float64:
+            return
+        self._to_float64()
+        self.put_inside()
+
+    def put_inside(self) -> None:
+        """Put each row at the nearest point of its domain, in the precision of A."""
+        rows = max(_AT_ONCE // self._problem.m, 1)
+        for start in range(0, len(self._y), rows):
+            stop = min(start + rows, len(self._y))
+            A = self.A.read(start, stop).astype(np.float64)
+            self.A.write(start, stop, nearest_rows(self._form, A, self._y[start:stop]))
+
+    def feasible(self, A: FloatArray, rows: slice) -> Float64Array:
+        """Return dual rows A (r, m) at `rows` in float64, inside their domains."""
+        wide = A.astype(np.float64)
+        return wide if A.dtype == np.float64 else nearest_rows(self._form, wide, self._y[rows])
+
+    def counted(self, start: int, stop: int) -> FloatArray:
+        """Return the rows [start, stop) of A, each times its weight."""
+        A = self.A.read(start, stop)
+        return A * self._weights[start:stop, None].astype(A.dtype) if self._weighted else A
+
+    def load_counted(self, start: int, rows: FloatArray) -> None:
+        """Replace A from row `start` of the block on by rows already multiplied by their weights."""
+        if self._weighted:
+            weights = self._weights[start : start + len(rows), None]
+            # For a row of weight 0 all points of the domain are equal.
+            divisors = np.where(weights > 0.0, weights, np.inf)
+            rows = (rows / divisors).astype(rows.dtype)
+        self.load(start, rows)
+
+    def load(self, start: int, rows: FloatArray) -> None:
+        """Replace A from row `start` of the block on; vertices found before are forgotten."""
+        shape = self.A.shape
+        if rows.ndim != 2 or rows.shape[1] != shape[1] or start + len(rows) > shape[0]:
+            raise StateLostError(f"stored duals of shape {rows.shape} do not fit a block of shape {shape}")
+        if rows.dtype == np.float64 and self.A.dtype != np.float64:
+            self._to_float64()
+        self.A.write(start, start + len(rows), rows)
+        self._applied[:] = _NEVER
+        self._pending[:] = _NEVER
+
+    def _to_float64(self) -> None:
+        self.A.widen()
+        if self._change is not None:
+            self._change.widen()
+
+    def _room(self) -> DualStore:
+        if self._change is None:
+            budget = None if self.A.dense is not None else self._budget
+            self._change = make_store(self._cuts, self._problem.m, self.A.dtype, budget)
+        return self._change
+
+
+def _moved(store: DualStore, cuts: Sequence[int], m: int, budget: ByteBudget | None) -> DualStore:
+    """Return a copy of a store, as an array without a budget; the old store is cleared."""
+    found = make_store(cuts, m, store.dtype, budget)
+    for start, stop in pairwise(cuts):
+        found.write(start, stop, store.read(start, stop))
+    store.clear()
+    return found
+
+
+def inside(problem: Problem, A: FloatArray, y: IntArray, weights: Float64Array | None) -> Float64Array:
+    """Return rows A (n, m), each times its weight, in float64 and, after float32, inside their domains."""
+    if A.dtype == np.float64:
+        return np.asarray(A, dtype=np.float64)
+    points = A.astype(np.float64)
+    if weights is not None:
+        points /= np.where(weights > 0.0, weights, np.inf)[:, None]
+    rows = max(_AT_ONCE // problem.m, 1)
+    for start in range(0, len(y), rows):
+        part = slice(start, start + rows)
+        points[part] = nearest_rows(problem.form, points[part], y[part])
+    if weights is not None:
+        points *= weights[:, None]
+    return points
+
+
+def whole_bytes(rows: int, m: int) -> int:
+    """Return the bytes of A (rows, m) and its change as float64 arrays, the final precision."""
+    return array_bytes(rows, m, np.dtype(np.float64).itemsize)
+
+
+def array_bytes(rows: int, m: int, itemsize: int) -> int:
+    """Return the bytes of A (rows, m) and its change as arrays with this item size."""
+    return 2 * itemsize * rows * m
+
+
+def is_uniform(weights: Float64Array) -> bool:
+    """Return whether every example counts once."""
+    return bool((weights == 1.0).all())
+
 
 A_co = TypeVar("A_co", bound=Answer, covariant=True)
 

@@ -10,15 +10,165 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from topline.solvers.blocks import jit
-from topline.solvers.blocks.duals import BlockDuals, is_uniform
+from topline.solvers.blocks.block import BlockDuals, commit_rows, is_uniform
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.crew import ALONE, Crew
+from topline.solvers.jit_cache import jit
 from topline.solvers.losses import ranking
-from topline.solvers.losses.form import LossForm
+from topline.solvers.losses.base import LossForm
 from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+#: Columns of X accumulated at once: a class's sums stay in the first-level cache.
+COLUMN_STRIP = 2048
+
+
+@jit(fastmath={"contract"})
+def _group_by_class(y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, m: int) -> tuple[Any, Any, Any]:
+    """List the non-zeros of U class by class: (first entry of each class, rows, values times weights)."""
+    rows = len(y)
+    first = np.zeros(m + 1, dtype=np.int64)
+    for i in range(rows):
+        others = 0
+        for j in range(counts[i]):
+            if ranked[i, j] != y[i]:
+                first[ranked[i, j] + 1] += 1
+                others += 1
+        if others > 0:
+            first[y[i] + 1] += 1
+    for c in range(m):
+        first[c + 1] += first[c]
+    next_entry = first[:m].copy()
+    entry_rows = np.empty(first[m], dtype=np.int64)
+    entry_values = np.empty(first[m])
+    for i in range(rows):
+        total = 0.0
+        for j in range(counts[i]):
+            c = ranked[i, j]
+            if c != y[i]:
+                entry_rows[next_entry[c]] = i
+                entry_values[next_entry[c]] = -weights[i] * rho[j]
+                next_entry[c] += 1
+                total += rho[j]
+        if total > 0.0:
+            entry_rows[next_entry[y[i]]] = i
+            entry_values[next_entry[y[i]]] = weights[i] * total
+            next_entry[y[i]] += 1
+    return first, entry_rows, entry_values
+
+
+@jit(fastmath={"contract"})
+def _add_four(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
+    """Add four weighted rows of X, from column `low` on, to target, which is loaded and stored only once."""
+    v0, v1, v2, v3 = values[0], values[1], values[2], values[3]
+    high = low + len(target)
+    x0, x1 = X[rows[0], low:high], X[rows[1], low:high]
+    x2, x3 = X[rows[2], low:high], X[rows[3], low:high]
+    for f in range(len(target)):
+        target[f] += (v0 * x0[f] + v1 * x1[f]) + (v2 * x2[f] + v3 * x3[f])
+
+
+@jit(fastmath={"contract"})
+def _add_two(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
+    """Add two weighted rows of X, from column `low` on, to target."""
+    v0, v1 = values[0], values[1]
+    x0, x1 = X[rows[0], low : low + len(target)], X[rows[1], low : low + len(target)]
+    for f in range(len(target)):
+        target[f] += v0 * x0[f] + v1 * x1[f]
+
+
+@jit(fastmath={"contract"})
+def _add_one(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
+    """Add one weighted row of X, from column `low` on, to target."""
+    v0, x0 = values[0], X[rows[0], low : low + len(target)]
+    for f in range(len(target)):
+        target[f] += v0 * x0[f]
+
+
+@jit(fastmath={"contract"})
+def add_by_class(X: Any, first: Any, rows: Any, values: Any, product: Any) -> None:
+    """Add to `product` (m, d) float64, for each class c, values[e] times row rows[e] of X (b, d).
+
+    The entries e of class c are first[c] .. first[c + 1] - 1.  Columns are processed in strips, so that the
+    sums of a class stay in the first-level cache.
+    """
+    m, d = product.shape
+    for low in range(0, d, COLUMN_STRIP):
+        for c in range(m):
+            target = product[c, low : low + COLUMN_STRIP]
+            e = first[c]
+            while e + 4 <= first[c + 1]:
+                _add_four(target, X, low, rows[e : e + 4], values[e : e + 4])
+                e += 4
+            if e + 2 <= first[c + 1]:
+                _add_two(target, X, low, rows[e : e + 2], values[e : e + 2])
+                e += 2
+            if e < first[c + 1]:
+                _add_one(target, X, low, rows[e : e + 1], values[e : e + 1])
+
+
+@jit(fastmath={"contract"})
+def accumulate_dense(X: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, product: Any) -> None:
+    """Add sum w_i u_i x_i^T to `product` (m, d) float64, for the rows X (b, d)."""
+    first, entry_rows, values = _group_by_class(y, weights, rho, ranked, counts, product.shape[0])
+    add_by_class(X, first, entry_rows, values, product)
+
+
+@jit(fastmath={"contract"})
+def group_nonzeros(A: Any, weights: Any) -> tuple[Any, Any, Any]:
+    """List the non-zeros of A (b, m) class by class, as `add_by_class` takes them."""
+    rows, m = A.shape
+    first = np.zeros(m + 1, dtype=np.int64)
+    for i in range(rows):
+        for c in range(m):
+            if A[i, c] != 0.0:
+                first[c + 1] += 1
+    for c in range(m):
+        first[c + 1] += first[c]
+    next_entry = first[:m].copy()
+    entry_rows, values = np.empty(first[m], dtype=np.int64), np.empty(first[m])
+    for i in range(rows):
+        for c in range(m):
+            if A[i, c] != 0.0:
+                entry_rows[next_entry[c]], values[next_entry[c]] = i, weights[i] * A[i, c]
+                next_entry[c] += 1
+    return first, entry_rows, values
+
+
+@jit(fastmath={"contract"})
+def accumulate_nonzeros(X: Any, A: Any, weights: Any, product: Any) -> None:
+    """Add sum w_i x_i a_i^T to `product` (m, d) float64 for sparse rows A (b, m), entry by entry."""
+    first, rows, values = group_nonzeros(A, weights)
+    add_by_class(X, first, rows, values, product)
+
+
+@jit(fastmath={"contract"})
+def accumulate_csr(csr: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, product: Any) -> None:
+    """Add sum w_i u_i x_i^T to `product` (m, d) float64, for CSR rows: data, indices and indptr."""
+    data, indices, indptr = csr
+    first, rows, values = _group_by_class(y, weights, rho, ranked, counts, product.shape[0])
+    for c in range(product.shape[0]):
+        for e in range(first[c], first[c + 1]):
+            value = values[e]
+            for p in range(indptr[rows[e]], indptr[rows[e] + 1]):
+                product[c, indices[p]] += value * data[p]
+
+
+@jit(fastmath={"contract"})
+def alpha_dot_u(A: Any, y: Any, weights: Any, rho: Any, ranked: Any, counts: Any, own_share: float) -> float:
+    """Return sum_i w_i <alpha_i, u_i>, where the own class counts `own_share` times."""
+    total = 0.0
+    for i in range(A.shape[0]):
+        others = 0.0
+        for j in range(counts[i]):
+            c = ranked[i, j]
+            if c != y[i]:
+                total -= weights[i] * rho[j] * A[i, c]
+                others += rho[j]
+        total += weights[i] * own_share * others * A[i, y[i]]
+    return total
+
 
 #: With fewer non-zeros of U than one in this many, adding them one by one beats a dense product.
 _FEW_NONZEROS = 12
@@ -64,23 +214,23 @@ class RankedVertices:
     def write(self, out: FloatArray) -> None:
         """Write the vertices to `out` (b, m): a whole step from 0."""
         out[:] = 0.0
-        jit.commit_rows(out, self._y, self._rule.rho, *self._found(), 1.0, 1.0)
+        commit_rows(out, self._y, self._rule.rho, *self._found(), 1.0, 1.0)
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
         """Copy the vertices to the duals, and return sum w_i <alpha_i, u_i>."""
         ranked, counts = self._found()
         duals.found_ranked(tile, rows, ranked, counts, round_)
         return float(
-            jit.alpha_dot_u(A, self._y, self._weights, self._rule.rho, ranked, counts, self._rule.own_share)
+            alpha_dot_u(A, self._y, self._weights, self._rule.rho, ranked, counts, self._rule.own_share)
         )
 
     def accumulate(self, X: Rows, product: Float64Array) -> None:
         """Add sum w_i x_i u_i^T to `product` (m, d)."""
         found = (self._y, self._weights, self._rule.rho, *self._found())
         if is_sparse(X):
-            jit.accumulate_csr((X.data, X.indices, X.indptr), *found, product)
+            accumulate_csr((X.data, X.indices, X.indptr), *found, product)
         else:
-            jit.accumulate_dense(X, *found, product)
+            accumulate_dense(X, *found, product)
 
     def _found(self) -> tuple[IntArray, IntArray]:
         rows = len(self._y)
@@ -139,7 +289,7 @@ def accumulate_rows(
         product += (U * weights[:, None]).T @ X.astype(np.float64)
         return
     if not is_sparse(X) and not full and _FEW_NONZEROS * np.count_nonzero(U) < U.size:
-        jit.accumulate_nonzeros(X, U, weights, product)
+        accumulate_nonzeros(X, U, weights, product)
         return
     if not full:
         some = U.any(axis=1)

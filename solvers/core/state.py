@@ -1,23 +1,222 @@
-"""Values that a run passes along: its state, one record per round, its result."""
+"""Values that a run passes along: P, D and their gap, when it ends, its state, its records and its result."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from enum import Enum
+from numbers import Integral, Real
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from topline.solvers.core.codec import stored
 from topline.solvers.core.dual_points import DualPoint, FoundAt, PendingStep
-from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import is_sparse
-from topline.solvers.core.stopping import Status
 from topline.solvers.core.traffic import WorkerActivity
 from topline.solvers.counts import how_many
-from topline.solvers.errors import InvalidProblemError
+from topline.solvers.errors import CertificateError, InvalidProblemError
 from topline.solvers.typing import Float64Array, FloatArray
+
+#: "true" for P - D of the problem itself; "lifted" for its upper bound where smoothing > 0; "none" where the
+#: loss is not convex: dual, gap and relative_gap are then NaN, and nothing bounds how far the optimum is.
+GapKind: TypeAlias = Literal["true", "lifted", "none"]
+
+
+def relative_gap(gap: float, primal: float) -> float:
+    """Return gap / max(|P|, tiny)."""
+    return gap / max(abs(primal), float(np.finfo(np.float64).tiny))
+
+
+@dataclass(frozen=True)
+class Objective:
+    """An objective value P and a lower bound D of P and its minimum.
+
+    Attributes
+    ----------
+    primal, dual : P and D.
+    kind : which gap their difference is.
+    stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex and D is NaN, else None.
+
+    Examples
+    --------
+    >>> from topline.solvers.core.state import Objective
+    >>> Objective(primal=2.0, dual=1.5).relative_gap
+    0.25
+    """
+
+    primal: float
+    dual: float
+    kind: GapKind = "true"
+    stationarity: float | None = None
+
+    @classmethod
+    def checked(cls, primal: float, dual: float, size: float, share: float = 1e-9) -> Objective:
+        """Return P with min(D, P), which is a bound as well: D may exceed P by rounding.
+
+        Raises CertificateError if it exceeds P by more than `share` of the terms' size.
+        """
+        if primal - dual < -share * size:
+            raise CertificateError(
+                f"the dual value {dual:.17g} exceeds the primal value {primal:.17g}; do not use this result"
+            )
+        return cls(primal, min(dual, primal))
+
+    @classmethod
+    def without_dual(cls, primal: float, stationarity: float | None = None) -> Objective:
+        """Return P where no D is known."""
+        return cls(primal, math.nan, "true" if stationarity is None else "none", stationarity)
+
+    @property
+    def gap(self) -> float:
+        """P - D, an upper bound of the distance from P to its minimum."""
+        return self.primal - self.dual
+
+    @property
+    def relative_gap(self) -> float:
+        """The gap as a share of |P|."""
+        return relative_gap(self.gap, self.primal)
+
+    @property
+    def left(self) -> float:
+        """The value compared with a tolerance: the relative gap, or the stationarity if there is no gap."""
+        return self.relative_gap if self.stationarity is None else self.stationarity
+
+    @property
+    def finite(self) -> bool:
+        """Whether P and its gap or stationarity are finite."""
+        bound = self.dual if self.stationarity is None else self.stationarity
+        return math.isfinite(self.primal) and math.isfinite(bound)
+
+    def reaches(self, tol: float) -> bool:
+        """Return whether P is within the tolerance."""
+        return self.finite and self.left <= tol
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, under the names of a result's attributes."""
+        return {
+            "primal": self.primal,
+            "dual": self.dual,
+            "gap": self.gap,
+            "relative_gap": self.relative_gap,
+            "gap_kind": self.kind,
+            "stationarity": self.stationarity,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Objective:
+        """Return the objective from a `to_dict` mapping, perhaps with more keys; JSON has null for NaN."""
+        primal, dual = (math.nan if values[name] is None else values[name] for name in ("primal", "dual"))
+        return cls(primal, dual, values.get("gap_kind", "true"), values.get("stationarity"))
+
+
+class HasObjective:
+    """Base class of values with an objective, whose parts become attributes."""
+
+    objective: Objective
+
+    @property
+    def primal(self) -> float:
+        """P."""
+        return self.objective.primal
+
+    @property
+    def dual(self) -> float:
+        """D, a lower bound of P and its minimum."""
+        return self.objective.dual
+
+    @property
+    def gap(self) -> float:
+        """P - D, an upper bound of the distance from P to its minimum."""
+        return self.objective.gap
+
+    @property
+    def relative_gap(self) -> float:
+        """The gap as a share of |P|."""
+        return self.objective.relative_gap
+
+    @property
+    def gap_kind(self) -> GapKind:
+        """Which gap it is: "true", "lifted", or "none" where nothing bounds it."""
+        return self.objective.kind
+
+    @property
+    def stationarity(self) -> float | None:
+        """|grad P(W)| / |grad P(0)| where the loss is not convex, else None."""
+        return self.objective.stationarity
+
+
+class Status(Enum):
+    """How a run ended.
+
+    Examples
+    --------
+    >>> from topline import Status
+    >>> Status("solved") is Status.SOLVED
+    True
+    """
+
+    #: The relative gap is at most tol; where the loss is not convex, |grad P(W)| / |grad P(0)| is.
+    SOLVED = "solved"
+    #: The budget of passes was used up first.
+    MAX_PASSES = "max_passes"
+    #: The time limit was reached first.
+    TIME_LIMIT = "time_limit"
+    #: A callback returned False.
+    INTERRUPTED = "interrupted"
+    #: No step improves the dual any more at the working precision.
+    NO_PROGRESS = "no_progress"
+    #: NaN or infinity appeared in the iterates.
+    NONFINITE = "nonfinite"
+
+
+#: Smallest relative gap that float64 can tell from rounding; float32 is abandoned long before.
+FINEST_TOL = 1e-14
+
+
+@dataclass(frozen=True)
+class StoppingCriteria:
+    """Bounds of a run.
+
+    Attributes
+    ----------
+    tol : relative gap to reach, at least 1e-14, the resolution of float64 sums; where the loss is not convex,
+        |grad P(W)| / |grad P(0)|.
+    max_passes : passes over the examples, over all resumptions, that the rounds do not exceed; the final
+        certificate takes one or two more.
+    time_limit : seconds of this call, None for no limit; sweeps stop at it, and no pass that measures W
+        starts after it.
+
+    Raises InvalidProblemError for a value that is not positive, or a tol finer than float64 resolves.
+
+    Examples
+    --------
+    >>> from topline import StoppingCriteria
+    >>> StoppingCriteria(tol=1e-4, time_limit=60.0).max_passes
+    1000
+    """
+
+    tol: float = 1e-3
+    max_passes: int = 1000
+    time_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        tol: Any = self.tol
+        if not (isinstance(tol, Real) and 0.0 < float(tol) < math.inf):
+            raise InvalidProblemError(f"tol is {tol!r}; give a positive number")
+        if float(tol) < FINEST_TOL:
+            raise InvalidProblemError(
+                f"tol is {tol!r}, which float64 does not resolve; give at least {FINEST_TOL:g}"
+            )
+        passes: Any = self.max_passes
+        if isinstance(passes, bool) or not isinstance(passes, Integral) or int(passes) < 1:
+            raise InvalidProblemError(f"max_passes is {passes!r}; give a whole number of at least 1")
+        limit: Any = self.time_limit
+        if limit is not None and not (isinstance(limit, Real) and float(limit) > 0.0):
+            raise InvalidProblemError(f"time_limit is {limit!r}; give a positive number of seconds or None")
+
 
 #: Most rounds kept in a result.  A record takes about 1 kB, plus 0.2 kB per worker.
 MOST_ROUNDS = 10_000

@@ -15,7 +15,6 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from topline.solvers.core.answers import Answer, Clock
-from topline.solvers.core.read_ahead import stored_slabs
 from topline.solvers.core.rows import (
     RowRange,
     Rows,
@@ -31,10 +30,10 @@ from topline.solvers.core.rows import (
     slab_bounds,
     squared_norms,
     stacked,
+    stored_slabs,
     tile_rows,
 )
-from topline.solvers.crew import ALONE, Crew
-from topline.solvers.narrow_products import is_narrow, multiply_rows
+from topline.solvers.crew import ALONE, Crew, is_narrow, multiply_rows
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 

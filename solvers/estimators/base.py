@@ -18,12 +18,9 @@ from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from topline.solvers.core.inputs import positive_number
-from topline.solvers.core.objective import HasObjective
-from topline.solvers.core.problem import SmoothingKind
+from topline.solvers.core.problem import SmoothingKind, positive_number
 from topline.solvers.core.rows import is_sparse
-from topline.solvers.core.state import SolveResult
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.state import HasObjective, SolveResult, Status
 from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.kernels import (
@@ -38,7 +35,7 @@ from topline.solvers.kernels import (
     is_precomputed,
     make_kernel,
 )
-from topline.solvers.kernels.low_rank import plain
+from topline.solvers.kernels.problem import plain
 from topline.solvers.losses import LabelSets, Loss, checked_k, make_loss
 from topline.solvers.names import LOSS_RULES, LossRule
 from topline.solvers.run import Callback, solve

@@ -15,7 +15,7 @@ from sklearn.utils import Tags
 from sklearn.utils.metaestimators import _safe_split
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from topline.solvers.core.inputs import positive_number
+from topline.solvers.core.problem import positive_number
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import combined_weights, seed_of, with_constant
 from topline.solvers.estimators.topk import TopKClassifier, TopKModel, fitted_path

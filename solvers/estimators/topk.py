@@ -27,11 +27,9 @@ from topline.solvers.calibration import (
     fit_probabilities,
     tuned_weighings,
 )
-from topline.solvers.core.inputs import scale_note
-from topline.solvers.core.problem import SmoothingKind
+from topline.solvers.core.problem import SmoothingKind, scale_note
 from topline.solvers.core.rows import is_sparse
-from topline.solvers.core.state import SolveResult
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.state import SolveResult, Status
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.estimators.base import (
     Examples,

@@ -21,8 +21,7 @@ import numpy as np
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.rows import RowSource, as_rows, slab_bounds, squared_norms
 from topline.solvers.errors import UnsupportedCombinationError
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import JitFunction
+from topline.solvers.jit_cache import JitFunction, jit
 from topline.solvers.losses import ranking
 from topline.solvers.losses.rows import gradient_rows
 from topline.solvers.typing import Float64Array, FloatArray, Int32Array

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from topline.solvers.core.inputs import checked_rows, checked_weights
-from topline.solvers.core.problem import Problem
+from topline.solvers.core.problem import Problem, checked_rows, checked_weights
 from topline.solvers.core.rows import RowSource, as_rows, taken_rows
 from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.crew import one_blas_thread

@@ -17,11 +17,15 @@ from topline.solvers.kernels.functions import (
     PrecomputedKernel,
     RBFKernel,
 )
-from topline.solvers.kernels.low_rank import KernelFeatures, factor, gram_matrix, in_memory, is_precomputed
 from topline.solvers.kernels.problem import (
     KernelExpansion,
+    KernelFeatures,
     KernelResult,
     certified_on_matrix,
+    factor,
+    gram_matrix,
+    in_memory,
+    is_precomputed,
     judged_by_gap,
     values_on_matrix,
 )

@@ -10,16 +10,300 @@ Machine", 2020; M. Lapin, "Image Classification with Limited Training Data and C
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses.form import Family, LossForm
-from topline.solvers.losses.rank_weights import flat
-from topline.solvers.typing import Float64Array
+from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
+from topline.solvers.jit_cache import JitFunction
+from topline.solvers.losses.label_sets import LabelSets
+from topline.solvers.typing import Float64Array, FloatArray, IntArray
+
+
+def flat(k: int) -> Float64Array:
+    """Return rho_j = 1/k, shape (k,), for the unweighted top-k losses; InvalidProblemError unless k >= 1.
+
+    Examples
+    --------
+    >>> from topline import flat
+    >>> flat(4)
+    array([0.25, 0.25, 0.25, 0.25])
+    """
+    k = _positive(k)
+    return np.full(k, 1.0 / k)
+
+
+def linear(k: int) -> Float64Array:
+    """Return rho_j = 2(k+1-j)/(k(k+1)), j = 1..k, shape (k,); InvalidProblemError unless k >= 1.
+
+    Examples
+    --------
+    >>> from topline import linear
+    >>> linear(2).round(4)
+    array([0.6667, 0.3333])
+    """
+    k = _positive(k)
+    return np.arange(k, 0, -1, dtype=np.float64) * (2.0 / (k * (k + 1.0)))
+
+
+def exponential(k: int) -> Float64Array:
+    """Return rho_j proportional to exp(-j/k), j = 1..k, shape (k,); InvalidProblemError unless k >= 1.
+
+    Examples
+    --------
+    >>> from topline import exponential
+    >>> exponential(2).round(4)
+    array([0.6225, 0.3775])
+    """
+    k = _positive(k)
+    weights = np.exp(-np.arange(1, k + 1) / k)
+    return np.asarray(weights / weights.sum())
+
+
+def _positive(k: int) -> int:
+    try:
+        number = operator.index(k)
+    except TypeError:
+        raise InvalidProblemError(f"k is {k!r}; give a whole number of at least 1") from None
+    if number < 1:
+        raise InvalidProblemError(f"k is {number}; give a whole number of at least 1")
+    return number
+
+
+class Labels(Enum):
+    """What the labels y of a loss stand for."""
+
+    ONE = "one label"
+    ANY = "one label, or a set of labels"
+    SETS = "a set of labels"
+
+
+class Ranks(NamedTuple):
+    """How a hinge over ranks sums its violations.
+
+    Attributes
+    ----------
+    hinge_first : whether each a_[j], rather than their sum, is cut at 0.
+    own_in_sort : whether the own class takes a rank.
+    """
+
+    hinge_first: bool = False
+    own_in_sort: bool = True
+
+
+class Curvature(NamedTuple):
+    """J_i = -du_i/ds_i of a smooth loss in closed form, as compiled loops over rows.
+
+    Attributes
+    ----------
+    times : (U, y, weights, T, product) writes w_i J_i t_i to `product` (r, m).
+    pairs : (U, y, weights, entries) writes w_i J_i,jk for k <= j, row by row of J, to `entries`.
+    """
+
+    times: Callable[..., None]
+    pairs: Callable[..., None]
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Properties and compiled functions shared by losses of one kind.
+
+    Attributes
+    ----------
+    name : for messages.
+    column : the column update, which yields value, gradient, envelope and vertices; None without a dual
+        problem (`gradient` is then required).
+    conjugate : -Phi*(-alpha); None with `column`.
+    column_alike : a simpler column update for equal curvatures of all classes, if any.
+    linear : whether the conjugate is linear on the domain, as for every hinge.
+    smooth : whether the unsmoothed loss is differentiable.
+    gradient : the loss itself where a closed form is faster than the column update with c = 0.
+    gradient_rows : the same as a loop over `functions.LossRows`; replaces `gradient`.
+    by_class : whether the loss is a sum over classes of functions of one score each.
+    curvature : the second derivative, if it has a closed form.
+    open_sizes : (form, U) -> diagonal o_ij of the second derivative for the rows of U (b, m), unless about
+        |u_ij| - u_ij^2.
+    ranks : how to find vertices by ranking classes, for hinges over ranks; None for dense vertices.
+    labels : what y may be.
+    balanced : whether the rows of the domain sum to zero.
+    own_margin : delta_y of the own class.
+    binary_hinges : whether the loss is sum_j max(0, 1 - z_j s_j), z_y = 1 and z_j = -1 elsewhere.
+    empty_sets : whether an example may have no label at all.
+    nearest : (form, A, y) -> points of the domain nearest to the rows A (b, m); None: by column update.
+    of_one_rank : a simpler family for a single rank, if any.
+    """
+
+    name: str
+    column: JitFunction | None
+    conjugate: JitFunction | None
+    column_alike: JitFunction | None = None
+    linear: bool = False
+    smooth: bool = False
+    gradient: JitFunction | None = None
+    gradient_rows: Callable[..., None] | None = None
+    by_class: bool = False
+    curvature: Curvature | None = None
+    open_sizes: Callable[[LossForm, FloatArray], FloatArray] | None = None
+    ranks: Ranks | None = None
+    labels: Labels = Labels.ONE
+    balanced: bool = True
+    own_margin: float = 0.0
+    binary_hinges: bool = False
+    empty_sets: bool = True
+    nearest: Callable[[LossForm, Float64Array, IntArray], Float64Array] | None = None
+    of_one_rank: Family | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LossForm:
+    """One loss for a known number of classes, in the terms that compiled functions work with.
+
+    Attributes
+    ----------
+    m : number of classes.
+    family : functions and properties of the loss.
+    rho : (L,) float64, positive and non-increasing, L <= m: only the L largest a_j matter. For the entropies
+        only its length k counts.
+    margins : (m, m) float64, row = true class, zero diagonal; None stands for 1 - e_y.
+    label_sets : the sets that y numbers in a multilabel problem; None where y is a class.
+    """
+
+    m: int
+    family: Family
+    rho: Float64Array
+    margins: Float64Array | None = None
+    label_sets: LabelSets | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.rho) == 1 and self.family.of_one_rank is not None:
+            object.__setattr__(self, "family", self.family.of_one_rank)
+
+    @property
+    def column(self) -> JitFunction:
+        """The compiled column update."""
+        return self._of_a_dual(self.family.column)
+
+    def column_where(self, *, alike: bool) -> JitFunction:
+        """Return the column update, in its simpler form if all curvatures are `alike`."""
+        return (self.family.column_alike if alike else None) or self.column
+
+    @property
+    def conjugate(self) -> JitFunction:
+        """The compiled conjugate -Phi*(-alpha) of a row."""
+        return self._of_a_dual(self.family.conjugate)
+
+    def _of_a_dual(self, function: JitFunction | None) -> JitFunction:
+        if function is None:
+            raise UnsupportedCombinationError(
+                f"the loss {self.family.name} has no dual problem; use the method lbfgs, or another loss"
+            )
+        return function
+
+    @property
+    def table(self) -> Float64Array:
+        """The margins of each y, or the table of label sets, C-ordered and read-only, for compiled functions.
+
+        A (0, 0) array stands for single labels with the margins 1 - e_y.
+        """
+        if self.label_sets is not None:
+            return _fixed(self.label_sets.table)
+        if self.needs_label_sets:
+            raise InvalidProblemError(
+                f"the loss {self.family.name} works on label sets, which are not given; give them"
+            )
+        return NO_MARGINS if self.margins is None else _fixed(self.margins)
+
+    @property
+    def sparse_vertices(self) -> bool:
+        """Whether a subgradient has at most L + 1 non-zeros a row."""
+        return self.family.ranks is not None
+
+    @property
+    def ranks(self) -> Ranks:
+        """How the vertices of a hinge over ranks are found."""
+        if self.family.ranks is None:
+            raise UnsupportedCombinationError(
+                f"the loss {self.family.name} has no vertices by rank; use another loss or method"
+            )
+        return self.family.ranks
+
+    @property
+    def linear_conjugate(self) -> bool:
+        """Whether -Phi*(-alpha) = -<delta, alpha> on the domain, as for every hinge."""
+        return self.family.linear
+
+    @property
+    def convex(self) -> bool:
+        """Whether the loss has a dual problem, and so a certificate."""
+        return self.family.column is not None
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the unsmoothed loss is differentiable."""
+        return self.family.smooth
+
+    @property
+    def needs_label_sets(self) -> bool:
+        """Whether the loss accepts label sets only."""
+        return self.family.labels is Labels.SETS
+
+    @property
+    def takes_label_sets(self) -> bool:
+        """Whether an example may have several labels."""
+        return self.family.labels is not Labels.ONE
+
+    @property
+    def codes(self) -> int:
+        """Number of values of y: classes, or label sets."""
+        return self.m if self.label_sets is None else len(self.label_sets)
+
+    def with_label_sets(self, label_sets: LabelSets | None, name: str) -> LossForm:
+        """Return the loss `name` for these label sets, or for single labels; refuse others."""
+        if label_sets is None:
+            if self.needs_label_sets:
+                raise InvalidProblemError(
+                    f"the loss {name} is for examples with several labels; give their label sets (the "
+                    "estimator is MultilabelClassifier), or use a loss of single labels"
+                )
+            return self
+        if not self.takes_label_sets:
+            raise UnsupportedCombinationError(
+                f"the loss {name} is for examples with one label each, and label sets are given; use "
+                "multilabel_hinge, multilabel_softmax, one_vs_all_hinge or one_vs_all_logistic"
+            )
+        if label_sets.m != self.m:
+            raise InvalidProblemError(
+                f"the label sets are of {label_sets.m} labels but there are {self.m} classes; give as many"
+            )
+        return replace(self, label_sets=label_sets)
+
+    def own_rows(self, y: IntArray) -> NDArray[np.bool_]:
+        """Return a mask (len(y), m) of the own classes of each example."""
+        if self.label_sets is not None:
+            return self.label_sets.indicator(y)
+        return np.asarray(np.asarray(y)[:, None] == np.arange(self.m))
+
+    def margin_rows(self, y: IntArray) -> Float64Array:
+        """Return delta_y of each example, shape (len(y), m)."""
+        if self.margins is not None:
+            return np.asarray(self.margins[y])
+        return np.where(self.own_rows(y), self.family.own_margin, 1.0)
+
+
+def _fixed(array: Float64Array) -> Float64Array:
+    """Return a read-only view: one compiled signature then serves writable and read-only margins."""
+    view = np.ascontiguousarray(array, dtype=np.float64).view()
+    view.setflags(write=False)
+    return view
+
+
+#: Stands for single labels with the margins 1 - e_y.
+NO_MARGINS = _fixed(np.empty((0, 0)))
 
 
 @runtime_checkable

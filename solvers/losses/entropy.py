@@ -14,17 +14,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import borrowed
-from topline.solvers.losses.base import LossOfK, LossWithoutParameters
-from topline.solvers.losses.batches import nearest_by_column
-from topline.solvers.losses.form import Curvature, Family, LossForm
+from topline.solvers.jit_cache import borrowed, jit
+from topline.solvers.losses.base import Curvature, Family, LossForm, LossOfK, LossWithoutParameters
 from topline.solvers.losses.functions import LossRows, conjugate_function, gradient_function, rows_between
 from topline.solvers.losses.hinges import OTHERS_SUM_THEN_HINGE
-from topline.solvers.losses.rows import add_to_sums, is_finite
+from topline.solvers.losses.rows import add_to_sums, is_finite, nearest_by_column
+from topline.solvers.projections.columns import largest_values
 from topline.solvers.projections.entropic import entropic_column
 from topline.solvers.projections.exponentials import exp_of_row, log_of_row, minus_log_of_rest
-from topline.solvers.projections.ordering import largest_values
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: A class counts as capped if its share is within this relative distance of the cap.

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from numba import types
 
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import JitFunction
+from topline.solvers.jit_cache import JitFunction, jit
 from topline.solvers.projections.columns import linear_in_margins
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 

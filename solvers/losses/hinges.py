@@ -12,14 +12,21 @@ from typing import Any, ClassVar
 import numpy as np
 
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses.base import LossOfK, LossOfWeights, LossWithoutParameters, checked_k, rank_form
-from topline.solvers.losses.form import Family, LossForm, Ranks
+from topline.solvers.losses.base import (
+    Family,
+    LossForm,
+    LossOfK,
+    LossOfWeights,
+    LossWithoutParameters,
+    Ranks,
+    checked_k,
+    flat,
+    rank_form,
+)
 from topline.solvers.losses.functions import hinge_conjugate
-from topline.solvers.losses.rank_weights import flat
-from topline.solvers.projections.scaled_permutahedron import wtopk_others_column
+from topline.solvers.projections.isotonic import wtopk_others_column, wusunier_column
 from topline.solvers.projections.simplex import simplex_column
 from topline.solvers.projections.weighted_topk import wtopk_alike_column, wtopk_column
-from topline.solvers.projections.weighted_usunier import wusunier_column
 from topline.solvers.typing import Float64Array
 
 #: Any hinge over one rank.

@@ -12,8 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from topline.solvers.losses.base import LossWithoutParameters
-from topline.solvers.losses.form import Family, Labels, LossForm
+from topline.solvers.losses.base import Family, Labels, LossForm, LossWithoutParameters
 from topline.solvers.losses.functions import conjugate_function, gradient_function
 from topline.solvers.projections.columns import minus_others, own_class, own_count
 from topline.solvers.projections.exponentials import exp_of_row

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import borrowed
-from topline.solvers.losses.base import rank_form
-from topline.solvers.losses.form import Family, Labels, LossForm
+from topline.solvers.jit_cache import borrowed, jit
+from topline.solvers.losses.base import Family, Labels, LossForm, rank_form
 from topline.solvers.losses.functions import LossRows, conjugate_function, rows_between
 from topline.solvers.losses.rows import add_to_sums, is_finite
 from topline.solvers.projections.binary import (

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import borrowed, keep
-from topline.solvers.projections.ordering import room, sort_decreasing
+from topline.solvers.jit_cache import borrowed, jit, keep
+from topline.solvers.projections.columns import room, sort_decreasing
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Running maxima of `_largest_by_lanes`: the float32 lanes of a wide register.

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.losses.base import Loss
+from topline.solvers.losses.base import Loss, exponential, flat, linear
 from topline.solvers.losses.entropy import Softmax, TopKEntropy, TruncatedTopKEntropy
 from topline.solvers.losses.hinges import (
     MaxHinge,
@@ -21,7 +21,6 @@ from topline.solvers.losses.hinges import (
 )
 from topline.solvers.losses.multilabel import MultilabelHinge, MultilabelSoftmax
 from topline.solvers.losses.one_vs_all import OneVsAll
-from topline.solvers.losses.rank_weights import exponential, flat, linear
 from topline.solvers.names import LOSS_RULES
 from topline.solvers.typing import Float64Array
 

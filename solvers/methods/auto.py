@@ -19,10 +19,9 @@ from scipy import sparse as scipy_sparse
 
 from topline.solvers.core.codec import stored
 from topline.solvers.core.dual_points import FoundAt
-from topline.solvers.core.objective import relative_gap
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.rows import RowSource, as_rows, compute_dtype, gives_sparse, squared_norms
-from topline.solvers.core.state import Point, SolverState
+from topline.solvers.core.state import Point, SolverState, relative_gap
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.dual_ascent import AscentMemory, DualAscent

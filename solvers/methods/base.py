@@ -14,9 +14,8 @@ import numpy as np
 from topline.solvers.blocks.stretch import can_vanish
 from topline.solvers.core.answers import LossAnswer, VectorSums
 from topline.solvers.core.dual_points import DualPoint, PendingStep
-from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import Point, SolverState
+from topline.solvers.core.state import HasObjective, Objective, Point, SolverState
 from topline.solvers.methods.certificate import FinalValues, final_values, rebuild
 from topline.solvers.methods.step_rules import Direction
 from topline.solvers.operations import OperationRunner, Runner

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from topline.solvers.core.dual_points import FoundAt, best_share
-from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.problem import Problem, squared_norm
-from topline.solvers.core.state import Point, SolverState
+from topline.solvers.core.state import HasObjective, Objective, Point, SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.operations import Evaluate, FindVertices, OperationRunner, Rebuild, TakeGradients
 from topline.solvers.typing import Float64Array

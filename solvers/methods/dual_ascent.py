@@ -31,9 +31,8 @@ import numpy as np
 from topline.solvers.core.answers import LossAnswer
 from topline.solvers.core.codec import stored
 from topline.solvers.core.deflation import Deflation
-from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import Point, SolverState
+from topline.solvers.core.state import Objective, Point, SolverState
 from topline.solvers.methods.base import (
     Advance,
     Measurement,

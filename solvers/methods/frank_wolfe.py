@@ -25,11 +25,10 @@ import numpy as np
 
 from topline.solvers.core.codec import stored
 from topline.solvers.core.dual_points import PendingStep, Summed, best_multiple
-from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, squared_norm
-from topline.solvers.core.state import Point, SolverState
+from topline.solvers.core.state import Objective, Point, SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.methods.atoms import AtomRule, Atoms, Parts, most_atoms
+from topline.solvers.methods.atoms import AtomRule, Atoms, Parts, most_atoms, rise_between
 from topline.solvers.methods.base import (
     Advance,
     Measurement,
@@ -41,7 +40,6 @@ from topline.solvers.methods.base import (
     stepped,
 )
 from topline.solvers.methods.certificate import DualSide, FinalValues, of_best_share, with_best_primal
-from topline.solvers.methods.simplex_qp import rise_between
 from topline.solvers.methods.step_rules import Direction, ExactStep, StepRule
 from topline.solvers.operations import (
     DirectionSums,

@@ -31,9 +31,8 @@ import numpy as np
 
 from topline.solvers.blocks.kernel import Change, Mark, PairValues, PickedRows, extrapolation_bytes
 from topline.solvers.core.codec import stored
-from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.state import Objective, SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.methods.atoms import Atoms
 from topline.solvers.methods.base import Advance, Measurement, Method

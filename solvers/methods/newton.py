@@ -32,9 +32,8 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from topline.solvers.core.codec import stored
-from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, inner, squared_norm
-from topline.solvers.core.state import Point, SolverState
+from topline.solvers.core.state import Objective, Point, SolverState
 from topline.solvers.errors import NonFiniteError
 from topline.solvers.methods.base import (
     Advance,
@@ -49,9 +48,8 @@ from topline.solvers.methods.base import (
     with_stretched,
 )
 from topline.solvers.methods.certificate import rebuild
-from topline.solvers.methods.line_search import least_slope
 from topline.solvers.methods.quasi_newton import at_gradient, gradient_of
-from topline.solvers.methods.step_rules import Direction, ExactStep
+from topline.solvers.methods.step_rules import Direction, ExactStep, least_slope
 from topline.solvers.operations import (
     CurvatureProduct,
     EnvelopePoint,

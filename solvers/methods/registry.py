@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from topline.solvers.blocks import most_kept
-from topline.solvers.blocks.duals import whole_bytes
+from topline.solvers.blocks.block import whole_bytes
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError

@@ -17,8 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from topline.solvers.core.dual_points import FoundAt
-from topline.solvers.core.problem import Problem, inner, squared_norm
-from topline.solvers.core.risks import SelectedRows
+from topline.solvers.core.problem import Problem, SelectedRows, inner, squared_norm
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, product_of
 from topline.solvers.methods.newton import Newton

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topline.solvers.core.objective import relative_gap
 from topline.solvers.core.problem import inner, squared_norm
+from topline.solvers.core.state import relative_gap
 from topline.solvers.typing import Float64Array
 
 

@@ -31,9 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.inputs import number_from_zero, positive_integer, positive_number
-from topline.solvers.core.objective import HasObjective, Objective, relative_gap
-from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.core.problem import number_from_zero, positive_integer, positive_number
+from topline.solvers.core.state import HasObjective, Objective, Status, StoppingCriteria, relative_gap
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.jit_cache import jit
 from topline.solvers.multitask.shared import SharedProblem, task_conjugates, task_losses, trace_norm_bounds

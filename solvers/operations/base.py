@@ -15,7 +15,7 @@ from topline.solvers.blocks.block import Block
 from topline.solvers.core.answers import A, Answer
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.feature_maps import MapView
-from topline.solvers.core.risks import AverageTopK
+from topline.solvers.core.problem import AverageTopK
 from topline.solvers.core.tiles import TileSums, TileWork, work_through
 from topline.solvers.core.traffic import Traffic
 from topline.solvers.crew import Crew

@@ -25,15 +25,13 @@ import numpy as np
 
 from topline.solvers.blocks.ascent.extrapolation import extrapolation_bytes
 from topline.solvers.blocks.ascent.rows import RowNorms
-from topline.solvers.blocks.block import Block, RunSpec
-from topline.solvers.blocks.duals import BlockDuals, array_bytes
+from topline.solvers.blocks.block import Block, BlockDuals, RunSpec, array_bytes
 from topline.solvers.core.answers import A, Answer, Clock, TreeMerger, leaf, merged_by
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import ByteBudget, row_runs
 from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.read_ahead import SharedScan
-from topline.solvers.core.rows import kept_in_memory
+from topline.solvers.core.rows import SharedScan, kept_in_memory
 from topline.solvers.core.tiles import TileReader, TileSums, TileWork, work_through
 from topline.solvers.crew import ALONE, Crew, Helpers, one_blas_thread
 from topline.solvers.errors import StateLostError

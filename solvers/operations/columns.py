@@ -19,9 +19,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from topline.solvers.blocks.ascent.dual_changes import change_sums
-from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.jit import accumulate_nonzeros, lift_scores
-from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
+from topline.solvers.blocks.block import Block, lift_scores
+from topline.solvers.blocks.vertices import accumulate_nonzeros, accumulate_rows, vertices_of
 from topline.solvers.core.answers import Clock, VectorSums
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.feature_maps import MapView

@@ -15,7 +15,7 @@ from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.answers import Clock, LossAnswer, merged_by
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.feature_maps import MapView
-from topline.solvers.core.risks import AverageTopK, LargestLosses
+from topline.solvers.core.problem import AverageTopK, LargestLosses
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.tiles import FLOAT64, Scratch, TileSums
 from topline.solvers.crew import Crew

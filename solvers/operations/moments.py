@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.duals import is_uniform
+from topline.solvers.blocks.block import Block, is_uniform
 from topline.solvers.blocks.second_order import weighted_gram
 from topline.solvers.core.answers import Answer, Clock
 from topline.solvers.core.feature_maps import MapView

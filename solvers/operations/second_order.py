@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.jit import lift_scores
+from topline.solvers.blocks.block import Block, lift_scores
 from topline.solvers.blocks.second_order import (
     CurvedRows,
     EnvelopePoint,

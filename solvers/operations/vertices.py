@@ -12,8 +12,7 @@ from topline.solvers.blocks.second_order import add_weighted_grams
 from topline.solvers.blocks.vertices import DenseVertices, open_sizes, openness, openness_of, vertices_of
 from topline.solvers.core.answers import Clock, VectorSums
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.problem import Problem
-from topline.solvers.core.risks import AverageTopK, SelectedRows
+from topline.solvers.core.problem import AverageTopK, Problem, SelectedRows
 from topline.solvers.core.rows import as_rows
 from topline.solvers.core.tiles import FLOAT64, Scratch, Tile, TileSums
 from topline.solvers.crew import Crew

@@ -13,7 +13,7 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import _check_sample_weight, check_array
 
-from topline.solvers.core.inputs import positive_integer, positive_number
+from topline.solvers.core.problem import positive_integer, positive_number
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.estimators.base import ROWS, ScoringClassifier, chosen_kernel, combined_weights
 from topline.solvers.kernels import Gamma, Kernel, KernelExpansion, KernelFeatures

@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 from scipy import linalg
 
-from topline.solvers.core.objective import HasObjective
+from topline.solvers.core.state import HasObjective
 from topline.solvers.errors import CertificateError
 from topline.solvers.typing import Float64Array
 

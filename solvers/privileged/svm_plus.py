@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.inputs import positive_integer, positive_number
-from topline.solvers.core.objective import Objective
+from topline.solvers.core.problem import positive_integer, positive_number
+from topline.solvers.core.state import Objective
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.privileged.interior_point import QuadraticProgram, solve_certified
 from topline.solvers.privileged.weighted_svm import (

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import numpy as np
 from scipy import linalg, optimize
 
-from topline.solvers.core.inputs import positive_integer, positive_number
+from topline.solvers.core.problem import positive_integer, positive_number
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.privileged.weighted_svm import (
     checked_kernel_matrix,

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.inputs import positive_integer, positive_number
-from topline.solvers.core.objective import HasObjective, Objective
+from topline.solvers.core.problem import positive_integer, positive_number
+from topline.solvers.core.state import HasObjective, Objective
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
-from topline.solvers.kernels.low_rank import symmetric
+from topline.solvers.kernels.problem import symmetric
 from topline.solvers.privileged.interior_point import QuadraticProgram, solve_certified
 from topline.solvers.typing import Float64Array
 

@@ -14,8 +14,7 @@ import math
 
 import numpy as np
 
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import borrowed
+from topline.solvers.jit_cache import borrowed, jit
 from topline.solvers.projections.columns import ColumnProblem, column_function, own_class
 
 _EPS = float(np.finfo(np.float64).eps)

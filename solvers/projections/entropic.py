@@ -25,11 +25,9 @@ import math
 
 import numpy as np
 
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import borrowed
-from topline.solvers.projections.columns import ColumnProblem, column_function
+from topline.solvers.jit_cache import borrowed, jit
+from topline.solvers.projections.columns import ColumnProblem, column_function, largest_values
 from topline.solvers.projections.exponentials import LOWEST, LOWEST_32, exp_of_row, number_for
-from topline.solvers.projections.ordering import largest_values
 from topline.solvers.typing import FloatArray
 
 # Below this, three terms of W(x) = x - x^2 + 3/2 x^3 - .. at x = e^z are exact to double precision.

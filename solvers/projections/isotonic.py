@@ -1,11 +1,31 @@
-"""Non-increasing isotonic regression of b - c t rho by pooling adjacent violators.
+"""Isotonic regression by pooling adjacent violators, and the projections made of it.
 
 Values b_(1) >= b_(2) >= .. are paired with weights rho that are non-increasing and end in zeros.  A block is
 a run of neighbours that share one value v = mean(b - c t rho); the projection on the permutahedron t P(rho)
-is then beta = (b - v) / c (mathematics: weighted top-k, weighted Usunier).
+is then beta = (b - v) / c (mathematics: weighted top-k, weighted Usunier).  A block keeps the deviations of
+its b from its own first element.  Values of 1e9 therefore cost no digits where neighbours differ by less
+than c: the mass inside a block is exact to rounding of the mass itself.
 
-A block keeps the deviations of its b from its own first element.  Values of 1e9 therefore cost no digits
-where neighbours differ by less than c: the mass inside a block is exact to rounding of the mass itself.
+The biased projection on {x in t P(rho), 0 <= t <= t_max} is the top-k cone, the top-k simplex and their
+weighted forms:
+
+    min over x of (c/2)|x|^2 + (c_S/2) S^2 - <b, x>,   S = sum x = t R,   R = sum rho.
+
+For fixed t the minimiser is x = (b - v) / c with v the isotonic regression of sorted b - c t rho, and the
+derivative of the minimum in t is -H(t), H(t) = sum_j rho_j v_[j] - c_S R^2 t.  With rho = 1/k on k ranks
+t_max = inf gives the top-k cone {0 <= x_j <= S/k}, and t_max = r its cut S <= r, the top-k simplex alpha
+(Lapin, Hein, Schiele, NIPS 2015, and Lapin's thesis, definition 5.2), where c_S = 0 is the plain and c_S > 0
+the biased projection.  In a column problem these are the other classes only: the own class does not take part
+in the sort.
+
+The weighted Usunier hinge takes one isotonic regression and one biased knapsack:
+
+    min over x >= 0, weakly submajorised by rho_1..rho_{m-1}, of (c/2)|x|^2 + (c_y/2) S^2 - <b, x>,  S = sum
+    x.
+
+The multiplier T = c_y S of the second term only shifts b, and isotonic regression commutes with shifts.  With
+v = the regression of sorted b - c rho over the m - 1 other classes the solution is
+x_j = max(0, b_j - max(T, v_j)) / c, and T >= 0 is the root of (c_y/c) sum_j max(0, b_j - max(T, v_j)) = T.
 """
 
 from __future__ import annotations
@@ -14,7 +34,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topline.solvers.jit_cache import jit
+from topline.solvers.jit_cache import borrowed, jit
+from topline.solvers.projections.columns import (
+    ColumnProblem,
+    column_function,
+    largest_other,
+    mass_threshold,
+    sorted_candidates,
+    violations,
+)
 from topline.solvers.typing import Float64Array, Int64Array
 
 # Each piece of H is normally visited once; bisection, if needed, ends after 64 halvings.
@@ -145,3 +173,160 @@ def next_scale(
         if not low < newton < high:
             return t, low, high, False
     return newton, low, high, True
+
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+@jit
+def scaled_permutahedron(
+    problem: ColumnProblem, b: Float64Array, c_sum: float, t_max: float
+) -> tuple[float, int, bool]:
+    """Write -x to `out` and, if there is an own class (not projected), S to its entry.
+
+    `b` (m,) may lie in the row of `violations`; `c_sum` is the curvature of S^2, `t_max` > 0 the largest
+    scale, finite if all curvature is 0.  There are at least as many other classes as ranks.
+
+    Returns (t, number of coordinates with mass, whether x is a vertex: 0 or a permutation of t_max rho).
+    """
+    problem = borrowed(problem)
+    skip, c, rho, out, work = problem.y, problem.c, problem.rho, problem.out, problem.work
+    index = problem.index_work[0]
+    blocks = Blocks(work[0], problem.index_work[1], work[1], work[2])
+    m = b.shape[0]
+    out[:] = 0.0
+    top, _ = largest_other(b, m, skip)
+    if not top > 0.0:
+        return 0.0, 0, True
+    total = rho.sum()
+    # The optimum satisfies c |x|^2 + c_S S^2 <= <b, x> <= top S, and |x|^2 >= S^2 / m.
+    limit = t_max
+    if top < (c / m + c_sum) * total * t_max:
+        limit = min(t_max, top / ((c / m + c_sum) * total) * (1.0 + 4.0 * _EPS))
+    theta = mass_threshold(b, m, skip, c * limit, rho, work[3])
+    n = sorted_candidates(b, skip, theta, problem)
+    ranks = min(rho.shape[0], n)
+    if rho[:ranks] @ work[0, :ranks] <= 0.0:
+        return 0.0, 0, True
+    t = limit
+    low = 0.0
+    high = np.inf
+    count = 0
+    for _ in range(MAX_EVALUATIONS):
+        count = pool_blocks(blocks, n, rho, c * t)
+        h = -c_sum * total * total * t
+        slope = -c_sum * total * total
+        scale = -h
+        for k in range(count):
+            v, mass = block_value(blocks, k, c * t), blocks.mass[k]
+            h += mass * v
+            scale += mass * (abs(v) + c * t * mass)
+            slope -= c * mass * mass / (blocks.start[k + 1] - blocks.start[k])
+        t, low, high, moved = next_scale(t, h, slope, 8.0 * _EPS * scale, low, high, limit)
+        if not moved:
+            break
+    s, support, apart = write_blocks(blocks, (count, 0, n), index, c, t, -1, out)
+    if skip >= 0:
+        out[skip] = s
+    return t, support, apart and t == t_max
+
+
+@column_function
+def wtopk_others_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve the problem of the weighted top-k hinge over the other classes only; L <= m - 1."""
+    return scaled_permutahedron(problem, violations(problem), problem.c_own, 1.0)
+
+
+@column_function
+def wusunier_column(problem: ColumnProblem) -> tuple[float, int, bool]:
+    """Solve it, with c_own = c for the Moreau envelope; returns S = sum x first."""
+    problem = borrowed(problem)
+    y, c, c_own, rho = problem.y, problem.c, problem.c_own, problem.rho
+    out, work, index = problem.out, problem.work, problem.index_work[0]
+    values, bound, level = work[0], work[3], work[4]
+    b = violations(problem)
+    m = b.shape[0]
+    out[:] = 0.0
+    top, _ = largest_other(b, m, y)
+    if not top > 0.0:
+        return 0.0, 0, True
+    # S is at least what the first class alone would take; classes below T = c_y S have no mass.
+    theta = c_own * min(rho[0], top / (c + c_own)) * (1.0 - 4.0 * _EPS) if c_own > 0.0 else 0.0
+    theta = max(theta, mass_threshold(b, m, y, c, rho, work[3]))
+    n = sorted_candidates(b, y, theta, problem)
+    blocks = Blocks(values, problem.index_work[1], work[1], work[2])
+    pooled = _bounds(blocks, n, c, rho, bound, level)
+    ratio = c_own / c if c > 0.0 else 1.0
+    threshold, saturated, active = _threshold(values, bound, level, pooled, c_own, ratio)
+    s = 0.0
+    support = 0
+    vertex = saturated == active
+    for i in range(active):
+        x = bound[i]
+        if i >= saturated:
+            x = min(x, (values[i] - threshold) / c)
+        if x > 0.0:
+            out[index[i]] = -x
+            s += x
+            support += 1
+        vertex = vertex and i < rho.shape[0] and x == rho[i]
+    out[y] = s
+    return s, support, vertex
+
+
+@jit
+def _bounds(
+    blocks: Blocks, n: int, c: float, rho: Float64Array, bound: Float64Array, level: Float64Array
+) -> int:
+    """Write u = (b - v) / c and v for each pooled class; return the number of classes that can carry mass."""
+    values, start = blocks.values, blocks.start
+    count = 0
+    for k in range(pool_blocks(blocks, n, rho, c)):
+        first = start[k]
+        base, v = block_base(blocks, k, 1.0, c), block_value(blocks, k, c)
+        for i in range(first, start[k + 1]):
+            bound[i] = max(0.0, base + (values[i] - values[first]) / c) if i > first else base
+            level[i] = v
+            count += 1
+    return count
+
+
+@jit
+def _threshold(
+    values: Float64Array, bound: Float64Array, level: Float64Array, n: int, c_own: float, ratio: float
+) -> tuple[float, int, int]:
+    """Solve the biased knapsack: return T, the number of classes at their bound and the number with mass.
+
+    Both `values` and `level` are non-increasing with level <= values, so the classes at their bound are the
+    first `saturated` ones and the classes with mass the first `active` ones.  T falls from its largest
+    possible value to the interval between breakpoints in which it solves its own equation.
+    """
+    top = 0.0
+    for i in range(n):
+        top += bound[i]
+    top *= c_own
+    saturated = 0
+    full = 0.0
+    while saturated < n and level[saturated] >= top and values[saturated] > 0.0:
+        full += bound[saturated]
+        saturated += 1
+    active = saturated
+    free = 0.0
+    while True:
+        threshold = (c_own * full + ratio * free) / (1.0 + ratio * (active - saturated))
+        event = 0.0
+        if active < n:
+            event = max(event, values[active])
+        if saturated < active:
+            event = max(event, level[saturated])
+        if threshold >= event:
+            return threshold, saturated, active
+        if active == saturated or (active < n and values[active] >= event):
+            free += values[active]
+            active += 1
+        else:
+            free -= values[saturated]
+            full += bound[saturated]
+            saturated += 1
+            if saturated == active:
+                free = 0.0

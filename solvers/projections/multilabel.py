@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import borrowed
+from topline.solvers.jit_cache import borrowed, jit
 from topline.solvers.projections.columns import ColumnProblem, column_function, own_class, own_count
 from topline.solvers.projections.entropic import entropic_level
 from topline.solvers.projections.simplex import above

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import borrowed
+from topline.solvers.jit_cache import borrowed, jit
 from topline.solvers.projections.columns import ColumnProblem, column_function, violations
 from topline.solvers.typing import Float64Array
 

@@ -25,9 +25,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import borrowed
-from topline.solvers.projections.columns import ColumnProblem, column_function, violations
+from topline.solvers.jit_cache import borrowed, jit
+from topline.solvers.projections.columns import (
+    ColumnProblem,
+    column_function,
+    few_largest,
+    largest_other,
+    mass_threshold,
+    sorted_candidates,
+    violations,
+)
 from topline.solvers.projections.isotonic import (
     MAX_EVALUATIONS,
     Blocks,
@@ -35,12 +42,6 @@ from topline.solvers.projections.isotonic import (
     next_scale,
     pool_blocks,
     write_blocks,
-)
-from topline.solvers.projections.ordering import (
-    few_largest,
-    largest_other,
-    mass_threshold,
-    sorted_candidates,
 )
 from topline.solvers.typing import Float64Array, Int64Array
 

@@ -17,5 +17,4 @@ from topline.solvers.run.api import (
 )
 from topline.solvers.run.compression import CompressedKernel, compress
 from topline.solvers.run.loop import Callback, Run, iterate
-from topline.solvers.run.problem_spec import ProblemSpec
-from topline.solvers.run.task import RunOptions, Start, Task, compile_jit_functions, run_task
+from topline.solvers.run.task import ProblemSpec, RunOptions, Start, Task, compile_jit_functions, run_task

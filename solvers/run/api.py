@@ -10,14 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.blocks.duals import inside
+from topline.solvers.blocks.block import inside
 from topline.solvers.core.feature_maps import FeatureMap
-from topline.solvers.core.inputs import LabelledRows, checked_rows, positive_number
-from topline.solvers.core.problem import SmoothingKind
-from topline.solvers.core.risks import MEAN_RISK, Risk
+from topline.solvers.core.problem import (
+    MEAN_RISK,
+    LabelledRows,
+    Risk,
+    SmoothingKind,
+    checked_rows,
+    positive_number,
+)
 from topline.solvers.core.rows import is_sparse
-from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
-from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.core.state import IterationRecord, SolveResult, SolverState, StoppingCriteria
 from topline.solvers.counts import how_many
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.executors import DualRows, Executor
@@ -35,8 +39,7 @@ from topline.solvers.methods import method_named
 from topline.solvers.methods.quasi_newton import LbfgsMemory
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.loop import Callback
-from topline.solvers.run.problem_spec import ProblemSpec
-from topline.solvers.run.task import RunOptions, Start, Task, run_task
+from topline.solvers.run.task import ProblemSpec, RunOptions, Start, Task, run_task
 from topline.solvers.typing import Float64Array
 
 
@@ -137,9 +140,9 @@ def solve(
     callbacks : called after each round with (IterationRecord, SolverState); the record has passes, seconds,
         primal, dual and relative_gap.  A callback that returns False ends the run.
     risk : ``MeanRisk()``, or ``AverageTopK(k)`` for the mean of the k largest losses
-        (`topline.solvers.core.risks`), which needs a Frank-Wolfe method and excludes weights and kept duals;
-        fw_fully_corrective is then a bundle method with a separate W_dual.  If k is below the number of
-        examples that no W gets right, the optimum may be W = 0: ``result.collapsed``.
+        (`topline.solvers.core.problem`), which needs a Frank-Wolfe method and excludes weights and kept
+        duals; fw_fully_corrective is then a bundle method with a separate W_dual.  If k is below the number
+        of examples that no W gets right, the optimum may be W = 0: ``result.collapsed``.
     smoothing_kind : "moreau" smooths in all m scores, "others" in those of the other classes only, which is
         Lapin's smooth top-k hinge.
     label_sets : the label sets that y numbers; None where y holds classes.

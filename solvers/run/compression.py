@@ -21,7 +21,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.kernels import KernelExpansion
-from topline.solvers.kernels.low_rank import MEMORY_BYTES
+from topline.solvers.kernels.problem import MEMORY_BYTES
 from topline.solvers.run.api import solve
 from topline.solvers.typing import Float64Array, IntArray
 

@@ -17,10 +17,17 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from topline.solvers.core.answers import A
-from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import Best, IterationRecord, SolverState, ThinnedHistory
-from topline.solvers.core.stopping import FINEST_TOL, Status, StoppingCriteria
+from topline.solvers.core.state import (
+    FINEST_TOL,
+    Best,
+    IterationRecord,
+    Objective,
+    SolverState,
+    Status,
+    StoppingCriteria,
+    ThinnedHistory,
+)
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.methods import Advance, FinalValues, Measurement, Method
 from topline.solvers.methods.base import no_step

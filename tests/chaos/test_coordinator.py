@@ -16,7 +16,7 @@ ENDLESS = ("--tol", 1e-9)
 @pytest.mark.parametrize("moment", ["round", "checkpoint", "publication"])
 def test_coordinator_killed_in_a(chaos: Chaos, rng: random.Random, moment: str) -> None:
     where, call = {
-        "round": ("topline.solvers.executors.local:ThreadExecutor.run", rng.randrange(70, 90)),
+        "round": ("topline.solvers.executors:ThreadExecutor.run", rng.randrange(70, 90)),
         "checkpoint": ("topline.storage.runs.checkpoints:write_group", rng.randrange(2, 4)),
         "publication": ("topline.pipeline.training.run:save_model", 1),
     }[moment]

@@ -11,8 +11,7 @@ import pytest
 from tests.solvers.problems import M, examples
 from topline import AverageTopK, SerialExecutor, TopKHinge, solve
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.problem import Problem
-from topline.solvers.core.risks import LargestLosses
+from topline.solvers.core.problem import LargestLosses, Problem
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import Executor
 from topline.solvers.operations import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import brentq
 
-from topline.solvers.losses.form import Ranks
+from topline.solvers.losses.base import Ranks
 from topline.solvers.projections import ColumnProblem, column_workspace
 
 

@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.solvers.losses import LossForm, TopKEntropy
-from topline.solvers.losses.batches import column_updates
 from topline.solvers.losses.ranking import N_SUMS
-from topline.solvers.losses.rows import gradient_rows
+from topline.solvers.losses.rows import column_updates, gradient_rows
 
 Array = NDArray[np.float64]
 

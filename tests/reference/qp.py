@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import minimize
 
-from topline.solvers.losses.form import Ranks
+from topline.solvers.losses.base import Ranks
 
 
 def minimise_qp(P, q, G, h, A=None, b=None, entropies=()):

@@ -21,8 +21,8 @@ from topline import (
     linear,
 )
 from topline.solvers.core.codec import decoded, encoded
-from topline.solvers.core.inputs import LabelledRows
-from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.core.problem import LabelledRows
+from topline.solvers.core.state import StoppingCriteria
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy

@@ -11,7 +11,7 @@ from tests.reproduce.average_top.certificates import certify
 from tests.reproduce.baselines import solve_rank_svm, solve_svm_perf, solve_top_push
 from topline import CertificateError, TopKHinge, solve
 from topline.solvers.average_top import AverageTopProblem, minimise_with_kernel
-from topline.solvers.core.objective import Objective
+from topline.solvers.core.state import Objective
 from topline.solvers.multitask.strategies import solve_single, solve_stacked
 
 

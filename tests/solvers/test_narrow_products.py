@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from topline.solvers.core.tiles import Scratch
-from topline.solvers.crew import ALONE
-from topline.solvers.narrow_products import add_rows_times, is_narrow, multiply_rows
+from topline.solvers.crew import ALONE, add_rows_times, is_narrow, multiply_rows
 
 rng = np.random.default_rng(0)
 

@@ -14,11 +14,9 @@ import numpy as np
 
 from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, Portion
 from topline.solvers.blocks.ascent.sweeps import ClassLists
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import JitFunction, borrowed, keep
+from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
 from topline.solvers.losses import LossForm
-from topline.solvers.projections.columns import ColumnProblem, column_workspace
-from topline.solvers.projections.ordering import room
+from topline.solvers.projections.columns import ColumnProblem, column_workspace, room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Classes without mass included for their high scores; with ranks at least one more.

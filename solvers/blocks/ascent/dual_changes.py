@@ -2,7 +2,7 @@
 
 The sum of x_i change_i^T over dense rows is computed class by class on several threads, or as products of
 tiles.  Row by row every change would load and store the sums of its class.  Here the changes of some thousand
-rows are first sorted by class (`topline.solvers.blocks.jit.add_by_class`), and threads take different
+rows are first sorted by class (`topline.solvers.blocks.vertices.add_by_class`), and threads take different
 classes.  The order of additions is fixed, so no number depends on the number of threads.
 
 If many entries change, as all do with entropies, a float32 product of a tile takes a third of that time,
@@ -15,14 +15,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from topline.solvers.blocks.jit import add_by_class, group_nonzeros
+from topline.solvers.blocks.vertices import add_by_class, group_nonzeros
 from topline.solvers.crew import Helpers
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import JitFunction, borrowed, keep
+from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
 from topline.solvers.losses import LossForm
-from topline.solvers.losses.batches import update_rows
-from topline.solvers.losses.rows import change_of_conjugate
-from topline.solvers.projections.ordering import room
+from topline.solvers.losses.rows import change_of_conjugate, update_rows
+from topline.solvers.projections.columns import room
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows projected at once.

@@ -13,18 +13,20 @@ from topline.solvers.blocks.ascent.class_subset import fill_lists, project_in_li
 from topline.solvers.blocks.ascent.dual_changes import add_changes, change_sums, project_rows
 from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
 from topline.solvers.blocks.ascent.row_feed import HeldRows, RowFeed
-from topline.solvers.blocks.ascent.row_tiles import RowTile, add_rows, tile_of
 from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, Portion
 from topline.solvers.blocks.ascent.shared_tiles import TiledWeights
 from topline.solvers.blocks.ascent.sweeps import (
     ALL_CLASSES,
     STILL,
+    RowTile,
     Swept,
     SweptPart,
+    add_rows,
     moving,
     repeated_sweeps,
+    tile_of,
 )
-from topline.solvers.blocks.jit import sum_of_squares
+from topline.solvers.blocks.block import sum_of_squares
 from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.answers import Clock
 from topline.solvers.core.rows import is_sparse

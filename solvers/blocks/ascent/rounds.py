@@ -11,7 +11,7 @@ quadratic there, which gives a system of a few equations.  That point may lie ou
 projection, row by row, does not, and the best point of the segment to it is exact again.
 
 On request, rows that look alike and have different labels are also moved together, before the stages and
-after each (`topline.solvers.blocks.ascent.alike_moves`).
+after each (`topline.solvers.blocks.ascent.alike_rows`).
 
 If several blocks ascend at the same time, a round has many parts, and the blocks synchronise after each: a
 block visits a share of its rows once, in the random order of a sweep, without stages of its own
@@ -34,16 +34,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from topline.solvers.blocks.ascent.alike_moves import ascend_groups
-from topline.solvers.blocks.ascent.alike_rows import Groups, find_groups
+from topline.solvers.blocks.ascent.alike_rows import Groups, ascend_groups, find_groups
 from topline.solvers.blocks.ascent.extrapolation import Extrapolation, PassRows
 from topline.solvers.blocks.ascent.passes import AscentPass
 from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums, Turn
 from topline.solvers.blocks.ascent.row_feed import MIXED, HeldRows, RowFeed
-from topline.solvers.blocks.ascent.row_tiles import tile_of
 from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, rows_with_mass
-from topline.solvers.blocks.ascent.sweeps import STILL
-from topline.solvers.blocks.duals import BlockDuals
+from topline.solvers.blocks.ascent.sweeps import STILL, tile_of
+from topline.solvers.blocks.block import BlockDuals
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.typing import Float64Array, Int64Array
 

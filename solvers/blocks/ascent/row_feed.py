@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from topline.solvers.blocks.ascent.rows import Portion
-from topline.solvers.core.read_ahead import read_slabs, read_together
 from topline.solvers.core.rows import (
     Rows,
     RowSource,
@@ -26,6 +25,8 @@ from topline.solvers.core.rows import (
     in_place,
     is_sparse,
     kept_in_memory,
+    read_slabs,
+    read_together,
     slab_bounds,
     stacked,
     taken_rows,

@@ -22,18 +22,17 @@ import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
-from topline.solvers.blocks.ascent.row_tiles import sizes
 from topline.solvers.blocks.ascent.sweeps import (
     AHEAD,
     Scratch,
     SweptPart,
     fetch_duals,
     scratch_for,
+    sizes,
     update_row,
 )
 from topline.solvers.crew import Helpers
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import JitFunction, borrowed, fetch, keep
+from topline.solvers.jit_cache import JitFunction, borrowed, fetch, jit, keep
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array, IntArray
 
 #: Rows and classes that share their loads: 4 x 4 sums fill the registers of a core.

@@ -20,12 +20,10 @@ import numpy as np
 
 from topline.solvers.core.answers import VectorSums
 from topline.solvers.core.dual_points import FoundAt, best_multiple
-from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem, inner, squared_norm
-from topline.solvers.core.state import SolverState
+from topline.solvers.core.state import Objective, SolverState
 from topline.solvers.methods.base import Advance, Measurement, Method, product_of, with_loss_at_zero
 from topline.solvers.methods.certificate import FinalValues
-from topline.solvers.methods.line_search import Bracket
 from topline.solvers.methods.quasi_newton.memory import (
     STALLED,
     BestPoint,
@@ -50,6 +48,7 @@ from topline.solvers.methods.quasi_newton.metrics import (
     with_classes,
     with_openness,
 )
+from topline.solvers.methods.step_rules import Bracket
 from topline.solvers.operations import FindVertices, OperationRunner, Runner
 from topline.solvers.typing import Float64Array
 

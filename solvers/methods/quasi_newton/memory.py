@@ -14,7 +14,7 @@ from scipy.linalg import blas
 
 from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem, inner, squared_norm
-from topline.solvers.methods.line_search import Bracket
+from topline.solvers.methods.step_rules import Bracket
 from topline.solvers.typing import Float64Array
 
 #: Newton steps to the minimum of a model.

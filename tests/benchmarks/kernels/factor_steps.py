@@ -9,12 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from topline import MaxHinge
-from topline.solvers.blocks.ascent.row_tiles import DenseTile, carry, scores
-from topline.solvers.blocks.ascent.sweeps import SweptPart, scratch_for, update_row
+from topline.solvers.blocks.ascent.sweeps import DenseTile, SweptPart, carry, scores, scratch_for, update_row
 from topline.solvers.blocks.kernel import PickedRows, part_of
 from topline.solvers.core.problem import Problem
-from topline.solvers.jit_cache import jit
-from topline.solvers.jit_pointers import JitFunction, borrowed, keep
+from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep
 from topline.solvers.typing import Float64Array, Int64Array, IntArray
 
 #: As in the tile updates of dual ascent.

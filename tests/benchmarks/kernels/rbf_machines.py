@@ -36,7 +36,7 @@ from tests.benchmarks.datasets import DATA_DIR, DataSet, load
 from tests.benchmarks.kernels.machines_page import write_page
 from tests.pipeline.small_data import write_dataset
 from topline import MaxHinge, Status, TopKHinge, solve
-from topline.solvers.kernels import KernelFeatures, low_rank
+from topline.solvers.kernels import KernelFeatures, problem
 from topline.storage.arrays import ChunkPlan
 from topline.storage.stores import open_store
 
@@ -135,7 +135,7 @@ def svc_seconds(data: DataSet, rows: int) -> float:
 def factor_costs(data: DataSet, rows: int, seconds: float) -> dict[str, Cost]:
     """Solve by one factor of the kernel matrix, each loss for so many seconds; Cholesky counts in each."""
     X, y = data.X[:rows], data.y[:rows]
-    low_rank.MEMORY_BYTES = 1 << 40
+    problem.MEMORY_BYTES = 1 << 40
     began, since = time.process_time(), time.monotonic()
     features = KernelFeatures.of("rbf", X)
     cpu, wall = time.process_time() - began, time.monotonic() - since

@@ -26,7 +26,7 @@ from topline.solvers.losses import (
     WeightedTopKHinge,
     WeightedUsunierHinge,
 )
-from topline.solvers.losses.batches import column_updates
+from topline.solvers.losses.rows import column_updates
 
 CURVATURE = 1.0
 

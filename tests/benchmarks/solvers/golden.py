@@ -51,12 +51,11 @@ from tests.benchmarks.scale import gap_curve
 from tests.benchmarks.solvers import first_fit, pass_cost
 from tests.solvers.problems import EVERY_LOSS, MULTILABEL_LOSSES, loss_name, several_labels
 from topline import AverageTopK, RBFKernel, SerialExecutor, SolverError, solve
-from topline.solvers.core.problem import Problem
-from topline.solvers.core.risks import MEAN_RISK
-from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.core.problem import MEAN_RISK, Problem
+from topline.solvers.core.state import StoppingCriteria
 from topline.solvers.methods import METHODS, method_named
 from topline.solvers.operations import Head
-from topline.solvers.run import Callback, iterate, problem_spec
+from topline.solvers.run import Callback, iterate, task
 from topline.solvers.run.shared import HeadExecutor, SharedPasses
 
 #: Where the stored figures lie.
@@ -141,7 +140,7 @@ def results_of(case: Case) -> list[Any]:
         if case.rows in ("kernel", "tiles"):
             options["kernel"] = KERNEL
             most = dict.fromkeys(TILE_METHODS, 0 if case.rows == "tiles" else N)
-            stack.enter_context(mock.patch.dict(problem_spec.ON_BLOCKS, most))
+            stack.enter_context(mock.patch.dict(task.ON_BLOCKS, most))
         options |= {"lam": LAM, "method": case.method, "tol": TOL, "max_passes": MAX_PASSES}
         run = partial(solve, X, y, executor=executor, **options)
         if case.layout != "resumed":

@@ -26,7 +26,7 @@ import numpy as np
 from tests.benchmarks.datasets import DATA_DIR, SETS, DataSet, load
 from tests.benchmarks.solvers.peer_fits import CLOCKS, PEERS, TOLERANCES, PeerProcess
 from topline import MaxHinge, Softmax, TopKHinge, solve
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.state import Status
 from topline.solvers.losses import Loss
 from topline.solvers.run import available_cores
 

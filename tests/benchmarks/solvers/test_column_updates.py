@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.benchmarks.solvers.column_updates import forms, measure, simplex_by_sorting, table, top5_by_qp
-from topline.solvers.losses.batches import column_updates
+from topline.solvers.losses.rows import column_updates
 
 
 def test_the_benchmark_runs() -> None:

@@ -36,8 +36,7 @@ from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.solvers.core.answers import Answer, TreeMerger, leaf
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.state import IterationRecord, SolveResult, SolverState, Status
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor
 from topline.solvers.losses import TopKHinge

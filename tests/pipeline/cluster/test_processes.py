@@ -15,8 +15,7 @@ from distributed import Client
 from tests.solvers.problems import EVERY_LOSS, MULTILABEL_LOSSES, M, examples, loss_name, several_labels
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
-from topline.solvers.core.state import SolveResult
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.state import SolveResult, Status
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import Softmax, TopKHinge
 from topline.solvers.run import solve

@@ -16,9 +16,8 @@ from tests.pipeline.small_data import make_features, small_dataset
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
-from topline.solvers.core.risks import AverageTopK
-from topline.solvers.core.state import SolveResult
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.problem import AverageTopK
+from topline.solvers.core.state import SolveResult, Status
 from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.losses import TopKHinge
 from topline.solvers.operations import FindSelectedVertices

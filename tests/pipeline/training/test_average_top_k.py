@@ -22,7 +22,7 @@ from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.report import write_report
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.training import train
-from topline.solvers.core.risks import AverageTopK
+from topline.solvers.core.problem import AverageTopK
 from topline.solvers.errors import UnsupportedCombinationError
 from topline.storage.datasets import Dataset
 from topline.storage.models import Model, load_model, save_model

@@ -8,7 +8,7 @@ import numpy as np
 
 from topline.solvers.average_top import AverageTopProblem
 from topline.solvers.average_top.solving import solve_problem
-from topline.solvers.core.objective import Objective
+from topline.solvers.core.state import Objective
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.typing import Float64Array
 

@@ -20,7 +20,7 @@ import numpy as np
 from tests.reproduce.average_top.stochastic import descend
 from topline.solvers.average_top.problem import AverageTopProblem, IndividualLoss, LowerBound, individual_loss
 from topline.solvers.average_top.solving import solve_problem
-from topline.solvers.core.objective import Objective
+from topline.solvers.core.state import Objective
 from topline.solvers.typing import Float64Array, Int64Array
 
 #: A score of 0 is an error, as in the paper's 0-1 loss; or it stands for the larger class in training.

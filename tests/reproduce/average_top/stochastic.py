@@ -27,8 +27,8 @@ from topline.solvers.average_top.problem import (
     Logistic,
     Square,
 )
-from topline.solvers.core.objective import HasObjective, Objective
 from topline.solvers.core.rows import is_sparse
+from topline.solvers.core.state import HasObjective, Objective
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, Int64Array

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from topline.solvers.core.inputs import checked_rows
+from topline.solvers.core.problem import checked_rows
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.typing import Float64Array

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from tests.reproduce.baselines.rows import finite_rows
-from topline.solvers.core.inputs import positive_integer, positive_number
-from topline.solvers.core.objective import HasObjective, Objective
+from topline.solvers.core.problem import positive_integer, positive_number
 from topline.solvers.core.rows import is_sparse
+from topline.solvers.core.state import HasObjective, Objective
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, Int64Array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topline.solvers.core.inputs import checked_rows
+from topline.solvers.core.problem import checked_rows
 from topline.solvers.core.rows import nonfinite_rows
 from topline.solvers.errors import NonFiniteError
 

@@ -23,11 +23,10 @@ import numpy as np
 
 from tests.reproduce.baselines.masks import positives_of
 from tests.reproduce.baselines.rows import finite_rows
-from topline.solvers.core.inputs import positive_integer, positive_number
-from topline.solvers.core.objective import HasObjective, Objective
+from topline.solvers.core.problem import positive_integer, positive_number
+from topline.solvers.core.state import HasObjective, Objective
 from topline.solvers.errors import InvalidProblemError
-from topline.solvers.methods.atoms import Atoms
-from topline.solvers.methods.simplex_qp import maximise_on_simplex
+from topline.solvers.methods.atoms import Atoms, maximise_on_simplex
 from topline.solvers.typing import Float64Array
 
 #: Cuts of weight 0 that are kept for a while: they often come back.

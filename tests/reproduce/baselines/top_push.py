@@ -24,8 +24,8 @@ import numpy as np
 
 from tests.reproduce.baselines.masks import positives_of
 from tests.reproduce.baselines.rows import finite_rows
-from topline.solvers.core.inputs import positive_integer, positive_number
-from topline.solvers.core.objective import HasObjective, Objective
+from topline.solvers.core.problem import positive_integer, positive_number
+from topline.solvers.core.state import HasObjective, Objective
 from topline.solvers.typing import Float64Array
 
 #: Rounds between two measurements of the gap.

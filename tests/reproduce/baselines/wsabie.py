@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tests.reproduce.baselines.rows import finite_rows
-from topline.solvers.core.inputs import checked_seed, positive_integer, positive_number
+from topline.solvers.core.problem import checked_seed, positive_integer, positive_number
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.jit_cache import jit

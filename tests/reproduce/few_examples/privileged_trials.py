@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.inputs import number_from_zero, positive_number
+from topline.solvers.core.problem import number_from_zero, positive_number
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.kernels import RBFKernel
 from topline.solvers.privileged.weight_learning import TwiceSmoothHinge, learn_weights

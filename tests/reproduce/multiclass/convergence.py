@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.reproduce.table import Figure, Reproduction, Setting, Table, run_all
 from topline.pipeline.pages import Series, line_chart
-from topline.solvers.core.objective import relative_gap
+from topline.solvers.core.state import relative_gap
 from topline.solvers.losses import Loss, MaxHinge, Softmax
 from topline.solvers.run import solve
 

@@ -30,7 +30,7 @@ from topline.solvers.blocks.ascent.rows import DualWindow
 from topline.solvers.core.dual_rows import ByteBudget, make_store
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses import OneVsAll
-from topline.solvers.losses.batches import column_updates
+from topline.solvers.losses.rows import column_updates
 from topline.solvers.operations import Ascend
 
 N, D, M = 60, 5, 30

@@ -18,7 +18,7 @@ from topline.solvers.core.deflation import DeflatedDirection
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.losses import OneVsAll
-from topline.solvers.losses.batches import column_updates
+from topline.solvers.losses.rows import column_updates
 from topline.solvers.operations import Ascend
 
 LAM_N = 0.5

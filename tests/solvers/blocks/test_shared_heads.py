@@ -11,7 +11,7 @@ import pytest
 from topline import TopKHinge
 from topline.solvers.blocks import extrapolation_bytes
 from topline.solvers.blocks.ascent import shared_tiles
-from topline.solvers.blocks.duals import array_bytes
+from topline.solvers.blocks.block import array_bytes
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.operations import (

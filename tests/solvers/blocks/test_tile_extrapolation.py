@@ -10,11 +10,10 @@ from tests.solvers.problems import M, examples, loss_name, solved_on_blocks
 from topline import MaxHinge, RBFKernel, SerialExecutor, Softmax, Status, TopKHinge, UsunierHinge
 from topline.solvers.blocks import kernel
 from topline.solvers.blocks.ascent.extrapolation import Extrapolation
-from topline.solvers.blocks.ascent.row_tiles import KernelTile
-from topline.solvers.blocks.ascent.sweeps import SweptPart, repeated_sweeps
+from topline.solvers.blocks.ascent.sweeps import KernelTile, SweptPart, repeated_sweeps
 from topline.solvers.blocks.kernel import PickedRows, TileRows, extrapolation_bytes, part_of
 from topline.solvers.core.problem import Problem
-from topline.solvers.losses.batches import nearest_rows
+from topline.solvers.losses.rows import nearest_rows
 from topline.solvers.run import ProblemSpec
 
 X, Y = examples(n=120, spread=2.0)

@@ -17,7 +17,7 @@ from topline import InvalidProblemError, OneVsAll, SerialExecutor, Softmax, TopK
 from topline.solvers.core import codec
 from topline.solvers.core.state import SolverState
 from topline.solvers.methods import METHODS
-from topline.solvers.run.problem_spec import ON_BLOCKS
+from topline.solvers.run.task import ON_BLOCKS
 
 NUMBERS = arrays(np.float64, st.sampled_from([(), (3,), (2, 3), (0, 2)]), elements=st.floats())
 

@@ -9,8 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
-from topline.solvers.core.read_ahead import read_slabs, stored_slabs
-from topline.solvers.core.rows import RowRange, cut_rows, widened
+from topline.solvers.core.rows import RowRange, cut_rows, read_slabs, stored_slabs, widened
 from topline.solvers.core.tiles import TileReader, iterate_tiles
 from topline.solvers.errors import NonFiniteError
 

@@ -34,8 +34,7 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.core.problem import Problem
-from topline.solvers.core.risks import LargestLosses, MeanRisk
+from topline.solvers.core.problem import LargestLosses, MeanRisk, Problem
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import TopLossBlocks
 from topline.solvers.methods import METHODS, atoms

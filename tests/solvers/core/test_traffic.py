@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from topline import MaxHinge, SerialExecutor, ThreadExecutor, solve
-from topline.solvers.core.objective import Objective
-from topline.solvers.core.state import IterationRecord, ThinnedHistory
+from topline.solvers.core.state import IterationRecord, Objective, ThinnedHistory
 from topline.solvers.core.traffic import Traffic, WorkerActivity, resident_bytes
 
 RNG = np.random.default_rng(0)

@@ -9,8 +9,7 @@ from tests.contracts.executor_contract import BOUNDS, ExecutorContract
 from tests.solvers.problems import Forgetful, M, examples
 from topline import SerialExecutor, TopKHinge, solve
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.state import SolverState
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.state import SolverState, Status
 from topline.solvers.operations import FindVertices
 
 

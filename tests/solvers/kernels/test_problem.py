@@ -37,7 +37,7 @@ from topline import (
     solve,
 )
 from topline.solvers.kernels import KernelFeatures, KernelResult, factor
-from topline.solvers.kernels import low_rank as kernel_features
+from topline.solvers.kernels import problem as kernel_features
 from topline.solvers.methods import METHODS
 
 X, Y = examples()

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import LabelSets
-from topline.solvers.losses.form import NO_MARGINS
+from topline.solvers.losses.base import NO_MARGINS
 from topline.solvers.projections.columns import own_class, own_count
 
 

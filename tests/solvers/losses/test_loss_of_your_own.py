@@ -11,7 +11,7 @@ import pytest
 
 from tests.reference.envelopes import envelope_losses
 from topline import solve
-from topline.solvers.losses.batches import nearest_rows
+from topline.solvers.losses.rows import nearest_rows
 
 GUIDE = Path(__file__).resolve().parents[3] / "solvers" / "README.md"
 

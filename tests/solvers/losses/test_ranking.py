@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topline.solvers.losses.form import NO_MARGINS
+from topline.solvers.losses.base import NO_MARGINS
 from topline.solvers.losses.ranking import LANES, N_SUMS, SORT_FROM, RankRule, rank_rows
 
 

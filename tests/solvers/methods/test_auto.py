@@ -16,15 +16,13 @@ from sklearn.preprocessing import normalize
 
 from topline import MaxHinge, OneVsAll, SerialExecutor, Softmax, Status, StoppingCriteria, TopKEntropy, solve
 from topline.solvers.core.codec import decoded, encoded
-from topline.solvers.core.inputs import LabelledRows
-from topline.solvers.core.problem import Problem
+from topline.solvers.core.problem import LabelledRows, Problem
 from topline.solvers.executors import Executor
 from topline.solvers.losses import Loss
 from topline.solvers.methods import Auto, change_of_method, chosen_method, priors
 from topline.solvers.methods.auto import Prior
 from topline.solvers.run.loop import Callback, Run, iterate
-from topline.solvers.run.problem_spec import ProblemSpec
-from topline.solvers.run.task import RunOptions, Task, default_executor
+from topline.solvers.run.task import ProblemSpec, RunOptions, Task, default_executor
 
 N, D, M = 600, 400, 4
 

@@ -13,9 +13,8 @@ from sklearn.datasets import load_digits, load_iris
 from tests.solvers.problems import stored
 from topline import MaxHinge, OneVsAll, SerialExecutor, Softmax, Status, TopKEntropy, solve
 from topline.solvers.blocks.vertices import open_sizes
-from topline.solvers.core.objective import Objective
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import Point, SolverState
+from topline.solvers.core.state import Objective, Point, SolverState
 from topline.solvers.losses import TruncatedTopKEntropy
 from topline.solvers.losses.ranking import N_SUMS
 from topline.solvers.losses.rows import gradient_rows

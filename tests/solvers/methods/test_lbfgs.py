@@ -33,10 +33,10 @@ from topline import (
     solve,
 )
 from topline.solvers.core.problem import Problem
-from topline.solvers.methods.line_search import Bracket
 from topline.solvers.methods.quasi_newton.lbfgs import arrays_of_lbfgs
 from topline.solvers.methods.quasi_newton.memory import Pairs, gradient_step, most_pairs
 from topline.solvers.methods.quasi_newton.metrics import arrays_of_classes, arrays_of_metric
+from topline.solvers.methods.step_rules import Bracket
 from topline.solvers.run import loop as iteration
 
 SMOOTH = [(loss, 0.0, "moreau") for loss in (Softmax(), TopKEntropy(2), OneVsAll("logistic"))]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from topline.solvers.methods.line_search import Bracket, least_slope
+from topline.solvers.methods.step_rules import Bracket, least_slope
 
 
 def searched(f, slope, step, most=60):

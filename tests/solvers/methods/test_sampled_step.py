@@ -11,8 +11,7 @@ from sklearn.preprocessing import normalize
 
 from tests.solvers.problems import Requests
 from topline import Softmax, solve
-from topline.solvers.core.state import SolverState
-from topline.solvers.core.stopping import Status
+from topline.solvers.core.state import SolverState, Status
 from topline.solvers.operations import FindSelectedVertices, FindVertices
 
 N, D, M = 4800, 12, 4

@@ -23,7 +23,7 @@ from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.core.dual_rows import DenseStore
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowRange
-from topline.solvers.losses.batches import column_updates
+from topline.solvers.losses.rows import column_updates
 from topline.solvers.operations import Ascend
 
 LOSSES = [MaxHinge(), TopKHinge(3), TopKOthersHinge(2), UsunierHinge(2), OneVsAll("hinge")]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.reference.qp import minimise_qp
-from topline.solvers.methods.simplex_qp import maximise_on_simplex, rise_between
+from topline.solvers.methods.atoms import maximise_on_simplex, rise_between
 
 
 def value(gram, linear, w):

@@ -12,7 +12,7 @@ from sklearn.svm import LinearSVC
 from tests.reference.qp import minimise_qp
 from tests.solvers.problems import M, examples
 from topline import InvalidProblemError, NonFiniteError, Status
-from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.core.state import StoppingCriteria
 from topline.solvers.multitask import (
     SharedProblem,
     ascend,

@@ -8,9 +8,8 @@ from scipy.optimize import isotonic_regression
 
 from tests.reference.columns import problem_of
 from topline import MaxHinge, StructuredHinge
-from topline.solvers.projections.columns import violations
+from topline.solvers.projections.columns import largest_values, sort_decreasing, violations
 from topline.solvers.projections.isotonic import Blocks, block_value, next_scale, pool_blocks
-from topline.solvers.projections.ordering import largest_values, sort_decreasing
 from topline.solvers.projections.weighted_topk import _derivative, _place_own_class
 
 

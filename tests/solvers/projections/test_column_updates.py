@@ -20,8 +20,8 @@ from topline.solvers.losses import (
     exponential,
     linear,
 )
-from topline.solvers.losses.batches import column_updates
 from topline.solvers.losses.hinges import HINGE_THEN_SUM, MAX, SUM_THEN_HINGE
+from topline.solvers.losses.rows import column_updates
 
 LOSSES = {
     "max": lambda m, rng: MaxHinge(),

@@ -14,9 +14,8 @@ from tests.reference.columns import solved_column
 from tests.reference.envelopes import entropy_losses, entropy_updates, envelope_losses
 from tests.reference.qp import minimise_qp
 from topline import LabelSets, MaxHinge, MultilabelHinge, MultilabelSoftmax, OneVsAll
-from topline.solvers.losses.batches import column_updates, nearest_rows
 from topline.solvers.losses.ranking import B_U, LOSS, N_SUMS
-from topline.solvers.losses.rows import gradient_rows
+from topline.solvers.losses.rows import column_updates, gradient_rows, nearest_rows
 
 M = 6
 #: Every set of up to M labels, the empty one first.

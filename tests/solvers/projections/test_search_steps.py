@@ -14,15 +14,14 @@ import numpy as np
 import pytest
 
 from topline.solvers.losses import exponential
-from topline.solvers.losses.form import NO_MARGINS
+from topline.solvers.losses.base import NO_MARGINS
 from topline.solvers.projections import (
     ColumnProblem,
     binary,
     column_workspace,
     entropic,
-    scaled_permutahedron,
+    isotonic,
     weighted_topk,
-    weighted_usunier,
 )
 
 M, DRAWS = 60, 80
@@ -37,7 +36,7 @@ def plain(function: Any) -> Any:
 @pytest.fixture(autouse=True)
 def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give what is borrowed as it is: the intrinsic is for compiled functions alone."""
-    for module in (binary, entropic, scaled_permutahedron, weighted_topk, weighted_usunier):
+    for module in (binary, entropic, isotonic, weighted_topk):
         monkeypatch.setattr(module, "borrowed", lambda problem: problem)
 
 
@@ -90,7 +89,7 @@ def _wtopk(b, c, random):
 
 def _scaled(b, c, random):
     problem = _problem(b, c, c, _rho(random))
-    return plain(scaled_permutahedron.scaled_permutahedron)(problem, b, c, 1.0)
+    return plain(isotonic.scaled_permutahedron)(problem, b, c, 1.0)
 
 
 def _two(b, c, random):
@@ -98,7 +97,7 @@ def _two(b, c, random):
 
 
 def _usunier(b, c, random):
-    return plain(weighted_usunier.wusunier_column)(_problem(b, c, 0.5 * c, _rho(random)))
+    return plain(isotonic.wusunier_column)(_problem(b, c, 0.5 * c, _rho(random)))
 
 
 def _entropic(b, c, random, *, k=None, single=False):
@@ -121,7 +120,7 @@ def _logistic(b, c, random):
 #: rounding differs from machine to machine.
 COUNTED = {
     "weighted top-k": (weighted_topk, "next_scale", _wtopk, 1.75, 7),
-    "scaled permutahedron": (scaled_permutahedron, "next_scale", _scaled, 1.56, 3),
+    "scaled permutahedron": (isotonic, "next_scale", _scaled, 1.56, 3),
     "two curvatures": (weighted_topk, "next_scale", _two, 1.51, 8),
     "entropy": (entropic, "entropic_step", _entropic, 4.75, 6),
     "entropy in float32": (entropic, "entropic_step", _entropic_single, 3.75, 5),
@@ -141,9 +140,9 @@ def test_searches_end_after_few_evaluations(name, monkeypatch) -> None:
     ("module", "solve", "most"),
     [
         (weighted_topk, _wtopk, 8.7),
-        (scaled_permutahedron, _scaled, 6.6),
+        (isotonic, _scaled, 6.6),
         (weighted_topk, _two, 13.3),
-        (weighted_usunier, _usunier, 7.4),
+        (isotonic, _usunier, 7.4),
     ],
     ids=lambda value: getattr(value, "__name__", "").split(".")[-1],
 )

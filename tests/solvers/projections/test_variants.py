@@ -33,9 +33,9 @@ from topline.solvers.losses import (
     exponential,
     linear,
 )
-from topline.solvers.losses.batches import column_updates, nearest_rows
-from topline.solvers.losses.form import Ranks
+from topline.solvers.losses.base import Ranks
 from topline.solvers.losses.hinges import OTHERS_SUM_THEN_HINGE, SUM_THEN_HINGE
+from topline.solvers.losses.rows import column_updates, nearest_rows
 
 # (loss for m classes, whether the own class is in the sort)
 CASES = {

@@ -10,8 +10,7 @@ import pytest
 from tests.solvers.problems import M, examples
 from topline import InvalidProblemError, SerialExecutor, Softmax, Status, TopKHinge, solve
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.state import SolverState
-from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.core.state import SolverState, StoppingCriteria
 from topline.solvers.methods import METHODS
 from topline.solvers.methods.dual_ascent import DualAscent
 from topline.solvers.run import iterate

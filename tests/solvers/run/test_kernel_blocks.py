@@ -16,13 +16,13 @@ from topline import MaxHinge, RBFKernel, SerialExecutor, Softmax, Status, Thread
 from topline import solve as solve_linear
 from topline.solvers.blocks.kernel import Change, Mark
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.core.state import StoppingCriteria
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import block_bounds
 from topline.solvers.methods import kernel
 from topline.solvers.methods.kernel import KernelAscent
 from topline.solvers.operations.kernel import PickRows, SpreadChange
-from topline.solvers.run import ProblemSpec, problem_spec
+from topline.solvers.run import ProblemSpec, task
 from topline.solvers.run.loop import iterate
 
 X, Y = examples()
@@ -206,7 +206,7 @@ def test_which_rows_are_picked_does_not_depend_on_the_blocks() -> None:
 
 def test_solve_takes_blocks_where_there_are_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     factored = solve_linear(X, Y, MaxHinge(), LAM, kernel=RBF, tol=1e-6)
-    monkeypatch.setitem(problem_spec.ON_BLOCKS, "dual_ascent", 10)
+    monkeypatch.setitem(task.ON_BLOCKS, "dual_ascent", 10)
     with ThreadExecutor(2, bounds=block_bounds(N, 3)) as executor:
         ours = solve_linear(X, Y, MaxHinge(), LAM, kernel=RBF, tol=1e-6, executor=executor)
     assert ours.primal == pytest.approx(factored.primal, rel=3e-6)

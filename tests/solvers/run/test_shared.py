@@ -10,8 +10,8 @@ import pytest
 from tests.solvers.problems import Forgetful
 from topline import SerialExecutor, TopKHinge, solve
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.read_ahead import SharedScan
-from topline.solvers.core.stopping import Status, StoppingCriteria
+from topline.solvers.core.rows import SharedScan
+from topline.solvers.core.state import Status, StoppingCriteria
 from topline.solvers.methods import method_named
 from topline.solvers.operations import CopyDuals, CountHits, Evaluate, Head, Rebuild
 from topline.solvers.run import iterate

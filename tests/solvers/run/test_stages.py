@@ -9,7 +9,7 @@ from tests.reference import losses as reference
 from tests.solvers.problems import M, examples
 from topline import SerialExecutor, Softmax, TopKHinge
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.stopping import StoppingCriteria
+from topline.solvers.core.state import StoppingCriteria
 from topline.solvers.methods import method_named
 from topline.solvers.run import iterate
 

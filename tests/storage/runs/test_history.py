@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from topline.solvers.core.objective import Objective
-from topline.solvers.core.state import IterationRecord
+from topline.solvers.core.state import IterationRecord, Objective
 from topline.storage.errors import FormatError, IntegrityError
 from topline.storage.runs import HistoryReader, HistoryWriter, create_run, finish_run, read_history
 from topline.storage.runs import history as history_module

@@ -1,7 +1,8 @@
-"""The executor protocol, wrappers of blocks, and the two executors of this process.
+"""Where blocks of examples are computed: an executor holds them and answers the requests of a method.
 
-One runs the blocks in turn, the other several on threads.  `MappedBlocks` and `TopLossBlocks` run operations
-at weights of a feature map, and for a risk other than the mean of the losses.
+One of the two here runs the blocks in turn, the other several on threads.  `MappedBlocks` and `TopLossBlocks`
+run operations at weights of a feature map, and for a risk other than the mean of the losses.
+`topline.pipeline.cluster` has the executor for other machines.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import numpy as np
 from topline.solvers.core.answers import A
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.feature_maps import FeatureMap
-from topline.solvers.core.problem import Problem
-from topline.solvers.core.risks import AverageTopK
+from topline.solvers.core.problem import AverageTopK, Problem
 from topline.solvers.core.rows import RowSource
 from topline.solvers.core.traffic import MemoryGauge, ThreadActivity, Traffic, counted
 from topline.solvers.crew import threads_here
