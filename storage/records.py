@@ -84,6 +84,8 @@ def _fits(kind: Any, value: Any) -> bool:
 
 def _value(kind: Any, value: Any, place: str) -> Any:
     """Return a JSON value as type `kind`: JSON has no tuples, dataclasses or int keys."""
+    if isinstance(value, str | int | float | None):
+        return value
     parts = [part for part in typing.get_args(kind) if part is not type(None)]
     if isinstance(value, Mapping):
         if dataclasses.is_dataclass(kind):

@@ -129,14 +129,14 @@ class Store:
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
         """Turn driver errors into the store's own, without their text, which may hold secrets."""
-        place = join(self.url, path)
         try:
             yield
         except StorageError:
             raise
         except FileNotFoundError:
-            raise NotFoundError(f"{place} does not exist") from None
+            raise NotFoundError(f"{join(self.url, path)} does not exist") from None
         except self._failures as error:
+            place = join(self.url, path)
             if isinstance(error, OSError) and error.errno in FULL_DISK:
                 raise DiskFullError(f"no space is left to write {place}; free some space and retry") from None
             raise AccessError(f"{place} cannot be used{self._refusal(error)}") from None

@@ -91,7 +91,7 @@ def clean_path(path: str) -> str:
 
 def join(*parts: str) -> str:
     """Return the non-empty parts joined by slashes."""
-    return "/".join(part for part in parts if part)
+    return "/".join(filter(None, parts))
 
 
 def split_url(url: str, folder: str) -> tuple[str, str]:

@@ -57,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--planted", action="store_true", help="find faults planted into the product")
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
+    gc.freeze()
     gc.disable()
     if options.planted:
         with simulated():

@@ -22,6 +22,11 @@ class Bucket:
         self.objects: dict[str, bytes] = {}
         self.changes: list[tuple[str, bool]] = []
 
+    def copy(self) -> Bucket:
+        made = Bucket()
+        made.objects, made.changes = dict(self.objects), list(self.changes)
+        return made
+
     def put(self, key: str, data: bytes) -> None:
         if key not in self.objects:
             self.changes.append((key, True))

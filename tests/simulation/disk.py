@@ -6,6 +6,7 @@ not at all, each entry of a folder by itself; a folder is listed in any order; a
 
 from __future__ import annotations
 
+import copy
 import errno
 import fcntl
 import itertools
@@ -37,6 +38,13 @@ class File:
         self.shared: set[int] = set()
         self.alone: int | None = None
 
+    def copy(self, copies: dict[File, File]) -> File:
+        """Return a file without locks; one that has two names is copied once."""
+        if self not in copies:
+            copies[self] = made = copy.copy(self)
+            made.shared, made.alone = set(), None
+        return copies[self]
+
 
 class Folder:
     """Entries by name, and those that a power cut leaves."""
@@ -45,6 +53,14 @@ class Folder:
         self.number = next(_numbers)
         self.entries: dict[str, File | Folder] = {}
         self.synced: dict[str, File | Folder] = {}
+
+    def copy(self, copies: dict[Any, Any]) -> Folder:
+        """Return a folder with copies of all below it."""
+        if self not in copies:
+            copies[self] = made = copy.copy(self)
+            made.entries = {name: node.copy(copies) for name, node in self.entries.items()}
+            made.synced = {name: node.copy(copies) for name, node in self.synced.items()}
+        return copies[self]  # type: ignore[no-any-return]
 
 
 class Disk:
@@ -58,13 +74,19 @@ class Disk:
         self.chance = random.Random(0)
         self._numbers = 100
 
+    def copy(self) -> Disk:
+        made = copy.copy(self)
+        made.root = self.root.copy({})
+        return made
+
     def find(self, path: str) -> File | Folder | None:
-        node: File | Folder | None = self.root
-        for name in path.split("/")[1:]:
-            if not isinstance(node, Folder):
-                return None
-            node = node.entries.get(name)
-        return node
+        node: Any = self.root
+        try:
+            for name in path.split("/")[1:]:
+                node = node.entries[name]
+        except (AttributeError, KeyError):
+            return None
+        return node  # type: ignore[no-any-return]
 
     def found(self, path: str) -> File | Folder:
         node = self.find(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import random
 from collections import Counter
@@ -132,7 +131,7 @@ def live(plan: Plan) -> Lived:
     url = BUCKET if plan.medium == "bucket" else DISK
     begun = _begun(plan.theme, plan.medium, plan.mixed)
     world.now = 0.0
-    world.bucket, world.disk = copy.deepcopy(begun)
+    world.bucket, world.disk = (one.copy() for one in begun)
     world.disk.chance = Random.chance = random.Random(plan.seed)
     # Without locks a day's grace protects readers and writers: clocks that differ by less do no harm.
     world.skew = 2e7 if plan.medium == "disk" else 4e4

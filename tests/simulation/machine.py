@@ -23,12 +23,22 @@ from topline.pipeline.ingest import forgetting
 from topline.storage import records as stored_records
 from topline.storage.arrays import groups
 from topline.storage.arrays.reader import ArrayReader
-from topline.storage.arrays.writer import packed_array
+from topline.storage.arrays.writer import ArraySpec, packed_array
 from topline.storage.datasets import Dataset, contents, writer
 from topline.storage.datasets.manifest import dump_manifest, load_manifest
 from topline.storage.models import records as model_records
 from topline.storage.runs import checkpoints, lock
-from topline.storage.stores import DEFAULT_TERMS, factory, holds, lease, local, objects, sealed
+from topline.storage.stores import (
+    DEFAULT_TERMS,
+    base,
+    commit_log,
+    factory,
+    holds,
+    lease,
+    local,
+    objects,
+    sealed,
+)
 from topline.storage.stores.urls import StoreURL
 
 BUCKET = "s3://bucket/store"
@@ -92,18 +102,25 @@ class SimulatedBucket(objects.ObjectStore):
         self._opened = os.getpid(), Driver()
 
 
-def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a pure function of few small values that is worked out once for all histories."""
+def _remembered(function: Callable[..., Any], most: int = 1 << 13) -> Callable[..., Any]:
+    """Return a pure function of small values that is worked out once for many histories."""
     known: dict[Any, Any] = {}
 
     def call(*values: Any) -> Any:
         key = tuple(value if isinstance(value, bytes | str) else repr(value) for value in values)
         if key not in known:
             result = function(*values)
+            if len(known) >= most:
+                known.clear()
             known[key] = list(result) if hasattr(result, "__next__") else result
         return known[key]
 
     return call
+
+
+def _of_its_own(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Return a function whose callers may change the record that each gets."""
+    return lambda *values: dict(function(*values))
 
 
 def _last_modules(names: Any, threads: Any, clock: dict[str, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -145,7 +162,10 @@ def simulated() -> Iterator[None]:
             (holds, {"os": OS, "fcntl": FCNTL}),
             (lock, {"os": OS}),
             (lease, {"os": OS, "threading": threads}),
-            (sealed, {"uuid": names}),
+            (sealed, {"uuid": names, "unseal": _of_its_own(_remembered(sealed.unseal))}),
+            (base, {"clean_path": functools.lru_cache(1 << 13)(base.clean_path)}),
+            (ArraySpec, {"from_metadata": _remembered(ArraySpec.from_metadata)}),
+            (commit_log, {"digest_json": _remembered(commit_log.digest_json)}),
             (checkpoints, {"uuid": names}),
             (model_records, {"uuid": names}),
             (factory, {"Path": Place, "ObjectStore": SimulatedBucket}),

@@ -1,16 +1,17 @@
 """A world that owns time: processes take turns, call by call, as a plan says.
 
-Each simulated thread is a real one that waits for its turn; exactly one runs at any moment, and hands on only
-in `World.step`, which every call on a store or the clock passes.  So a plan is one history, however often.
+Each simulated thread is a greenlet; it hands on only in `World.step`, which every call on a store or the
+clock passes.  So a plan is one history, however often.
 """
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from greenlet import getcurrent, greenlet
 
 #: Seconds that a call takes, and the wall clock's time at the beginning.
 TICK, EPOCH = 0.01, 1.6e9
@@ -57,36 +58,13 @@ class Thread:
     wake: float = 0.0
     ready: Callable[[], bool] | None = None
     done: bool = False
-    worker: _Worker | None = None
+    life: greenlet | None = None
 
     def may_run(self, now: float) -> bool:
         if self.process.dead:
             return True
         awake = self.wake <= now or (self.ready is not None and self.ready())
         return awake and self.process.stopped_until <= now
-
-
-class _Worker:
-    """A real thread that runs simulated ones, one after the other; starting one costs more than a history."""
-
-    idle: list[_Worker] = []  # noqa: RUF012 - shared by all worlds on purpose
-
-    def __init__(self) -> None:
-        self.gate = threading.Lock()
-        self.gate.acquire()
-        self.job: Callable[[], None] | None = None
-        threading.Thread(target=self._loop, daemon=True, name="simulation").start()
-
-    @classmethod
-    def take(cls) -> _Worker:
-        return cls.idle.pop() if cls.idle else cls()
-
-    def _loop(self) -> None:
-        while True:
-            self.gate.acquire()
-            job, self.job = self.job, None
-            if job is not None:
-                job()
 
 
 class World:
@@ -111,8 +89,7 @@ class World:
         self._switches = list(switches)
         self._threads: list[Thread] = []
         self._later: list[tuple[int, Callable[[], None]]] = []
-        self._over = threading.Lock()
-        self._over.acquire()
+        self._outside = getcurrent()
         self._event = 0
         self._arm()
 
@@ -129,10 +106,12 @@ class World:
 
     def act(self, threads: Sequence[Thread]) -> None:
         """Let some threads run until all of their processes have ended."""
-        self._threads = list(threads)
-        self._hand_on()
-        self._over.acquire()
-        self._later, self.running = [], None
+        self._threads, self._outside = list(threads), getcurrent()
+        self.running = self._chosen()
+        while (thread := self.running) is not None:
+            thread.life = thread.life or greenlet(self._run)
+            thread.life.switch(thread)
+        self._later = []
 
     def spawn(self, run: Callable[[], None]) -> Thread:
         """Start another thread of the running process."""
@@ -242,21 +221,11 @@ class World:
     def _hand_on(self, turn: float | None = None) -> None:
         """Give the turn to a thread that may run, and wait for one's own."""
         me = self.running
-        chosen = self._chosen(turn)
-        if chosen is me:
-            return
-        self.running = chosen
-        if chosen is None:
-            self._over.release()
-        else:
-            if chosen.worker is None:
-                chosen.worker = _Worker.take()
-                chosen.worker.job = lambda: self._run(chosen)
-            chosen.worker.gate.release()
-        if me is not None and not me.done and me.worker is not None:
-            me.worker.gate.acquire()
+        self.running = self._chosen(turn)
+        if self.running is not me:
+            self._outside.switch()
 
-    def _chosen(self, turn: float | None) -> Thread | None:
+    def _chosen(self, turn: float | None = None) -> Thread | None:
         while self._threads:
             able = [thread for thread in self._threads if thread.may_run(self.now)]
             if turn is not None:
@@ -287,10 +256,7 @@ class World:
             # With its main thread a process is gone, its daemons too.
             self.kill(thread.process)
         self._threads.remove(thread)
-        worker, thread.worker = thread.worker, None
-        if worker is not None:
-            _Worker.idle.append(worker)
-        self._hand_on()
+        self.running = self._chosen()
 
 
 _GENERAL = ("slow", "stopped", "killed", "clock moved")
