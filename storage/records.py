@@ -32,9 +32,7 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def json_object(value: Any) -> dict[str, Any]:
@@ -90,10 +88,9 @@ def _value(kind: Any, value: Any, place: str) -> Any:
     if isinstance(value, Mapping):
         if dataclasses.is_dataclass(kind):
             return from_fields(kind, value, place)  # type: ignore[arg-type]
-        if typing.get_origin(kind) is dict and parts[0] is int:
-            return {key: _value(parts[1], value[str(key)], place) for key in sorted(map(int, value))}
         if typing.get_origin(kind) is dict:
-            return {key: _value(parts[1], item, place) for key, item in value.items()}
+            items = sorted((int(key), value[key]) for key in value) if parts[0] is int else value.items()
+            return {key: _value(parts[1], item, place) for key, item in items}
     if isinstance(value, list | tuple) and typing.get_origin(kind) is tuple:
         return tuple(_value(parts[0], item, place) for item in value)
     if typing.get_origin(kind) is types.UnionType and len(parts) == 1:
