@@ -63,17 +63,18 @@ def stop_on_signals() -> Iterator[StopFlag]:
 
 @contextmanager
 def whole_interrupts() -> Iterator[None]:
-    """Raise the KeyboardInterrupt that came within compiled code, of which CPython may make a SystemError.
+    """Raise the KeyboardInterrupt of which a library has made another error; ours stay what they are.
 
-    Numba's dispatcher goes on after Python code that it called was interrupted; CPython then finds a result
-    beside an exception, and raises SystemError from it.
+    Numba's dispatcher goes on after an interrupt, and CPython makes a SystemError of it; a module that was
+    interrupted while it was imported may refuse to be imported again.
     """
     try:
         yield
-    except SystemError as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            raise error.__cause__ from error
-        raise
+    except Exception as error:
+        cause: BaseException | None = None if type(error).__module__.startswith("topline.") else error
+        while cause is not None and not isinstance(cause, KeyboardInterrupt):
+            cause = cause.__cause__ or cause.__context__
+        raise (cause or error) from None
 
 
 def terminate_as_interrupt() -> StopFlag:

@@ -12,16 +12,17 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from topline.pipeline.cli.exits import INTERRUPTED, TERMINATED
-from topline.pipeline.interrupts import StopFlag, terminate_as_interrupt
+from topline.pipeline.interrupts import StopFlag, stop_on_signals, terminate_as_interrupt
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; TOPLINE_DEBUG=1 shows the traceback of an error."""
     terminated = StopFlag() if arguments is not None else terminate_as_interrupt()
-    try:
-        # Takes the better part of a second, in which people who mistyped stop it.
+    # A library that is interrupted while it is imported raises what it likes.
+    with stop_on_signals() as asked:
         from topline.pipeline.cli.entry import run
-    except KeyboardInterrupt as error:
-        sys.stderr.write(f"error: {str(error) or 'stopped by Ctrl-C'}; nothing had begun\n")
-        sys.exit(TERMINATED if terminated else INTERRUPTED)
+    if asked:
+        by = "Ctrl-C" if asked.reason == "SIGINT" else asked.reason
+        sys.stderr.write(f"error: stopped by {by}; nothing had begun\n")
+        sys.exit(INTERRUPTED if asked.reason == "SIGINT" else TERMINATED)
     run(arguments, terminated)

@@ -7,24 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from topline.pipeline.cli import (
-    certs,
-    dashboard,
-    doctor,
-    evaluate,
-    export,
-    ingest,
-    inspect,
-    models,
-    predict,
-    report,
-    retrain,
-    run,
-    status,
-    sweep,
-    train,
-    upkeep,
-)
+from topline.pipeline.cli import keeping, looking, making, models, using
 from topline.pipeline.cli.command import Handler, add_command
 
 app = typer.Typer(
@@ -60,24 +43,24 @@ def _add(panel: str, handler: Handler, example: str, sections: str = "", **optio
 
 
 # fmt: off
-_add(STEPS, run.run, "run --images photos --store photos-store", "run search extract train cluster evaluate",
-     hidden={"dataset", "resume", "certify"}, flow=True)
-_add(STEPS, ingest.extract, "extract --images photos --store photos-store --backbone hog", "extract cluster",
+_add(STEPS, making.run, "run --images photos --store photos-store",
+     "run search extract train cluster evaluate", hidden={"dataset", "resume", "certify"}, flow=True)
+_add(STEPS, making.extract, "extract --images photos --store photos-store --backbone hog", "extract cluster",
      flow=True)
-_add(STEPS, ingest.import_, "import --features embeddings.npy --labels labels.npy --store my-store", "import")
-_add(STEPS, train.train, "train --store topline-run --auto", "search train cluster",
+_add(STEPS, making.import_, "import --features embeddings.npy --labels labels.npy --store my-store", "import")
+_add(STEPS, making.train, "train --store topline-run --auto", "search train cluster",
      flow=True)
-_add(STEPS, sweep.sweep, "sweep --store topline-run --C 1e-3:1e2:11 --k 1,5 --topk 5", "sweep cluster",
+_add(STEPS, making.sweep, "sweep --store topline-run --C 1e-3:1e2:11 --k 1,5 --topk 5", "sweep cluster",
      flow=True)
-_add(MODELS, train.certify, "certify topline-run/models/m0001")
-_add(MODELS, evaluate.evaluate, "evaluate topline-run/models/m0001 --split test", "evaluate", flow=True)
-_add(MODELS, report.report, "report topline-run/models/m0001 --output report.html")
-_add(MODELS, predict.predict, "predict topline-run/models/m0001 --images new-photos --top-k 5",
+_add(MODELS, making.certify, "certify topline-run/models/m0001")
+_add(MODELS, using.evaluate, "evaluate topline-run/models/m0001 --split test", "evaluate", flow=True)
+_add(MODELS, using.report, "report topline-run/models/m0001 --output report.html")
+_add(MODELS, using.predict, "predict topline-run/models/m0001 --images new-photos --top-k 5",
      "predict cluster")
-_add(MODELS, inspect.inspect, "inspect topline-run/models/m0001 --output suspects.csv", "inspect")
-_add(MODELS, inspect.suggest, "suggest topline-run/models/m0001 --images new-photos --page label.html",
+_add(MODELS, using.inspect, "inspect topline-run/models/m0001 --output suspects.csv", "inspect")
+_add(MODELS, using.suggest, "suggest topline-run/models/m0001 --images new-photos --page label.html",
      "suggest")
-_add(MODELS, export.export, "export topline-run/models/m0001 --format onnx --output model.onnx",
+_add(MODELS, using.export, "export topline-run/models/m0001 --format onnx --output model.onnx",
      "export")
 app.add_typer(models_app, rich_help_panel=MODELS)
 _add("", models.list_, "models list --store topline-run")
@@ -91,16 +74,16 @@ _add("", models.archive, "models archive topline-run/models/m0001")
 _add("", models.delete, "models delete topline-run/models/m0001")
 _add("", models.pin, 'models pin topline-run/models/m0001 --reason "the one in the paper"')
 _add("", models.unpin, "models unpin topline-run/models/m0001")
-_add(FRESH, retrain.retrain, "retrain --images photos --store photos-store", retrain.SECTIONS,
-     hidden=retrain.HIDDEN, flow=True)
-_add(FRESH, retrain.serve, 'serve --every "0 2 * * *" --images photos --store photos-store', retrain.SECTIONS,
-     hidden=retrain.HIDDEN)
-_add(CHECKS, status.status, "status topline-run")
-_add(FRESH, upkeep.prune, "prune topline-run --keep 5 --days 7 --dry-run", "prune")
-_add(FRESH, upkeep.forget, 'forget photos-store --rows cats/0001.jpg --reason "asked to be deleted"',
+_add(FRESH, keeping.retrain, "retrain --images photos --store photos-store", keeping.SECTIONS,
+     hidden=keeping.HIDDEN, flow=True)
+_add(FRESH, keeping.serve, 'serve --every "0 2 * * *" --images photos --store photos-store', keeping.SECTIONS,
+     hidden=keeping.HIDDEN)
+_add(CHECKS, looking.status, "status topline-run")
+_add(FRESH, keeping.prune, "prune topline-run --keep 5 --days 7 --dry-run", "prune")
+_add(FRESH, keeping.forget, 'forget photos-store --rows cats/0001.jpg --reason "asked to be deleted"',
      "cluster")
-_add(CHECKS, dashboard.dashboard, "dashboard --store topline-run --port 8788")
-_add(CHECKS, upkeep.fsck, "fsck topline-run")
-_add(CHECKS, doctor.doctor, "doctor topline-run")
-_add(CHECKS, certs.certs, "certs --out certs --host scheduler.example")
+_add(CHECKS, looking.dashboard, "dashboard --store topline-run --port 8788")
+_add(CHECKS, keeping.fsck, "fsck topline-run")
+_add(CHECKS, looking.doctor, "doctor topline-run")
+_add(CHECKS, looking.certs, "certs --out certs --host scheduler.example")
 # fmt: on

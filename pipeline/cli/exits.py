@@ -27,13 +27,14 @@ def exit_code(error: BaseException) -> int:
     """Return the exit code of an error: whose fault it is, and whether the same command may succeed later."""
     if isinstance(error, InterruptedRunError):
         return RESUMABLE
+    # Before any import, which the interrupt may have broken.
+    if isinstance(error, KeyboardInterrupt):
+        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
     from topline.storage.stores import LeaseHeldError
 
     if isinstance(error, LeaseHeldError):
         # Somebody else works on the store: the same command will succeed later.
         return HELD
-    if isinstance(error, KeyboardInterrupt):
-        return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
     if isinstance(error, _ours()) and isinstance(error, (ValueError, FileNotFoundError, ImportError)):
         return BAD_INPUT
     return FAILURE
@@ -46,7 +47,9 @@ def error_facts(kind: str, message: str, code: int) -> dict[str, object]:
 
 def is_expected(error: BaseException) -> bool:
     """Whether an error has a sentence of its own; anything else is a fault in Topline."""
-    return isinstance(error, (*_ours(), KeyboardInterrupt, MemoryError)) or _disk_is_full(error)
+    if isinstance(error, (KeyboardInterrupt, MemoryError)):
+        return True
+    return isinstance(error, _ours()) or _disk_is_full(error)
 
 
 def sentence(error: BaseException) -> str:

@@ -15,8 +15,10 @@ import io
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,22 +30,7 @@ from topline.pipeline.options import ImageLimits
 Pixels = NDArray[np.uint8]
 
 # Not among them: EPS, which would start Ghostscript, and formats that cameras do not write.
-FORMATS = [
-    "JPEG",
-    "MPO",
-    "PNG",
-    "GIF",
-    "BMP",
-    "DIB",
-    "TIFF",
-    "WEBP",
-    "PPM",
-    "JPEG2000",
-    "ICO",
-    "TGA",
-    "PCX",
-    "AVIF",
-]
+FORMATS = "JPEG, MPO, PNG, GIF, BMP, DIB, TIFF, WEBP, PPM, JPEG2000, ICO, TGA, PCX, AVIF, HEIF"
 
 ORIENTATION_TAG = 0x0112
 UPRIGHT = {
@@ -174,10 +161,13 @@ def _grey(values: Pixels) -> Pixels:
     return repeated
 
 
+@cache
 def _formats() -> list[str]:
-    """Return the formats that this Pillow can open."""
+    """Return the formats that this Pillow can open, HEIC among them where pillow-heif is installed."""
     Image.init()
-    return [name for name in FORMATS if name in Image.OPEN]
+    with suppress(ImportError):
+        import_module("pillow_heif").register_heif_opener()
+    return [name for name in FORMATS.split(", ") if name in Image.OPEN]
 
 
 def _not_an_image(data: bytes) -> str:
@@ -188,7 +178,7 @@ def _not_an_image(data: bytes) -> str:
     if head.startswith((b"<svg", b"<?xml")):
         return "not an image of pixels (SVG or other XML): convert it to PNG"
     if data[4:8] == b"ftyp" and data[8:12] in (b"heic", b"heix", b"mif1", b"hevc"):
-        return "HEIC, which cannot be read: convert it to JPEG"
+        return 'HEIC, which pillow-heif reads: python -m pip install "topline[heif]", or convert it to JPEG'
     return "not an image in a format that can be read"
 
 

@@ -18,7 +18,7 @@ from topline.storage.fingerprint import canonical_json
 
 _IMAGES = (
     ".jpg .jpeg .jpe .jfif .png .gif .bmp .dib .tif .tiff .webp .ppm .pgm .pbm .pnm .jp2 .j2k .tga .ico .pcx"
-    " .avif"
+    " .avif .heic .heif"
 )
 IMAGE_SUFFIXES = frozenset(_IMAGES.split())
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,7 +19,6 @@ from topline.pipeline.readers import (
     class_words,
     label_names,
     named,
-    numbers_in,
     parquet_column,
     pick,
     pick_label,
@@ -52,56 +51,53 @@ def list_table(table: Path, wanted: Wanted) -> ImageListing:
         )
     if not found.rows:
         raise InputError(f"{table} has no rows: write one for each image, as path,label")
-    long = next(
-        (place for place, row in zip(found.places, found.rows, strict=True) if len(row) > len(found.names)),
-        None,
-    )
-    if long is not None:
-        raise InputError(f"{long} has more fields than the header: quote paths that hold commas")
-    values: Sequence[Any] = [None] * len(found.rows)
-    if labelled and label is not None:
-        values = found.column(label)
-        if table.suffix.lower() != ".parquet":
-            values = numbers_in([str(value or "").strip() for value in values]).tolist()
-    splits = found.column("split") if labelled and "split" in found.names else [None] * len(values)
+    splits = found.column("split") if labelled and "split" in found.names else [None] * len(found.rows)
     items = []
-    for place, name, word, split in zip(
-        found.places, found.column(path), class_words(values, str(table)), splits, strict=True
-    ):
+    for place, row, name, split in zip(found.places, found.rows, found.column(path), splits, strict=True):
+        if len(row) > len(found.names):
+            raise InputError(f"{place} has more fields than the header: quote paths that hold commas")
         text = _text(name, f"{place} has {name!r} for its path")
         if not text:
             raise InputError(f"{place} has no path")
-        item = ImageItem(text, text, text, word, follow=wanted.follow_links)
-        if split is not None:
-            item = replace(
-                item, split=split_name(_text(split, f"{place} has {split!r} for its split"), place)
-            )
-        if labelled and word is None:
-            items.append(replace(item, split=None, error=f"{place} has no label"))
-        else:
-            items.append(with_file_stats(table.parent, item))
-    items = _beside(items, table, wanted, found.names, found.column)
+        said = None if split is None else _text(split, f"{place} has {split!r} for its split")
+        word = None if said is None else split_name(said, place)
+        items.append(ImageItem(text, text, text, split=word, follow=wanted.follow_links))
+    if labelled:
+        items = classed(items, found.values(str(label)).tolist(), str(table))
+    items = [item if item.error else with_file_stats(table.parent, item) for item in items]
+    items = beside(items, table, wanted, found.names, found.column)
     return ImageListing(table.parent, "table", with_unique_ids(items))
 
 
-def _beside(
+def classed(
+    items: Sequence[ImageItem], values: Sequence[object], place: str, missing: str = "has no label"
+) -> list[ImageItem]:
+    """Return images with the classes that labels mean, by the rule of every table; others are refused."""
+    words = class_words(values, place)
+    return [
+        replace(item, label=word) if word or item.error else replace(item, split=None, error=missing)
+        for item, word in zip(items, words, strict=True)
+    ]
+
+
+def beside(
     items: Sequence[ImageItem],
     table: Path,
     wanted: Wanted,
-    names: Sequence[str],
-    column: Callable[[str], Sequence[object]],
+    names: Collection[str],
+    column: Callable[[str], Iterable[object]],
 ) -> list[ImageItem]:
     """Return the images of a table with their groups and weights, by the columns that are wanted."""
     found = list(items)
     if wanted.groups_from_folder:
         found = [replace(item, group=str(PurePosixPath(item.path).parent)) for item in found]
     if wanted.groups is not None:
-        pick(str(table), "column", wanted.groups, (), names)
+        pick(str(table), "column", wanted.groups, (), list(names))
         words = map(text_of, column(wanted.groups))
         found = [replace(item, group=word) for item, word in zip(found, words, strict=True)]
     if wanted.weights is not None:
-        pick(str(table), "column", wanted.weights, (), names)
-        weights = row_weights(column(wanted.weights), str(table)).tolist()
+        pick(str(table), "column", wanted.weights, (), list(names))
+        weights = row_weights(list(column(wanted.weights)), str(table)).tolist()
         found = [replace(item, weight=weight) for item, weight in zip(found, weights, strict=True)]
     return found
 
@@ -133,43 +129,39 @@ def list_pictures(root: Path, tables: Sequence[Path], wanted: Wanted) -> ImageLi
     splits = [SPLIT_NAMES.get(match[1]) if match else None for match in found]
     items: list[ImageItem] = []
     values: list[object] = []
-    for table, split in zip(tables, splits, strict=True):
+    for table, split in zip(tables, splits if None not in splits else [None] * len(splits), strict=True):
         column, place, stamp = picture_column(table), str(table.relative_to(root)), table.stat().st_mtime_ns
         with pq.ParquetFile(table) as file:
-            names = file.schema_arrow.names
+            schema = file.schema_arrow
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
-            rows: list[ImageItem] = []
-            known = label_names(file.schema_arrow, pick_label(str(table), "column", None, names))
-        for row, group in enumerate(group for group, size in enumerate(sizes) for _ in range(size)):
-            name, run = f"{place}/{row:07d}", f"{place} {group} {column}"
-            item = ImageItem(name, name, place, stamp=stamp, offset=row, run=run, follow=wanted.follow_links)
-            rows.append(replace(item, split=split if None not in splits else None))
-        items += _beside(rows, table, wanted, names, partial(_values, table))
-        if wanted.labelled:
-            values += _labels(table, names, known)
-    if wanted.labelled:
-        labels = class_words(values, str(root))
-        items = [
-            replace(
-                item, label=label, split=item.split if label else None, error="" if label else "has no label"
+        rows = [
+            ImageItem(
+                f"{place}/{row:07d}",
+                f"{place}/{row:07d}",
+                place,
+                split=split,
+                stamp=stamp,
+                offset=row,
+                run=f"{place} {group} {column}",
+                follow=wanted.follow_links,
             )
-            for item, label in zip(items, labels, strict=True)
+            for row, group in enumerate(np.repeat(np.arange(len(sizes)), sizes).tolist())
         ]
+        items += beside(rows, table, wanted, schema.names, partial(parquet_column, table))
+        values += _labels(table, schema) if wanted.labelled else ()
+    items = classed(items, values, str(root)) if wanted.labelled else items
     return ImageListing(root, "shards", tuple(items))
 
 
-def _values(table: Path, name: str) -> list[object]:
-    return list(parquet_column(table, name, None).tolist())
-
-
-def _labels(table: Path, columns: Sequence[str], names: Sequence[str] | None) -> list[object]:
-    """Return the labels of a Parquet file; numbers of known `names` as these, and -1 as none."""
-    label = pick_label(str(table), "column", None, columns)
+def _labels(table: Path, schema: pa.Schema) -> list[object]:
+    """Return the labels of a Parquet file; numbers of the names in its schema as these, and -1 as none."""
+    label = pick_label(str(table), "column", None, schema.names)
     if label is None:
         raise InputError(
-            f"{table} has images and the columns {named(columns)}: call the one with the classes label"
+            f"{table} has images and the columns {named(schema.names)}: call the one with the classes label"
         )
-    values: list[object] = parquet_column(table, label, label).tolist()
+    values: list[object] = parquet_column(table, label).tolist()
+    names = label_names(schema, label)
     if names is None:
         return values
     wrong = [not isinstance(value, int) or not -1 <= value < len(names) for value in values]

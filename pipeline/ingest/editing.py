@@ -1,4 +1,4 @@
-"""A version of a dataset with rows left out or labels corrected, made of the one that is stored."""
+"""A version of a dataset with rows left out or labels corrected, and its corrections in the next one too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.pages import as_given
-from topline.pipeline.readers import named, read_table, reading, word
+from topline.pipeline.readers import named, read_table, reading, row_name, word
 from topline.solvers.counts import how_many
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import (
@@ -25,8 +25,11 @@ from topline.storage.datasets import (
     DatasetWriter,
     RecordedEdits,
     digest_of_id,
+    list_datasets,
 )
+from topline.storage.errors import StorageError
 from topline.storage.fingerprint import digest_json
+from topline.storage.stores import Store
 
 logger = logging.getLogger(__name__)
 
@@ -94,18 +97,26 @@ def tell_edits(before: Dataset, after: Dataset) -> None:
         logger.info("no label differs from those of %s, and no row is left out", before.info.id)
         return
     gone, changed = before.info.n_rows - after.info.n_rows, labels_changed(before, after)
-    said = [f"{how_many(changed, 'labels')} changed"] * bool(changed)
-    said += [f"{how_many(gone, 'rows')} left out"] * bool(gone)
-    logger.info("dataset %s, made of %s: %s", after.info.id, before.info.id, ", ".join(said))
+    told = _told("changed", changed, gone, ", ")
+    logger.info("dataset %s, made of %s: %s", after.info.id, before.info.id, told)
 
 
 def labels_changed(before: Dataset, after: Dataset) -> int:
     """Return how many rows of both, by their ids, have another label in one than in the other."""
-    then, now = (
-        dict(zip(one.sample_ids(), one.manifest()["class_name"].to_pylist(), strict=True))
-        for one in (before, after)
-    )
+    then, now = _classes(before), _classes(after)
     return sum(then[name] != now[name] for name in then.keys() & now.keys())
+
+
+def _classes(dataset: Dataset) -> dict[str, str | None]:
+    """Return the class of each row by its id."""
+    table = dataset.manifest()
+    return dict(zip(table["sample_id"].to_pylist(), table["class_name"].to_pylist(), strict=True))
+
+
+def _told(done: str, labels: int, rows: int, mark: str) -> str:
+    """Return how many labels and rows edits touch, "" where none."""
+    said = [f"{how_many(labels, 'labels')} {done}"] * bool(labels)
+    return mark.join(said + [f"{how_many(rows, 'rows')} left out"] * bool(rows))
 
 
 def _recorded(
@@ -227,3 +238,95 @@ def _table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 def _text(path: Path) -> str:
     with reading(str(path)), path.open(encoding="utf-8-sig", newline="") as file:
         return file.read()
+
+
+def newest_edited(store: Store, kind: str = "images") -> DatasetInfo | None:
+    """Return the newest version of a store's images, or imported features, that edits made; else None."""
+    of_kind = (info for info in reversed(list_datasets(store)) if info.features.get("kind") == kind)
+    return next((info for info in of_kind if info.key.startswith(EDITED)), None)
+
+
+def warn_of_edits_not_made(dataset: Dataset) -> None:
+    """Warn where newly imported features have rows that an edited version before had corrected or left out.
+
+    Whoever imports features gives their labels, so that nothing is edited again here.
+    """
+    edited = newest_edited(dataset.store, "imported")
+    if edited is None or (edited.d, edited.class_names) != (dataset.info.d, dataset.info.class_names):
+        return
+    try:
+        recorded = Dataset(dataset.store, edited).edits()
+    except StorageError as error:
+        logger.warning("what was edited in %s cannot be read: %s", edited.id, error)
+        return
+    if recorded is None:
+        return
+    labels = _classes(dataset)
+    wrong = sum(labels.get(name) == then for name, (then, _) in recorded.labels.items())
+    # Rows that are numbered take the names of those that are left out of the files.
+    there = 0 if row_name(0) in labels else sum(map(recorded.leave_out, labels))
+    if wrong or there:
+        logger.warning(
+            "%s has the labels of its files, without the edits of %s (%s): give topline train --labels-from"
+            " the same corrections once more, or correct the files",
+            dataset.info.id,
+            edited.id,
+            _told("corrected", wrong, there, ", "),
+        )
+
+
+def with_edits_of(dataset: Dataset, edited: DatasetInfo) -> DatasetInfo:
+    """Return the version of `dataset` with the corrections of an edited one, by the ids of the rows.
+
+    A label is corrected where the images say what they said before the correction; what cannot be repeated
+    is said by its number.  Where the edits cannot be read, or an earlier version of topline did not record
+    them, a warning says that they are undone.
+    """
+    # Later ones would say again what cannot be repeated.
+    first = dataset.info.seq == edited.seq + 1
+    try:
+        source = Dataset(dataset.store, edited)
+        recorded = source.edits()
+        if recorded is None:
+            if first:
+                _tell_undone(source, dataset)
+            return dataset.info
+    except StorageError as error:
+        logger.warning(
+            "the edits of %s are undone, for they cannot be read (%s): %s takes labels from the images",
+            edited.id,
+            error,
+            dataset.info.id,
+        )
+        return dataset.info
+    labels = _classes(dataset)
+    known = set(dataset.class_names)
+    without = frozenset(name for name in labels if recorded.leave_out(name))
+    again = {
+        name: now
+        for name, (then, now) in recorded.labels.items()
+        if labels.get(name) == then and now in known and name not in without
+    }
+    settled = sum(labels.get(name) == now for name, (_, now) in recorded.labels.items())
+    lost = len(recorded) - len(without) - len(again) - settled
+    said = _told("corrected", len(again), len(without), " and ")
+    done = f"{said or 'nothing is left to edit'}, as in {edited.id}"
+    if lost:
+        done += (
+            f"; {how_many(lost, 'edits')} could not be repeated: their images are gone or of another class"
+        )
+    if said or first:
+        logger.info("edits: %s", done)
+    return edited_dataset(dataset, Edits(without, again)) if said else dataset.info
+
+
+def _tell_undone(edited: Dataset, dataset: Dataset) -> None:
+    """Warn that labels are those of the images' folders or table again, and rows that were left out back."""
+    changed = labels_changed(dataset, edited)
+    logger.warning(
+        "%s takes labels from the images again, and not the edits of %s%s: move or remove the image files"
+        " themselves, or pass the corrections to topline train --labels-from once more",
+        dataset.info.id,
+        edited.info.id,
+        f" ({how_many(changed, 'labels')} of the same rows)" if changed else "",
+    )

@@ -1,23 +1,31 @@
-"""Images to a stored dataset of features: list, describe unit by unit, split, commit."""
+"""Images to a stored dataset of features: list, choose a backbone, describe unit by unit, split, commit."""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import time
-from collections.abc import Callable
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from topline.pipeline.backbones import Backbone, fitted_backbone, make_backbone
+from topline.pipeline.backbones import (
+    Backbone,
+    backbone_of_spec,
+    default_backbone,
+    fitted_backbone,
+    make_backbone,
+)
 from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
-from topline.pipeline.images import ImageListing, Wanted, list_images
-from topline.pipeline.ingest.known_images import KnownImages, known_images
-from topline.pipeline.ingest.listed_images import LISTINGS, classes_found, unnamed_backbone, vanished
-from topline.pipeline.ingest.row_order import row_order
+from topline.pipeline.images import ImageItem, ImageListing, Wanted, list_images, sorted_names
+from topline.pipeline.ingest.earlier import KnownImages, known_images, row_order
 from topline.pipeline.ingest.splits import (
     CONTENT_RULE,
     HeldOut,
@@ -26,11 +34,11 @@ from topline.pipeline.ingest.splits import (
     warn_of_near_copies,
     with_splits,
 )
-from topline.pipeline.ingest.unit import Describer, UnitContext, UnitReport
-from topline.pipeline.ingest.unit_runs import StoppedError, Units
+from topline.pipeline.ingest.unit import Describer, StoppedError, UnitContext, UnitReport, Units
 from topline.pipeline.interrupts import StopFlag, stop_on_signals
 from topline.pipeline.options import ClusterConfig, ExtractConfig
 from topline.pipeline.progress import Progress, advance, begin
+from topline.solvers.counts import how_many
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import (
     Dataset,
@@ -39,6 +47,7 @@ from topline.storage.datasets import (
     RowFacts,
     discard_staged,
     find_by_key,
+    list_datasets,
     staged,
     with_labels_and_splits,
 )
@@ -48,6 +57,91 @@ from topline.storage.stores import Store, open_store
 
 if TYPE_CHECKING:
     from distributed import Client
+
+
+logger = logging.getLogger(__name__)
+
+LISTINGS = 3
+"""So often images are listed, while folders are renamed or deleted under an extraction."""
+_NAMED = 3
+# Characters of a line's names; the first ones are shown however long they are.
+_ROOM, _LEAST = 110, 3
+
+
+def classes_found(listing: ImageListing) -> str:
+    """Return how many classes there are, and their names with numbers of images, of many the first ones.
+
+    A word follows where all lie in one folder, which was probably meant, and where one lies in another.
+    """
+    counts = Counter(item.label for item in listing.items if item.label is not None and not item.error)
+    names = sorted_names(counts)
+    found = f"{how_many(len(names), 'classes')} found: "
+    found += _some([f"{name} {counts[name]:,}" for name in names])
+    shared = _shared_folder(names)
+    if shared:
+        return f"{found}; all lie in {shared}/, which --images can name for shorter names"
+    nested = next((name for name in names if "/" in name and listing.kind == "folder"), None)
+    return found if nested is None else f"{found}; folders within folders are classes, such as {nested}"
+
+
+def names_line(names: Sequence[str]) -> str:
+    """Return the number of classes and their names, of many the first ones."""
+    return f"{len(names):,}: {_some(names)}"
+
+
+def _some(words: Sequence[str]) -> str:
+    """Return words with commas between them, and how many are left out of a line."""
+    ends = list(accumulate(len(word) + 2 for word in words))
+    shown = max(_LEAST, bisect_right(ends, _ROOM))
+    more = len(words) - shown
+    return ", ".join(words[:shown]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _shared_folder(names: Sequence[str]) -> str:
+    """Return the folder that every class lies in, "" where there is none."""
+    folders = {name.partition("/")[0] if "/" in name else "" for name in names}
+    return folders.pop() if len(folders) == 1 else ""
+
+
+def unnamed_backbone(config: ExtractConfig, listing: ImageListing, store: Store, *, follow: bool) -> Backbone:
+    """Return the backbone that images get where nobody names one; says which, and why."""
+    chosen = sorted(config.preprocessing()) + ["checkpoint"] * (config.checkpoint is not None)
+    if chosen:
+        flag = "--" + chosen[0].replace("_", "-")
+        raise ConfigError(f"{flag} is about a network that is not named: name it with --backbone")
+    specs = [info.features.get("backbone") for info in list_datasets(store) if follow]
+    stored = next((spec for spec in reversed(specs) if isinstance(spec, Mapping)), None)
+    if stored is not None:
+        return backbone_of_spec(stored)
+    choice = default_backbone(listing, config.limits)
+    logger.info("backbone: %s, as %s; --backbone names another", choice.name, choice.reason)
+    return make_backbone(config.model_copy(update={"backbone": choice.name}))
+
+
+def vanished(listing: ImageListing) -> list[str]:
+    """Return the listed images whose files are gone by now, and say so.
+
+    What a folder shows was there, even if it was gone before its size was read.  What a table names and was
+    refused from the start does not count, and members of an archive go with it alone.
+    """
+    gone = [item.path for item in listing.items if _is_gone(listing, item)]
+    if gone:
+        logger.warning(
+            "%d of %d images are gone since they were listed (the first: %s): they are listed again",
+            len(gone),
+            len(listing.items),
+            ", ".join(gone[:_NAMED]),
+        )
+    return gone
+
+
+def _is_gone(listing: ImageListing, item: ImageItem) -> bool:
+    place = listing.root / item.location
+    if item.error:
+        # A link to nothing is refused too, and is there.
+        return listing.kind == "folder" and not os.path.lexists(place)
+    return listing.kind != "shards" and not place.exists()
+
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
-from topline.pipeline.ingest.kept_edits import warn_of_edits_not_made
+from topline.pipeline.ingest.editing import warn_of_edits_not_made
 from topline.pipeline.ingest.splits import HeldOut, RowSplits, split_rows, warn_of_near_copies
 from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options import ImportConfig

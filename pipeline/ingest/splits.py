@@ -30,8 +30,8 @@ CONTENT_RULE = "content"
 _NEAR = 0.01
 #: Rows of fewer columns are near each other by chance.
 _LEAST_COLUMNS = 16
-#: Held-out rows and numbers of the dataset that are looked at, and rows that are compared at once.
-_LOOKED_AT, _NUMBERS, _AT_ONCE = 500, 1 << 25, 4096
+#: Held-out rows and numbers of the dataset that are looked at.
+_LOOKED_AT, _NUMBERS = 500, 1 << 25
 #: So many of those, and so large a share of them, are worth a word.
 _LEAST, _SHARE = 3, 0.02
 
@@ -194,6 +194,10 @@ def hold_out(units: Sequence[str], labels: NDArray[np.integer[Any]], held_out: H
             last = min(int(np.searchsorted(ends - sizes[ordered] / 2, wanted, side="right")), len(ends) - 1)
             codes[ordered[np.searchsorted(ends, first, side="right") : last]] = SPLITS[name]
             first = int(ends[last - 1]) if last else 0
+    # A rare class may lie in held-out groups of other classes alone: then its smallest group trains.
+    for label in np.setdiff1d(labels, labels[codes[unit_of] == SPLITS["train"]]):
+        held = np.unique(unit_of[labels == label])
+        codes[held[np.argmin(sizes[held])]] = SPLITS["train"]
     return np.asarray(codes[unit_of], dtype=np.int8)
 
 
@@ -341,6 +345,8 @@ def _tell_torn(items: Sequence[ImageItem], torn: Sequence[int], same: NDArray[np
 
 def warn_of_near_copies(dataset: Dataset) -> None:
     """Warn where held-out rows are near copies of training rows, and no groups keep them together."""
+    from sklearn.metrics import pairwise_distances_argmin_min
+
     info = dataset.info
     if dataset.facts().groups is not None or info.layout != "dense" or info.d < _LEAST_COLUMNS:
         return
@@ -355,13 +361,8 @@ def warn_of_near_copies(dataset: Dataset) -> None:
     mean, scale = Y.mean(axis=0), Y.std(axis=0)
     scale[scale == 0] = np.inf
     X, Y = (X - mean) / scale, (Y - mean) / scale
-    nearest, companion = np.full(len(X), np.inf), np.zeros(len(X), dtype=np.int64)
-    for start in range(0, len(Y), _AT_ONCE):
-        part = Y[start : start + _AT_ONCE]
-        square = (X**2).sum(axis=1)[:, None] + (part**2).sum(axis=1) - 2.0 * (X @ part.T)
-        best, closest = square.argmin(axis=1), square.min(axis=1)
-        closer = closest < nearest
-        nearest[closer], companion[closer] = closest[closer], best[closer] + start
+    companion, distance = pairwise_distances_argmin_min(X, Y)
+    nearest = distance**2
     near = np.flatnonzero(nearest < _NEAR * 2.0 * (Y**2).sum(axis=1).mean())
     if len(near) >= max(_LEAST, _SHARE * len(held)):
         ids, one = dataset.sample_ids(), int(near[np.argmin(nearest[near])])

@@ -1,29 +1,36 @@
-"""One unit of extraction: up to a thousand images become one shard, wherever this runs."""
+"""One unit of extraction: up to a thousand images become one shard, here or on Dask workers."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from topline.pipeline.backbones import Backbone, FeatureFunction, TwoStepFunction
-from topline.pipeline.errors import ImageRejectedError
+from topline.pipeline.errors import ClusterError, ImageRejectedError
 from topline.pipeline.images import ImageItem, Pixels, read_picture
-from topline.pipeline.ingest.known_images import KnownImages
+from topline.pipeline.ingest.earlier import KnownImages
+from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.options import ImageLimits
 from topline.storage.datasets import DatasetWriter
 from topline.storage.errors import IntegrityError
 from topline.storage.fingerprint import digest_json
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
 
 logger = logging.getLogger(__name__)
 
@@ -217,3 +224,118 @@ def _manifest(rows: Sequence[ImageRow]) -> pa.Table:
     return pa.table(
         {name: pa.array(values, kinds.get(name, pa.string())) for name, values in columns.items()}
     )
+
+
+POLL_SECONDS = 0.25
+# Units in flight for each worker thread: one that runs and one that is there when it ends.
+IN_FLIGHT = 2
+# A cluster on which no unit ends for so long hangs, whatever its heartbeats say.
+UNIT_SECONDS = 3600.0
+
+Done = Callable[[UnitReport], None]
+
+
+class StoppedError(Exception):
+    """The job was asked to stop; every unit that was done is stored."""
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Units that are still to be done, and who is notified of them."""
+
+    context: UnitContext
+    items: tuple[ImageItem, ...]
+    done: Done
+    advance: Callable[[int], None]
+    flag: StopFlag
+
+    def images(self, unit: int) -> tuple[ImageItem, ...]:
+        """Images of a unit."""
+        span = self.context.writer.bounds(unit)
+        return self.items[span.start : span.stop]
+
+    def run_here(self, units: Iterator[int], *, seconds: float = float("inf")) -> float:
+        """Run units one after the other, until one ends later than `seconds`; return the seconds spent.
+
+        Raises `StoppedError` at the next batch of images once a stop is requested.
+        """
+        begun = time.monotonic()
+        for unit in units:
+            self.done(extract_unit(self.context, unit, self.images(unit), self._tick))
+            if time.monotonic() - begun > seconds:
+                break
+        return time.monotonic() - begun
+
+    def _tick(self, images: int) -> None:
+        if self.flag:
+            raise StoppedError
+        self.advance(images)
+
+    def run_on(self, client: Client, units: Iterator[int], *, worker_wait: float) -> None:
+        """Run units on the client's workers; a unit whose worker dies is run again by another.
+
+        Raises `StoppedError` as `run_here`, `ClusterError` where no worker is left for `worker_wait` seconds,
+        where units keep killing their workers, and where nothing ends any more.
+        """
+        from distributed import wait
+
+        pending: dict[Future[Any], int] = {}
+        worker_seen = ended = time.monotonic()
+        try:
+            while not self.flag:
+                threads, now = _threads(client), time.monotonic()
+                worker_seen = now if threads else worker_seen
+                if now - worker_seen > worker_wait:
+                    raise ClusterError(
+                        f"no worker for {worker_wait:g} s: start workers, or wait longer (--worker-wait)"
+                    )
+                if pending and now - ended > UNIT_SECONDS:
+                    raise ClusterError(f"none of {len(pending)} units ended within {UNIT_SECONDS:g} s")
+                for unit in islice(units, max(0, IN_FLIGHT * max(1, threads) - len(pending))):
+                    pending[self._submit(client, unit)] = unit
+                if not pending:
+                    return
+                with suppress(TimeoutError), client.as_current():
+                    wait(list(pending), timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
+                for future in [future for future in pending if future.done()]:
+                    unit, ended = pending.pop(future), time.monotonic()
+                    if not self._taken_in(future, unit):
+                        pending[self._submit(client, unit)] = unit
+            raise StoppedError
+        finally:
+            if pending and client.status == "running":
+                client.cancel(list(pending))
+
+    def _submit(self, client: Client, unit: int) -> Future[Any]:
+        return client.submit(extract_unit, self.context, unit, self.images(unit), pure=False)
+
+    def _taken_in(self, future: Future[Any], unit: int) -> bool:
+        """Take in a unit that has ended; return whether it was done, and raise what it failed with."""
+        from distributed.scheduler import KilledWorker
+
+        if future.status == "finished":
+            report: UnitReport = future.result()
+            self.done(report)
+            self.advance(report.rows)
+        elif future.status == "error":
+            error = future.exception()
+            if not isinstance(error, KilledWorker):
+                raise error or ClusterError(f"unit {unit} failed without a reason")
+            items = self.images(unit)
+            raise ClusterError(
+                f"workers died again and again on the images {items[0].path} to {items[-1].path}: give them"
+                " more memory (--memory-limit), or lower --max-pixels"
+            )
+        return bool(future.status == "finished")
+
+
+def _threads(client: Client) -> int:
+    """Return the threads of all workers."""
+    from topline.pipeline.cluster import known_workers
+
+    if client.status not in ("running", "connecting"):
+        raise ClusterError(f"the connection to the scheduler is {client.status}")
+    try:
+        return sum(int(worker["nthreads"]) for worker in known_workers(client).values())
+    except (OSError, TimeoutError) as error:
+        raise ClusterError(f"the scheduler does not answer ({error})") from error

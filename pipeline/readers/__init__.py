@@ -9,42 +9,43 @@ from __future__ import annotations
 
 from topline.pipeline.readers.arff import read_label_names
 from topline.pipeline.readers.base import (
+    Coarse,
     FeatureFile,
     check_columns,
+    checked_rows,
     local_path,
     named,
+    names_of_rows,
     parts_of,
     pick,
     pick_label,
+    row_name,
 )
-from topline.pipeline.readers.damage import reading
+from topline.pipeline.readers.columns import label_names
+from topline.pipeline.readers.files import reading
 from topline.pipeline.readers.formats import FORMATS, Parts, open_features
-from topline.pipeline.readers.label_sets import (
+from topline.pipeline.readers.labels import (
     LabelLists,
     label_lists,
     label_set_table,
     label_sets_for_solver,
-    require_single_labels,
-    split_labels,
-)
-from topline.pipeline.readers.labels import (
-    label_words,
     read_class_names,
     read_column,
     read_labels,
-    row_weights,
-    split_words,
+    require_single_labels,
+    split_labels,
 )
-from topline.pipeline.readers.parquet import label_names, parquet_column
-from topline.pipeline.readers.tables import TABLE_SUFFIXES, read_table
-from topline.pipeline.readers.values import Coarse, checked_rows, names_of_rows, row_name
+from topline.pipeline.readers.tables import TABLE_SUFFIXES, parquet_column, read_table
 from topline.pipeline.readers.words import (
     NAMED_ROWS,
     SPLIT_NAMES,
     class_words,
+    label_words,
     numbers_in,
     refuse_rows,
+    row_weights,
     split_name,
+    split_words,
     text_of,
     word,
     words_of,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.base import LABEL_NAMES, Names, StreamedFeatures, refuse_names
-from topline.pipeline.readers.text import line_blocks, parsed_blocks
-from topline.pipeline.readers.words import numbers_in
+from topline.pipeline.readers.base import Names, StreamedFeatures, refuse_names
+from topline.pipeline.readers.files import line_blocks, parsed_blocks
+from topline.pipeline.readers.words import numbers_in, objects
 
-FEATURE, MEMBER, SINGLE = range(3)
 NUMBERS = ("numeric", "real", "integer")
 
 _QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
@@ -34,44 +33,32 @@ _MEKA = re.compile(r"-C\s+(-?\d+)")
 
 
 @dataclass(frozen=True)
-class Attribute:
-    """A column: its name, and the values of a nominal one in their order, none for numbers."""
-
-    name: str
-    values: tuple[str, ...] = ()
-
-    @property
-    def numeric(self) -> bool:
-        """Whether all that it may hold are numbers."""
-        return all(map(_is_number, self.values))
-
-    @property
-    def zero(self) -> str:
-        """Value where a sparse row leaves it out."""
-        return self.values[0] if self.values else "0"
-
-
-@dataclass(frozen=True)
-class ArffHeader:
-    """The relation's name, the attributes, and how many lines they take, @data included."""
+class Header:
+    """The relation's name, the values of each attribute, none for numbers, and how many lines they take."""
 
     relation: str
-    attributes: tuple[Attribute, ...]
+    attributes: Mapping[str, tuple[str, ...]]
     lines: int
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the attributes."""
-        return tuple(attribute.name for attribute in self.attributes)
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Features of some rows, the label set of each, and the words in columns that are no features."""
+
+    X: csr_matrix
+    sets: list[tuple[str, ...]]
+    words: Mapping[str, list[str]]
 
 
 class ArffFeatures(StreamedFeatures):
-    """An ARFF file, read twice; features are the attributes that are not labels.
+    """An ARFF file, read twice; features are the attributes that are not labels, splits or names of rows.
 
     With label attributes (Mulan's XML), or -C in the relation's name (MEKA), rows have label sets; else the
     attribute that is wanted, or one that has a usual name of labels, holds one label per row.  `InputError`
     for attributes and values that are not numbers, and for missing ones (?).
     """
+
+    kind = "attribute"
 
     def __init__(self, path: Path, wanted: Names) -> None:
         super().__init__(path, wanted)
@@ -79,88 +66,99 @@ class ArffFeatures(StreamedFeatures):
         if wanted.label_attributes is not None:
             refuse_names(path, "ARFF whose labels the XML of --labels names", labels_name=wanted.labels)
         self._header = read_header(path)
-        members = _set_attributes(path, self._header, wanted.label_attributes)
-        single = _single_attribute(path, self._header, wanted.labels) if members is None else None
-        self._members, self._single = members, single
-        kinds = np.full(len(self._header.attributes), FEATURE)
-        kinds[members or []] = MEMBER
-        kinds[[] if single is None else [single]] = SINGLE
-        self._kinds = kinds
-        # Place of each attribute among the features, or among the labels.
-        self._places = np.cumsum(kinds == FEATURE) - 1
-        self._places[members or []] = np.arange(len(members or []))
-        self.d = int(np.count_nonzero(kinds == FEATURE))
+        self._attributes = self._header.attributes
+        self.names = list(self._attributes)
+        self._members = _set_attributes(path, self._header, wanted.label_attributes)
+        others = self.not_features()
+        self.taken = [name for name in self.names if name not in others]
+        self._others = [name for name in self.names if name in others and self._members is None]
+        self.d = len(self.taken)
+        # Place of each attribute among the features, among the labels, and among the others.
+        lists = (self.taken, self._members or [], self._others)
+        self._places = np.array([[_place(name, held) for name in self.names] for held in lists])
         self._never_left_out = self._check_attributes()
         self.n, self.nonzeros = 0, 0
-        self._words: list[Any] = []
-        for X, labels in self._blocks():
-            self._words += labels
-            self.n, self.nonzeros = self.n + X.shape[0], self.nonzeros + X.nnz
+        self._sets: list[tuple[str, ...]] = []
+        self._words: dict[str, list[str]] = {name: [] for name in self._others}
+        for block in self._blocks():
+            self._sets += block.sets
+            for name, words in block.words.items():
+                self._words[name] += words
+            self.n, self.nonzeros = self.n + block.X.shape[0], self.nonzeros + block.X.nnz
         if not self.n:
             raise InputError(f"{path} has no rows")
 
+    def column(self, name: str) -> NDArray[Any]:
+        """Return the words of a column that is no feature."""
+        return numbers_in(self._words[name]) if name in self._words else super().column(name)
+
     def labels(self) -> NDArray[Any] | None:
         """Return the label of each row, or a tuple of its labels."""
-        if self._members is None and self._single is None:
-            return None
-        if self._single is not None and self._header.attributes[self._single].numeric:
-            return numbers_in(self._words)
-        found = np.empty(self.n, dtype=object)
-        found[:] = self._words
-        return found
+        return super().labels() if self._members is None else objects(self._sets)
+
+    def not_features(self) -> set[str]:
+        """Return the attributes that make label sets, or else those that have a usual name of no feature."""
+        return super().not_features() if self._members is None else set(self._members)
 
     def class_names(self) -> Sequence[str] | None:
         """Return the names of the label attributes, or the values of a nominal one."""
-        if self._members is not None:
-            return [self._header.names[place] for place in self._members]
-        return None if self._single is None else self._header.attributes[self._single].values or None
+        return self._members or (self._values_of(self.label) if self.label else None) or None
 
     def columns(self) -> Sequence[str]:
         """Return the names of the attributes that are features."""
-        return [name for name, kind in zip(self._header.names, self._kinds, strict=True) if kind == FEATURE]
+        return list(self.taken)
 
     def parsed(self) -> Iterator[csr_matrix]:
         """Return all rows, block by block."""
-        return (X for X, _ in self._blocks())
+        return (block.X for block in self._blocks())
 
-    def _check_attributes(self) -> Attribute | None:
+    def _values_of(self, name: str) -> tuple[str, ...]:
+        return self._attributes[name]
+
+    def _check_attributes(self) -> str | None:
         """Refuse attributes that are not numbers; return one that is not 0 where a sparse row omits it."""
         if not self.d:
             raise InputError(f"{self.path} has no attribute that is a feature: all are labels")
         found = None
-        for attribute, kind in zip(self._header.attributes, self._kinds.tolist(), strict=True):
-            if kind != SINGLE and not attribute.numeric:
-                what = "label" if kind == MEMBER else "feature"
-                values = ", ".join(attribute.values[:3])
+        for name, values in self._attributes.items():
+            if name in self._others:
+                continue
+            if not all(map(_is_number, values)):
+                what = "label" if name in (self._members or ()) else "feature"
                 raise InputError(
-                    f"{self.path}: the {what} {attribute.name!r} has the values {values} ..., which are not"
-                    " numbers: write numbers, or name the attribute of the labels with --labels-name"
+                    f"{self.path}: the {what} {name!r} has the values {', '.join(values[:3])} ..., which are"
+                    " not numbers: write numbers, or name the attribute of the labels with --labels-name"
                 )
-            if kind != SINGLE and float(attribute.zero) != 0.0:
-                found = attribute
+            if values and float(values[0]) != 0.0:
+                found = name
         return found
 
-    def _blocks(self) -> Iterator[tuple[csr_matrix, list[Any]]]:
-        """Return features and labels of all rows, some thousand lines at a time."""
+    def _blocks(self) -> Iterator[_Block]:
+        """Return all rows, some thousand lines at a time."""
         return (block for _, block in parsed_blocks(self.path, self._parsed, self._header.lines))
 
-    def _parsed(self, lines: list[bytes]) -> tuple[csr_matrix, list[Any]]:
-        rows, columns, values, count = self._entries(lines)
-        kinds, places = self._kinds[columns], self._places[columns]
-        feature, member, single = (kinds == kind for kind in (FEATURE, MEMBER, SINGLE))
-        X = csr_matrix((_numbers(values[feature]), (rows[feature], places[feature])), shape=(count, self.d))
+    def _parsed(self, lines: list[bytes]) -> _Block:
+        texts = (line.strip() for line in lines)
+        found = [self._entries(text) for text in texts if text and not text.startswith(b"%")]
+        rows = np.repeat(np.arange(len(found)), list(map(len, found)))
+        columns = np.array([column for entries in found for column, _ in entries], dtype=np.int64)
+        values = np.array([value for entries in found for _, value in entries], dtype=np.bytes_)
+        feature, member, other = self._places[:, columns]
+        is_one = feature >= 0
+        entries = (_numbers(values[is_one]), (rows[is_one], feature[is_one]))
+        X = csr_matrix(entries, shape=(len(found), self.d))
         X.eliminate_zeros()
-        if self._members is not None:
-            return X, self._sets(rows[member], places[member], _numbers(values[member]), count)
-        if self._single is None:
-            return X, []
-        labels = [self._header.attributes[self._single].zero] * count
-        for row, value in zip(rows[single].tolist(), values[single].tolist(), strict=True):
-            labels[row] = _unquoted(value.decode("utf-8", "replace"))
-        return X, labels
+        words = {name: [(self._values_of(name) or ("0",))[0]] * len(found) for name in self._others}
+        for at in np.flatnonzero(other >= 0).tolist():
+            words[self._others[other[at]]][rows[at]] = _unquoted(values[at].decode("utf-8", "replace"))
+        there = member >= 0
+        return _Block(X, self._label_sets(rows[there], member[there], values[there], len(found)), words)
 
-    def _sets(self, rows: Any, places: Any, values: Any, count: int) -> list[tuple[str, ...]]:
-        names = self.class_names() or ()
+    def _label_sets(self, rows: Any, places: Any, words: Any, count: int) -> list[tuple[str, ...]]:
+        """Return the labels of each row, an attribute of 0 and 1 each."""
+        names, values = self._members, _numbers(words)
+        if names is None:
+            return []
         wrong = ~np.isin(values, (0.0, 1.0))
         if wrong.any():
             raise ValueError(f"the label {names[places[np.argmax(wrong)]]!r} is neither 0 nor 1")
@@ -169,36 +167,19 @@ class ArffFeatures(StreamedFeatures):
             found[row].append(names[place])
         return [tuple(labels) for labels in found]
 
-    def _entries(self, lines: list[bytes]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], int]:
-        """Return row, column and text of every value in some lines, and the number of rows."""
-        lengths, columns, values = list[int](), list[int](), list[bytes]()
-        width = len(self._kinds)
-        for line in lines:
-            text = line.strip()
-            if not text or text.startswith(b"%"):
-                continue
-            if text.startswith(b"{"):
-                found = self._sparse(text, width)
-                columns += [column for column, _ in found]
-                values += [value for _, value in found]
-                lengths.append(len(found))
-            else:
-                words = _split(text)
-                if len(words) != width:
-                    raise ValueError(f"it has {len(words)} values for {width} attributes")
-                columns += range(width)
-                values += words
-                lengths.append(width)
-        rows = np.repeat(np.arange(len(lengths)), lengths)
-        return rows, np.asarray(columns, dtype=np.int64), np.asarray(values, dtype=np.bytes_), len(lengths)
-
-    def _sparse(self, text: bytes, width: int) -> list[tuple[int, bytes]]:
-        """Return columns and values of {0 1.5, 7 1}; what the row leaves out must be 0."""
+    def _entries(self, text: bytes) -> list[tuple[int, bytes]]:
+        """Return columns and values of 1.5,0,7 or {0 1.5, 2 7}; what a row leaves out must be 0."""
+        width = len(self.names)
+        if not text.startswith(b"{"):
+            words = _split(text)
+            if len(words) != width:
+                raise ValueError(f"it has {len(words)} values for {width} attributes")
+            return list(enumerate(words))
         unusual = self._never_left_out
         if unusual is not None:
             raise ValueError(
-                f"a sparse row that leaves {unusual.name!r} out means {unusual.zero}, the first of its"
-                " values: let them begin with 0"
+                f"a sparse row that leaves {unusual!r} out means {self._values_of(unusual)[0]}, the first of"
+                " its values: let them begin with 0"
             )
         if not text.endswith(b"}") or text.count(b"}") > 1:
             raise ValueError("a sparse row is {INDEX VALUE, INDEX VALUE, ...}, without a weight")
@@ -214,9 +195,9 @@ class ArffFeatures(StreamedFeatures):
         return found
 
 
-def read_header(path: Path) -> ArffHeader:
+def read_header(path: Path) -> Header:
     """Return what precedes the data; `InputError` naming the line that cannot be read."""
-    relation, attributes = "", dict[str, Attribute]()
+    relation, attributes = "", dict[str, tuple[str, ...]]()
     for first, lines in line_blocks(path):
         for number, raw in enumerate(lines, first + 1):
             line = raw.decode("utf-8", "replace").strip().removeprefix("\ufeff")
@@ -224,12 +205,12 @@ def read_header(path: Path) -> ArffHeader:
             if keyword == "@relation":
                 relation = line[len(keyword) :].strip()
             elif keyword == "@attribute":
-                attribute = _attribute(line, f"{path}, line {number}")
-                if attribute.name in attributes:
-                    raise InputError(f"{path} has two attributes {attribute.name!r}: rename one of them")
-                attributes[attribute.name] = attribute
+                name, values = _attribute(line, f"{path}, line {number}")
+                if name in attributes:
+                    raise InputError(f"{path} has two attributes {name!r}: rename one of them")
+                attributes[name] = values
             elif keyword == "@data":
-                return ArffHeader(relation, tuple(attributes.values()), number)
+                return Header(relation, attributes, number)
             elif line and not line.startswith("%"):
                 raise InputError(f"{path}, line {number}: an ARFF file has @attribute lines before @data")
     raise InputError(f"{path} has no @data: it is not an ARFF file, or cut short")
@@ -248,44 +229,39 @@ def read_label_names(path: Path) -> list[str]:
     return names
 
 
-def _set_attributes(path: Path, header: ArffHeader, wanted: Sequence[str] | None) -> list[int] | None:
-    """Return places of the attributes that make label sets: the wanted ones, those of MEKA's -C, or None."""
-    places = {name: place for place, name in enumerate(header.names)}
+def _set_attributes(path: Path, header: Header, wanted: Sequence[str] | None) -> list[str] | None:
+    """Return the attributes that make label sets: the wanted ones, those of MEKA's -C, or None."""
+    names = list(header.attributes)
     if wanted is not None:
-        missing = [name for name in wanted if name not in places]
+        missing = [name for name in wanted if name not in header.attributes]
         if missing:
             raise InputError(
                 f"{path} has no attribute {missing[0]!r}, which is a label by --labels: use the XML file"
                 " that belongs to it"
             )
-        return [places[name] for name in wanted]
+        return list(wanted)
     meka = _MEKA.search(header.relation)
     if meka is None:
         return None
     count = int(meka.group(1))
-    if not 0 < abs(count) < len(places):
+    if not 0 < abs(count) < len(names):
         raise InputError(
-            f"{path} has -C {count} in its relation, and {len(places)} attributes: correct the number"
+            f"{path} has -C {count} in its relation, and {len(names)} attributes: correct the number"
         )
-    return list(range(count) if count > 0 else range(len(places) + count, len(places)))
+    return names[:count] if count > 0 else names[count:]
 
 
-def _single_attribute(path: Path, header: ArffHeader, wanted: str | None) -> int | None:
-    """Return the place of the attribute with one label per row: the wanted one, or one with a usual name."""
-    if wanted is not None:
-        if wanted not in header.names:
-            raise InputError(f"{path} has no attribute {wanted!r}: it has {', '.join(header.names[:5])} ...")
-        return header.names.index(wanted)
-    return next((i for i, name in enumerate(header.names) if name.lower() in LABEL_NAMES), None)
+def _place(name: str, names: Sequence[str]) -> int:
+    return names.index(name) if name in names else -1
 
 
-def _attribute(line: str, place: str) -> Attribute:
+def _attribute(line: str, place: str) -> tuple[str, tuple[str, ...]]:
     found = _ATTRIBUTE.match(line)
     name, kind = (found.group(1), found.group(2).strip()) if found else ("", "")
     if kind.startswith("{") and kind.endswith("}"):
-        return Attribute(_unquoted(name), _split_values(kind[1:-1]))
+        return _unquoted(name), _split_values(kind[1:-1])
     if kind and kind.split(None, 1)[0].lower() in NUMBERS:
-        return Attribute(_unquoted(name))
+        return _unquoted(name), ()
     raise InputError(f"{place}: an attribute is numeric or {{a, b, ...}}, not {kind or line!r}")
 
 

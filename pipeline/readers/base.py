@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import glob
+import logging
 import re
 import unicodedata
 from abc import ABC, abstractmethod
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 
 from topline.pipeline.errors import InputError
+from topline.pipeline.readers.tables import parquet_column
 from topline.pipeline.readers.words import first_rows, text_of
 
 FEATURE_NAMES = ("features", "X", "x", "embeddings", "embedding", "data", "arr_0")
@@ -63,6 +65,8 @@ class FeatureFile(ABC):
     first_column: int | None = None
     #: What a name names.
     kind = "column"
+    #: A file in Parquet that has what `names` are beside the features, row by row.
+    table: Path | None = None
 
     def __init__(self, path: Path, wanted: Names | None = None) -> None:
         self.path = path
@@ -79,6 +83,8 @@ class FeatureFile(ABC):
 
     def column(self, name: str) -> NDArray[Any]:
         """Return the value of each row by one of `names`."""
+        if self.table is not None and name in self.names:
+            return parquet_column(self.table, name)
         raise InputError(f"{self.place} has no {self.kind} {name!r}: {_choice(name, self.names)}")
 
     @cached_property
@@ -100,26 +106,20 @@ class FeatureFile(ABC):
 
     def ids(self) -> Sequence[str] | None:
         """Return the name of each row, None where the file has none."""
-        name = self._id_name
+        name = next((name for name in ID_NAMES if name in self.names), None)
         if name is None:
             texts = self._index()
             # An index may repeat itself or be of numbers, which name no row.
-            named = len(set(texts)) == len(texts) > 0 and all(
-                isinstance(text, str) and text for text in texts
-            )
-            return texts if named else None
-        values = self.column(name).tolist()
-        missing = [row for row, value in enumerate(values) if text_of(value) is None]
+            words = all(isinstance(text, str) and text for text in texts)
+            return texts if words and len(set(texts)) == len(texts) > 0 else None
+        ids = list(map(text_of, self.column(name).tolist()))
+        missing = [row for row, text in enumerate(ids) if text is None]
         if missing:
             raise InputError(
                 f"{self.place} has no {name} in {first_rows(missing)}: name every row, or leave the"
                 f" {self.kind} {name} out"
             )
-        return [value.decode() if isinstance(value, bytes) else str(value) for value in values]
-
-    @cached_property
-    def _id_name(self) -> str | None:
-        return next((name for name in ID_NAMES if name in self.names), None)
+        return list(map(str, ids))
 
     def _index(self) -> Sequence[Any]:
         """Return what may name rows where no column is called so, such as the index of a DataFrame."""
@@ -140,7 +140,7 @@ class FeatureFile(ABC):
 
     def files(self) -> Sequence[Path]:
         """Return the files that all this comes from."""
-        return (self.path,)
+        return (self.path,) if self.table is None else (self.path, self.table)
 
     def share_columns(self, other: FeatureFile) -> None:
         """Make both files have the same columns; `InputError` where they differ."""
@@ -342,3 +342,88 @@ def refuse_names(place: object, what: str, **given: str | None) -> None:
         if name is not None:
             flag = "--" + option.replace("_", "-")
             raise InputError(f"{flag} {name} names nothing in {place}, which is {what}: leave {flag} out")
+
+
+logger = logging.getLogger(__name__)
+
+#: A column keeps so many steps within its spread, or a warning names it.
+_STEPS = 512
+
+
+def names_of_rows(source: FeatureFile) -> Sequence[str]:
+    """Return a name for each row; `InputError` where two rows have the same, by which edits find them."""
+    ids = source.ids()
+    if ids is None:
+        return [row_name(row) for row in range(source.n)]
+    if len(set(ids)) < len(ids):
+        twice = next(name for name, count in Counter(ids).items() if count > 1)
+        rows = [row for row, name in enumerate(ids) if name == twice]
+        raise InputError(
+            f"{source.place} names {first_rows(rows)} alike, {twice!r}: give each row a name of its own,"
+            " or leave the column of names out"
+        )
+    return ids
+
+
+def row_name(row: int) -> str:
+    """Return the name of a row that the file gives none."""
+    return f"row{row:09d}"
+
+
+def checked_rows(source: FeatureFile, X: Rows, start: int, dtype: str) -> Rows:
+    """Return rows in the stored type (CSR: float32); `InputError` naming those that are not finite."""
+    kind = np.dtype(dtype)
+    values = X.data if isinstance(X, csr_matrix) else X
+    with np.errstate(over="ignore"):
+        stored = np.asarray(values).astype(kind)
+    bad = ~np.isfinite(stored)
+    if bad.any():
+        _refuse(source, X, np.asarray(values), bad, start, dtype)
+    if isinstance(X, csr_matrix):
+        return csr_matrix((stored.astype(np.float32), X.indices, X.indptr), shape=X.shape)
+    return stored
+
+
+class Coarse:
+    """Finds columns whose values differ by less than their type can tell, and warns of them once."""
+
+    def __init__(self, source: FeatureFile) -> None:
+        self._source = source
+        self._told = False
+
+    def look(self, X: Rows, stored: Rows) -> None:
+        """Compare rows as they were read with those to be stored."""
+        if self._told or isinstance(X, csr_matrix) or isinstance(stored, csr_matrix) or len(X) < 2:
+            return
+        if X.dtype == stored.dtype or X.dtype.kind == "b":
+            return
+        values = X.astype(np.float64)
+        spread = values.max(axis=0) - values.min(axis=0)
+        lost = np.abs(values - stored).max(axis=0) * _STEPS > spread
+        columns = np.flatnonzero(lost & (spread > 0)).tolist()
+        if columns:
+            self._told = True
+            names = self._source.columns() or [f"column {column}" for column in range(X.shape[1])]
+            logger.warning(
+                "%s: %s has values so close beside their size that %s takes many for equal, such as times in"
+                " seconds: subtract their mean, and import again",
+                self._source.place,
+                named([names[column] for column in columns]),
+                stored.dtype,
+            )
+
+
+def _refuse(source: FeatureFile, X: Rows, values: Any, bad: Any, start: int, dtype: str) -> None:
+    if isinstance(X, csr_matrix):
+        local = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))[bad]
+    else:
+        local = np.flatnonzero(bad.any(axis=1))
+    rows = (np.unique(local) + start).tolist()
+    names = None if isinstance(X, csr_matrix) else source.columns()
+    columns = [names[column] for column in np.flatnonzero(bad.any(axis=0)).tolist()] if names else []
+    within = f", of {named(columns)}" if columns else ""
+    overflow = bool(np.isfinite(values[bad].astype(np.float64)).any())
+    what = f"values beyond {dtype}" if overflow else "NaN or infinity"
+    fix = "scale them" if overflow else "repair or leave out these rows"
+    more = " (float32 reaches further)" if overflow and dtype == "float16" else ""
+    raise InputError(f"{source.place} has {what} in {first_rows(rows)}{within}: {fix}{more}")

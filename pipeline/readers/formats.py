@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,104 +19,77 @@ from topline.pipeline.readers import arrays
 from topline.pipeline.readers.arff import ArffFeatures
 from topline.pipeline.readers.arrays import array_reader
 from topline.pipeline.readers.base import FeatureFile, Names, Rows, parts_of, refuse_names, stacked
-from topline.pipeline.readers.damage import check_not_empty, reading
-from topline.pipeline.readers.delimited import CsvFeatures
+from topline.pipeline.readers.columns import CsvFeatures, ParquetFeatures
+from topline.pipeline.readers.files import check_not_empty, reading
 from topline.pipeline.readers.libsvm import LibsvmFeatures
-from topline.pipeline.readers.parquet import ParquetFeatures, parquet_column
-from topline.pipeline.readers.words import SEVERAL
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format of files of features: how to tell and to open it, and what is read from it, in words.
+    """A format of files of features: how to open it, and what is read from it, in words.
 
-    Bytes at the beginning (`magic`) decide before the suffix, which decides among texts.  Of one that is
-    not read `open` is None, and `features` says what to do.
+    Of one that is not read `open` is None, and `features` says what to do.
     """
 
     name: str
+    files: str
     open: Callable[[Path, Names], FeatureFile] | None
-    suffixes: tuple[str, ...]
-    magic: tuple[bytes, ...]
     features: str
     labels: str = ""
 
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """The suffixes of its files."""
+        return tuple(self.files.split())
 
+
+_UNPACK = "unpack it, or pack it with gzip"
+_NPZ, _HDF, _TENSORS = "NumPy archive", "HDF5, MATLAB from 7.3", "safetensors"
+_ZIP, _TEXTS = "a zip archive or what is kept in one", ".csv .csv.gz .tsv .tsv.gz"
+_NUMBERS = "a column of lists or tensors, or all columns of numbers, decimals and truth values"
+_COLUMN = "a column, also of lists; folders label=NAME; names of Hugging Face's datasets"
+_MATRIX, _VECTOR = (
+    "a matrix, by rows or by columns; a sparse one as SciPy saves it",
+    "a vector, or an indicator",
+)
 #: Formats in the order in which they are tried; text that is none of them is LIBSVM's.
 FORMATS = (
-    Format("NumPy", array_reader(arrays.npy_arrays), (".npy",), (b"\x93NUMPY",), "one matrix", "--labels"),
-    Format(
-        "NumPy archive",
-        array_reader(arrays.npz_arrays),
-        (".npz",),
-        (),
-        "a matrix, by rows or by columns; a sparse one as SciPy saves it",
-        "an array: one a row, or an indicator",
-    ),
-    Format(
-        "Parquet",
-        ParquetFeatures,
-        (".parquet",),
-        (b"PAR1",),
-        "a column of lists or tensors, or all columns of numbers, decimals and truth values",
-        "a column, also of lists; folders label=NAME; names of Hugging Face's datasets",
-    ),
-    Format(
-        "HDF5, MATLAB from 7.3",
-        array_reader(arrays.hdf_arrays),
-        (".h5", ".hdf5", ".hdf", ".mat"),
-        (b"\x89HDF\r\n\x1a\n", b"MATLAB 7.3"),
-        "a matrix",
-        "a vector, or an indicator",
-    ),
-    Format("MATLAB up to 7", array_reader(arrays.mat_arrays), (), (b"MATLAB 5.0",), "a matrix", "a vector"),
-    Format(
-        "safetensors",
-        array_reader(arrays.safetensors_arrays),
-        (".safetensors",),
-        (),
-        "a matrix, also of bfloat16",
-        "a vector, or an indicator",
-    ),
-    Format(
-        "ARFF",
-        ArffFeatures,
-        (".arff", ".arff.gz"),
-        (),
-        "attributes that are numbers",
-        "attributes, also several",
-    ),
-    Format(
-        "CSV",
-        CsvFeatures,
-        (".csv", ".csv.gz", ".tsv", ".tsv.gz"),
-        (),
-        "all columns of numbers and truth values",
-        "a column",
-    ),
-    Format("JSON lines", None, (), (b'{"',), "write them as Parquet: pandas.read_json(FILE, lines=True)"),
-    Format("Arrow", None, (".feather", ".arrow"), (b"ARROW1", b"FEA1"), "write the table as Parquet"),
-    Format(
-        "a pickle",
-        None,
-        (".pkl", ".pickle"),
-        (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
-        "reading it can run code: save the arrays with numpy.savez",
-    ),
-    Format(
-        "a zip archive or what is kept in one",
-        None,
-        (".xlsx", ".pt", ".zip"),
-        (b"PK\x03\x04",),
-        "write a spreadsheet as CSV, and tensors as safetensors",
-    ),
-    Format("packed by bzip2", None, (".bz2",), (b"BZh",), "unpack it, or pack it with gzip"),
-    Format("packed by xz", None, (".xz",), (b"\xfd7zXZ",), "unpack it, or pack it with gzip"),
-    Format("packed by Zstandard", None, (".zst",), (b"\x28\xb5\x2f\xfd",), "unpack it, or pack it with gzip"),
-    Format(
-        "LIBSVM text", LibsvmFeatures, (), (), "index:value pairs, sparse", "the first word, also several"
-    ),
+    Format("NumPy", ".npy", array_reader(arrays.npy_arrays), "one matrix", "--labels"),
+    Format(_NPZ, ".npz", array_reader(arrays.npz_arrays), _MATRIX, "an array: one a row, or an indicator"),
+    Format("Parquet", ".parquet", ParquetFeatures, _NUMBERS, _COLUMN),
+    Format(_HDF, ".h5 .hdf5 .hdf .mat", array_reader(arrays.hdf_arrays), "a matrix", _VECTOR),
+    Format("MATLAB up to 7", "", array_reader(arrays.mat_arrays), "a matrix", "a vector"),
+    Format(_TENSORS, ".safetensors", array_reader(arrays.tensors), "a matrix, also of bfloat16", _VECTOR),
+    Format("ARFF", ".arff .arff.gz", ArffFeatures, "attributes that are numbers", "attributes, also several"),
+    Format("CSV", _TEXTS, CsvFeatures, "all columns of numbers and truth values", "a column"),
+    Format("JSON lines", "", None, "write them as Parquet: pandas.read_json(FILE, lines=True)"),
+    Format("Arrow", ".feather .arrow", None, "write the table as Parquet"),
+    Format("a pickle", ".pkl .pickle", None, "reading it can run code: save the arrays with numpy.savez"),
+    Format(_ZIP, ".xlsx .pt .zip", None, "write a spreadsheet as CSV, and tensors as safetensors"),
+    Format("packed by bzip2", ".bz2", None, _UNPACK),
+    Format("packed by xz", ".xz", None, _UNPACK),
+    Format("packed by Zstandard", ".zst", None, _UNPACK),
+    Format("LIBSVM text", "", LibsvmFeatures, "index:value pairs, sparse", "the first word, also several"),
 )
+_BY_NAME = {form.name: form for form in FORMATS}
+#: Formats by bytes at the beginning of their files, which decide before the suffix; that decides among texts.
+_MAGIC = {
+    b"\x93NUMPY": "NumPy",
+    b"PAR1": "Parquet",
+    b"\x89HDF\r\n\x1a\n": _HDF,
+    b"MATLAB 7.3": _HDF,
+    b"MATLAB 5.0": "MATLAB up to 7",
+    b'{"': "JSON lines",
+    b"ARROW1": "Arrow",
+    b"FEA1": "Arrow",
+    **dict.fromkeys((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"), "a pickle"),
+    b"PK\x03\x04": _ZIP,
+    b"BZh": "packed by bzip2",
+    b"\xfd7zXZ": "packed by xz",
+    b"\x28\xb5\x2f\xfd": "packed by Zstandard",
+}
 #: Suffixes of files that are read from folders.
 READABLE = tuple(suffix for form in FORMATS if form.open for suffix in form.suffixes)
 
@@ -126,12 +99,12 @@ def format_of(path: Path) -> Format:
     with path.open("rb") as file:
         head = file.read(16)
     suffix = path.name.lower()
-    by_name = next((form for form in FORMATS if suffix.endswith(form.suffixes or ("\0",))), None)
     if suffix.endswith(".npz") or (zipfile.is_zipfile(path) and _is_npz(path)):
-        return FORMATS[1]
+        return _BY_NAME[_NPZ]
     if head[8:10] == b'{"' and int.from_bytes(head[:8], "little") < path.stat().st_size:
-        return next(form for form in FORMATS if form.name == "safetensors")
-    by_bytes = next((form for form in FORMATS for magic in form.magic if head.startswith(magic)), None)
+        return _BY_NAME[_TENSORS]
+    by_name = next((form for form in FORMATS if form.suffixes and suffix.endswith(form.suffixes)), None)
+    by_bytes = next((_BY_NAME[name] for magic, name in _MAGIC.items() if head.startswith(magic)), None)
     if by_name is not None and by_name.name in ("CSV", "ARFF") and head.isascii() and head[:2] != b'{"':
         # A first line such as PAR1,PAR2 begins as a file of Parquet does, whose next bytes are no text.
         by_bytes = by_bytes if any(byte < 9 for byte in head) else None
@@ -166,9 +139,8 @@ def open_features(
         files = parts_of(path, READABLE)
         if not files:
             raise InputError(f"there are no features at {path}: check --features")
-        return (
-            _opened(files[0], names) if len(files) == 1 else Parts(path, [_opened(f, names) for f in files])
-        )
+        parts = [_opened(file, names) for file in files]
+        return parts[0] if len(parts) == 1 else Parts(path, parts)
 
 
 def _opened(path: Path, names: Names) -> FeatureFile:
@@ -205,11 +177,18 @@ class Parts(FeatureFile):
         self.nonzeros = None if None in counts else sum(count or 0 for count in counts)
         self.names = [name for name in parts[0].names if all(name in part.names for part in parts)]
         self.kind, self.first_column = parts[0].kind, parts[0].first_column
+        # What all parts agree on.
+        self.class_names, self.columns = parts[0].class_names, parts[0].columns  # type: ignore[method-assign]
 
     @property
     def place(self) -> str:
         """The folder or pattern, or the two files."""
         return str(self.path) if self._splits is None else " and ".join(part.place for part in self._parts)
+
+    def _of_all(self, of: Callable[[FeatureFile], Found | None]) -> list[Found] | None:
+        """Return what each part has; None where one has nothing."""
+        found = [one for one in map(of, self._parts) if one is not None]
+        return found if len(found) == len(self._parts) else None
 
     def rows(self, start: int, stop: int) -> Rows:
         """Return rows start..stop-1 across the files."""
@@ -227,42 +206,30 @@ class Parts(FeatureFile):
 
     def labels(self) -> NDArray[Any] | None:
         """Return the labels of all; None where a file has none."""
-        kept = [labels for labels in (part.labels() for part in self._parts) if labels is not None]
-        if len(kept) < len(self._parts):
-            return None
-        if any(map(_has_several, kept)):
-            kept = [_as_lists(labels) for labels in kept]
-        if len({labels.shape[1:] for labels in kept}) > 1:
+        found = self._of_all(lambda part: part.labels())
+        if found is not None and len({labels.shape[1:] for labels in found}) > 1:
             raise InputError(
-                f"{self.place} have labels of shapes {' and '.join(str(one.shape) for one in kept)}"
+                f"{self.place} have labels of shapes {' and '.join(str(one.shape) for one in found)}"
             )
-        return np.concatenate(kept)
-
-    def class_names(self) -> Sequence[str] | None:
-        """Return the names of all classes, which all agree on."""
-        return self._parts[0].class_names()
+        return None if found is None else np.concatenate(found)
 
     def splits(self) -> NDArray[Any] | None:
         """Return the split of each row, by its part where these have some."""
         if self._splits is not None:
             return np.repeat(np.array(self._splits, dtype=object), [part.n for part in self._parts])
-        found = [splits for splits in (part.splits() for part in self._parts) if splits is not None]
-        return np.concatenate(found) if len(found) == len(self._parts) else None
+        found = self._of_all(lambda part: part.splits())
+        return None if found is None else np.concatenate(found)
 
     def ids(self) -> Sequence[str] | None:
         """Return the names of rows where all files have some, behind their part's where two share one."""
-        names = [ids for ids in (part.ids() for part in self._parts) if ids is not None]
-        if len(names) < len(self._parts):
+        names = self._of_all(lambda part: part.ids())
+        if names is None:
             return None
         found = [name for part in names for name in part]
         if len(set(found)) == sum(len(set(part)) for part in names):
             return found
         prefixes = self._splits or [part.files()[-1].stem for part in self._parts]
         return [f"{prefix}/{name}" for prefix, part in zip(prefixes, names, strict=True) for name in part]
-
-    def columns(self) -> Sequence[str] | None:
-        """Return the names of the features, which all agree on."""
-        return self._parts[0].columns()
 
     def left_out(self) -> Sequence[str]:
         """Return the columns that are taken for nothing in some file."""
@@ -284,61 +251,25 @@ class Parts(FeatureFile):
             part.close()
 
 
-class Beside(FeatureFile):
-    """The rows of one file with what a table says of them, row by row."""
-
-    def __init__(self, array: FeatureFile, table: Path, wanted: Names) -> None:
-        super().__init__(array.path, wanted)
-        self._array, self._table = array, table
-        self.n, self.d = array.n, array.d
-        rows = pq.ParquetFile(table).metadata.num_rows
-        if rows != self.n:
-            raise InputError(f"{table} has {rows:,} rows, and {array.path.name} {self.n:,}: they must agree")
-        self.names = pq.read_schema(table).names
-
-    def rows(self, start: int, stop: int) -> Rows:
-        """Return rows of the array."""
-        return self._array.rows(start, stop)
-
-    def column(self, name: str) -> NDArray[Any]:
-        """Return a column of the table."""
-        return parquet_column(self._table, name, self.label)
-
-    def left_out(self) -> Sequence[str]:
-        """Return nothing: metadata are no features."""
-        return ()
-
-    def files(self) -> Sequence[Path]:
-        """Return the array and the table."""
-        return [self.path, self._table]
-
-
 def _clip_parts(folder: Path, names: Names) -> list[FeatureFile]:
     """Return the arrays of clip-retrieval's folder, each beside the table of its number."""
-    alone = replace(names, labels=None)
     found = parts_of(folder / "img_emb", (".npy",))
     tables = parts_of(folder / "metadata", (".parquet",)) if (folder / "metadata").is_dir() else []
-    if not tables:
-        return [_opened(array, alone) for array in found]
+    arrays = [_opened(array, replace(names, labels=None)) for array in found]
     numbers = [[path.stem.rpartition("_")[2] for path in paths] for paths in (found, tables)]
     lonely = set(numbers[0]).symmetric_difference(numbers[1])
-    if lonely or len(found) != len(tables):
+    if tables and (lonely or len(found) != len(tables)):
         paths = [path for path in (*found, *tables) if path.stem.rpartition("_")[2] in lonely]
         name = min(paths).relative_to(folder) if paths else "a number that comes twice"
         raise InputError(
             f"{folder} has {name} without its counterpart: img_emb/img_emb_N.npy and"
             " metadata/metadata_N.parquet belong together, row by row; bring back what is missing"
         )
-    return [Beside(_opened(array, alone), table, names) for array, table in zip(found, tables, strict=True)]
-
-
-def _has_several(labels: NDArray[Any]) -> bool:
-    """Return whether rows have lists of labels, as LIBSVM, ARFF and Parquet hold them."""
-    return labels.dtype == object and any(isinstance(value, SEVERAL) for value in labels)
-
-
-def _as_lists(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return a list of labels for each row; a single one becomes a list of one."""
-    found = np.empty(len(labels), dtype=object)
-    found[:] = [value if isinstance(value, SEVERAL) else (value,) for value in labels.tolist()]
-    return found
+    for array, table in zip(arrays, tables, strict=False):
+        with pq.ParquetFile(table) as file:
+            rows, array.names = file.metadata.num_rows, file.schema_arrow.names
+        # Metadata are no features, and none is left out.
+        array.table, array.taken, array.wanted = table, array.names, names
+        if rows != array.n:
+            raise InputError(f"{table} has {rows:,} rows, and {array.path.name} {array.n:,}: they must agree")
+    return arrays

@@ -1,8 +1,10 @@
-"""Labels, splits and class names from small files, as words; what is missing or foreign is named by row."""
+"""Labels, splits and class names: from small files to words, and several a row to numbered sets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +18,17 @@ from topline.pipeline.readers.base import (
     ID_NAMES,
     LABEL_NAMES,
     local_path,
+    named,
     one_column,
     parts_of,
     pick,
     refuse_names,
 )
-from topline.pipeline.readers.damage import check_not_empty, reading
-from topline.pipeline.readers.tables import DELIMITERS, cells, read_table
-from topline.pipeline.readers.words import (
-    class_words,
-    is_number,
-    numbers_in,
-    refuse_rows,
-    split_name,
-    text_of,
-    word,
-)
-from topline.storage.schema import SPLITS
+from topline.pipeline.readers.files import check_not_empty, reading
+from topline.pipeline.readers.tables import TABLE_SUFFIXES, Table, read_table
+from topline.pipeline.readers.words import label_words, objects, refuse_rows, text_of
+from topline.solvers.losses import LabelSets
+from topline.storage.datasets import DatasetInfo, LabelSetTable
 
 #: Files whose arrays may be labels.
 _ARRAYS = {
@@ -40,9 +36,8 @@ _ARRAYS = {
     ".npz": arrays.npz_arrays,
     ".h5": arrays.hdf_arrays,
     ".hdf5": arrays.hdf_arrays,
-    ".safetensors": arrays.safetensors_arrays,
+    ".safetensors": arrays.tensors,
 }
-_READABLE = (*_ARRAYS, *DELIMITERS, ".parquet", ".txt")
 
 
 def read_labels(
@@ -58,7 +53,7 @@ def read_labels(
     SciPy saves it.  `name` is that of the array or column, where there are others; `rows`, `ids` and
     `separator` are as for `read_column`.
     """
-    files = parts_of(local_path(str(path)), _READABLE)
+    files = parts_of(local_path(str(path)), (*_ARRAYS, *TABLE_SUFFIXES, ".txt"))
     if not files:
         raise InputError(
             f"there is no file of labels at {path}: check --labels; labels inside the features' own file"
@@ -87,75 +82,46 @@ def read_column(
     `separator`, parts no columns.
     """
     suffix = path.suffix.lower()
+    if suffix == ".gz":
+        raise InputError(f"{path} is gzipped, which only features may be: unpack it")
     with reading(str(path)):
         if suffix in _ARRAYS:
-            return _array(path, name)
-        if suffix == ".gz":
-            raise InputError(f"{path} is gzipped, which only features may be: unpack it")
-        if suffix == ".parquet":
-            table = read_table(path, usual)
-            header = list(table.names)
-            lines: list[list[Any]] = [list(row) for row in table.rows]
-        elif suffix in DELIMITERS:
-            found = cells(path, usual if name is None else (name,), separator, rows)
-            header = [text.strip() for text in found[0][1]] if found else []
-            lines = [[text.strip() for text in line] for _, line in found[1:]]
-        else:
-            refuse_names(path, "a label per line", labels_name=name)
-            text = path.read_text(encoding="utf-8-sig")
-            return numbers_in([line.strip() for line in text.splitlines()])
-        if not header:
+            found = _ARRAYS[suffix](path)
+            with found.stack:
+                if "indptr" in found.names and name is None:
+                    return np.asarray(load_npz(path).toarray())
+                return one_column(found.values(_chosen(path, found, name, usual)))
+        table = read_table(path, usual if name is None else (name,), separator, rows)
+        if not table.names:
             return np.asarray([], dtype=object)
-        column = pick(str(path), "column", name, usual, header)
-        if name is None and len(header) == 1 and column not in usual:
-            alone = [header, *lines] if len(lines) + 1 == rows and suffix in DELIMITERS else lines
-            return _typed([line[0] if line else "" for line in alone], suffix)
-        if column is None:
-            raise InputError(
-                f"{path} has the columns {', '.join(header)}: name one of them {usual[0]}; if these are"
-                " values, not names, put a line of names above them"
-            )
-        place = header.index(column)
-        short = [row + 2 for row, line in enumerate(lines) if len(line) <= place]
-        if short:
-            raise InputError(f"{path}, line {short[0]}, has no {column}")
-        values = _typed([line[place] for line in lines], suffix)
-        return values if ids is None else _by_id(path, header, lines, values, ids)
+        values = table.values(_chosen(path, table, name, usual))
+        return values if ids is None else _by_id(table, values, ids)
 
 
-def _typed(values: Sequence[Any], suffix: str) -> NDArray[Any]:
-    """Return values of a table; those of text, which has no types, as numbers where all are."""
-    if suffix in DELIMITERS:
-        return numbers_in(values)
-    found = np.empty(len(values), dtype=object)
-    found[:] = values
-    return found
+def _chosen(path: Path, found: Table | arrays.Arrays, name: str | None, usual: Sequence[str]) -> str:
+    """Return the name of the column or array that holds the values."""
+    if list(found.names) == [""]:
+        refuse_names(path, "one column without a name", labels_name=name)
+        return ""
+    chosen = pick(str(path), found.kind, name, usual, found.names)
+    if chosen is None:
+        text = (
+            ""
+            if path.suffix.lower() in _ARRAYS
+            else "; if these are values, not names, put a line of names above them"
+        )
+        raise InputError(
+            f"{path} has the {found.kind}s {named(found.names)}: name one of them {usual[0]}{text}"
+        )
+    return chosen
 
 
-def _array(path: Path, name: str | None) -> NDArray[Any]:
-    found = _ARRAYS[path.suffix.lower()](path)
-    with found.stack:
-        names = list(found.arrays)
-        if names == [""]:
-            refuse_names(path, "one array", labels_name=name)
-        if "indptr" in names and name is None:
-            return np.asarray(load_npz(path).toarray())
-        usual = LABEL_NAMES if found.kind != "array" else ()
-        column = pick(str(path), found.kind, name, usual, names)
-        if column is None:
-            raise InputError(f"{path} holds {', '.join(names)}: say which are the labels with --labels-name")
-        return one_column(arrays.values_of(found.arrays[column]))
-
-
-def _by_id(
-    path: Path, header: list[str], lines: list[list[Any]], values: NDArray[Any], ids: Sequence[str]
-) -> NDArray[Any]:
+def _by_id(table: Table, values: NDArray[Any], ids: Sequence[str]) -> NDArray[Any]:
     """Return the values of a table in the order of `ids`, as they are where it has no column of ids."""
-    column = next((name for name in ID_NAMES if name in header), None)
+    column = next((name for name in ID_NAMES if name in table.names), None)
     if column is None:
         return values
-    place = header.index(column)
-    names = [str(line[place]) if len(line) > place else "" for line in lines]
+    names = [text_of(name) or "" for name in table.column(column)]
     if names == list(ids):
         return values
     rows = {name: row for row, name in enumerate(names)}
@@ -164,54 +130,10 @@ def _by_id(
     if missing is not None or twice is not None:
         wrong = f"lacks {missing!r}" if missing is not None else f"has {twice!r} twice"
         raise InputError(
-            f"{path} {wrong} in its column {column}, which names the rows of the features: give each of them"
-            f" one row, or leave the column {column} out where both have the same order"
+            f"{table.path} {wrong} in its column {column}, which names the rows of the features: give each of"
+            f" them one row, or leave the column {column} out where both have the same order"
         )
     return values[[rows[name] for name in ids]]
-
-
-def label_words(values: NDArray[Any], place: str, names: Sequence[str] | None) -> list[str]:
-    """Return labels as class names.
-
-    Whole numbers are names themselves, 1.0 as 1, or places in `names` if that is given; text must then be
-    one of them.  `InputError` naming `place` and rows for labels that are missing (empty, NaN, negative),
-    fractions, dates or out of range.
-    """
-    if values.dtype.kind in "mM":
-        raise InputError(f"{place} has dates or times for labels: save the classes that they mean as text")
-    if names is not None:
-        words = [word(value) for value in values.tolist()]
-        code = {str(i): name for i, name in enumerate(names)} | {name: name for name in names}
-        refuse_rows(place, "no label", [text is None for text in words], "give each row one")
-        known = [str(text) for text in words]
-        foreign = [text not in code for text in known]
-        refuse_rows(place, "a label out of range", foreign, f"give 0..{len(names) - 1} or names", known)
-        return [code[text] for text in known]
-    words = class_words(values.tolist(), place)
-    refuse_rows(place, "no label", [text is None for text in words], "give each row one")
-    return [str(text) for text in words]
-
-
-def split_words(values: NDArray[Any], place: str) -> list[str]:
-    """Return splits as "train", "val", "test" or "calibration"; codes 0, 1, 2, 4 are read as well."""
-    codes = {str(code): name for name, code in SPLITS.items() if name != "rejected"}
-    words = [word(value) for value in values.tolist()]
-    fix = "write train, val, test or calibration"
-    refuse_rows(place, "no split", [text is None for text in words], fix)
-    return [
-        codes.get(str(text)) or split_name(str(text), f"{place}, row {row},")
-        for row, text in enumerate(words)
-    ]
-
-
-def row_weights(values: Sequence[object], place: str) -> NDArray[np.float64]:
-    """Return how often each row counts in training, (n,); `InputError` naming rows without such a number."""
-    texts = [text_of(value) or "" for value in values]
-    found = np.array([float(text) if is_number(text) else np.nan for text in texts])
-    refuse_rows(
-        place, "no weight, a number from 0 on,", (~(found >= 0)).tolist(), "give each row one", values
-    )
-    return found
 
 
 def read_class_names(path: Path) -> list[str]:
@@ -220,3 +142,111 @@ def read_class_names(path: Path) -> list[str]:
     if not names or not all(names) or len(set(names)) < len(names):
         raise InputError(f"{path} must hold a different class name in each line, and at least one")
     return names
+
+
+#: Types of the labels of a row that has several.
+_SEVERAL = (tuple, list, np.ndarray)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelLists:
+    """The labels of each row as words, and the names of all labels in their order, where that is known."""
+
+    rows: list[tuple[str, ...]]
+    names: tuple[str, ...] | None
+
+
+def label_lists(
+    found: NDArray[Any], place: str, names: Sequence[str] | None, separator: str | None = None
+) -> LabelLists | None:
+    """Return the labels of rows that have several each; None where `found` holds one label per row.
+
+    Several are an indicator (n, m) of 0 and 1, lists in an array of objects, or words with `separator`
+    between them.  `names` are all labels in their order; numbers are places in it.  `InputError` naming
+    `place` and rows for labels that are missing, foreign or given twice, and for a matrix that is not an
+    indicator.
+    """
+    lists = has_several(found)
+    if separator is not None and (lists or found.ndim == 2):
+        raise InputError(f"{place} has several labels per row already: leave --label-separator out")
+    if found.ndim == 2:
+        return _of_indicator(found, place, names)
+    if found.ndim != 1:
+        raise InputError(f"{place} has labels of shape {found.shape}: give (rows,) or (rows, classes)")
+    if separator is not None:
+        found, lists = objects([_parts(text_of(cell) or "", separator) for cell in found]), True
+    if not lists:
+        return None
+    rows = [
+        () if value is None else tuple(value) if isinstance(value, _SEVERAL) else (value,) for value in found
+    ]
+    first: dict[Any, int] = {}
+    for row, labels in enumerate(rows):
+        for label in labels:
+            first.setdefault(label, row)
+    spelled = dict(zip(first, label_words(list(first), place, names, list(first.values())), strict=True))
+    words = [tuple(spelled[label] for label in labels) for labels in rows]
+    twice = [len(set(labels)) < len(labels) for labels in words]
+    refuse_rows(place, "a label twice", twice, "give each of its labels once")
+    return LabelLists(words, None if names is None else tuple(names))
+
+
+def has_several(labels: NDArray[Any]) -> bool:
+    """Return whether rows have lists of labels, as LIBSVM, ARFF and Parquet hold them."""
+    return labels.dtype == object and any(isinstance(value, _SEVERAL) for value in labels)
+
+
+def label_set_table(
+    lists: Sequence[tuple[str, ...]], names: Sequence[str]
+) -> tuple[LabelSetTable, NDArray[np.int64]]:
+    """Return the table of distinct sets, and the number of each row's set (n,)."""
+    code = {name: i for i, name in enumerate(names)}
+    sets, codes = LabelSets.from_lists([[code[label] for label in labels] for labels in lists], len(names))
+    return LabelSetTable.checked(sets.indptr, sets.indices, len(names)), codes
+
+
+def label_sets_for_solver(table: LabelSetTable | None, m: int) -> LabelSets | None:
+    """Return the stored table as the solvers take it; None for single labels."""
+    return None if table is None else LabelSets(table.indptr, table.indices.astype(np.int64), m)
+
+
+def require_single_labels(info: DatasetInfo, why: str) -> None:
+    """Raise `InputError` for a dataset whose rows have several labels, which have no top-k accuracy."""
+    if info.label_sets is not None:
+        raise InputError(
+            f"dataset {info.id} has rows with several labels, and {why} by top-k accuracy, which takes one a"
+            " row: measure models with topline evaluate"
+        )
+
+
+def _of_indicator(found: NDArray[Any], place: str, names: Sequence[str] | None) -> LabelLists:
+    m = found.shape[1]
+    if found.dtype.kind not in "biuf":
+        raise InputError(
+            f"{place} has a matrix of {found.dtype} for labels: give 0 and 1, one column per class"
+        )
+    wrong = ~np.isin(found, (0, 1))
+    odd = (
+        [row[bad][0] if bad.any() else None for row, bad in zip(found, wrong, strict=True)]
+        if wrong.any()
+        else []
+    )
+    what = "a number that is neither 0 nor 1 in its matrix of labels"
+    refuse_rows(place, what, [one is not None for one in odd], "give 1 for each label, else 0", odd)
+    if names is not None and len(names) != m:
+        raise InputError(f"{place} has {m} columns of labels, and {len(names)} class names are given")
+    known = tuple(names) if names is not None else tuple(map(str, range(m)))
+    rows, columns = np.nonzero(found)
+    ends = np.searchsorted(rows, np.arange(len(found) + 1)).tolist()
+    words = [known[column] for column in columns.tolist()]
+    return LabelLists([tuple(words[a:b]) for a, b in pairwise(ends)], known)
+
+
+def split_labels(text: str | None, separator: str) -> tuple[str, ...]:
+    """Return the different labels of a text, in their order."""
+    return tuple(dict.fromkeys(part for part in _parts(text or "", separator) if part))
+
+
+def _parts(text: str, separator: str) -> tuple[str, ...]:
+    """Return the words of a cell; an empty one has none."""
+    return tuple(part.strip() for part in text.split(separator)) if text.strip() else ()

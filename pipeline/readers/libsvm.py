@@ -19,7 +19,7 @@ from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers.base import FeatureFile, Names, StreamedFeatures, refuse_names
-from topline.pipeline.readers.text import line_blocks, parsed_blocks
+from topline.pipeline.readers.files import line_blocks, parsed_blocks
 
 MOST_COLUMNS = 2**31 - 1
 _NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.0*)?")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
+from topline.storage.schema import SPLITS
 
 #: Rows that a message lists before it only counts.
 NAMED_ROWS = 3
@@ -23,18 +24,8 @@ NO_FRACTIONS = (
     " no classes"
 )
 #: Words for splits.
-SPLIT_NAMES = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-    "testing": "test",
-    "calibration": "calibration",
-}
-#: Types of the labels of a row that has several.
-SEVERAL = (tuple, list, np.ndarray)
+SPLIT_NAMES = {name: name for name in ("train", "val", "test", "calibration")}
+SPLIT_NAMES |= {"training": "train", "valid": "val", "validation": "val", "testing": "test"}
 _TRUTHS = {"true": "True", "false": "False"}
 _TIMES = (np.datetime64, np.timedelta64, dt.date, dt.time, dt.timedelta)
 #: Words that stand for no label in a column of numbers; in one of words they are names like any other.
@@ -53,7 +44,30 @@ def word(value: object) -> str | None:
     return whole.group(1) if whole else text
 
 
-def class_words(values: Sequence[object], place: str) -> list[str | None]:
+def label_words(
+    found: Sequence[object] | NDArray[Any],
+    place: str,
+    names: Sequence[str] | None,
+    rows: Sequence[int] | None = None,
+) -> list[str]:
+    """Return labels as class names; `InputError` for those that are missing too.
+
+    Where `names` are given, whole numbers are places in them, and text is one of them.  `rows` are those of
+    the values, by default 0, 1, ...
+    """
+    values = plain(found)
+    words = class_words(values, place, rows) if names is None else list(map(word, values))
+    refuse_rows(place, "no label", [text is None for text in words], "give each row one", rows=rows)
+    known = [str(text) for text in words]
+    if names is None:
+        return known
+    code = {str(i): name for i, name in enumerate(names)} | {name: name for name in names}
+    fix = f"give 0..{len(names) - 1} or names"
+    refuse_rows(place, "a label out of range", [text not in code for text in known], fix, known, rows)
+    return [code[text] for text in known]
+
+
+def class_words(values: Sequence[object], place: str, rows: Sequence[int] | None = None) -> list[str | None]:
     """Return labels as class names, None for those that are missing: the rule of every table and shard.
 
     Where all are numbers, whole ones are names themselves, 1.0 as 1, and nan, none and null are missing;
@@ -65,20 +79,22 @@ def class_words(values: Sequence[object], place: str) -> list[str | None]:
         raise InputError(f"{place} has dates or times for labels: save the classes that they mean as text")
     single = (str, bytes, bool, int, float, Decimal, np.generic, type(None))
     strange = [not isinstance(value, single) for value in values]
-    refuse_rows(place, "what is no label", strange, "give a word or a whole number a row", values)
+    refuse_rows(place, "what is no label", strange, "give a word or a whole number a row", values, rows)
     words = words_of(values)
     truths = [isinstance(value, (bool, np.bool_)) for value in values]
     if any(truths) and len(words) - words.count(None) > sum(truths):
-        refuse_rows(place, "a truth value beside other labels", truths, "write every label alike", values)
+        refuse_rows(
+            place, "a truth value beside other labels", truths, "write every label alike", values, rows
+        )
     parts = [value for value in values if isinstance(value, (float, Decimal)) and math.isfinite(value)]
     broken = {value for value in parts if value != int(value)}
     fractions = [isinstance(value, (float, Decimal)) and value in broken for value in values]
-    refuse_rows(place, "a fraction for a label", fractions, NO_FRACTIONS, values)
+    refuse_rows(place, "a fraction for a label", fractions, NO_FRACTIONS, values, rows)
     # -1 and 1 are two classes; among others -1 means that there is no label.
     if set(words) - {None} != {"-1", "1"}:
         negative = [text is not None and text.startswith("-") and text[1:].isdecimal() for text in words]
         fix = "number classes from 0, and leave unlabelled rows out"
-        refuse_rows(place, "a negative label", negative, fix, words)
+        refuse_rows(place, "a negative label", negative, fix, words, rows)
     return words
 
 
@@ -93,27 +109,47 @@ def words_of(values: Sequence[object]) -> list[str | None]:
 
 
 def refuse_rows(
-    place: str, what: str, wrong: Sequence[bool], fix: str, values: Sequence[object] | None = None
+    place: str,
+    what: str,
+    wrong: Sequence[bool],
+    fix: str,
+    values: Sequence[object] | None = None,
+    rows: Sequence[int] | None = None,
 ) -> None:
     """Raise `InputError` naming the first rows for which `wrong` is true, and how many more there are."""
-    rows = [row for row, is_wrong in enumerate(wrong) if is_wrong]
-    if not rows:
+    found = [place for place, is_wrong in enumerate(wrong) if is_wrong]
+    if not found:
         return
-    named = ", ".join(str(row) if values is None else f"{row} ({values[row]})" for row in rows[:NAMED_ROWS])
-    more = f" and {len(rows) - NAMED_ROWS} more" if len(rows) > NAMED_ROWS else ""
-    raise InputError(f"{place} has {what} in row{'s' if len(rows) > 1 else ''} {named}{more}: {fix}")
+    numbers = [one if rows is None else rows[one] for one in found[:NAMED_ROWS]]
+    shown = [
+        f"{row} ({values[one]})" if values else str(row) for row, one in zip(numbers, found, strict=False)
+    ]
+    more = f" and {len(found) - NAMED_ROWS} more" if len(found) > NAMED_ROWS else ""
+    raise InputError(
+        f"{place} has {what} in row{'s' if len(found) > 1 else ''} {', '.join(shown)}{more}: {fix}"
+    )
 
 
-def numbers_in(words: Sequence[str]) -> NDArray[Any]:
+def plain(values: Sequence[object] | NDArray[Any]) -> list[object]:
+    """Return values as Python has them, times as NumPy does."""
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "mM":
+        return list(values.tolist())
+    return list(values)
+
+
+def objects(values: Sequence[Any]) -> NDArray[Any]:
+    """Return values (n,) of any type, lists among them as they are."""
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def numbers_in(words: Sequence[str | None]) -> NDArray[Any]:
     """Return the words of a text as they are, or, where all are numbers, its fractions as floats.
 
     A text has no types: 3.11 is a name beside nightly, and a number among others.
     """
-    found = np.empty(len(words), dtype=object)
-    found[:] = words
     if _are_numbers(words):
-        found[:] = [text if _is_whole(text) else float(text) for text in words]
-    return found
+        return objects([text if text is None or _is_whole(text) else float(text) for text in words])
+    return objects(words)
 
 
 def is_number(text: str) -> bool:
@@ -144,9 +180,30 @@ def split_name(word: str, place: str) -> str:
     return found
 
 
+def split_words(values: Sequence[object] | NDArray[Any], place: str) -> list[str]:
+    """Return splits as "train", "val", "test" or "calibration"; codes 0, 1, 2, 4 are read as well."""
+    codes = {str(code): name for name, code in SPLITS.items() if name != "rejected"}
+    words = list(map(word, plain(values)))
+    fix = "write train, val, test or calibration"
+    refuse_rows(place, "no split", [text is None for text in words], fix)
+    return [
+        codes.get(str(text)) or split_name(str(text), f"{place}, row {row},")
+        for row, text in enumerate(words)
+    ]
+
+
+def row_weights(values: Sequence[object], place: str) -> NDArray[np.float64]:
+    """Return how often each row counts in training, (n,); `InputError` naming rows without such a number."""
+    texts = [text_of(value) or "" for value in values]
+    found = np.array([float(text) if is_number(text) else np.nan for text in texts])
+    wrong = (~(found >= 0)).tolist()
+    refuse_rows(place, "no weight, a number from 0 on,", wrong, "give each row one", values)
+    return found
+
+
 def text_of(value: object) -> str | None:
     """Return a label as text without blanks around it, accents in one form; None for None, NaN and blanks."""
-    if value is None or (isinstance(value, (float, Decimal)) and not math.isfinite(value)):
+    if value is None or value != value or (isinstance(value, (float, Decimal)) and math.isinf(value)):
         return None
     if isinstance(value, (float, Decimal)):
         return str(int(value)) if value == int(value) else str(value)

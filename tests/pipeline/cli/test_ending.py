@@ -68,18 +68,20 @@ def test_a_signal_while_topline_starts_ends_in_a_sentence(number: int, name: str
     assert ran.stderr == f"error: stopped by {name}; nothing had begun\n"
 
 
-# A command that a signal reaches in the function of training that is named, or in a call that it compiled.
+# A command that a signal reaches in the function of training that is named, in a compiled call, or an import.
 STOPPED = """
 import signal, sys
 from topline.pipeline.training import session
-number, function, compiled = int(sys.argv.pop(1)), sys.argv.pop(1), sys.argv.pop(1) == "compiled"
+number, function, where = int(sys.argv.pop(1)), sys.argv.pop(1), sys.argv.pop(1)
 def stopped(*_, **__):
     try:
         signal.raise_signal(number)
     except KeyboardInterrupt as error:
-        if not compiled:
-            raise
-        raise SystemError("CPUDispatcher(<function>) returned a result with an exception set") from error
+        if where == "compiled":
+            raise SystemError("CPUDispatcher(<function>) returned a result with an exception set") from error
+        if where == "imported":
+            raise ImportError("cannot load module more than once per process")
+        raise
 setattr(session, function, stopped)
 from topline.pipeline.cli import main
 main()
@@ -88,7 +90,7 @@ main()
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
 @pytest.mark.parametrize("function", ["plan_training", "_compile_jit_functions"])
-@pytest.mark.parametrize("where", ["interpreted", "compiled"])
+@pytest.mark.parametrize("where", ["interpreted", "compiled", "imported"])
 def test_a_signal_before_the_first_round_ends_as_the_guide_says(
     tmp_path: Path, where: str, function: str, number: int, name: str
 ) -> None:

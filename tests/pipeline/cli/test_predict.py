@@ -14,7 +14,7 @@ from tests.pipeline.cli.test_commands import store, topline  # noqa: F401 - fixt
 from tests.pipeline.pictures import write_classes
 from topline.pipeline import prediction
 from topline.pipeline.cli.exits import BAD_INPUT, FAILURE
-from topline.pipeline.cli.predict import _fitting
+from topline.pipeline.cli.using import _fitting
 from topline.pipeline.prediction import Prediction, PredictResult
 from topline.pipeline.rows import StoredModel
 

@@ -9,9 +9,9 @@ import pytest
 
 from topline.pipeline.cli.command import Outcome, finish
 from topline.pipeline.cli.entry import _ToStderr
-from topline.pipeline.cli.evaluate import sets_table
 from topline.pipeline.cli.models import models_table
 from topline.pipeline.cli.table import facts, metrics_line, table, visible
+from topline.pipeline.cli.using import sets_table
 from topline.pipeline.evaluation import METRICS, placed
 from topline.pipeline.evaluation.metrics import macro_top_k_accuracy
 from topline.pipeline.evaluation.records import SetQuality

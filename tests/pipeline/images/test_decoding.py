@@ -15,7 +15,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from tests.pipeline.pictures import BAD_FILES, encoded, jpeg, png, png_header, scene
 from topline.pipeline.errors import ImageRejectedError
-from topline.pipeline.images import decode, read_picture
+from topline.pipeline.images import decode, decoding, read_picture
 from topline.pipeline.options.ingest import ImageLimits
 
 
@@ -149,11 +149,21 @@ def test_limits_are_judged_from_the_header() -> None:
 def test_other_files_that_people_mistake_for_images() -> None:
     with pytest.raises(ImageRejectedError, match="convert it to PNG"):
         decode(b'<svg xmlns="http://www.w3.org/2000/svg"></svg>')
-    with pytest.raises(ImageRejectedError, match="HEIC"):
-        decode(b"\0\0\0\x18ftypheic" + bytes(64))
     with pytest.raises(ImageRejectedError, match="not an image"):
         # PostScript would start a program: it is not among the formats.
         decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n")
+
+
+def test_heic_is_read_where_pillow_heif_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    buffer = io.BytesIO()
+    heif.from_pillow(Image.fromarray(scene(64, 48))).save(buffer, quality=95)
+    found = decode(buffer.getvalue())
+    assert found.shape == (48, 64, 3)
+    assert np.abs(found.astype(int) - scene(64, 48)).mean() < 12.0
+    monkeypatch.setattr(decoding, "_formats", lambda: ["PNG", "JPEG"])
+    with pytest.raises(ImageRejectedError, match=r"HEIC, which pillow-heif reads: .*topline\[heif\]"):
+        decode(buffer.getvalue())
 
 
 def test_large_jpegs_are_decoded_smaller_where_less_is_wanted() -> None:

@@ -491,6 +491,18 @@ def test_images_inside_parquet_have_the_names_of_its_schema(tmp_path: Path) -> N
         list_images(str(tmp_path / "data" / "odd.parquet"))
 
 
+def test_groups_and_weights_of_shards_are_fields_of_their_json(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for place, patient in enumerate(["p1", "p1", 7, None]):
+            member(archive, f"{place}.png", png())
+            facts = {"label": "cat", "patient": patient, "often": place + 1}
+            member(archive, f"{place}.json", json.dumps(facts).encode())
+    items = list_images(str(tmp_path / "a.tar"), Wanted(groups="patient", weights="often")).items
+    assert [(item.group, item.weight) for item in items] == [("p1", 1), ("p1", 2), ("7", 3), (None, 4)]
+    with pytest.raises(InputError, match="no column 'patent': did you mean 'patient'"):
+        list_images(str(tmp_path / "a.tar"), Wanted(groups="patent"))
+
+
 def test_an_archive_of_class_folders_has_their_classes(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "photos.tar", "w") as archive:
         for name in ("cat/1.png", "cat/2.png", "dog/deep/3.png"):

@@ -17,7 +17,7 @@ from topline.pipeline.backbones import Backbone, FeatureFunction, Features, make
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import ImageItem, ImageListing, Pixels, decode, list_images
 from topline.pipeline.ingest import Describer, ImageRow, extract
-from topline.pipeline.ingest.listed_images import classes_found, names_line
+from topline.pipeline.ingest.extraction import classes_found, names_line
 from topline.pipeline.options import BackboneConfig, ClusterConfig, ExtractConfig, ImageLimits
 from topline.storage.datasets import Dataset
 from topline.storage.stores import open_store

@@ -11,7 +11,7 @@ import pytest
 from scipy.sparse import issparse
 
 from tests.pipeline.small_data import small_dataset
-from topline.pipeline.cli.train import _edited
+from topline.pipeline.cli.making import _edited
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.ingest import Edits, edited_dataset, tell_edits
 from topline.pipeline.inspection import inspect_model

@@ -70,6 +70,16 @@ def test_groups_are_held_out_whole_and_near_their_share(seed: int) -> None:
         assert abs((split == SPLITS[name]).sum() - share * 900) <= 4 * (largest + 1)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_rare_class_within_groups_of_others_keeps_training_rows(seed: int) -> None:
+    groups = np.arange(200) // 10
+    labels = groups % 2
+    labels[[3, 57]] = 2  # two rows, in groups of the class 0 and of the class 1
+    split = hold_out([f"patient {group}" for group in groups], labels, HeldOut(0.6, 0.2, seed=seed))
+    assert cuts(split, groups) == 0
+    assert set(labels[split == SPLITS["train"]]) == {0, 1, 2}
+
+
 def test_folds_take_whole_groups_and_share_out_the_classes() -> None:
     _, labels, patient = patients(900)
     fold = stratified_folds(labels.astype(np.int32), 5, 0, patient.astype(np.int32))

@@ -69,12 +69,12 @@ def test_labels_of_rows_without_names_are_taken_in_order(tmp_path: Path) -> None
 def test_the_name_of_the_labels_is_looked_for_in_their_file(tmp_path: Path) -> None:
     features = table(tmp_path / "rows.parquet")
     (tmp_path / "labels.csv").write_text("label,kind\n1,cat\n2,dog\n3,dog\n4,cat\n")
-    np.savez(tmp_path / "labels.npz", label=np.arange(4), kind=np.array(LABELS))
+    np.savez(tmp_path / "labels.npz", sort=np.arange(4), kind=np.array(LABELS))
     for name in ("labels.csv", "labels.npz"):
         assert words(stored(tmp_path, features, labels=tmp_path / name, labels_name="kind")) == LABELS
         with pytest.raises(InputError, match=r"no (column|array) 'knd': did you mean 'kind'\?"):
             stored(tmp_path, features, labels=tmp_path / name, labels_name="knd")
-    with pytest.raises(InputError, match="holds label, kind: say which are the labels with --labels-name"):
+    with pytest.raises(InputError, match="has the arrays sort, kind: name one of them labels"):
         stored(tmp_path, features, labels=tmp_path / "labels.npz")
 
 

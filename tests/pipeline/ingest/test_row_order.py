@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from topline.pipeline.images import ImageItem, ImageListing
-from topline.pipeline.ingest.row_order import RowOrder, row_order
+from topline.pipeline.ingest.earlier import RowOrder, row_order
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetWriter
 from topline.storage.stores import open_store

@@ -15,7 +15,7 @@ from tests.pipeline.pictures import BAD_FILES
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.backbones.hog import Hog
 from topline.pipeline.cli import main
-from topline.pipeline.cli.retrain import retraining_lines
+from topline.pipeline.cli.keeping import retraining_lines
 from topline.pipeline.images import ImageItem, folders
 from topline.pipeline.ingest import Edits, edited_dataset, extract, extraction
 from topline.pipeline.jobs.retraining import RetrainResult, retrain

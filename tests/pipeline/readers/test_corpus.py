@@ -188,7 +188,10 @@ FEATURES: Mapping[str, tuple[Any, list[str] | str | None]] = {
     ),
     "twos.npz": (
         {"X": X, "y": np.eye(3) * 2},
-        "FILE has 2.0 in row 0 of its matrix of labels: give 1 for each label, else 0",
+        (
+            "FILE has a number that is neither 0 nor 1 in its matrix of labels in rows 0 (2.0), 1 (2.0),"
+            " 2 (2.0): give 1 for each label, else 0"
+        ),
     ),
     "csr.npz": (sparse.csr_matrix(X), None),
     "csc.npz": (sparse.csc_matrix(X), None),
@@ -238,7 +241,7 @@ FEATURES: Mapping[str, tuple[Any, list[str] | str | None]] = {
     "unlabelled.parquet": (table(), None),
     "days.parquet": (
         table(label=np.array(["2026-01-01"] * 3, dtype="datetime64[ns]")),
-        ("FILE has dates or times in its column of labels label: save the classes that they mean as text"),
+        "FILE has dates or times for labels: save the classes that they mean as text",
     ),
     "gap.parquet": (table(label=["a", None, "b"]), "FILE has no label in row 1: give each row one"),
     "twice.parquet": (
@@ -459,8 +462,8 @@ LABELS: Mapping[str, tuple[Any, list[str] | str]] = {
         ),
     ),
     "two.npz": (
-        {"label": Y, "kind": Y},
-        "FILE holds label, kind: say which are the labels with --labels-name",
+        {"sort": Y, "kind": Y},
+        "FILE has the arrays sort, kind: name one of them labels",
     ),
     "empty.csv": ("", "FILE is empty, without a byte: write it again"),
     "columns.csv": (
@@ -470,7 +473,7 @@ LABELS: Mapping[str, tuple[Any, list[str] | str]] = {
             " names, put a line of names above them"
         ),
     ),
-    "short.csv": ("id,label\n1,a\n2\n3,a\n", "FILE, line 3, has no label"),
+    "short.csv": ("id,label\n1,a\n2\n3,a\n", "FILE has no label in row 1: give each row one"),
     "wide.csv": (
         "label\na\n".encode("utf-16"),
         "FILE cannot be read: it is no UTF-8 text: save it with that encoding",
@@ -485,7 +488,7 @@ def test_labels_are_read_as_they_are_meant_or_refused(tmp_path: Path, name: str)
     put(tmp_path / name, content)
     if isinstance(expected, str):
         with pytest.raises(InputError) as refused:
-            read_labels(tmp_path / name, 3)
+            label_words(read_labels(tmp_path / name, 3), str(tmp_path / name), None)
         assert str(refused.value).replace(str(tmp_path / name), "FILE") == expected
         return
     assert label_words(read_labels(tmp_path / name, 3), name, None) == expected

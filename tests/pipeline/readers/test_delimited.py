@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers import delimited, open_features, read_labels
+from topline.pipeline.readers import columns, open_features, read_labels
 
 X = np.array([[1.5, -2.0, 3e-3], [4.0, 5.25, 6.0], [7.0, 8.0, 9.5]])
 WORDS = ["a", "b", "a"]
@@ -71,7 +71,7 @@ def test_rows_are_read_in_blocks_whose_later_numbers_have_fractions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first block of the column has whole numbers alone, and of the labels numbers alone."""
-    monkeypatch.setattr(delimited, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(columns, "_BLOCK_BYTES", 64)
     values = np.arange(400) + np.where(np.arange(400) < 200, 0.0, 0.5)
     labels = [str(row % 3) if row < 390 else "other" for row in range(400)]
     pd.DataFrame({"x": values, "label": labels}).to_csv(tmp_path / "t.csv", index=False, float_format="%g")
@@ -115,7 +115,7 @@ def test_tables_that_cannot_be_meant_are_refused(tmp_path: Path, text: str, sent
 
 
 def test_a_word_in_a_later_block_of_numbers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delimited, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(columns, "_BLOCK_BYTES", 64)
     path = written(tmp_path, "x,label\n" + "1.5,a\n" * 100 + " many ,a\n")
     source = open_features(path)
     with pytest.raises(
@@ -128,7 +128,7 @@ def test_a_word_in_a_later_block_of_numbers_is_named(tmp_path: Path, monkeypatch
 def test_a_column_that_begins_late_is_refused_and_an_empty_one_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gap: str
 ) -> None:
-    monkeypatch.setattr(delimited, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(columns, "_BLOCK_BYTES", 64)
     lines = [f"1.5,{gap},a\n"] * 100
     source = open_features(written(tmp_path, "".join(["x,z,label\n", *lines])))
     assert (source.columns(), list(source.left_out())) == (["x"], ["z"])

@@ -16,7 +16,7 @@ from tests.pipeline.small_data import small_dataset
 from topline import InvalidProblemError
 from topline.pipeline.certification import certify
 from topline.pipeline.cli import main
-from topline.pipeline.cli.evaluate import ThresholdRule
+from topline.pipeline.cli.using import ThresholdRule
 from topline.pipeline.cluster import open_cluster
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation import MultilabelEvaluation

@@ -1,4 +1,4 @@
-"""`topline train` and `certify`."""
+"""`topline extract`, `import`, `train`, `certify`, `sweep` and `run`: from data to a model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,78 @@ import typer
 from topline.pipeline.cli.arguments import ModelArgument, find_model
 from topline.pipeline.cli.command import Call, Outcome
 from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
-from topline.pipeline.cli.table import facts, following
+from topline.pipeline.cli.table import counted, facts, following, metrics_line, table
 from topline.pipeline.errors import ConfigError
-from topline.pipeline.options import ClusterConfig, SearchConfig, TrainConfig
+from topline.pipeline.options import (
+    ClusterConfig,
+    EvaluateConfig,
+    ExtractConfig,
+    ImportConfig,
+    JobOptions,
+    RunConfig,
+    SearchConfig,
+    SweepConfig,
+    TrainConfig,
+)
 from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
     from topline.pipeline.certification import Certificate
+    from topline.pipeline.ingest import ExtractResult, ImportResult
+    from topline.pipeline.jobs import JobResult
+    from topline.pipeline.sweep import SweepCell, SweepResult
     from topline.pipeline.training import TrainResult
+
+
+REJECTED_SHOWN = 10
+
+
+def extract(call: Call) -> Outcome:
+    """Turn images into a dataset of features; run it again to continue after an interruption."""
+    from topline.pipeline.ingest import extract as run_extraction
+    from topline.pipeline.ingest import names_line
+
+    result: ExtractResult = call.run(
+        "extract", run_extraction, config=call.config(ExtractConfig), cluster=call.config(ClusterConfig)
+    )
+    speed = "stored already" if result.reused else f"{result.images_per_second:,.0f} images/s"
+    lines = facts(
+        {
+            "dataset": f"{result.dataset} in {result.store} ({speed})",
+            "data": f"n {result.n:,}, d {result.d:,}, m {result.m:,}",
+            "classes": names_line(result.info.class_names),
+            "features": str(result.info.features.get("about", "made by an earlier version")),
+            "rows": counted(result.counts),
+            "images": counted(result.statuses),
+        }
+    )
+    lines += [f"    rejected {path}: {reason}" for path, reason in result.rejected[:REJECTED_SHOWN]]
+    more = result.statuses.get("rejected", 0) - REJECTED_SHOWN
+    lines += [f"    and {more:,} more, each in the manifest"] if more > 0 else []
+    return Outcome(result.to_dict(), [*lines, *_train_next(result.store, result.info.label_sets)])
+
+
+def import_(call: Call) -> Outcome:
+    """Store existing features and labels: arrays (npy, HDF5, Zarr, ...), Parquet, CSV, ARFF, LIBSVM text."""
+    from topline.pipeline.ingest import import_features, names_line
+
+    result: ImportResult = import_features(call.config(ImportConfig), call.progress)
+    again, several = " (stored already)" if result.reused else "", result.label_sets
+    lines = facts(
+        {
+            "dataset": f"{result.dataset} in {result.store}{again}",
+            "data": f"n {result.n:,}, d {result.d:,}, m {result.m:,}, {result.layout}",
+            "classes": names_line(result.info.class_names),
+            "rows": counted(result.counts),
+            **({} if several is None else {"labels": f"several a row, {several:,} distinct label sets"}),
+        }
+    )
+    return Outcome(result.to_dict(), [*lines, *_train_next(result.store, several)])
+
+
+def _train_next(store: str, label_sets: object | None) -> list[str]:
+    loss = () if label_sets is None else ("--loss", "multilabel_hinge")
+    return following(("topline", "train", "--store", store, *loss))
 
 
 #: What is said of a model whose optimum is no model.
@@ -225,3 +289,113 @@ def certify(call: Call, model: ModelArgument) -> Outcome:
     warnings = [] if found.certified else [f"{found.model} is not certified: {found.reason}"]
     lines += following(("topline", "evaluate", url))
     return Outcome(found.to_dict(), lines, warnings, SUCCESS if found.certified else SHORT_OF_TOLERANCE)
+
+
+HEAD = ("loss", "C", "accuracy", "error", "bounds", "gap", "passes", "ended", "why")
+
+
+def sweep(call: Call) -> Outcome:
+    """Compare C, k, losses and smoothings by cross-validation.
+
+    --resume continues an interrupted sweep.
+    """
+    from topline.pipeline.sweep import sweep as run_sweep
+
+    result: SweepResult = call.run(
+        "sweep", run_sweep, config=call.config(SweepConfig), cluster=call.config(ClusterConfig)
+    )
+    warnings = []
+    if result.at_edge:
+        warnings.append(f"the best C, {result.best.C:g}, lies at the edge of the grid: try a wider --C")
+    lines = [*table(HEAD, [_row(cell) for cell in result.cells]), "", *facts(_facts(result))]
+    if result.trained is None:
+        lines += following(
+            ("topline", "sweep", "--store", result.store, "--resume", result.sweep, "--train-best")
+        )
+    else:
+        lines += ["", *facts(training_facts(result.trained))]
+        lines += following(("topline", "evaluate", result.trained.model))
+    return Outcome(result.to_dict(), lines, warnings)
+
+
+def _row(cell: SweepCell) -> tuple[str, ...]:
+    return (
+        cell.variant.name, f"{cell.C:g}", f"{cell.mean:.2%}", f"{cell.error:.2%}",
+        f"{cell.low:.1%} to {cell.high:.1%}", f"{cell.relative_gap:.1e}", f"{cell.passes:,}",
+        cell.state, cell.why,
+    )  # fmt: skip
+
+
+def _facts(result: SweepResult) -> dict[str, str]:
+    best, simplest = result.best, result.simplest
+    shown = {
+        "best": f"{best.variant.name}, C = {best.C:g}: {result.accuracy} {best.mean:.2%}",
+        "as good": f"C = {simplest.C:g}: {simplest.mean:.2%}, the smallest within one standard error",
+        "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}, {result.folds} folds",
+        "cost": f"{how_many(result.passes, 'passes')} over a fold's rows, {result.elapsed:.1f} s",
+        "skipped": f"{how_many(len(result.skipped), 'cells')} between others that they hardly exceed",
+        "page": result.page,
+    }
+    if not result.skipped:
+        del shown["skipped"]
+    return shown if simplest.C < best.C else {name: text for name, text in shown.items() if name != "as good"}
+
+
+def run(call: Call) -> Outcome:
+    """Do the whole job: from images (or scikit-learn's digits) to a certified model and its report."""
+    from topline.pipeline.jobs import run as run_job
+
+    options, images, training = call.config(JobOptions), call.config(ExtractConfig), call.config(TrainConfig)
+    store = options.store
+    if not call.chose("run", "store"):
+        # A file written for the single steps names the store in their sections.
+        store = images.store if call.chose("extract", "store") else store
+        store = training.store if call.chose("train", "store") else store
+    config = RunConfig(
+        store=store,
+        report=options.report,
+        training_sizes=options.training_sizes,
+        extract=images,
+        search=call.config(SearchConfig),
+        train=training,
+        evaluate=call.config(EvaluateConfig),
+    )
+    result: JobResult = call.run("run", run_job, config=config, cluster=call.config(ClusterConfig))
+    code, warnings = judge(result.train, call, config.train.tol)
+    no_better = getattr(result.evaluation, "no_better", None)
+    return Outcome(result.to_dict(), summary(result), [*warnings, *([no_better] if no_better else [])], code)
+
+
+def summary(result: JobResult) -> list[str]:
+    """Return the lines that are printed at the end."""
+    from topline.pipeline.evaluation import MultilabelEvaluation
+    from topline.pipeline.ingest import names_line
+
+    used = {split: count for split, count in result.counts.items() if split != "rejected"}
+    left_out = {status: count for status, count in result.statuses.items() if status != "ok"}
+    shown = {"images": f"{result.images}: {counted(used)}"}
+    if any(left_out.values()):
+        shown["left out"] = f"{counted(left_out)}, each with its reason in the report"
+    shown["classes"] = names_line(result.class_names)
+    if result.features is not None:
+        shown["features"] = result.features
+    shown |= training_facts(result.train)
+    if result.reused:
+        shown["training"] += " (made by an earlier run, not repeated)"
+    if isinstance(result.evaluation, MultilabelEvaluation):
+        known = result.evaluation.measured()
+        shown |= {metric.label: metric.text(value) for metric, value in known if metric.headline}
+        shown["threshold"] = result.evaluation.threshold.text()
+    elif result.evaluation is not None:
+        split = result.evaluation.split
+        shown["accuracy"] = f"{metrics_line(result.evaluation.to_dict())}   ({split} images, 95% intervals)"
+    shown["report"] = result.report
+    model = result.train.model
+    return [
+        *facts(shown),
+        *following(
+            ("topline", "predict", model, "--images", "FOLDER", "--output", "predictions.csv"),
+            ("topline", "export", model, "--format", "onnx", "--output", "model.onnx"),
+            ("topline", "models", "list", "--store", result.store),
+        ),
+    ]

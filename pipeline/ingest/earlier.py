@@ -1,0 +1,233 @@
+"""What an earlier version of a dataset is good for: features of known images, the order of rows, changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from topline.pipeline.images import ImageItem, ImageListing
+from topline.pipeline.ingest.editing import EDITED
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, list_datasets
+from topline.storage.errors import IntegrityError, NotFoundError
+from topline.storage.stores import Store, open_store
+
+logger = logging.getLogger(__name__)
+
+# What must be the same for features to be the same; the rest of the specification says how rows are split.
+SAME = ("kind", "backbone", "limits")
+
+_DIGEST = np.dtype("S32")
+
+
+class KnownImages:
+    """Images that `dataset` has features of; pickles as its address, and is read once in each process."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopened, (self.dataset.store.url, self.dataset.info.id)
+
+    def rows_of(self, digests: Sequence[str | None]) -> NDArray[np.int64]:
+        """Return for each SHA-256 the row with that content, -1 where there is none."""
+        contents, rows = self._contents
+        asked = np.array([bytes.fromhex(digest or "") for digest in digests], dtype=_DIGEST)
+        if not len(contents):
+            return np.full(len(asked), -1, dtype=np.int64)
+        places = np.minimum(np.searchsorted(contents, asked), len(contents) - 1)
+        there = (contents[places] == asked) & np.array([digest is not None for digest in digests])
+        return np.where(there, rows[places], -1)
+
+    def sizes(self, rows: Sequence[int]) -> list[tuple[int | None, int | None]]:
+        """Return width and height of the images in some rows."""
+        found = self._manifest.take(pa.array(rows, pa.int64()))
+        return list(zip(found["width"].to_pylist(), found["height"].to_pylist(), strict=True))
+
+    @cached_property
+    def _manifest(self) -> pa.Table:
+        return self.dataset.manifest().select(["sha256", "status", "width", "height"])
+
+    @cached_property
+    def _contents(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Digests in ascending order, and their rows."""
+        table = self._manifest
+        good = pc.and_(pc.is_valid(table["sha256"]), pc.not_equal(table["status"], "rejected"))
+        rows = np.flatnonzero(good.to_numpy())
+        digests = table["sha256"].take(pa.array(rows)).to_pylist()
+        contents = np.array([bytes.fromhex(digest) for digest in digests], dtype=_DIGEST)
+        order = np.argsort(contents, kind="stable")
+        return contents[order], rows[order].astype(np.int64)
+
+
+def known_images(store: Store, features: Mapping[str, Any], dtype: str) -> KnownImages | None:
+    """Return the newest dataset of a store whose features were made like `features`; None without one.
+
+    Of a version that edits made it is the one that was edited, which has all rows as the images have them.
+    """
+    alike = [
+        info
+        for info in reversed(list_datasets(store))
+        if all(info.features.get(name) == features[name] for name in SAME)
+        and info.layout == "dense"
+        and info.dtype == dtype
+    ]
+    if not alike:
+        return None
+    whole = next((info for info in alike if not info.key.startswith(EDITED)), alike[0])
+    # Edits add no rows: one with fewer is older, and what was edited is gone.
+    info = whole if whole.n_rows >= alike[0].n_rows else alike[0]
+    try:
+        return KnownImages(Dataset(store, info))
+    except (IntegrityError, NotFoundError) as error:
+        logger.warning("features of %s are not used again: %s", info.id, error)
+        return None
+
+
+@lru_cache(maxsize=2)
+def _reopened(url: str, dataset: str) -> KnownImages:
+    return KnownImages(Dataset.open(open_store(url), dataset))
+
+
+logger = logging.getLogger(__name__)
+
+# Units of another size are worth cutting all rows anew: every row is then written once more.
+_GROWTH = 4
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """Images in the order of their rows, the plan of these, the cuts of the units, and whose order it is."""
+
+    listing: ImageListing
+    plan: ChunkPlan
+    cuts: tuple[int, ...]
+    base: str | None = None
+
+
+def row_order(listing: ImageListing, plan: ChunkPlan, base: Dataset | None) -> RowOrder:
+    """Return the rows of `listing` in the order of `base` as far as it has them.
+
+    In their own order, cut by `plan`, without a base, where more than half of the rows are not in it, and
+    where there are so many by now that units should be larger.
+    """
+    own = RowOrder(listing, plan, tuple(plan.unit_bounds()))
+    if base is None or plan.shard_rows >= _GROWTH * base.info.shard_rows:
+        return own
+    try:
+        units, new = _in_units_of(base, listing.items)
+    except IntegrityError as error:
+        logger.warning("rows are ordered anew: %s", error)
+        return own
+    if 2 * len(new) > len(listing.items):
+        return own
+    most = base.info.shard_rows
+    pieces = [unit for unit in units if unit]
+    pieces += [new[start : start + most] for start in range(0, len(new), most)]
+    pieces = _joined(pieces, most)
+    followed = ChunkPlan(len(listing.items), base.info.chunk_rows, most)
+    ordered = tuple(item for piece in pieces for item in piece)
+    cuts = tuple(accumulate((len(piece) for piece in pieces), initial=0))
+    return RowOrder(replace(listing, items=ordered), followed, cuts, base.info.id)
+
+
+def _in_units_of(base: Dataset, items: Sequence[ImageItem]) -> tuple[list[list[ImageItem]], list[ImageItem]]:
+    """Return the images of each unit of `base` that are still there, and the others.
+
+    An image that moved to another folder is known by its name and size, so that a class may be renamed.
+    """
+    table = base.manifest().select(["sample_id", "path", "size"]).to_pylist()
+    by_id = {item.sample_id: item for item in items}
+    held = [by_id.pop(row["sample_id"], None) for row in table]
+    moved: dict[tuple[str, int | None], list[ImageItem]] = {}
+    for item in reversed(by_id.values()):
+        moved.setdefault((PurePosixPath(item.path).name, item.size), []).append(item)
+    for place, row in enumerate(table):
+        if held[place] is None and row["path"] and row["size"] is not None:
+            same = moved.get((PurePosixPath(row["path"]).name, row["size"]))
+            if same:
+                held[place] = same.pop()
+                del by_id[held[place].sample_id]  # type: ignore[union-attr]
+    units = [[item for item in held[slice(*unit.rows)] if item is not None] for unit in base.units]
+    return units, list(by_id.values())
+
+
+def _joined(pieces: list[list[ImageItem]], most: int) -> list[list[ImageItem]]:
+    """Join the units at the end while one has no more rows than those behind it, and all fit into one."""
+    pieces = [list(piece) for piece in pieces]
+    while (
+        len(pieces) > 1 and len(pieces[-2]) <= len(pieces[-1]) and len(pieces[-2]) + len(pieces[-1]) <= most
+    ):
+        last = pieces.pop()
+        pieces[-1] += last
+    return pieces
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Images of a listing, against the version before it.
+
+    `new` have a path that was not there, `changed` another content or class at theirs, `gone` are not there
+    any more; `described` had a content without features, and `rejected` cannot be used.
+    """
+
+    seen: int
+    new: int
+    changed: int
+    gone: int
+    described: int
+    rejected: int
+
+    def to_dict(self) -> dict[str, int]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @property
+    def any(self) -> bool:
+        """Whether anything has changed."""
+        return bool(self.new or self.changed or self.gone)
+
+
+def changes_between(before: pa.Table | None, now: pa.Table) -> Changes:
+    """Return what the manifests of two versions differ in; without one before, everything is new."""
+    then, known = _images(before), _contents(before)
+    images = _images(now)
+    status = now["status"].to_pylist()
+    kept = images.keys() & then.keys()
+    return Changes(
+        seen=len(status),
+        new=len(images.keys() - then.keys()),
+        changed=sum(images[path] != then[path] for path in kept),
+        gone=len(then.keys() - images.keys()),
+        described=sum(
+            digest not in known and word != "rejected"
+            for digest, word in zip(now["sha256"].to_pylist(), status, strict=True)
+        ),
+        rejected=status.count("rejected"),
+    )
+
+
+def _images(table: pa.Table | None) -> dict[str, tuple[str | None, str | None]]:
+    """Return content and class of the image at each path."""
+    if table is None:
+        return {}
+    columns = (table[name].to_pylist() for name in ("path", "sha256", "class_name"))
+    return {path: (digest, label) for path, digest, label in zip(*columns, strict=True)}
+
+
+def _contents(table: pa.Table | None) -> set[str | None]:
+    """Return contents that there are features of."""
+    if table is None:
+        return set()
+    pairs = zip(table["sha256"].to_pylist(), table["status"].to_pylist(), strict=True)
+    return {digest for digest, word in pairs if word != "rejected"}
