@@ -38,10 +38,7 @@ class StopFlag:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopFlag]:
-    """Turn the first SIGINT or SIGTERM into a set flag; a second one acts as usual.
-
-    Outside the main thread signals cannot be caught: the flag then stays unset.
-    """
+    """Turn the first SIGINT or SIGTERM into a set flag, in the main thread; a second one acts as usual."""
     flag = StopFlag()
     if threading.current_thread() is not threading.main_thread():
         yield flag
@@ -74,7 +71,9 @@ def whole_interrupts() -> Iterator[None]:
         cause: BaseException | None = None if type(error).__module__.startswith("topline.") else error
         while cause is not None and not isinstance(cause, KeyboardInterrupt):
             cause = cause.__cause__ or cause.__context__
-        raise (cause or error) from None
+        if cause is None:
+            raise
+        raise cause from None
 
 
 def terminate_as_interrupt() -> StopFlag:
