@@ -97,7 +97,7 @@ ONE_IMPORTER: Final = {
         "topline.pipeline.ingest.unit",
         "topline.pipeline.inspection.duplicates",
         "topline.pipeline.inspection.stored_point",
-        "topline.pipeline.jobs.earlier_settings",
+        "topline.pipeline.jobs.retraining",
     },
     "To be merged into their importers.": {
         "topline.pipeline.sweep.shared",

@@ -34,7 +34,7 @@ _REINSTALL_CODECS = "python -m pip install --force-reinstall numcodecs google-cr
 NARROW_KERNELS = frozenset({"Haswell", "Zen", "Sandybridge", "Nehalem", "Prescott"})
 
 # An extra of ours, and a module that is there when it is installed.
-EXTRAS = {"s3": "s3fs", "gcs": "gcsfs", "timm": "timm"}
+EXTRAS = {"s3": "s3fs", "gcs": "gcsfs", "timm": "timm", "heif": "pillow_heif"}
 
 
 def versions() -> str:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation, known_intervals
 from topline.pipeline.images import write_digits
-from topline.pipeline.jobs.checks import check_of_images, check_places
-from topline.pipeline.jobs.steps import STEPS, Steps
+from topline.pipeline.jobs.steps import STEPS, Steps, check_of_images, check_places
 from topline.pipeline.log import kept_lines
 from topline.pipeline.options import ClusterConfig, RunConfig, SearchConfig, TrainConfig
 from topline.pipeline.sweep import choose

@@ -14,8 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import BLOCKS_AT_MOST, TrainConfig
-from topline.pipeline.options.margins import ClassFacts
-from topline.pipeline.options.problem import chosen_loss, resolved_k
+from topline.pipeline.options.problem import ClassFacts, chosen_loss, resolved_k
 from topline.pipeline.rows import TrainingRows, Transforms, class_weights, example_weights
 from topline.pipeline.training.kernel_matrix import refuse_size
 from topline.pipeline.training.problem_checks import check_kernel_values, check_labels, checked_spec

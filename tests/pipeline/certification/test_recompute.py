@@ -14,7 +14,7 @@ from topline import ldam_margins, logit_adjusted_margins, tree_margins
 from topline.pipeline.certification import DUAL_W, Certificate, certify
 from topline.pipeline.certification.sums import CertificateSums
 from topline.pipeline.errors import CertificateMismatchError, InputError
-from topline.pipeline.options.margins import read_tree
+from topline.pipeline.options.problem import read_tree
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training import train
