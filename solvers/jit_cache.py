@@ -25,12 +25,13 @@ import gc
 import hashlib
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, ClassVar, TypeVar, overload
+from typing import IO, Any, ClassVar, TypeVar, overload
 
 import numba.experimental.function_type  # noqa: F401  (registers functions as arguments)
 from llvmlite import ir
@@ -45,6 +46,8 @@ from numba.extending import intrinsic, typeof_impl
 
 #: Name prefixes of the wrappers called by Python and through pointers.
 _WRAPPERS = ("_ZN7cpython", "cfunc.")
+#: Seconds to wait for a process that compiles the same function, and after which that is said.
+LOCK_SECONDS, TOLD_SECONDS = 300.0, 10.0
 
 
 class _PartLibrary(JITCodeLibrary):
@@ -229,6 +232,20 @@ def _garbage_left() -> Iterator[None]:
             gc.enable()
 
 
+def _lock(file: IO[bytes], path: Path) -> None:
+    """Lock a file, or go on without after `LOCK_SECONDS`, as a process that holds it may be stopped."""
+    begun, told = time.monotonic(), False
+    while time.monotonic() - begun < LOCK_SECONDS:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if not told and time.monotonic() - begun > TOLD_SECONDS:
+            logger.warning("another process compiles %s: waiting up to %g s for it", path.stem, LOCK_SECONDS)
+            told = True
+        time.sleep(0.02)
+    logger.warning("%s has been locked for %g s: this process compiles as well", path, LOCK_SECONDS)
+
+
 class SourceKeyedCache(FunctionCache):
     """On-disk cache of compiled functions, keyed by their sources."""
 
@@ -254,7 +271,7 @@ class SourceKeyedCache(FunctionCache):
             return
         with file:  # A process that dies lets go of it as well.
             try:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                _lock(file, path)
             except OSError:
                 logger.debug("%s cannot be locked: several processes may compile the same function", path)
             self._alone = True

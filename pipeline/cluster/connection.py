@@ -14,7 +14,7 @@ import socket
 import ssl
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -352,26 +352,33 @@ def _is_loopback(host: str) -> bool:
 
 
 def _wait_for_worker(client: Client, place: str, wait: float) -> None:
-    try:
-        client.wait_for_workers(1, timeout=wait)
-    except TimeoutError as error:
-        raise ClusterError(
-            f"{place} has no worker after {wait:g} s: start workers, or wait longer with --worker-wait"
-        ) from error
+    for seconds in (min(wait, 10.0), wait):
+        with suppress(TimeoutError):
+            client.wait_for_workers(1, timeout=seconds)
+            return
+        if seconds < wait:
+            logger.warning("%s has no worker yet: waiting up to %g s", place, wait)
+    raise ClusterError(
+        f"{place} has no worker after {wait:g} s: start workers, or wait longer with --worker-wait"
+    )
 
 
 def _check_versions(client: Client, address: str) -> None:
     """Raise if a worker's Python, NumPy, Dask or Topline could not understand what is sent to it."""
     versions = cast("Mapping[str, Any]", client.get_versions(check=False))["workers"]
     ours = {
-        "python": _minor(platform.python_version()),
-        "numpy": _major(np.__version__),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
         "distributed": importlib.metadata.version("distributed"),
     }
-    reduce: dict[str, Callable[[str], str]] = {"python": _minor, "numpy": _major, "distributed": str}
+    # Of Python the first two parts count, of NumPy the first.
+    parts = {"python": 2, "numpy": 1, "distributed": None}
     for worker, entry in versions.items():
-        for package, here in ours.items():
-            there = reduce[package](str(entry["packages"].get(package)))
+        for package, version in ours.items():
+            there, here = (
+                ".".join(text.split(".")[: parts[package]])
+                for text in (str(entry["packages"].get(package)), version)
+            )
             if there != here:
                 raise ClusterError(
                     f"worker {worker} of {address} has {package} {there}, here it is {here}: install the same"
@@ -384,11 +391,3 @@ def _check_versions(client: Client, address: str) -> None:
             raise ClusterError(
                 f"worker {worker} of {address} has topline {there}, here it is {here}: install the same"
             )
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
-
-
-def _major(version: str) -> str:
-    return version.split(".")[0]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import importlib
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -149,6 +151,22 @@ def test_who_cannot_lock_a_function_compiles_it(tmp_path: Path, run, monkeypatch
     write(tmp_path, 1, 1)
     assert run() == (2, 0, True)
     assert run() == (2, 1, False)
+
+
+def test_a_process_that_never_lets_go_is_not_waited_for_for_ever(
+    tmp_path: Path, run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, 1, 1)
+    assert run() == (2, 0, True)
+    monkeypatch.setattr(jit_cache, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(jit_cache, "TOLD_SECONDS", 0.0)
+    write(tmp_path, 1, 30)
+    with ExitStack() as stopped:
+        for path in tmp_path.rglob("*.lock"):
+            fcntl.flock(stopped.enter_context(path.open("ab")), fcntl.LOCK_EX)
+        assert run() == (60, 0, True)
+    assert "another process compiles" in caplog.text
+    assert "has been locked for 0.05 s: this process compiles as well" in caplog.text
 
 
 def test_a_function_of_no_module_is_not_kept(tmp_path: Path) -> None:
