@@ -75,7 +75,6 @@ ONE_IMPORTER: Final = {
         "topline.pipeline.backbones.timm",
         "topline.pipeline.export.onnx",
         "topline.pipeline.images.shards",
-        "topline.pipeline.images.tables",
         "topline.pipeline.readers.libsvm",
     },
     "Formulas of the certificate, which must reach no solver.": {
@@ -93,11 +92,8 @@ ONE_IMPORTER: Final = {
         "topline.flows.artifacts",
         "topline.pipeline.backbones.torch_weights",
         "topline.pipeline.dashboard.charts",
-        "topline.pipeline.ingest.earlier",
-        "topline.pipeline.ingest.unit",
         "topline.pipeline.inspection.duplicates",
         "topline.pipeline.inspection.stored_point",
-        "topline.pipeline.jobs.retraining",
     },
     "To be merged into their importers.": {
         "topline.pipeline.sweep.shared",
