@@ -133,7 +133,7 @@ def _lay_side_by_side(scores: FloatArray, x: FloatArray) -> None:
 @jit
 def _exponentials(x: FloatArray, e: FloatArray, work: FloatArray) -> None:
     """Subtract the maximum from x; write exp(x) to e and its sum over the classes to work[0]."""
-    total, highest, powers = work[0], work[1], work[2]
+    total, highest = work[0], work[1]
     highest[:] = x[0]
     total[:] = 0.0
     for j in range(1, x.shape[0]):
@@ -142,7 +142,7 @@ def _exponentials(x: FloatArray, e: FloatArray, work: FloatArray) -> None:
     for j in range(x.shape[0]):
         for i in range(x.shape[1]):
             x[j, i] -= highest[i]
-        exp_of_row(x[j], e[j], powers)
+        exp_of_row(x[j], e[j])
         for i in range(x.shape[1]):
             total[i] += e[j, i]
 
@@ -202,12 +202,12 @@ def _wide_rows(rows: LossRows) -> None:
     n, m = rows.scores.shape
     together = max(1, _AT_ONCE // m)
     shape, dtype = (together, m), rows.U.dtype
-    x, powers, e = np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape, dtype)
+    x, e = np.empty(shape, dtype), np.empty(shape, dtype)
     for start in range(0, n, together):
         part = rows_between(rows, start, min(start + together, n))
         size = part.scores.shape[0] * m
         _below_highest(part.scores, x)
-        exp_of_row(x.ravel()[:size], e.ravel()[:size], powers.ravel()[:size])
+        exp_of_row(x.ravel()[:size], e.ravel()[:size])
         _wide_shares(x, e, part)
 
 

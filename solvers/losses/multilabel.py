@@ -52,13 +52,13 @@ def _softmax_gradient(
     if size == 0:
         u[:] = 0.0
         return 0.0, 0.0
-    x, powers = work[0][:m], work[1][:m]
+    x = work[0][:m]
     highest = s[0]
     for j in range(m):
         highest = max(highest, s[j])
     for j in range(m):
         x[j] = s[j] - highest
-    exp_of_row(x, u, powers)
+    exp_of_row(x, u)
     total = u.sum()
     level = math.log(total)
     mean = entropy = 0.0

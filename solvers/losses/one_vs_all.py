@@ -101,7 +101,7 @@ def _shares(t: FloatArray, a: FloatArray, loss: FloatArray, entropy: FloatArray)
     one, zero = t.dtype.type(1.0), t.dtype.type(0.0)
     for j in range(len(t)):
         loss[j] = -abs(t[j])
-    exp_of_row(loss, a, entropy)
+    exp_of_row(loss, a)
     log_of_one_and(a, loss)
     for j in range(len(t)):
         share = one / (one + a[j])

@@ -28,7 +28,7 @@ import numpy as np
 from topline.solvers.jit_cache import borrowed, jit
 from topline.solvers.projections.columns import ColumnProblem, column_function, largest_values
 from topline.solvers.projections.exponentials import LOWEST, LOWEST_32, exp_of_row, number_for
-from topline.solvers.typing import FloatArray
+from topline.solvers.typing import Float64Array, FloatArray
 
 # Below this, three terms of W(x) = x - x^2 + 3/2 x^3 - .. at x = e^z are exact to double precision.
 _SERIES_BELOW = -13.0
@@ -39,6 +39,8 @@ _FROM, _TO, _MIDDLE, _SCALE = -4.0, 20.0, 8.0, 1.0 / 12.0
 _S0, _S1, _S2, _S3, _S4 = 1.81873, 1.68798, -1.11282, 0.72035, -1.36145
 _S5, _S6, _S7, _S8 = 2.53931, -0.96451, -1.52077, 1.03633
 _EPS, _EPS_32 = (float(np.finfo(dtype).eps) for dtype in (np.float64, np.float32))
+#: Squared steps below which the next would be rounding.
+_SETTLED, _SETTLED_32 = _EPS ** (2.0 / 3.0), _EPS_32 ** (2.0 / 3.0)
 _MAX_STEPS = 200
 #: Larger curvatures use float64: float32 resolves c x only to c times its rounding.
 _MOST_SINGLE = 256.0
@@ -46,6 +48,8 @@ _MOST_SINGLE = 256.0
 _RIGHT = 1e-3
 #: After larger changes of t the weights are no good start for the next ones.
 _NEAR = 0.5
+#: Classes of a vector, and the score of one without weight.
+_LANES, _NO_WEIGHT = 16, -1e30
 
 
 @column_function
@@ -64,29 +68,47 @@ def entropic_column(problem: ColumnProblem) -> tuple[float, int, bool]:
 @jit
 def _row(problem: ColumnProblem, work: FloatArray) -> tuple[float, float]:
     """Solve in the precision of `work`; return s + p before normalisation of the row, and p."""
-    q, y, c, out = problem.q, problem.y, problem.c, problem.out
-    m = q.shape[0]
-    u, x = work[5][:m], work[0][:m]
+    q, y, c = problem.q, problem.y, problem.c
+    m = len(q)
+    # Whole vectors of classes: further ones have no weight.
+    u = work[5][: m if work.itemsize == 8 else min(-(-m // _LANES) * _LANES, 2 * m)]
     # Scores count from the largest, so that 1e9 costs no digits.
-    highest = c
+    own, highest = q[y], max(_largest(q) - q[y], c)
     for j in range(m):
-        highest = max(highest, q[j] - q[y])
-    for j in range(m):
-        u[j] = (q[j] - q[y]) - highest
+        u[j] = (q[j] - own) - highest
     u[y] = c - highest
+    u[m:] = _NO_WEIGHT
     cap, p = entropic_level(u, y, c, len(problem.rho), work)
-    x[y] = 0.0
-    total = p
-    for j in range(m):
+    work[0, y] = 0.0
+    return _normalise(work[0], cap, p, problem), p
+
+
+@jit
+def _largest(q: Float64Array) -> float:
+    """Return the largest entry, by four maxima that do not wait for each other."""
+    a, b, c, d = q[0], q[0], q[0], q[0]
+    whole = len(q) - len(q) % 4
+    for j in range(0, whole, 4):
+        a, b, c, d = max(a, q[j]), max(b, q[j + 1]), max(c, q[j + 2]), max(d, q[j + 3])
+    for j in range(whole, len(q)):
+        a = max(a, q[j])
+    largest: float = max(max(a, b), max(c, d))
+    return largest
+
+
+@jit(fastmath={"reassoc", "contract"})
+def _normalise(x: FloatArray, cap: float, p: float, problem: ColumnProblem) -> float:
+    """Write the row of weights x, 0 for the own class, capped and over their sum with p; return that sum."""
+    out, total, mass = problem.out, p, 0.0
+    for j in range(len(out)):
         total += min(cap, np.float64(x[j]))
     # Dividing by s + p = 1 + rounding keeps the row inside its domain.
-    mass = 0.0
-    for j in range(m):
-        share = min(cap, np.float64(x[j])) / total
+    for j in range(len(out)):
+        share = min(cap, np.float64(x[j])) * (1.0 / total)
         out[j] = -share
         mass += share
-    out[y] = mass
-    return total, p
+    out[problem.y] = mass
+    return total
 
 
 @jit
@@ -98,9 +120,9 @@ def entropic_level(u: FloatArray, y: int, c: float, k: int, work: FloatArray) ->
     would be exact if all classes with mass were equal.
     """
     m = len(u)
-    x, logs, powers = work[0][:m], work[1][:m], work[2][:m]
+    x, logs = work[0][:m], work[1][:m]
     eps = _EPS if work.itemsize == 8 else _EPS_32
-    settled = eps ** (2.0 / 3.0)
+    settled = _SETTLED if work.itemsize == 8 else _SETTLED_32
     log_c = math.log(c) if c > 0.0 else -np.inf
     # At `low` the k-th class alone has s >= 1; at `high` no weight exceeds 1 / m.
     low, high, ties = -c, math.log(m) - c / m, 0
@@ -114,7 +136,7 @@ def entropic_level(u: FloatArray, y: int, c: float, k: int, work: FloatArray) ->
     entropic_start(u, t, log_c, logs)
     cap, p = np.inf, 0.0
     for _ in range(_MAX_STEPS):
-        exp_of_row(logs, x, powers)
+        exp_of_row(logs, x)
         total, slope, change = entropic_step(u, t, c, x, logs)
         p = np.float64(x[y])
         if k > 1:
@@ -123,7 +145,7 @@ def entropic_level(u: FloatArray, y: int, c: float, k: int, work: FloatArray) ->
         if change <= settled and abs(total - 1.0) <= 4.0 * eps * (1.0 + abs(t * slope)):
             break
         # Halley's step leaves a third-order error, so the root may be that far on the wrong side.
-        if abs(total - 1.0) > change**1.5:
+        if abs(total - 1.0) > change * math.sqrt(change):
             low, high = (t, high) if total > 1.0 else (low, t)
         following = np.nan
         if 0.0 < total < np.inf and slope < 0.0:
@@ -168,8 +190,9 @@ def _find_top(u: FloatArray, y: int, k: int, top: FloatArray, places: FloatArray
     found = 0
     for i in range(k):
         places[i] = y
+    last = top[k - 1]
     for j in range(u.shape[0]):
-        if u[j] >= top[k - 1] and j != y:
+        if u[j] >= last and j != y:
             found += 1
             for i in range(k):
                 if top[i] == u[j]:

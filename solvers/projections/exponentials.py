@@ -8,8 +8,11 @@ x = 2 artanh((x - 1) / (x + 1)), whose series in odd powers needs few terms for 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba.extending import intrinsic
 
 from topline.solvers.jit_cache import jit
 from topline.solvers.typing import Float64Array, FloatArray
@@ -34,11 +37,29 @@ _L11, _L12, _L13, _L14, _L15, _L16, _L17 = _SERIES[11:]
 _G0, _G1, _G2, _G3, _G4, _G5, _G6, _G7 = (np.float32(value) for value in _SERIES[:8])
 
 
+def _power(_: Any, whole: Any) -> Any:
+    number = ir.IntType(whole.bitwidth)
+    bias, digits = (127, 23) if whole.bitwidth == 32 else (1023, 52)
+
+    def build(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        (value,) = arguments
+        exponent = builder.add(builder.bitcast(value, number), number(bias))
+        return builder.bitcast(builder.shl(exponent, number(digits)), value.type)
+
+    return whole(whole), build
+
+
+#: The intrinsic as seen from compiled functions, which pass no typing context.
+_compiled: Any = intrinsic
+#: Return 2^n, made of bits, for the float n + `_TO_WHOLE`.
+_power_of_two: Any = _compiled(_power)
+
+
 @jit
-def exp_of_row(x: FloatArray, out: FloatArray, powers: FloatArray) -> None:
+def exp_of_row(x: FloatArray, out: FloatArray) -> None:
     """Write exp(x) to out, both (m,), with x clipped to [-708, 709].
 
-    In float32 that is [-87, 88], and the polynomial is of degree 7.  `powers` (m,) is workspace.
+    In float32 that is [-87, 88], and the polynomial is of degree 7.
     """
     single = x.itemsize == 4
     low, high = number_for(x, _LOG_2_LOW, _LOG_2_LOW_32), number_for(x, _LOG_2_HIGH, _LOG_2_HIGH_32)
@@ -47,21 +68,9 @@ def exp_of_row(x: FloatArray, out: FloatArray, powers: FloatArray) -> None:
     for j in range(len(x)):
         v = min(max(x[j], lowest), highest)
         whole = v * inverse + to_whole
-        powers[j] = whole
         n = whole - to_whole
         r = (v - n * high) - n * low
-        out[j] = _exp_near_0_single(r) if single else _exp_near_0(r)
-    if single:
-        bits_32 = powers.view(np.int32)
-        for j in range(len(x)):
-            # Multiply by 2^n through the exponent bits.
-            bits_32[j] = (bits_32[j] + 127) << 23
-    else:
-        bits = powers.view(np.int64)
-        for j in range(len(x)):
-            bits[j] = (bits[j] + 1023) << 52
-    for j in range(len(x)):
-        out[j] *= powers[j]
+        out[j] = (_exp_near_0_single(r) if single else _exp_near_0(r)) * _power_of_two(whole)
 
 
 @jit

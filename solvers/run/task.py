@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse as scipy_sparse
 
-from topline.solvers.blocks.ascent.passes import weights_alike
+from topline.solvers.blocks.ascent.passes import columns_alike
 from topline.solvers.blocks.block import inside
 from topline.solvers.blocks.stretch import can_vanish, least_stretch
 from topline.solvers.blocks.vertices import vertices_of
@@ -638,7 +638,8 @@ def compile_jit_functions(
     widened(np.zeros(1, dtype=np.float16))
     for part in (np.eye(_TINY_ROWS, dtype=np.float32), np.eye(_TINY_ROWS)):
         unpack(pack(part), 0, _TINY_ROWS, part)
-    X = np.zeros((_TINY_ROWS, max(weights_alike(d * m) // m, 3)), dtype=np.float32)
+    columns = columns_alike(m, d, smooth=spec.loss.form(m).smooth)
+    X = np.zeros((_TINY_ROWS, columns), dtype=np.float32)
     X[:, :3] = np.random.default_rng(0).standard_normal((_TINY_ROWS, 3))
     sets, codes = LabelSets.from_lists([{i % m, i // 2 % m} for i in range(_TINY_ROWS)], m)
     label_sets = sets if several else None

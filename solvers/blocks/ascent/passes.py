@@ -47,8 +47,10 @@ SMALL_W = 1 << 12
 #: Weights of more entries and classes than these are swept tile by tile, and on several threads,
 _TILED_W = 1 << 16
 _TILED_CLASSES = 32
-#: as are those of more bytes, which exceed a core's second-level cache.
+#: as are those of more bytes, which exceed a core's second-level cache;
 _LARGE_W = 1 << 20
+#: for a smooth loss, whose visits change all classes, those of more entries and features than these.
+_TILED_SMOOTH, _TILED_FEATURES = 1 << 13, 64
 #: Placeholder for a generator's state where one sweep draws nothing.
 _UNUSED = np.ones(1, dtype=np.int64)
 
@@ -224,8 +226,9 @@ class AscentPass:
             return
         self.sparse = is_sparse(X)
         start = self._start if self.sparse else self._start.T
-        if not self.sparse and is_tiled(start.shape[0], start.shape[1], self._products):
-            block = self.block
+        block = self.block
+        m, smooth = start.shape[0], block.problem.form.smooth
+        if not self.sparse and is_tiled(m, start.shape[1], self._products, smooth=smooth):
             self._tiles = TiledWeights(
                 start, self._products, self._threads, block.thread_choice, block.helpers
             )
@@ -356,16 +359,20 @@ class AscentPass:
                 yield some, A[some - low], delta[some - low]
 
 
-def weights_alike(entries: int) -> int:
-    """Return a number of entries of W, near the least one, that is swept like this many."""
-    if entries <= SMALL_W:
-        return 0
-    large = _LARGE_W // np.dtype(np.float32).itemsize
-    if entries <= _TILED_W:
-        return 2 * SMALL_W
-    return 2 * _TILED_W if entries <= large else 2 * large
+def columns_alike(m: int, d: int, *, smooth: bool) -> int:
+    """Return the least number of features, of a few, whose W for m classes is swept like that of d."""
+
+    def kind(columns: int) -> tuple[bool, bool]:
+        small = m * columns <= SMALL_W
+        return small, not small and is_tiled(m, columns, np.dtype(np.float32), smooth=smooth)
+
+    sizes = SMALL_W, _TILED_SMOOTH, _TILED_W, _LARGE_W // np.dtype(np.float32).itemsize
+    some = (3, *(max(size // m + 1, _TILED_FEATURES) for size in sizes), d)
+    return next(columns for columns in some if kind(columns) == kind(d))
 
 
-def is_tiled(m: int, d: int, dtype: np.dtype[Any]) -> bool:
+def is_tiled(m: int, d: int, dtype: np.dtype[Any], *, smooth: bool = False) -> bool:
     """Return whether W (d, m), in a precision, is swept tile by tile."""
+    if smooth and d >= _TILED_FEATURES and m * d > _TILED_SMOOTH:
+        return True
     return (m >= _TILED_CLASSES and m * d > _TILED_W) or m * d * dtype.itemsize > _LARGE_W

@@ -74,7 +74,7 @@ class _Tiles(NamedTuple):
     inner: FloatArray
     counts: Int64Array
     classes: IntArray
-    steps: Float64Array
+    steps: FloatArray
     counters: Int64Array
 
 
@@ -142,7 +142,7 @@ class TiledWeights:
         #: Rows of a tile.
         self.rows = t = int(np.clip(m // _TILE_SHARE // GROUP * GROUP, *_TILE_ROWS))
         self._scores, self._inner = (np.empty((2, t, width), dtype=dtype) for width in (padded, 2 * t))
-        self._counts, self._steps = np.zeros((2, t), dtype=np.int64), np.zeros((2, t, padded))
+        self._counts, self._steps = np.zeros((2, t), dtype=np.int64), np.zeros((2, t, padded), dtype=dtype)
         self._classes = np.empty((2, t, m), dtype=np.int32)
 
     def sweep(self, X: FloatArray, part: SweptPart, column: JitFunction) -> None:
@@ -239,18 +239,35 @@ def _fetch_ahead(k: int, p: int, part: SweptPart, tiles: _Tiles) -> None:
 @jit
 def _scores_now(k: int, p: int, along: float, tiles: _Tiles, apart: Float64Array, q: Float64Array) -> None:
     """Write the scores of row p of tile k: those at W two tiles ago plus the changes of rows since then."""
-    t, here, before = tiles.counts.shape[1], k % 2, 1 - k % 2
+    t, here = tiles.counts.shape[1], k % 2
     for j in range(len(q)):
         q[j] = tiles.scores[here, p, j] + apart[j] * along
-    for r in range(t + p):
-        slot, row = (before, r) if r < t else (here, r - t)
-        inner = np.float64(tiles.inner[here, p, r])
-        if tiles.counts[slot, row] == len(q):
-            for j in range(len(q)):
-                q[j] += inner * tiles.steps[slot, row, j]
+    for r in range(0, t + p, GROUP):
+        slot, row = (1 - here, r) if r < t else (here, r - t)
+        _add_changes(tiles, slot, row, min(GROUP, t + p - r), tiles.inner[here, p, r : r + GROUP], q)
+
+
+@jit(fastmath={"contract"})
+def _add_changes(tiles: _Tiles, slot: int, row: int, n: int, inner: FloatArray, q: Float64Array) -> None:
+    """Add the changes of the first n of four rows of a tile to scores q, times their inner products."""
+    counts, classes, steps, m = tiles.counts, tiles.classes, tiles.steps, len(q)
+    whole = 0
+    for e in range(n):
+        whole += counts[slot, row + e] == m
+    if whole == GROUP:
+        a, b, c, d = inner[0], inner[1], inner[2], inner[3]
+        for j in range(m):
+            first = a * steps[slot, row, j] + b * steps[slot, row + 1, j]
+            q[j] += np.float64(first + (c * steps[slot, row + 2, j] + d * steps[slot, row + 3, j]))
+        return
+    for e in range(n):
+        factor = inner[e]
+        if counts[slot, row + e] == m:
+            for j in range(m):
+                q[j] += np.float64(factor * steps[slot, row + e, j])
             continue
-        for e in range(tiles.counts[slot, row]):
-            q[tiles.classes[slot, row, e]] += inner * tiles.steps[slot, row, e]
+        for i in range(counts[slot, row + e]):
+            q[classes[slot, row + e, i]] += np.float64(factor * steps[slot, row + e, i])
 
 
 @jit
@@ -262,7 +279,10 @@ def _keep_steps(tiles: _Tiles, slot: int, p: int, n_changed: int, scratch: Scrat
     counts[slot, p] = m if whole and n_changed > 0 else n_changed
     if whole:
         for j in range(m):
-            classes[slot, p, j], steps[slot, p, j] = j, 0.0
+            classes[slot, p, j] = j
+            steps[slot, p, j] = scratch.steps[j] if n_changed == m else 0.0
+    if n_changed == m:
+        return
     for e in range(n_changed):
         at = scratch.changed[e] if whole else e
         classes[slot, p, at], steps[slot, p, at] = scratch.changed[e], scratch.steps[e]
