@@ -10,17 +10,19 @@ since the radius is sqrt(gap) relative to |W|, it needs relative gaps of 1e-5 or
 *Race.*  The accuracies stop moving long before.  A cell is measured on the first fold, each time at a gap at
 least `FACTOR` times smaller, until it has settled: the last look moved its accuracy by at most half the
 standard error of a share of these rows.  Then the number of its folds doubles repeatedly, directly at the gap
-of the second to last look.  After each step it is out if another cell leads it: with a lead L, the mean over
-the rows of the folds seen by both, a share s of all folds, and their movements u, v (0 once settled),
+of the second to last look.  After each step it is out if another cell leads it, beyond chance and both cells'
+movements (0 once settled), on a share s of the N rows, those of the folds seen by both.  Were it better by
+e N rows in all, the other had (M - e N)/2 of the M rows on which exactly one of the two is right, and a
+hypergeometric number of the k among them that were seen: a lead is chance if as many or more are likely.
+Here e is half the standard error of a share of all rows, for smaller leads are not pursued; k is the sum of
+squares of the leads in random groups of rows; and M is the largest that leaves no more than k to a share s,
+but for half the chance.  The tests of a cell share its chance of being lost evenly (one for each other cell
+and number of folds), so that no more searches lose the best.
 
-    L - u - v  >  c - e,      c = t_{G-1} sqrt( (1 - s) G/(G - 1) sum_g (d_g - mean(d))^2 ) / rows
-
-where d_g is its lead in hits in each of G random groups of these rows, which estimates the effect of rows
-that neither has seen (Student's t; with all folds seen nothing is left to chance), and e is half the standard
-error of a share of all rows: smaller leads are not pursued.  A cell that has seen all folds is finished;
-those within e of the best that moved by more than e take one more round on all folds, once no cell is
-running.  Two assumptions: a movement bounds those to come, and later folds resemble earlier ones.  Races over
-paired rows: Maron and Moore, "The racing algorithm", Artificial Intelligence Review 11, 1997.
+A cell that has seen all folds is finished; those within e of the best that moved by more than e take one
+more round on all folds, once no cell is running.  Two assumptions: a movement bounds those to come, and later
+folds resemble earlier ones.  Races over paired rows: Maron and Moore, "The racing algorithm", Artificial
+Intelligence Review 11, 1997.
 
 *Order.*  A path begins with a few C far apart, without the largest, which take the most passes.  Along log C
 the accuracy rises and falls; where it is concave, the mean m of a cell at x lies below the lines through the
@@ -39,11 +41,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import bdtrin, gammaln
 
 from topline.pipeline.options import Cell, Rule, Variant
 from topline.pipeline.sweep.cells import EARLIER, Outcome
@@ -290,32 +292,50 @@ def _out_by_race(standings: Sequence[Standing], tol: float, confidence: float) -
     out: dict[Cell, Standing] = {}
     for one in sorted(left, key=lambda one: len(one.parts)):
         others = [other for other in left if other.cell not in out]
-        if one.state != "running" or one.whole or not any(_leads(o, one, tol, confidence) for o in others):
+        tests = (len(standings) - 1) * (one.folds - 1).bit_length()
+        if one.state != "running" or one.whole:
+            continue
+        if not any(_leads(other, one, tol, (1.0 - confidence) / tests) for other in others):
             continue
         why = f"race: behind after {len(one.parts)} of {one.folds} folds"
         out[one.cell] = replace(one, state="pruned", why=why, rounds=(one.parts,))
     return [out.get(one.cell, one) for one in standings]
 
 
-def _leads(one: Standing, behind: Standing, tol: float, confidence: float) -> bool:
-    """Return whether a cell leads another, beyond chance and both movements."""
-    ahead = lead(one, behind)
+def _leads(one: Standing, behind: Standing, tol: float, chance: float) -> bool:
+    """Return whether a cell leads another, beyond a chance and both movements."""
+    ahead, both = lead(one, behind), _both(one, behind)
     if ahead < 0.0 or (ahead == 0.0 and not _comes_before(one, behind)):
         return False
-    moves = sum(0.0 if each.settled(tol) else each.movement for each in (one, behind))
-    return ahead - moves > _chance(one, behind, confidence) - one.resolution
-
-
-def _chance(one: Standing, behind: Standing, confidence: float) -> float:
-    """Return how much the folds that one of the two has not seen may change the lead."""
-    both = _both(one, behind)
     if not all(left.by_group and right.by_group for left, right in both):
-        return math.inf
-    ahead = np.concatenate([np.subtract(left.by_group, right.by_group) for left, right in both])
-    unseen = 1.0 - len(both) / one.folds
+        return False
     rows = sum(part.rows for part, _ in both)
-    error = math.sqrt(unseen * len(ahead) * float(ahead.var(ddof=1))) / rows
-    return float(stdtrit(len(ahead) - 1, confidence)) * error
+    moves = sum(0.0 if each.settled(tol) else each.movement for each in (one, behind))
+    by_group = np.concatenate([np.subtract(left.by_group, right.by_group) for left, right in both])
+    share = len(both) / one.folds
+    one_row = 1.0 if one.effective_rows is None else rows / share / one.effective_rows
+    discordant = float(by_group @ by_group) / one_row**2
+    lead_in_rows, ignored = (ahead - moves) * rows / one_row, one.resolution * rows / share / one_row
+    return moves < math.inf and _is_rare(lead_in_rows, discordant, share, ignored, chance)
+
+
+def _is_rare(ahead: float, discordant: float, share: float, ignored: float, chance: float) -> bool:
+    """Return whether a lead of so many rows is rare if the other cell leads by `ignored` among all rows.
+
+    On `discordant` of the rows seen, a share of all, exactly one of the two is right.
+    """
+    seen = round(max(discordant, abs(ahead)))
+    most = math.ceil(bdtrin(seen, chance / 2.0, share))
+    own, wins = math.floor((most - ignored) / 2.0), max(math.floor((seen + ahead) / 2.0), 0)
+    if wins > own:
+        return True
+    drawn = np.arange(wins, min(seen, own) + 1)
+    tail = np.exp(_log_choose(own, drawn) + _log_choose(most - own, seen - drawn) - _log_choose(most, seen))
+    return float(tail.sum()) <= chance / 2.0
+
+
+def _log_choose(n: float, k: Any) -> Any:
+    return gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0)
 
 
 def _both(one: Standing, other: Standing) -> list[tuple[Outcome, Outcome]]:
