@@ -6,7 +6,7 @@ from typing import Literal
 
 from prefect import flow
 
-from topline.flows.reporting import watched
+from topline.flows.reporting import cancelled_by_signals, watched
 from topline.flows.summaries import (
     evaluation_summary,
     extraction_summary,
@@ -32,6 +32,7 @@ from topline.pipeline.training import TrainResult
 
 
 @flow(name="extract", flow_run_name="extract {config.images}", persist_result=False, result_serializer="json")
+@cancelled_by_signals
 def extract(config: ExtractConfig, cluster: ClusterConfig = ClusterConfig()) -> ExtractResult:  # noqa: B008
     """Turn images into a dataset of features; an interrupted extraction continues where it stopped.
 
@@ -50,6 +51,7 @@ def extract(config: ExtractConfig, cluster: ClusterConfig = ClusterConfig()) -> 
     persist_result=False,
     result_serializer="json",
 )
+@cancelled_by_signals
 def train(
     config: TrainConfig,
     cluster: ClusterConfig = ClusterConfig(),  # noqa: B008
@@ -68,6 +70,7 @@ def train(
 
 
 @flow(name="sweep", flow_run_name="sweep on {config.store}", persist_result=False, result_serializer="json")
+@cancelled_by_signals
 def sweep(config: SweepConfig, cluster: ClusterConfig = ClusterConfig()) -> SweepResult:  # noqa: B008
     """Find the best cell of a grid, and the simplest that is as good, by cross-validation.
 
@@ -81,6 +84,7 @@ def sweep(config: SweepConfig, cluster: ClusterConfig = ClusterConfig()) -> Swee
 
 
 @flow(name="evaluate", flow_run_name="evaluate {model_url}", persist_result=False, result_serializer="json")
+@cancelled_by_signals
 def evaluate(
     model_url: str,
     split: Literal["train", "val", "test"] = "test",
@@ -103,6 +107,7 @@ def evaluate(
 
 
 @flow(name="run", flow_run_name="run into {config.store}", persist_result=False, result_serializer="json")
+@cancelled_by_signals
 def run(config: RunConfig = RunConfig(), cluster: ClusterConfig = ClusterConfig()) -> JobResult:  # noqa: B008
     """Extract, train, certify, evaluate and report; what is stored already is not made again.
 

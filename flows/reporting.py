@@ -6,16 +6,20 @@ import math
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from prefect.logging.handlers import APILogHandler
+from prefect.states import Cancelled
 
 from topline.flows.artifacts import Entry, Publish, dashboard_entry, posted_artifacts
+from topline.pipeline.errors import InterruptedRunError, is_stop
+from topline.pipeline.interrupts import terminating
 from topline.pipeline.log import kept_lines
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.telemetry import time_text
@@ -24,6 +28,7 @@ GAPS_SHOWN = 20
 GAP_COLUMNS = ("round", "seconds", "primal", "dual", "gap", "relative_gap", "step")
 PUBLISH_SECONDS = 0.25
 
+Inputs = ParamSpec("Inputs")
 Result = TypeVar("Result")
 
 
@@ -38,7 +43,7 @@ class Caller:
     progress: Progress | None = None
     finished: bool = False
     result: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
 _caller: ContextVar[Caller | None] = ContextVar("topline_caller", default=None)
@@ -190,6 +195,25 @@ def watched(tol: float | None = None, store: str | None = None) -> Iterator[Watc
             values.publish("dashboard", dashboard_entry(store))
         try:
             yield Watch(values.publish, FlowProgress(values.publish, tol, caller.progress), caller)
-        except Exception as error:
+        except BaseException as error:
             caller.error = error
             raise
+
+
+def cancelled_by_signals(function: Callable[Inputs, Result]) -> Callable[Inputs, Result]:
+    """Return a flow's function whose run is cancelled by SIGTERM and Ctrl-C, in words, and does not fail.
+
+    Prefect's own handler of SIGTERM raises even in compiled code, and makes the run crashed.
+    """
+
+    @wraps(function)
+    def call(*arguments: Inputs.args, **options: Inputs.kwargs) -> Result:
+        try:
+            with terminating():
+                return function(*arguments, **options)
+        except (InterruptedRunError, KeyboardInterrupt) as error:
+            if not is_stop(error):
+                raise
+            return cast("Result", Cancelled(message=str(error) or "stopped by Ctrl-C"))
+
+    return call

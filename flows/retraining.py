@@ -21,7 +21,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
 from topline.flows.following import MISSED, UNREACHABLE, in_states, of_deployment
-from topline.flows.reporting import watched
+from topline.flows.reporting import cancelled_by_signals, watched
 from topline.flows.summaries import retraining_summary
 from topline.flows.tasks import STEPS
 from topline.pipeline.jobs import RetrainResult
@@ -41,6 +41,7 @@ DELETING = "topline-missed-runs"
 
 
 @flow(name="retrain", flow_run_name="retrain {config.store}", persist_result=False, result_serializer="json")
+@cancelled_by_signals
 def retrain(
     config: RetrainConfig = RetrainConfig(),  # noqa: B008
     cluster: ClusterConfig = ClusterConfig(),  # noqa: B008

@@ -141,8 +141,8 @@ def is_transient(error: BaseException) -> bool:
 
     A training run that lost its scheduler or its store is interrupted by that, and has a checkpoint.
     """
-    if isinstance(error, InterruptedRunError):
-        return error.__cause__ is not None and is_transient(error.__cause__)
+    if isinstance(error, InterruptedRunError) and error.__cause__ is not None:
+        return is_transient(error.__cause__)
     refused = isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
     return isinstance(error, TRANSIENT) and not refused
 

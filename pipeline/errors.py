@@ -39,6 +39,12 @@ class InterruptedRunError(PipelineError, RuntimeError):
     """The run stopped before its end; what it had reached is saved and can be resumed."""
 
 
+def is_stop(error: BaseException) -> bool:
+    """Return whether somebody stopped the work, rather than a fault."""
+    interrupted = isinstance(error, InterruptedRunError) and not isinstance(error.__cause__, Exception)
+    return interrupted or isinstance(error, KeyboardInterrupt)
+
+
 class NotStoredError(PipelineError, OSError):
     """What was computed could not be stored; `result` is what it is."""
 

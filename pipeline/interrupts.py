@@ -76,6 +76,23 @@ def whole_interrupts() -> Iterator[None]:
         raise cause from None
 
 
+@contextmanager
+def terminating() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated`, whoever handled it; outside the main thread it does what it did."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def terminate_as_interrupt() -> StopFlag:
     """Let SIGTERM raise `Terminated` from here on, unless somebody ignores or handles it already.
 

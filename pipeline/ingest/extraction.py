@@ -371,8 +371,8 @@ def _run_units(
     units = Units(job.context, job.listing.items, watch.done, watch.advance, flag)
     try:
         _run(units, left, cluster, client)
-    except StoppedError as error:
-        raise InterruptedRunError(f"stopped by {flag.reason}; {_how_to_resume(job)}") from error
+    except StoppedError:
+        raise InterruptedRunError(f"stopped by {flag.reason}; {_how_to_resume(job)}") from None
     except ClusterError as error:
         raise InterruptedRunError(f"{error}; {_how_to_resume(job)}") from error
     return len(job.listing.items) - skipped

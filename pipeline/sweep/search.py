@@ -8,8 +8,6 @@ the last one and makes the same decisions.
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +19,7 @@ from distributed import Client
 
 from topline.pipeline.cluster import given_or_own_client
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
-from topline.pipeline.interrupts import whole_interrupts
+from topline.pipeline.interrupts import terminating, whole_interrupts
 from topline.pipeline.options import Cell, ClusterConfig, SweepConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.sweep.cells import Outcome
@@ -66,7 +64,7 @@ def sweep(
     cluster = cluster or ClusterConfig()
     began = time.perf_counter()
     try:
-        with whole_interrupts(), _interrupted_by_sigterm(), _runner(plan, cluster, client) as runner:
+        with whole_interrupts(), terminating(), _runner(plan, cluster, client) as runner:
             _compile(plan, progress)
             standings = _Rounds(plan, runner, progress).to_the_end()
     except (KeyboardInterrupt, ClusterError) as error:
@@ -224,16 +222,3 @@ def _compile(plan: SweepPlan, progress: Progress | None) -> None:
             info.m,
             sparse=not factored and info.layout == "csr",
         )
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C: answers are stored as they come, so a sweep may stop at any moment."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from topline.pipeline.errors import ConfigError, brief
+from topline.pipeline.errors import ConfigError, brief, is_stop
 from topline.storage.errors import StorageError
 from topline.storage.records import now
 from topline.storage.served_schedule import ServedSchedule, note_schedule, read_schedule
@@ -237,7 +237,8 @@ def pulse(
 def deployed_run(store: Store, every: str, timezone: str, deployment: str) -> Iterator[None]:
     """Record the outcome of a deployment's run if no process serves the schedule; otherwise that one does.
 
-    A killed run leaves no outcome: the next one finds it in progress and counts it as a failure.
+    A killed run leaves no outcome: the next one finds it in progress and counts it as a failure.  A run that
+    somebody stopped is none.
     """
     found = before = known_runs(store)
     alive = not before.deployment and before.beat and not before.ended
@@ -250,7 +251,7 @@ def deployed_run(store: Store, every: str, timezone: str, deployment: str) -> It
         before, every=every, timezone=timezone, process=deployment, deployment=True, run=now()
     ).beating(now())
     _note_beat(store, under_way)
-    after = under_way.after(now(), "it was stopped")
+    after = replace(under_way, run="")
     try:
         yield
         after = under_way.after(now())
@@ -258,8 +259,9 @@ def deployed_run(store: Store, every: str, timezone: str, deployment: str) -> It
         # Another retraining, which may be alive, does the work and reports its outcome.
         after = found if found.run else replace(under_way, run="")
         raise
-    except Exception as error:
-        after = under_way.after(now(), brief(error))
+    except (Exception, KeyboardInterrupt) as error:
+        if not is_stop(error):
+            after = under_way.after(now(), brief(error))
         raise
     finally:
         _note_beat(store, after.beating(now()))

@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of training: one sentence, exit code 75, and a run that goes on from there."""
+"""Ctrl-C, or a bucket that is gone, in mid-training: one sentence, exit code 75, and a run that goes on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.free_ports import free_port
 from tests.pipeline.small_data import small_dataset
 from topline.storage.runs import read_history
 from topline.storage.stores import open_store
@@ -62,3 +63,35 @@ def test_an_interrupted_training_says_how_to_go_on_and_does(tmp_path: Path, numb
     assert result["certificate"]["certified"] is True
     checked = subprocess.run([TOPLINE, "fsck", store], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout
+
+
+def test_a_bucket_that_is_gone_in_mid_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeated requests are told of, and once it is back the command that was named goes on."""
+    address = f"http://127.0.0.1:{(port := free_port())}"
+    for name, value in {"ENDPOINT_URL": address, "DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(f"AWS_{name}", "k" * 16)
+    small_dataset(tmp_path / "data" / "bucket" / "store")
+    serve = [sys.executable, "-m", "localbucket", "--port", str(port), str(tmp_path / "data")]
+    store, free = "s3://bucket/store", ("--method", "fw", "--smoothing", "0", "--no-keep-duals")
+    words = ("train", "--store", store, "--k", "2", "--workers", "0", *free, "--checkpoint-seconds", "0.3")
+    endless = ("--tol", "1e-14", "--max-passes", "10000000")
+    bucket = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    job = subprocess.Popen([TOPLINE, *words, *endless], stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for_rounds(tmp_path / "data" / "bucket" / "store", "r0001", 20)
+        bucket.kill()
+        _, err = job.communicate(timeout=900)
+        bucket = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        assert job.returncode == 75, err
+        assert "requests repeated" in err
+        resume = re.search(r"topline (train .* --resume r0001)", err)
+        assert resume is not None, err
+        again = [TOPLINE, *resume[1].split(), "--workers", "0", "--tol", "0.01", "--json"]
+        done = subprocess.run(again, capture_output=True, text=True, check=False, timeout=600)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["passes"] >= 20
+    finally:
+        job.kill()
+        bucket.kill()

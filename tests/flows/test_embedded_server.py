@@ -82,8 +82,8 @@ def test_a_finished_and_an_interrupted_run_are_kept_by_the_embedded_server(
     runs, keys = recorded(environ)
     assert [name for name, _, _ in runs] == 2 * [f"train softmax on {store}"]
     states = {state: message for _, state, message in runs}
-    assert set(states) == {"Completed", "Failed"}
-    assert "--resume r0002" in states["Failed"]
+    assert set(states) == {"Completed", "Cancelled"}
+    assert "--resume r0002" in states["Cancelled"]
     assert {"train-progress", "gaps", "summary"} <= keys
     assert not Path(environ["HOME"], ".prefect").exists()
 

@@ -26,7 +26,7 @@ from tests.flows.conftest import IN_PROCESS
 from topline.flows import artifacts, definitions, reporting
 from topline.flows.runners import run_flow
 from topline.flows.tasks import fit_model, repeatable
-from topline.pipeline.errors import ClusterError, InputError
+from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
 from topline.pipeline.options import EvaluateConfig, ExtractConfig, RunConfig, TrainConfig
 from topline.pipeline.training import session, train
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
@@ -113,6 +113,24 @@ def images(tmp_path: Path) -> Path:
             pixels[:, half] += 180
             Image.fromarray(pixels).save(folder / f"{number}.png")
     return tmp_path / "images"
+
+
+@pytest.mark.parametrize("stage", ["_compile_jit_functions", "HeldOutRows.of", "finish_run"])
+def test_sigterm_cancels_a_run_in_words_and_is_no_failure(
+    training: TrainConfig, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """While loops are compiled, before the first round, and once the model is stored."""
+
+    def terminated(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(30.0)
+
+    monkeypatch.setattr(f"topline.pipeline.training.session.{stage}", terminated)
+    with pytest.raises((InterruptedRunError, KeyboardInterrupt), match="SIGTERM") as stopped:
+        run_flow("train", {"config": training, "cluster": IN_PROCESS})
+    run = newest_run()
+    assert run.state is not None
+    assert (run.state_name, run.state.message) == ("Cancelled", str(stopped.value))
 
 
 def test_the_whole_job_and_its_steps_run_as_flows(images: Path, tmp_path: Path) -> None:

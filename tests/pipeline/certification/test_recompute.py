@@ -16,6 +16,8 @@ from topline.pipeline.certification.sums import CertificateSums
 from topline.pipeline.errors import CertificateMismatchError, InputError
 from topline.pipeline.options.problem import read_tree
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
+from topline.pipeline.registry import promote_by_rule
+from topline.pipeline.registry.promotion import PromotionRule
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training import train
 from topline.solvers.core.problem import Problem
@@ -29,6 +31,7 @@ from topline.storage.models import Model, load_model, save_model
 from topline.storage.models.records import model_log
 from topline.storage.stores import open_store
 from topline.storage.stores.local import LocalStore
+from topline.storage.stores.sealed import STORE_KEY
 
 HERE = ClusterConfig(workers=0)
 
@@ -253,6 +256,44 @@ def test_without_duals_it_reports_its_basis(folder: Path, options: dict[str, Any
     assert certificate.basis == ("W, W(A) and b" if DUAL_W in load_model(url).arrays else basis)
     assert certificate.certified
     assert certificate.infeasibility is None
+
+
+def forged(url: str) -> str:
+    """Publish a copy with 0.7 W, where b and what is recorded are made up so that the gap is tiny."""
+    model = load_model(url)
+    kept = {name: model.array(name) for name in model.arrays}
+    duals = None
+    if model.has_duals:
+        duals = from_rows([(0, model.record.n, model.duals(0, model.record.n))])
+    arrays, result = {**kept, "W": 0.7 * kept["W"]}, dict(model.record.result)
+    if not duals:
+        arrays["dual_sums"] = kept["dual_sums"] - [1.0, 0.0]
+    for _ in range(2):
+        record = dataclasses.replace(model.record, certificate=None, result=result)
+        copy = save_model(model.store, record, arrays, duals)
+        found = certify(copy)
+        made_up = found.dual if duals else found.primal * (1.0 - 1e-5)
+        result |= {"primal": found.primal, "dual": made_up}
+        if not duals:
+            arrays["dual_sums"] = arrays["dual_sums"] + [made_up - found.dual, 0.0]
+    return copy
+
+
+def test_what_a_sealed_forgery_can_and_cannot_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of the run are believed, so their certificate says so; from A, W and b follow by themselves."""
+    monkeypatch.delenv(STORE_KEY, raising=False)
+    options = {"k": 2, "method": "dual_ascent", "tol": 1e-3}
+    certificate = certify(copy := forged(trained(folder, keep_duals=False, **options)))
+    assert (certificate.certified, certificate.source) == (True, "sums of the run")
+    assert not promote_by_rule(copy, PromotionRule(basis="W")).decision.promote
+    stored = certify(forged(url := trained(folder, keep_duals=True, **options)))
+    assert (stored.certified, stored.source) == (False, "A")
+    # Who has no key cannot seal anew what a reader with the key believes.
+    monkeypatch.setenv(STORE_KEY, "a key")
+    with pytest.raises(IntegrityError, match="not signed"):
+        load_model(copy)
+    with pytest.raises(IntegrityError, match="not signed"):
+        certify(url)
 
 
 def test_the_gap_is_that_of_the_stored_arrays_and_not_of_the_record(folder: Path) -> None:

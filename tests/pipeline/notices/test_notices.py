@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from topline.pipeline.errors import ConfigError
+from topline.pipeline.errors import ConfigError, InterruptedRunError
 from topline.pipeline.notices import (
     NOTIFY,
     Kind,
@@ -291,7 +291,7 @@ def test_runs_of_a_deployment_say_how_they_went(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store", create=True)
 
     def after(error: BaseException | None) -> ServedSchedule:
-        with suppress(OSError, LeaseHeldError), deployed_run(store, "0 2 * * *", "UTC", "retrain/nightly"):
+        with suppress(type(error or OSError())), deployed_run(store, "0 2 * * *", "UTC", "retrain/nightly"):
             during = read_schedule(store)
             assert during is not None
             assert (during.deployment, bool(during.run)) == (True, True)
@@ -304,6 +304,9 @@ def test_runs_of_a_deployment_say_how_they_went(tmp_path: Path) -> None:
 
     assert [after(OSError("gone")).failures, after(OSError("gone")).failures] == [1, 2]
     assert after(LeaseHeldError("another works")).failures == 2
+    # Three of them a day would pause the deployment.
+    assert after(InterruptedRunError("stopped by SIGTERM; continue with ...")).failures == 2
+    assert after(KeyboardInterrupt()).failures == 2
     assert after(None).failures == 0
     # One that was killed is still under way when the next begins.
     note_schedule(store, replace(DEPLOYED, run=WHEN))
