@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -216,4 +217,6 @@ def cancelled_by_signals(function: Callable[Inputs, Result]) -> Callable[Inputs,
                 raise
             return cast("Result", Cancelled(message=str(error) or "stopped by Ctrl-C"))
 
+    # Prefect would look for the types of parameters in this module.
+    vars(call)["__signature__"] = signature(function, eval_str=True)
     return call
