@@ -20,9 +20,9 @@ from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed
 
+from topline.flows.definitions import retraining_summary
 from topline.flows.following import MISSED, UNREACHABLE, in_states, of_deployment
 from topline.flows.reporting import cancelled_by_signals, watched
-from topline.flows.summaries import retraining_summary
 from topline.flows.tasks import STEPS
 from topline.pipeline.jobs import RetrainResult
 from topline.pipeline.jobs import retrain as retrain_in_steps

@@ -13,8 +13,7 @@ from topline.storage.datasets.staging import listed_units
 from topline.storage.errors import StorageError
 from topline.storage.findings import RESTORE, Finding
 from topline.storage.models import Model, ModelRecord, calibration_files, load_model, published_models
-from topline.storage.models.decisions import decision_findings
-from topline.storage.models.records import model_log, unfinished_models
+from topline.storage.models.records import decision_findings, model_log, unfinished_models
 from topline.storage.runs import check_history, read_run, run_names
 from topline.storage.runs.checkpoints import (
     checkpoint_folder,

@@ -36,7 +36,7 @@ from topline.pipeline.certification.average_top_k import (
     passes,
     top_sums,
 )
-from topline.pipeline.certification.dense import certified_loss
+from topline.pipeline.certification.formulas import certified_loss
 from topline.pipeline.certification.kernels import PRECOMPUTED, KernelRows, Parts, unit_rows
 from topline.pipeline.certification.sums import FEASIBLE, CertificateSums
 from topline.pipeline.errors import CertificateMismatchError

@@ -13,8 +13,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from topline.pipeline.dashboard.overview import Overview, last_run
-from topline.pipeline.dashboard.run_status import UNFINISHED
+from topline.pipeline.dashboard.overview import UNFINISHED, Overview, last_run
 from topline.pipeline.dashboard.store_follower import RUN_TROUBLES, StoreFollower
 from topline.pipeline.registry import IMAGES
 from topline.pipeline.telemetry import Served, next_time

@@ -41,8 +41,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from topline.pipeline.dashboard.models import report_path
+from topline.pipeline.dashboard.models import report_path, sweep_parts
 from topline.pipeline.dashboard.monitoring import health, metrics_text
+from topline.pipeline.dashboard.overview import numbers
 from topline.pipeline.dashboard.pages import (
     model_page,
     models_page,
@@ -53,9 +54,7 @@ from topline.pipeline.dashboard.pages import (
     runs_page,
     sweep_page,
 )
-from topline.pipeline.dashboard.run_status import numbers
 from topline.pipeline.dashboard.store_follower import StoreFollower
-from topline.pipeline.dashboard.sweeps import sweep_parts
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import DASHBOARD_PORT
 from topline.pipeline.pages import Live, Page, message_page

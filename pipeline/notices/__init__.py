@@ -7,5 +7,14 @@ else Apprise reaches.  `pulse` keeps the sign of life that the dashboard and `to
 
 from __future__ import annotations
 
-from topline.pipeline.notices.notice import Kind, Notice, NoticeLog, decision_notices, disk_notice
-from topline.pipeline.notices.telling import NOTIFY, Teller, addresses, told
+from topline.pipeline.notices.notice import (
+    NOTIFY,
+    Kind,
+    Notice,
+    NoticeLog,
+    Teller,
+    addresses,
+    decision_notices,
+    disk_notice,
+    told,
+)

@@ -15,10 +15,8 @@ from topline.pipeline.evaluation import RowMetric, ScoredRows, measured, row_met
 from topline.pipeline.evaluation.measurement import check_split
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import require_single_labels
-from topline.pipeline.registry.class_changes import ClassChanges, class_changes
-from topline.pipeline.registry.drift import Drift, drift_between
-from topline.pipeline.registry.paired_tests import paired_metric
-from topline.pipeline.registry.promotion import Disputed, Evidence
+from topline.pipeline.registry.drift import ClassChanges, Drift, class_changes, drift_between
+from topline.pipeline.registry.promotion import Disputed, Evidence, paired_metric
 from topline.pipeline.rows import StoredModel, TrainingRows
 from topline.storage.datasets import Dataset
 from topline.storage.errors import IntegrityError

@@ -7,15 +7,18 @@ process lives, by the heartbeat of `pulse`.
 
 from __future__ import annotations
 
-from topline.pipeline.telemetry.forecast import Forecast, TimeLeft, rough_time, time_text
 from topline.pipeline.telemetry.recorder import HistoryRecorder
 from topline.pipeline.telemetry.run_view import (
     EVENTS_SHOWN,
+    Forecast,
     RunEvent,
     RunFollower,
     RunView,
+    TimeLeft,
     WorkerTimeline,
     finite,
+    rough_time,
+    time_text,
     view_run,
 )
 from topline.pipeline.telemetry.schedules import (

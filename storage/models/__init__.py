@@ -7,17 +7,21 @@ opens it.  The champion follows from an append-only log of decisions, which `rea
 
 from __future__ import annotations
 
-from topline.storage.models.decisions import DecisionRecord, Reign, Standing, read_standing, record_decision
 from topline.storage.models.records import (
+    DecisionRecord,
     Model,
     ModelRecord,
+    Reign,
+    Standing,
     calibration_array,
     calibration_files,
     delete_model,
     list_models,
     load_model,
     published_models,
+    read_standing,
     readable_models,
+    record_decision,
     remove_model,
     save_calibration,
     save_model,

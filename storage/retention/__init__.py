@@ -6,5 +6,12 @@ a running run or a younger version still refers to stays.
 
 from __future__ import annotations
 
-from topline.storage.retention.execution import Pruned, prune, remove_now
-from topline.storage.retention.plan import Going, PruningPlan, RetentionPolicy, plan_pruning
+from topline.storage.retention.plan import (
+    Going,
+    Pruned,
+    PruningPlan,
+    RetentionPolicy,
+    plan_pruning,
+    prune,
+    remove_now,
+)

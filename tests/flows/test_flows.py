@@ -23,7 +23,7 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, temporary_settings
 
 from tests.flows.conftest import IN_PROCESS
-from topline.flows import artifacts, definitions, reporting
+from topline.flows import definitions, reporting
 from topline.flows.runners import run_flow
 from topline.flows.tasks import fit_model, repeatable
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
@@ -163,7 +163,7 @@ def test_the_whole_job_and_its_steps_run_as_flows(images: Path, tmp_path: Path) 
 
 
 def test_the_progress_artifact_moves_while_the_flow_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artifacts, "POST_SECONDS", 0.05)
+    monkeypatch.setattr(reporting, "POST_SECONDS", 0.05)
     monkeypatch.setattr(reporting, "PUBLISH_SECONDS", 0.0)
     seen: list[Any] = []
 
@@ -212,8 +212,8 @@ def test_a_frozen_server_does_not_slow_training_and_catching_up_has_a_deadline(
 
     Requests wait for an hour here: were training or its end to wait for one, the test would not end.
     """
-    monkeypatch.setattr(artifacts, "POST_SECONDS", 0.05)
-    monkeypatch.setattr(artifacts, "catch_up_seconds", lambda: 1.0)
+    monkeypatch.setattr(reporting, "POST_SECONDS", 0.05)
+    monkeypatch.setattr(reporting, "catch_up_seconds", lambda: 1.0)
     long = training.model_copy(update={"tol": 1e-12, "max_passes": 300, "certify": False})
     passes: list[int] = []
     seconds: list[float] = []

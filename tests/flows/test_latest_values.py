@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from topline.flows.artifacts import Entry, LatestValues
+from topline.flows.reporting import Entry, LatestValues
 
 
 class Server:

@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from topline.flows import reporting
-from topline.flows.artifacts import DASHBOARD_URL, Entry, artifact_data, dashboard_entry
-from topline.flows.reporting import FlowProgress, artifact_key, report_link
+from topline.flows.reporting import (
+    DASHBOARD_URL,
+    Entry,
+    FlowProgress,
+    artifact_data,
+    artifact_key,
+    dashboard_entry,
+    report_link,
+)
 from topline.pipeline.telemetry import TimeLeft
 
 

@@ -37,7 +37,7 @@ TARGETS: Mapping[str, Target] = {
         without="not s3",
     ),
     "promotion": Target(
-        ("pipeline.registry.promotion", "pipeline.registry.paired_tests"),
+        ("pipeline.registry.promotion",),
         ("tests/pipeline/registry/test_promotion.py", "tests/pipeline/registry/test_class_changes.py"),
     ),
     "partition": Target(("pipeline.rows.partition",), ("tests/pipeline/rows/test_partition.py",)),

@@ -12,8 +12,7 @@ from scipy.optimize import linprog
 from tests.reference import losses as reference
 from tests.reference.qp import least_on_simplex
 from tests.solvers import problems
-from topline.pipeline.certification.dense import certified_loss
-from topline.pipeline.certification.formulas import RankedLoss, envelope, penalties
+from topline.pipeline.certification.formulas import RankedLoss, certified_loss, envelope, penalties
 from topline.pipeline.errors import InputError
 from topline.solvers.losses import LOSSES as SOLVER_LOSSES
 from topline.solvers.names import LOSS_RULES

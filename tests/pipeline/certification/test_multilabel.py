@@ -9,8 +9,7 @@ import pytest
 from scipy.optimize import approx_fprime, linprog
 
 from tests.reference.qp import least_on_simplex
-from topline.pipeline.certification.dense import certified_loss
-from topline.pipeline.certification.formulas import CertifiedLoss, envelope, penalties
+from topline.pipeline.certification.formulas import CertifiedLoss, certified_loss, envelope, penalties
 from topline.storage.datasets import LabelSetTable
 
 M = 4

@@ -22,9 +22,8 @@ from httpx import ASGITransport, AsyncClient, Response
 from tests.pipeline.dashboards import NASTY, begun_run, hand_made_store, record_of, view_of
 from topline.pipeline.cli import main
 from topline.pipeline.dashboard import overview, serve_dashboard, server, store_follower, write_page
-from topline.pipeline.dashboard.charts import busy_shares
-from topline.pipeline.dashboard.pages import run_parts
-from topline.pipeline.dashboard.run_status import is_silent, numbers, tiles, verdict
+from topline.pipeline.dashboard.overview import is_silent, numbers, tiles, verdict
+from topline.pipeline.dashboard.pages import busy_shares, run_parts
 from topline.pipeline.dashboard.server import application
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.errors import ConfigError

@@ -11,7 +11,7 @@ from tests.pipeline.dashboard.test_dashboard import answer, shown
 from tests.pipeline.dashboards import NASTY, hand_made_store
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.dashboard import write_page
-from topline.pipeline.dashboard.charts import TALL, versions_chart
+from topline.pipeline.dashboard.pages import TALL, versions_chart
 from topline.pipeline.evaluation import METRICS
 from topline.pipeline.evaluation.measurement import evaluate
 from topline.pipeline.options import ClusterConfig, TrainConfig

@@ -12,7 +12,7 @@ from tests.pipeline.dashboard.test_dashboard import answer, shown
 from tests.pipeline.small_data import make_features, write_dataset
 from topline.pipeline.cli import main
 from topline.pipeline.dashboard import write_page
-from topline.pipeline.dashboard.sweeps import cells_seen, sweep_parts
+from topline.pipeline.dashboard.models import cells_seen, sweep_parts
 from topline.pipeline.options import ClusterConfig, SweepConfig
 from topline.pipeline.sweep import sweep
 from topline.storage.runs import add_answer, create_sweep, list_sweeps, read_answers, read_sweep

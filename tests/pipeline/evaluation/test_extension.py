@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.pipeline.small_data import small_dataset
-from topline.flows.summaries import evaluation_summary
+from topline.flows.definitions import evaluation_summary
 from topline.pipeline.cli import main
 from topline.pipeline.dashboard.pages import overview_parts
 from topline.pipeline.dashboard.store_follower import StoreFollower

@@ -12,7 +12,7 @@ import pytest
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.notices import Kind, Notice, told
-from topline.pipeline.notices.telling import CHAMPION, DECISION, MODEL, mlflow_sender
+from topline.pipeline.notices.notice import CHAMPION, DECISION, MODEL, mlflow_sender
 
 
 class MlflowException(Exception):

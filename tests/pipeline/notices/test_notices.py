@@ -25,8 +25,7 @@ from topline.pipeline.notices import (
     decision_notices,
     told,
 )
-from topline.pipeline.notices.notice import FILE_BYTES, FILES_KEPT
-from topline.pipeline.notices.telling import MOST_WAITING
+from topline.pipeline.notices.notice import FILE_BYTES, FILES_KEPT, MOST_WAITING
 from topline.pipeline.telemetry import HEARTBEAT_TIMEOUT, Served, deployed_run, pulse, served
 from topline.storage.models import DecisionRecord
 from topline.storage.served_schedule import ServedSchedule, note_schedule, read_schedule

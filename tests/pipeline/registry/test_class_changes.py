@@ -10,8 +10,7 @@ import pytest
 
 from tests.pipeline.registry.test_promotion import CERTIFIED, evidence, record
 from topline.pipeline.options import PromotionRule
-from topline.pipeline.registry.class_changes import ClassChanges, class_changes
-from topline.pipeline.registry.drift import domain_area
+from topline.pipeline.registry.drift import ClassChanges, class_changes, domain_area
 from topline.pipeline.registry.promotion import Evidence, decide
 
 OLD = ("ant", "bee", "cat", "dog")

@@ -30,15 +30,17 @@ from topline.pipeline.registry.drift import (
     quantile_edges,
     stability_index,
 )
-from topline.pipeline.registry.paired_tests import (
+from topline.pipeline.registry.promotion import (
+    Evidence,
     PairedMetric,
+    PromotionRule,
     class_interval,
+    decide,
     gain_interval,
     mcnemar_exact,
     paired_metric,
     t_interval,
 )
-from topline.pipeline.registry.promotion import Evidence, PromotionRule, decide
 from topline.pipeline.rows.partition import TrainingRows
 
 ONE = np.ones(1, dtype=np.int64)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topline.pipeline.telemetry.forecast import KEPT, Forecast, TimeLeft
+from topline.pipeline.telemetry.run_view import KEPT, Forecast, TimeLeft
 
 PACE = 0.02
 TOL = 1e-4

@@ -11,7 +11,7 @@ import pytest
 
 from tests.pipeline.small_data import make_features, make_split, write_dataset
 from topline.pipeline.cli.display import fact_text
-from topline.pipeline.dashboard.run_status import tiles
+from topline.pipeline.dashboard.overview import tiles
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.report.run_section import run_charts
 from topline.pipeline.telemetry import view_run
