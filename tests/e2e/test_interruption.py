@@ -82,6 +82,7 @@ def test_a_bucket_that_is_gone_in_mid_training(tmp_path: Path, monkeypatch: pyte
     try:
         wait_for_rounds(tmp_path / "data" / "bucket" / "store", "r0001", 20)
         bucket.kill()
+        bucket.wait()
         _, err = job.communicate(timeout=900)
         bucket = subprocess.Popen(serve, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         assert job.returncode == 75, err
@@ -93,5 +94,6 @@ def test_a_bucket_that_is_gone_in_mid_training(tmp_path: Path, monkeypatch: pyte
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["passes"] >= 20
     finally:
-        job.kill()
-        bucket.kill()
+        for process in (job, bucket):
+            process.kill()
+            process.wait()
