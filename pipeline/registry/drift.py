@@ -16,9 +16,9 @@ Ridge regression on the sign of the side, features standardised, is fitted on ev
 others, and the other way round.  The ROC area of the scores is the share of pairs, one row of each side, that
 it puts in the right order.
 
-Classes are compared by name first.  A class whose name is gone is identified by its contents: if at least four in five of its
-remaining images now share one other class, it was renamed to that class, or merged into it if that class
-existed before or took in others too.  Without contents (imported features) it was removed.
+Classes are compared by name first.  A class whose name is gone is identified by its contents: if at least
+four in five of its remaining images now share one other class, it was renamed to that class, or merged into
+it if that class existed before or took in others too.  Without contents (imported features) it was removed.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ FOUND = {
 
 _LOG, _LEASE, _LOCAL = "storage.stores.commit_log", "storage.stores.lease", "storage.stores.local"
 _SEALED, _KEPT, _MODELS = "storage.stores.sealed", "storage.runs.checkpoints", "storage.models"
-_PRUNING, _PLAN = "storage.retention.execution", "storage.retention.plan"
+_PLAN = "storage.retention.plan"
 
 PLANTED = (
     Planted(
@@ -149,21 +149,21 @@ PLANTED = (
     ),
     Planted(
         "pruning takes what is read",
-        f"{_PRUNING}:_Pruning._alone",
+        f"{_PLAN}:_Pruning._alone",
         "yield held and not",
         "yield not",
         12,
     ),
     Planted(
         "pruning a bucket gives no grace",
-        f"{_PRUNING}:_Pruning._may_be_read",
+        f"{_PLAN}:_Pruning._may_be_read",
         "is_after(since, self.now - GRACE)",
         "False",
         122,
     ),
     Planted(
         "pruning takes what a writer goes on with",
-        f"{_PRUNING}:_Pruning._may_be_read",
+        f"{_PLAN}:_Pruning._may_be_read",
         "since = bury(self.store, folder, item.why)",
         "return False",
         18020,
@@ -191,21 +191,21 @@ PLANTED = (
     ),
     Planted(
         "pruning decides on a champion",
-        f"{_PRUNING}:_Pruning._decided_to_delete",
+        f"{_PLAN}:_Pruning._decided_to_delete",
         "if item.name in (standing.champion, standing.previous, *standing.pinned):",
         "if False:",
         37,
     ),
     Planted(
         "pruning takes what was committed after its plan",
-        f"{_PRUNING}:_Pruning._alone",
+        f"{_PLAN}:_Pruning._alone",
         "and not self._committed_meanwhile(item)",
         "",
         325,
     ),
     Planted(
         "a model goes without a decision",
-        f"{_PRUNING}:_Pruning._model",
+        f"{_PLAN}:_Pruning._model",
         "self._decided_to_delete(item)",
         "pass",
         74,
@@ -221,7 +221,7 @@ PLANTED = (
     Planted("a checkpoint's own folder is a stray", f"{_KEPT}:stray_folders", "!= folder", "== folder", 5),
     Planted(
         "a decision is taken under any number",
-        f"{_MODELS}.decisions:record_decision",
+        f"{_MODELS}.records:record_decision",
         "log.append_as(entry.seq, entry.to_json())",
         "log.append(entry.to_json())",
         63,
