@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import cached_property
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from topline.pipeline.errors import InputError
@@ -88,7 +88,7 @@ def _file(path: Path, wanted: Wanted) -> ImageListing:
     if suffix == ".tar" or (suffix == ".parquet" and picture_column(path) is not None):
         return _held(path.parent, [path], wanted)
     if suffix in TABLE_SUFFIXES:
-        return list_table(path, wanted)
+        return _with_members(list_table(path, wanted))
     if suffix in ARCHIVE_SUFFIXES:
         raise InputError(f"{printable(str(path))} is an archive that is not read as it is: unpack it first")
     if suffix in IMAGE_SUFFIXES and not wanted.labelled:
@@ -97,6 +97,33 @@ def _file(path: Path, wanted: Wanted) -> ImageListing:
         return ImageListing(path.parent, "folder", (with_file_stats(path.parent, item),))
     raise InputError(
         f"{printable(str(path))} is not a folder, a table ({', '.join(TABLE_SUFFIXES)}) or a tar shard"
+    )
+
+
+def _with_members(listing: ImageListing) -> ImageListing:
+    """Return a table's images; those with paths such as new.tar/1.png lie in tar shards or Parquet files."""
+    holders = [_holder(listing.root, item.path) for item in listing.items]
+    found = {
+        one.path: one
+        for holder in sorted({holder for holder in holders if holder is not None})
+        for one in _held(listing.root, [holder], Wanted(labelled=False)).items
+    }
+    items = (
+        item
+        if item.path not in found
+        else replace(
+            found[item.path], label=item.label, split=item.split, group=item.group, weight=item.weight
+        )
+        for item in listing.items
+    )
+    return replace(listing, items=tuple(items))
+
+
+def _holder(root: Path, path: str) -> Path | None:
+    """Return the tar shard or Parquet file that holds the image of a path below `root`, None for a file."""
+    parents = (root / parent for parent in PurePosixPath(path).parents)
+    return next(
+        (one for one in parents if one.suffix.lower() in (".tar", ".parquet") and one.is_file()), None
     )
 
 
@@ -113,7 +140,7 @@ class SourceImages:
 
     def __init__(self, features: Mapping[str, Any]) -> None:
         self._root = features.get("images")
-        self._source = features.get("source")
+        self._members: dict[Path, dict[str, ImageItem]] = {}
         self._limits = ImageLimits(**features.get("limits", {}))
         self._follow = bool(features.get("follow_links"))
 
@@ -129,17 +156,14 @@ class SourceImages:
         return decode(data, self._limits)
 
     def _item(self, entry: Mapping[str, Any]) -> ImageItem:
-        if self._source == "shards":
-            # Where an image begins within its shard is not in the manifest.
-            found = self._members.get(entry["sample_id"])
-            if found is None:
-                raise InputError(f"{entry['path']} is not where it was")
-            return found
-        return ImageItem(entry["sample_id"], entry["path"], entry["path"], follow=self._follow)
-
-    @cached_property
-    def _members(self) -> dict[str, ImageItem]:
-        return {item.sample_id: item for item in self._listed().items}
-
-    def _listed(self) -> ImageListing:
-        return list_images(str(self._root), Wanted(follow_links=self._follow))
+        holder = _holder(Path(str(self._root)), entry["path"])
+        if holder is None:
+            return ImageItem(entry["sample_id"], entry["path"], entry["path"], follow=self._follow)
+        # Where an image begins within its shard is not in the manifest.
+        if holder not in self._members:
+            held = _held(Path(str(self._root)), [holder], Wanted(labelled=False, follow_links=self._follow))
+            self._members[holder] = {item.sample_id: item for item in held.items}
+        found = self._members[holder].get(entry["sample_id"])
+        if found is None:
+            raise InputError(f"{entry['path']} is not where it was")
+        return found

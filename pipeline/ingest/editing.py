@@ -14,7 +14,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.pages import as_given
 from topline.pipeline.readers import named, read_table, reading, row_name, word
 from topline.solvers.counts import how_many
 from topline.storage.arrays import ChunkPlan
@@ -229,9 +228,7 @@ def _table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         )
     if not table.rows:
         raise InputError(f"{path} has no rows: {wanted}")
-    # A spreadsheet's text may have a mark before it, a value of Parquet has none.
-    given = str if path.suffix.lower() == ".parquet" else as_given
-    found = [["" if one is None else given(str(one)) for one in table.column(name)] for name in columns]
+    found = [["" if one is None else str(one) for one in table.column(name)] for name in columns]
     return [dict(zip(columns, row, strict=True)) for row in zip(*found, strict=True)]
 
 

@@ -21,6 +21,7 @@ from topline.pipeline.pages import Column, Table, count, csv_url, make_page, per
 from topline.pipeline.prediction.files import table_writer
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import StoredModel
+from topline.pipeline.sweep.folds import stratified_folds
 from topline.solvers.calibration import share_interval
 from topline.solvers.inspection import (
     DualPoint,
@@ -239,7 +240,10 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
     budget = taken if config.max_passes is None else config.max_passes
     begin(progress, "leave rows out", budget, "passes")
     watch = None if progress is None else progress.advance
-    found = leave_out_each(point, config.top_k, budget, watch=watch, folds=config.folds)
+    groups, fold = stored.rows("train").groups, None
+    if groups is not None and config.folds:
+        fold = stratified_folds(point.y, config.folds, 0, groups)
+    found = leave_out_each(point, config.top_k, budget, watch=watch, folds=config.folds, fold=fold)
     dataset = stored.dataset()
     judged = _all_rows(stored, point, found)
     asks = config.second_opinion and has_second_opinion(point)

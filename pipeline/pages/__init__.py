@@ -21,18 +21,15 @@ from topline.pipeline.pages.charts import (
 from topline.pipeline.pages.formatting import (
     DASH,
     amount,
-    as_given,
     clock,
     count,
     csv_url,
     duration,
     flat,
     gap,
-    harmless,
     number,
     percent,
     when,
-    without_controls,
 )
 from topline.pipeline.pages.tables import Badge, Column, ConfusionMatrix, Link, Table
 from topline.pipeline.pages.templating import Live, Page, Tile, environment, macros, make_page, message_page

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from topline.pipeline.errors import NotStoredError
 from topline.pipeline.images import thumbnail_or_reason
 from topline.pipeline.options import PredictConfig
-from topline.pipeline.pages import csv_url, harmless, make_page, without_controls
+from topline.pipeline.pages import csv_url, make_page
+from topline.pipeline.readers import harmless, without_controls
 from topline.storage.errors import AccessError, DiskFullError, StorageError
 from topline.storage.records import now
 

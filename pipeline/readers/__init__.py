@@ -40,6 +40,7 @@ from topline.pipeline.readers.words import (
     NAMED_ROWS,
     SPLIT_NAMES,
     class_words,
+    harmless,
     label_words,
     numbers_in,
     refuse_rows,
@@ -47,6 +48,7 @@ from topline.pipeline.readers.words import (
     split_name,
     split_words,
     text_of,
+    without_controls,
     word,
     words_of,
 )

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from topline.pipeline.readers.files import reading
-from topline.pipeline.readers.words import numbers_in, objects
+from topline.pipeline.readers.words import as_given, numbers_in, objects
 
 #: What may separate the columns of a text table, by its suffix; the usual one first.
 DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}
@@ -92,7 +92,7 @@ def _cells(
         def parted(mark: str) -> list[tuple[int, list[str]]]:
             file.seek(0)
             reader = csv.reader(file, delimiter=mark, strict=True)
-            return [(reader.line_num, line) for line in reader]
+            return [(reader.line_num, list(map(as_given, line))) for line in reader]
 
         header, marks = file.readline().rstrip("\r\n"), DELIMITERS[path.suffix.lower()]
         known = delimiter_of(marks, header, usual) or marks[0]

@@ -211,3 +211,35 @@ def text_of(value: object) -> str | None:
     if not text.isascii():  # a half of a pair of surrogates is in no text that can be stored
         text = unicodedata.normalize("NFC", text.encode("utf-8", "backslashreplace").decode())
     return text.strip() or None
+
+
+# What spreadsheets take for the beginning of a formula, or drop before they look for one.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+# What a terminal obeys, and a text that looks like what is written in its place; tabs and ends of lines stay.
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_WRITTEN = re.compile(r"\\(u00[0-9a-f]{2})")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
+
+
+def harmless(text: str) -> str:
+    r"""Return the text of a cell so that nobody runs it.
+
+    For spreadsheets a formula gets an apostrophe before it; plain numbers, which begin with a sign too, stay
+    as they are.  For terminals a control character such as ESC is written as \u001b.
+    """
+    text = without_controls(_WRITTEN.sub(r"\\u005c\1", text))
+    if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):
+        return f"'{text}"
+    return text
+
+
+def as_given(text: str) -> str:
+    """Return the text that `harmless` was given for a cell."""
+    if text[:1] == "'" and text[1:].startswith(_FORMULA):
+        text = text[1:]
+    return _WRITTEN.sub(lambda found: chr(int(found[1][1:], 16)), text)
+
+
+def without_controls(text: str) -> str:
+    """Return a text, or a line of JSON, with control characters as JSON writes them."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -7,7 +7,6 @@ it; a later search with the same options and data finds it there.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +20,7 @@ from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.sweep.folds import FoldSource, fold_data, forget_folds
 from topline.solvers.calibration import fit_probabilities
-from topline.solvers.run.search import FITS, LEAST, Found, Goal, Part, Search, Trial
+from topline.solvers.run.search import FITS, SECONDS, Found, Goal, Part, Search, Trial
 from topline.storage.datasets import Dataset
 from topline.storage.models import list_models
 from topline.storage.stores import open_store
@@ -126,14 +125,10 @@ class _Task:
         names = ", ".join(dict.fromkeys(smooth))
         C = f"C {self.config.C:g}" if "C" in self.config.model_fields_set else "C"
         scalings = " or ".join(",".join(names) or "none" for names in self._scalings)
-        # Passes over all rows that a search may take, however few one fit takes.
-        least = math.ceil(LEAST / (self._width * self._dataset.info.m * self._n))
-        cost = f"{FITS} times the passes of one fit"
-        if least > FITS:
-            cost += f", or {least:,} passes over all rows where these are more"
         return (
             f"searching {names}, {C} and transforms {scalings} on {self._sample:,} of {self._n:,} training"
-            f" rows, for at most {cost}"
+            f" rows, for at most {FITS} times the passes of one fit, or {SECONDS:g} seconds where that is"
+            " more"
         )
 
     def find(self, progress: Progress | None) -> dict[str, Any]:

@@ -190,13 +190,23 @@ def judged_rows(scores: Float64Array, y: IntArray, k: int) -> LeaveOneOut:
 
 
 def leave_out_each(
-    point: DualPoint, k: int, max_passes: int, *, watch: Watch | None = None, folds: int = 0
+    point: DualPoint,
+    k: int,
+    max_passes: int,
+    *,
+    watch: Watch | None = None,
+    folds: int = 0,
+    fold: Int64Array | None = None,
 ) -> LeaveOneOut:
-    """Return `leave_one_out` of a dual point."""
+    """Return `leave_one_out` of a dual point; `fold` (n,) says of each row in which of the folds it lies."""
     if not 1 <= k < point.problem.m:
         raise InvalidProblemError(f"k is {k}; give a whole number from 1 to {point.problem.m - 1}")
     if folds < 0 or folds == 1:
         raise InvalidProblemError(f"there are {folds} folds to hold out; give 2 or more, or 0 for none")
+    if folds and fold is None:
+        fold = np.empty(point.problem.n, dtype=np.int64)
+        drawn = np.random.default_rng(0).random(point.problem.n)
+        fold[np.lexsort((drawn, point.y))] = np.arange(point.problem.n) % folds
     # For products this small more BLAS threads double the processor time.
     with one_blas_thread():
         point, passes = _refined(point, max_passes // 2)
@@ -204,8 +214,8 @@ def leave_out_each(
             watch(passes)
         found = free_margins(point, k)
         middle, more = margins_of(point.scores, point.y, k)[0], 0
-        if folds:
-            middle, more = held_out_margins(point, k, min(folds, point.problem.n), watch)
+        if fold is not None:
+            middle, more = held_out_margins(point, k, fold, watch)
         found = replace(found, middle=np.clip(middle, found.low, found.high))
         stepped = _stepped(point, found, k, passes, max_passes, watch)
     return replace(stepped, passes=stepped.passes + more, folds=folds)
@@ -248,14 +258,11 @@ def _refined(point: DualPoint, max_passes: int) -> tuple[DualPoint, int]:
 
 
 def held_out_margins(
-    point: DualPoint, k: int, folds: int, watch: Watch | None = None
+    point: DualPoint, k: int, fold: Int64Array, watch: Watch | None = None
 ) -> tuple[Float64Array, int]:
-    """Return each row's margin by a classifier without its stratified fold (n,), and the passes."""
-    y, problem = point.y, point.problem
-    middle, fold = np.empty(problem.n), np.empty(problem.n, dtype=np.int64)
-    fold[np.lexsort((np.random.default_rng(0).random(problem.n), y))] = np.arange(problem.n) % folds
-    passes = 0
-    for held in range(folds):
+    """Return each row's margin by a classifier without the rows of its fold (n,), and the passes."""
+    y, middle, passes = point.y, np.empty(point.problem.n), 0
+    for held in np.unique(fold):
         rows = np.flatnonzero(fold == held)
         weights, A = point.weights.copy(), point.A.copy()
         weights[rows], A[rows] = 0.0, 0.0

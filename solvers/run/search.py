@@ -7,7 +7,7 @@ not behind.  A path ends where a larger C is worse by more than a standard error
 to the next folds while the budget lasts.
 
 A cell is behind if the paired difference of its hits to the leader's is more than `ERRORS` standard errors
-below zero.  Apart from a time limit all costs are counted in passes, so data and seed determine the choice.
+below zero.  Costs are counted in passes, so data and seed determine the choice unless the time is up first.
 """
 
 from __future__ import annotations
@@ -22,14 +22,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topline.solvers.core.rows import is_sparse
 from topline.solvers.core.state import SolveResult
 from topline.solvers.losses import Loss, MaxHinge, Softmax, TopKHinge
 from topline.solvers.run.api import solve, start_from
+from topline.solvers.run.task import ProblemSpec, compile_jit_functions
 
 #: Relative gap of the fits that are compared.
 GAP = 0.02
-#: Maximal cost of a search: this multiple of the passes of a fit or, if larger, this many multiplications.
-FITS, LEAST = 6, 2.0**33
+#: Maximal cost of a search: this multiple of the passes of a fit or, where these are fewer, this many
+#: multiplications and seconds, whichever is less.
+FITS, LEAST, SECONDS = 6, 2.0**33, 10.0
+#: Multiplications that take as long as what a pass does with a row besides its d m.
+PER_ROW = 2000
 #: Values of C times the mean of |x|^2.
 SCALES = (10.0, 100.0, 1000.0)
 #: Other losses are tried at these multiples of the first loss's best C.
@@ -142,7 +147,7 @@ class Search:
     @staticmethod
     def rows(n: int, d: int, m: int) -> int:
         """Return how many of n rows to search on, so that the budget is likely to suffice for all trials."""
-        return min(n, max(n // 4, int(LEAST / (LOOKED_AT * d * m)), 2 * m))
+        return min(n, max(n // 4, int(LEAST / (LOOKED_AT * (d * m + PER_ROW))), 2 * m))
 
     def find(self) -> Found:
         """Return the best cell; ties go to the default, then to the cell opened first."""
@@ -209,8 +214,18 @@ class _Searching:
         cell = self._cell(trial, search.C)
         self._fit(cell, part, search.tol, None)
         self._one = float(search.n * cell.passes[0])
-        self._budget = max(FITS * self._one, LEAST / (part.X.shape[1] * search.m))
+        self._budget, least = FITS * self._one, LEAST / (part.X.shape[1] * search.m + PER_ROW)
+        if least > self._budget:
+            self._budget = least
+            self._compile(part)
+            self._ends = min(self._ends, time.monotonic() + SECONDS)
         return cell
+
+    def _compile(self, part: Part) -> None:
+        """Compile what the trials run, which is no part of their cost."""
+        for loss, smoothing in dict.fromkeys((one.loss, one.smoothing) for one in self._search.trials):
+            spec = ProblemSpec(loss, C=self._search.C, smoothing=smoothing)
+            compile_jit_functions(spec, part.X.shape[1], self._search.m, sparse=is_sparse(part.X))
 
     def _take(self, trial: Trial, Cs: Iterable[float]) -> None:
         """Follow C on the first fold until a larger one is worse."""

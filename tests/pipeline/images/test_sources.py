@@ -11,13 +11,22 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from tests.pipeline.pictures import png, write_classes
 from topline.pipeline.errors import ImageRejectedError, InputError
-from topline.pipeline.images import ImageItem, ImageListing, Wanted, list_images, sorted_names
+from topline.pipeline.images import (
+    ImageItem,
+    ImageListing,
+    SourceImages,
+    Wanted,
+    list_images,
+    sorted_names,
+)
 
 LIMIT = 1 << 20
 
@@ -324,6 +333,23 @@ def test_a_pattern_may_match_in_several_folders_and_what_is_no_shard(tmp_path: P
     listing = list_images(str(tmp_path / "sh-*" / "t*"))
     assert paths(listing) == ["sh-0/t.tar/a.png", "sh-0/t.tar/b.png", "sh-1/t.tar/c.png"]
     assert [item.read(listing.root, LIMIT) for item in listing.items] == [png(i) for i in range(3)]
+
+
+def test_a_table_names_images_inside_archives_and_text_that_no_spreadsheet_runs(tmp_path: Path) -> None:
+    """As the labels that `topline suggest` asks for."""
+    write_shard(tmp_path / "new.tar", ["a", "b"])
+    (tmp_path / "=1.png").write_bytes(png(3))
+    (tmp_path / "labels.csv").write_text("path,label\nnew.tar/b.png,'-off\nnew.tar/x.png,on\n'=1.png,on\n")
+    listing = list_images(str(tmp_path / "labels.csv"))
+    assert paths(listing) == ["new.tar/b.png", "new.tar/x.png", "=1.png"]
+    assert [item.label for item in listing.items] == ["-off", "on", "on"]
+    found = [listing.items[row].read(listing.root, LIMIT) for row in (0, 2)]
+    assert found == [png(1), png(3)]
+    with pytest.raises(ImageRejectedError, match="cannot be read"):
+        listing.items[1].read(listing.root, LIMIT)
+    again = SourceImages({"images": str(listing.root), "source": listing.kind})
+    pixels = [again({"sample_id": item.sample_id, "path": item.path}) for item in listing.items[::2]]
+    np.testing.assert_array_equal(pixels, [np.asarray(Image.open(io.BytesIO(data))) for data in found])
 
 
 def test_shards_under_split_folders(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options import PredictConfig, build
 from topline.pipeline.options.ingest import InspectConfig
-from topline.pipeline.pages import as_given, harmless
 from topline.pipeline.prediction.files import table_of, table_schema, table_writer
+from topline.pipeline.readers import harmless, read_labels
 from topline.storage.errors import IntegrityError
 
 
@@ -62,6 +62,11 @@ def test_a_table_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         "path,label,split,classes,scores,probabilities,set,set_size,prediction,probability,error\r\n"
         '\'@x,\'-b,,"[""=1"", ""say \\""no\\""""]","[0.1, -2.0]",,[],0,\'=1,,\'+bad\r\n'
     )
+
+
+def test_labels_that_a_spreadsheet_would_run_are_read_as_they_were(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("sample_id,label\r\n'-2,'=two\r\n'@1,one\r\n", encoding="utf-8")
+    assert read_labels(tmp_path / "labels.csv", 2, None, ["@1", "-2"]).tolist() == ["one", "=two"]
 
 
 def test_damage_to_what_is_written_is_no_fault_of_the_file(tmp_path: Path) -> None:

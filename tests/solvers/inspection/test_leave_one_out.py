@@ -28,7 +28,7 @@ from topline import (
     solve,
 )
 from topline.solvers.core.state import SolverState
-from topline.solvers.inspection import leave_one_out, second_opinion
+from topline.solvers.inspection import leave_one_out, leave_out_each, second_opinion, trained_point
 
 #: The largest error of a margin that brute force at this relative gap can have here, from sqrt(2) |x| sqrt(2
 #: gap / lam) with |x| <= 2, C <= 3 and P <= 1 for n = 178.
@@ -179,6 +179,25 @@ def test_more_passes_prove_more_and_are_not_overdrawn_by_much() -> None:
     founds.append(leave_one_out(X, y, result, max_passes=0, folds=5, watch=told.append))
     assert sum(told) == sum(found.passes for found in founds)
     assert founds[-1].passes > 0
+
+
+def test_given_folds_are_held_out_whole() -> None:
+    X, y = three_sets()["made"]
+    problem: dict[str, Any] = {"loss": Softmax(), "lam": 1.0 / len(y)}
+    result = solve(X, y, tol=1e-8, **problem)
+    fold = np.random.default_rng(0).integers(3, size=len(y))
+    point = trained_point(result.problem, X, y.astype(np.int32), result.W, None)
+    found = leave_out_each(point, 1, 0, folds=3, fold=fold)
+    for held in range(3):
+        others = fold != held
+        rows = np.flatnonzero(~others)
+        W = solve(X[others], y[others], Softmax(), len(y) / others.sum() / len(y), tol=GAP, m=6).W
+        scores = X[rows] @ W
+        own = scores[np.arange(len(rows)), y[rows]]
+        scores[np.arange(len(rows)), y[rows]] = -np.inf
+        exact = np.clip(own - scores.max(axis=1), found.low[rows], found.high[rows])
+        # The folds end at a relative gap of 1e-3.
+        np.testing.assert_allclose(found.margins[rows], exact, atol=0.15)
 
 
 def test_suspicion_finds_flipped_labels() -> None:

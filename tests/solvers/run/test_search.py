@@ -70,6 +70,7 @@ def test_the_choice_follows_from_data_and_seed() -> None:
 
 def test_six_fits_are_the_most_where_these_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "LEAST", 1.0)
+    monkeypatch.setattr(searching, "SECONDS", 0.0)
     found = Search(part, TRIALS, 600, 10).find()
     assert found.fits <= searching.FITS
     assert 600 * found.default.passes[0] * found.fits == pytest.approx(
@@ -77,8 +78,11 @@ def test_six_fits_are_the_most_where_these_take_long(monkeypatch: pytest.MonkeyP
     )
 
 
-def test_a_time_limit_leaves_the_default() -> None:
-    found = Search(part, TRIALS, 600, 10, time_limit=1e-9).find()
+@pytest.mark.parametrize("limit", [1e-9, None])
+def test_a_time_that_is_up_leaves_the_default(limit: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of a small problem as one that is given."""
+    monkeypatch.setattr(searching, "SECONDS", 0.0)
+    found = Search(part, TRIALS, 600, 10, time_limit=limit).find()
     assert found.best is found.default
     assert found.ended == "the time was up"
 
