@@ -25,7 +25,7 @@ class SearchConfig(Options):
     auto: bool | None = Field(
         default=None,
         description="Search loss, C and, of imported columns, scaling before training, for at most six times"
-        " the passes of one fit, or 10 seconds where that is more",
+        " the passes of one fit, or 10 seconds of computing where that is more",
     )
     goal: str = Field(
         default="top-1",

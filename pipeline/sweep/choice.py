@@ -127,8 +127,8 @@ class _Task:
         scalings = " or ".join(",".join(names) or "none" for names in self._scalings)
         return (
             f"searching {names}, {C} and transforms {scalings} on {self._sample:,} of {self._n:,} training"
-            f" rows, for at most {FITS} times the passes of one fit, or {SECONDS:g} seconds where that is"
-            " more"
+            f" rows, for at most {FITS} times the passes of one fit, or {SECONDS:g} seconds of"
+            " computing where that is more"
         )
 
     def find(self, progress: Progress | None) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class TopKClassifierCV(TopKModel):
 
     ``loss="auto"`` compares softmax, the hinge, the smooth hinge and, for "top_k", the top-k hinge like
     `topline train --auto`: on a subset of many rows, until paired differences on held-out rows decide, in at
-    most six times the passes of one fit, or 10 seconds where that is more.
+    most six times the passes of one fit, or 10 seconds of computing where that is more.
 
     Otherwise each fold is trained for all C in ascending order, warm-started and to the same certified gap;
     then the best C, the smallest of equally good ones, is trained on all rows.
