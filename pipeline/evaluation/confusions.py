@@ -9,6 +9,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -135,14 +136,12 @@ def images_to_show(
         for code in codes:
             own = [one for one in bad if one.label == code]
             misses[code] = _largest(IMAGES_PER_CLASS, misses[code], own, "margin")
-    show = _Pictures(manifest, read_image, record.class_names, probable=found is not None)
+    show = _pictures(manifest, read_image, record.class_names, probable=found is not None)
     others = [answer for answer in wrong if answer not in surest][:GALLERY]
     known = math.isfinite(reach_of(stored)) and seen > 0
-    gallery = Gallery(
-        show.all(surest), show.all(others), show.all(right), seen, settled / seen if known else None
-    )
+    gallery = Gallery(show(surest), show(others), show(right), seen, settled / seen if known else None)
     return gallery, [
-        WorstClass(part.name, part.rows, part.topk, show.all(misses[code]))
+        WorstClass(part.name, part.rows, part.topk, show(misses[code]))
         for part, code in zip(worst, codes, strict=True)
     ]
 
@@ -190,34 +189,23 @@ def _answers(
         yield [_Answer(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]
 
 
-class _Pictures:
-    """Makes the shown images of answers; reads each image once."""
+def _pictures(
+    manifest: pa.Table, read_image: ReadImage, names: Sequence[str], *, probable: bool
+) -> Callable[[Sequence[_Answer]], tuple[ShownImage, ...]]:
+    """Return what makes the shown images of answers; it reads each image once."""
 
-    def __init__(
-        self, manifest: pa.Table, read_image: ReadImage, names: Sequence[str], *, probable: bool
-    ) -> None:
-        self._manifest = manifest
-        self._read_image, self._names, self._probable = read_image, names, probable
-        self._known: dict[int, ShownImage] = {}
-
-    def all(self, answers: Sequence[_Answer]) -> tuple[ShownImage, ...]:
-        """Return the images of answers."""
-        return tuple(self._image(answer) for answer in answers)
-
-    def _image(self, answer: _Answer) -> ShownImage:
-        if answer.row not in self._known:
-            self._known[answer.row] = self._made(answer)
-        return self._known[answer.row]
-
-    def _made(self, answer: _Answer) -> ShownImage:
-        entry = self._manifest.slice(answer.row, 1).to_pylist()[0]
-        picture, note = thumbnail_or_reason(lambda: self._read_image(entry), PICTURE_SIDE)
+    @cache
+    def made(answer: _Answer) -> ShownImage:
+        entry = manifest.slice(answer.row, 1).to_pylist()[0]
+        picture, note = thumbnail_or_reason(lambda: read_image(entry), PICTURE_SIDE)
         return ShownImage(
             name=str(entry["path"] or entry["sample_id"]),
-            label=self._names[answer.label],
-            predicted=self._names[answer.predicted],
+            label=names[answer.label],
+            predicted=names[answer.predicted],
             rank=answer.rank,
-            figure=f"{answer.sure:.1%}" if self._probable else f"by {answer.margin:.3g}",
+            figure=f"{answer.sure:.1%}" if probable else f"by {answer.margin:.3g}",
             picture=picture,
             note=note,
         )
+
+    return lambda answers: tuple(map(made, answers))

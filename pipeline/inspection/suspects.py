@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from topline.pipeline.errors import InputError
 from topline.pipeline.images import SourceImages, thumbnail_or_reason
 from topline.pipeline.inspection.duplicates import CompareRows, Duplicate, Neighbour, off_topic
-from topline.pipeline.inspection.stored_point import stored_point
 from topline.pipeline.options import InspectConfig
 from topline.pipeline.pages import Column, Table, count, csv_url, make_page, percent
 from topline.pipeline.prediction.files import table_writer
 from topline.pipeline.progress import Progress, begin
-from topline.pipeline.rows import StoredModel
+from topline.pipeline.rows import CachedRows, StoredModel, TrainingRows
 from topline.pipeline.sweep.folds import stratified_folds
+from topline.pipeline.training import spec_of_model
 from topline.solvers.calibration import share_interval
 from topline.solvers.inspection import (
     DualPoint,
@@ -32,32 +33,24 @@ from topline.solvers.inspection import (
     leave_out_each,
     margins_of,
     softmax_point,
+    trained_point,
 )
+from topline.solvers.losses import loss_from_dict
 from topline.solvers.typing import Float64Array
 from topline.storage.datasets import Dataset
 from topline.storage.records import now
 from topline.storage.schema import SPLITS
 
-#: Columns of the table; `decided` is right, wrong or open, `likeness` the cosine with the most similar class
-#: mean, null if rows are not compared.
-SCHEMA = pa.schema(
-    [
-        ("sample_id", pa.string()),
-        ("label", pa.string()),
-        ("suggested", pa.string()),
-        ("suspicion", pa.float64()),
-        ("loo_margin", pa.float64()),
-        ("decided", pa.string()),
-        ("split", pa.string()),
-        ("likeness", pa.float64()),
-    ]
-)
 _TABLE_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """One row of the table."""
+    """One row of the table.
+
+    `decided` is right, wrong or open, `likeness` the cosine with the most similar class mean, None if rows
+    are not compared.
+    """
 
     sample_id: str
     label: str
@@ -67,6 +60,11 @@ class Suspect:
     decided: str
     split: str
     likeness: float | None
+
+
+SCHEMA = pa.schema(
+    [(one.name, pa.string() if one.type == "str" else pa.float64()) for one in fields(Suspect)]
+)
 
 
 @dataclass(frozen=True)
@@ -409,3 +407,57 @@ def _class_table(found: Inspection) -> Table:
 def _boundary_table(found: Mapping[str, Sequence[str]]) -> Table:
     rows = [(name, ", ".join(rows)) for name, rows in found.items()]
     return Table.of("rows-that-carry-a-class", [Column("class"), Column("rows")], rows)
+
+
+#: Bytes of rows kept in memory; each pass reads the rest again.
+KEPT_BYTES = 2 << 30
+
+
+def stored_point(stored: StoredModel) -> DualPoint:
+    """Return the dual point of a model on its training rows.
+
+    Raises `InputError` for a model whose rows cannot be left out, with the reason and a remedy.
+    """
+    record = stored.model.record
+    _refuse(stored)
+    rows = CachedRows(TrainingRows(stored.dataset(), "train", stored.transforms), KEPT_BYTES)
+    problem = spec_of_model(record).problem(record.n, rows.shape[1], record.m)
+    labels = rows.labels().astype(np.int32)
+    weights = rows.weights(record.class_weights)
+    A = np.asarray(stored.model.duals(0, record.n)) if stored.model.has_duals else None
+    return trained_point(problem, rows, labels, stored.W, A, weights)
+
+
+def _refuse(stored: StoredModel) -> None:
+    record = stored.model.record
+    if record.multilabel:
+        raise InputError(
+            f"{record.id} predicts several labels per row, and inspect judges one label each: train on single"
+            " labels"
+        )
+    if record.kernel is not None:
+        raise InputError(
+            f"{record.id} has the kernel {record.kernel.get('name')}, and inspect works on weights: train"
+            " with the transform nystroem or fourier in its place"
+        )
+    if record.config.get("average_top") is not None:
+        raise InputError(
+            f"{record.id} minimises its largest losses, and inspect bounds what a row does to the mean of"
+            " all: train without --average-top"
+        )
+    if not stored.W.any():
+        raise InputError(
+            f"W of {record.id} is 0, so it prefers no class for any row: use a larger --C, or features that"
+            " tell the classes apart"
+        )
+    form = loss_from_dict(record.loss).form(record.m)
+    if not form.convex:
+        raise InputError(
+            f"the loss {record.loss.get('name')} of {record.id} is not convex, so nothing bounds what a row"
+            " does: train with another"
+        )
+    if not form.smooth and not stored.model.has_duals:
+        raise InputError(
+            f"the dual variables of {record.id} were not stored: train it with --keep-duals and a method that"
+            " has them, such as dual_ascent"
+        )

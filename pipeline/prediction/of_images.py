@@ -109,18 +109,7 @@ class PredictResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `topline predict --json` prints."""
-        return {
-            "model": self.model,
-            "images": len(self.predictions),
-            "rejected": self.rejected,
-            "ignored": self.ignored,
-            "probabilities": self.probabilities,
-            "coverage": self.coverage,
-            "output": self.output,
-            "page": self.page,
-            "scored": None if self.scored is None else asdict(self.scored),
-            "predictions": [asdict(prediction) for prediction in self.predictions],
-        }
+        return {**asdict(self), "images": len(self.predictions), "rejected": self.rejected}
 
 
 def predict(model_url: str, config: PredictConfig, progress: Progress | None = None) -> PredictResult:

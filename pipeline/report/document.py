@@ -34,6 +34,7 @@ from topline.pipeline.pages import (
     percent,
     svg,
 )
+from topline.pipeline.pages.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.report import tables
 from topline.pipeline.report.run_section import event_table, run_charts, work_charts, work_facts
@@ -50,8 +51,6 @@ from topline.storage.stores.urls import join
 
 logger = logging.getLogger(__name__)
 
-WIDE, TALL = 560, 300
-LEFT, RIGHT, TOP, BOTTOM = 62, 20, 14, 44
 # Format of axes of shares.
 _SHARES: Final[dict[str, Any]] = {"text": "{:.0%}".format, "below": 17}
 
@@ -69,7 +68,7 @@ def reliability_chart(bins: Sequence[ReliabilityBin]) -> Markup:
 
     The area of a disc is its share of the rows, so that a bin of three rows does not look like a finding.
     """
-    x_axis, y_axis = Scale(0.0, 1.03, LEFT, WIDE - RIGHT), Scale(0.0, 1.06, TALL - BOTTOM, TOP)
+    x_axis, y_axis = Scale(0.0, 1.03, LEFT, WIDTH - RIGHT), Scale(0.0, 1.06, HEIGHT - BOTTOM, TOP)
     total = max(sum(part.rows for part in bins), 1)
     disc = Markup('<circle class="bin" cx="{0:.1f}" cy="{1:.1f}" r="{2:.1f}"><title>{3}</title></circle>')
     discs = [
@@ -86,7 +85,9 @@ def reliability_chart(bins: Sequence[ReliabilityBin]) -> Markup:
         x_axis(0.0), y_axis(0.0), x_axis(1.0), y_axis(1.0)
     )
     frame = axes(x_axis, y_axis, "probability of the first class", "share right", **_SHARES)
-    return svg(WIDE, TALL, "Share right against the probability of the first class", [frame, exact, *discs])
+    return svg(
+        WIDTH, HEIGHT, "Share right against the probability of the first class", [frame, exact, *discs]
+    )
 
 
 def sizes_chart(points: Sequence[SizePoint]) -> Markup:
