@@ -406,7 +406,7 @@ def _class_table(found: Inspection) -> Table:
 
 def _boundary_table(found: Mapping[str, Sequence[str]]) -> Table:
     rows = [(name, ", ".join(rows)) for name, rows in found.items()]
-    return Table.of("rows-that-carry-a-class", [Column("class"), Column("rows")], rows)
+    return Table.of("rows-that-carry-a-class", [Column("class"), Column("rows", "words")], rows)
 
 
 #: Bytes of rows kept in memory; each pass reads the rest again.

@@ -186,7 +186,7 @@ def event_table(run: RunView) -> Table:
             EVENT_NAMES.get(event.kind, event.kind),
             _event_details(event),
         )
-        for event in reversed(run.events[-EVENTS_SHOWN:])
+        for event in sorted(run.events[-EVENTS_SHOWN:], key=lambda event: event.at, reverse=True)
     ]
     return Table.of("events", columns, rows, empty="Nothing has happened yet.")
 

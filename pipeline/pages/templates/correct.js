@@ -12,7 +12,12 @@
     return made;
   };
   const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
-  const table = () => [`${desk.dataset.key},label`, ...[...labels()].map((pair) => pair.map(quoted).join(","))].join("\r\n") + "\r\n";
+  /* As Python's `harmless` of cells: no spreadsheet runs a class of this name, and no terminal obeys it. */
+  const harmless = (text) => {
+    const shown = text.replace(/\\(u00[0-9a-f]{2})/g, "\\u005c$1").replace(/[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]/g, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+    return /^[=+\-@\t\r\n]/.test(shown) && !/^[+-]?\d+(\.\d+)?([eE][+-]?\d+)?$/.test(shown) ? `'${shown}` : shown;
+  };
+  const table = () => [`${desk.dataset.key},label`, ...[...labels()].map(([id, label]) => [id, harmless(label)].map(quoted).join(","))].join("\r\n") + "\r\n";
   const words = (card, label) =>
     label === undefined ? "" : label === "" ? "left out" : label === card.dataset.label ? "kept" : `now ${label}`;
 

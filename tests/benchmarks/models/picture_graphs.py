@@ -9,7 +9,6 @@ forty of its own shop.  The graph is given the pixels that `predict` decodes, an
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -70,7 +69,6 @@ def compared(folder: Path) -> dict[str, list[tuple[float, bool]]]:
 
 def main() -> int:
     """Print the table; return 1 where scores of the same pixels differ by over 1 %."""
-    argparse.ArgumentParser(description=__doc__.partition("\n")[0]).parse_args()
     print(f"{'pixels':<24}{'pictures':>9}{'same top-5':>12}{'within 1e-3':>13}{'median':>10}{'largest':>10}")
     with tempfile.TemporaryDirectory() as folder:
         table = compared(Path(folder))

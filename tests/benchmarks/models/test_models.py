@@ -10,11 +10,13 @@ import pytest
 from tests.benchmarks.datasets import DATA_DIR
 from tests.benchmarks.models import (
     first_answer,
+    guesses,
     label_suspects,
     left_out,
     long_tail,
     photograph_accuracy,
     photograph_features,
+    picture_graphs,
     rare_class_sets,
     rows_removed,
     suggestions,
@@ -114,6 +116,26 @@ def test_scenes_are_told_apart_as_the_command_comes(shared_data: Path) -> None:
     found = photograph_accuracy.main(["--data", str(shared_data), "--sets", "scenes"])["scenes"]
     assert found["default"] >= 0.9
     assert found["default"] > found["hog"]
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_a_graph_of_pictures_answers_as_predict_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """Within 1 % of the largest score of each of 126 pictures, and within 1e-3 of nearly all."""
+    assert picture_graphs.main() == 0
+    found = capsys.readouterr().out.splitlines()[1].split()
+    pictures, within = int(found[-5]), int(found[-3])
+    assert pictures >= 100
+    assert within >= 0.95 * pictures
+
+
+@pytest.mark.benchmarks
+def test_guesses_of_a_selector_are_compared_at_equal_size(capsys: pytest.CaptureFixture[str]) -> None:
+    found = guesses.main(["--quick"])["digits"]
+    assert found.shape == (len(guesses.PRICES), 2)
+    sizes = [float(line.split(" | ")[1]) for line in capsys.readouterr().out.splitlines()[2:]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert (np.abs(found[:, 0]) < 5.0).all()
 
 
 def test_a_worker_spends_its_time_on_the_network(capsys) -> None:
