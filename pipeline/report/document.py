@@ -265,7 +265,7 @@ def report_tiles(
     tone, words = verdict(record.certificate, record.result)
     figure, note = _gap(record)
     if settled is not None:
-        note = f"of answers are the exact optimum's, by a relative gap of {figure}"
+        note = f"of answers are the optimum's, relative gap {figure}"
         figure = f"\u2265 {percent(settled)}"
     return [*tiles, Tile(words, figure, note, tone)]
 

@@ -16,6 +16,7 @@ from topline.pipeline.options import PredictConfig, build
 from topline.pipeline.options.ingest import InspectConfig
 from topline.pipeline.prediction.files import table_of, table_schema, table_writer
 from topline.pipeline.readers import harmless, read_labels
+from topline.pipeline.readers.words import as_given
 from topline.storage.errors import IntegrityError
 
 
