@@ -7,19 +7,23 @@ run operations at weights of a feature map, and for a risk other than the mean o
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
+import psutil
 
 from topline.solvers.core.answers import A
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.feature_maps import FeatureMap
 from topline.solvers.core.problem import AverageTopK, Problem
-from topline.solvers.core.rows import RowSource
-from topline.solvers.core.traffic import MemoryGauge, ThreadActivity, Traffic, counted
+from topline.solvers.core.rows import RowRange, RowSource, is_sparse
+from topline.solvers.core.state import Traffic, WorkerActivity
 from topline.solvers.crew import threads_here
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.operations import (
@@ -153,6 +157,79 @@ class TopLossBlocks(_Wrapped):
     def run(self, operation: Operation[A]) -> A:
         """Answer for the risk from the blocks' answers for the losses."""
         return operation.on_largest(self._blocks.run, self._risk, self._n)
+
+
+class ThreadActivity:
+    """Counts the work of each thread of this process; threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._busy: dict[str, float] = {}
+        self._rows: dict[str, int] = {}
+
+    def begin_request(self) -> None:
+        """Reset the row counts for a new request."""
+        with self._lock:
+            self._rows = {}
+
+    def worked(self, rows: int, began: float) -> None:
+        """Count rows that the calling thread has processed since `began`, a `time.perf_counter` value."""
+        name, seconds = threading.current_thread().name, time.perf_counter() - began
+        with self._lock:
+            self._busy[name] = self._busy.get(name, 0.0) + seconds
+            self._rows[name] = self._rows.get(name, 0) + rows
+
+    def workers(self) -> tuple[WorkerActivity, ...]:
+        """Return every thread that has ever worked, by name."""
+        with self._lock:
+            return tuple(
+                WorkerActivity(name, self._rows.get(name, 0), seconds)
+                for name, seconds in sorted(self._busy.items())
+            )
+
+
+class CountedRows(RowRange):
+    """All rows of a source, counting in `bytes_read` the bytes taken from it."""
+
+    def __init__(self, source: RowSource) -> None:
+        super().__init__(source, 0, int(source.shape[0]))
+        self._lock = threading.Lock()
+        self.bytes_read = 0
+
+    def __getitem__(self, rows: slice) -> Any:
+        values = super().__getitem__(rows)
+        stored = values.data if is_sparse(values) else values
+        with self._lock:
+            self.bytes_read += int(stored.nbytes)
+        return values
+
+
+def counted(X: RowSource) -> RowSource:
+    """Return X, wrapped to count reads if it is stored in pieces or mapped and does not count them itself."""
+    if hasattr(X, "bytes_read") or bool(getattr(X, "in_memory", False)):
+        return X
+    stored = isinstance(X, np.memmap) or any(getattr(X, name, None) for name in ("chunks", "cuts"))
+    return CountedRows(X) if stored else X
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process."""
+    return int(psutil.Process().memory_info().rss)
+
+
+class MemoryGauge:
+    """Reads `resident_bytes` at most a hundred times a second, as rounds may be shorter than the reading."""
+
+    def __init__(self) -> None:
+        self._looked = -math.inf
+        self._bytes = 0
+
+    def read(self) -> int:
+        """Return the memory of this process, at most a hundredth of a second old."""
+        now = time.perf_counter()
+        if now - self._looked >= 0.01:
+            self._looked, self._bytes = now, resident_bytes()
+        return self._bytes
 
 
 class SerialExecutor:

@@ -34,9 +34,9 @@ from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.dual_rows import row_runs
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource, compute_dtype
-from topline.solvers.core.traffic import Traffic, resident_bytes
+from topline.solvers.core.state import Traffic
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import DualRows, StoredDuals, T, block_bounds
+from topline.solvers.executors import DualRows, StoredDuals, T, block_bounds, resident_bytes
 from topline.solvers.operations import Operation, RunSpec, parts_of
 from topline.solvers.typing import Float64Array, IntArray
 

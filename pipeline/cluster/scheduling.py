@@ -14,7 +14,7 @@ from topline.pipeline.cluster.messages import Span, WorkerCost
 from topline.pipeline.cluster.placement import BlockPlacement, Bound, Moved
 from topline.pipeline.errors import ClusterError
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.traffic import WorkerActivity
+from topline.solvers.core.state import WorkerActivity
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import StoredDuals
 

@@ -24,9 +24,8 @@ from topline.pipeline.cluster.sent_weights import SentOperation, WeightsReceiver
 from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.rows import RowSource
-from topline.solvers.core.traffic import resident_bytes
 from topline.solvers.errors import StateLostError
-from topline.solvers.executors import DualRows, StoredDuals, T
+from topline.solvers.executors import DualRows, StoredDuals, T, resident_bytes
 from topline.solvers.operations import BlockSet, RowBlock
 
 logger = logging.getLogger(__name__)

@@ -10,12 +10,11 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 
 from topline.solvers.blocks.ascent.rows import RowNorms
-from topline.solvers.core.answers import Answer
+from topline.solvers.core.answers import Answer, TileReader
 from topline.solvers.core.dual_points import PendingStep, step_number
 from topline.solvers.core.dual_rows import ByteBudget, DualStore, make_store, row_runs
 from topline.solvers.core.problem import Problem, SelectedRows
 from topline.solvers.core.rows import Rows, RowSource, compute_dtype, slab_bounds, stored_slabs
-from topline.solvers.core.tiles import TileReader
 from topline.solvers.crew import ALONE, Crew, Helpers
 from topline.solvers.errors import StateLostError, UnsupportedCombinationError
 from topline.solvers.jit_cache import jit

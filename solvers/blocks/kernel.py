@@ -29,11 +29,10 @@ from scipy import sparse
 from topline.solvers.blocks.ascent.extrapolation import REMEMBERED, Extrapolation
 from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES, KernelTile, RowTile, SweptPart, repeated_sweeps
 from topline.solvers.blocks.block import Block
-from topline.solvers.core.answers import Clock
+from topline.solvers.core.answers import Clock, Tile
 from topline.solvers.core.codec import stored
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import Rows, as_rows, is_sparse
-from topline.solvers.core.tiles import Tile
 from topline.solvers.jit_cache import JitFunction, jit
 from topline.solvers.losses.rows import nearest_rows
 from topline.solvers.projections.columns import room

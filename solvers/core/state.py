@@ -15,7 +15,6 @@ from topline.solvers.core.codec import stored
 from topline.solvers.core.dual_points import DualPoint, FoundAt, PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import is_sparse
-from topline.solvers.core.traffic import WorkerActivity
 from topline.solvers.counts import how_many
 from topline.solvers.errors import CertificateError, InvalidProblemError
 from topline.solvers.typing import Float64Array, FloatArray
@@ -391,6 +390,68 @@ class SolverState:
     def with_point(self, **changes: Any) -> SolverState:
         """Return the state with some fields of its point replaced."""
         return replace(self, point=replace(self.point, **changes))
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerActivity:
+    """One worker: another process, or a thread of this one.
+
+    Attributes
+    ----------
+    name : identifies the worker throughout the run, such as an address.
+    rows : examples that it holds; for a thread, those of its last request.
+    seconds_busy : seconds spent on requests.
+    memory_bytes : its resident memory; 0 if shared with the coordinator.
+    """
+
+    name: str
+    rows: int
+    seconds_busy: float
+    memory_bytes: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Totals of an executor since the problem was bound; memory, workers and rows are current values.
+
+    Attributes
+    ----------
+    bytes_sent, bytes_received : by the coordinator to all workers, and from them; 0 within one process.
+    bytes_read : of features outside memory, after decompression.
+    memory_bytes : resident memory of the coordinator and all workers, summed.
+    workers : the present workers, in a fixed order.
+    """
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    bytes_read: int = 0
+    memory_bytes: int = 0
+    workers: tuple[WorkerActivity, ...] = ()
+
+    def since(self, before: Traffic) -> Traffic:
+        """Return the increase since `before`; a counter that was reset counts from 0."""
+        busy = {worker.name: worker.seconds_busy for worker in before.workers}
+        return Traffic(
+            bytes_sent=_added(self.bytes_sent, before.bytes_sent),
+            bytes_received=_added(self.bytes_received, before.bytes_received),
+            bytes_read=_added(self.bytes_read, before.bytes_read),
+            memory_bytes=self.memory_bytes,
+            workers=tuple(
+                replace(worker, seconds_busy=_added(worker.seconds_busy, busy.get(worker.name, 0.0)))
+                for worker in self.workers
+            ),
+        )
+
+
+def _added(now: _Number, before: _Number) -> _Number:
+    return now - before if now >= before else now
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from topline.solvers.blocks.stretch import can_vanish
+from topline.solvers.blocks.vertices import can_vanish
 from topline.solvers.core.answers import LossAnswer, VectorSums
 from topline.solvers.core.dual_points import DualPoint, PendingStep
 from topline.solvers.core.problem import Problem

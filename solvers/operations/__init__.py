@@ -10,9 +10,7 @@ from topline.solvers.blocks.ascent.plan import AscentSums, Turn
 from topline.solvers.blocks.block import RunSpec
 from topline.solvers.blocks.second_order import EnvelopePoint
 from topline.solvers.core.feature_maps import MapView
-from topline.solvers.operations.ascent import Ascend
-from topline.solvers.operations.base import Operation, OperationRunner, Runner, TileOperation
-from topline.solvers.operations.block_set import (
+from topline.solvers.operations.base import (
     AskHeads,
     BlockSet,
     CopyDuals,
@@ -21,13 +19,17 @@ from topline.solvers.operations.block_set import (
     Head,
     HeadAnswers,
     Hits,
+    Operation,
+    OperationRunner,
     RowBlock,
+    Runner,
+    TileOperation,
     most_open,
     parts_of,
 )
 from topline.solvers.operations.columns import DirectionSums, FindDirections
 from topline.solvers.operations.evaluate import Evaluate, Evaluation, FindLargestLosses, Largest
-from topline.solvers.operations.kept_duals import DualSums, PutInside, Rebuild, TakeGradients
+from topline.solvers.operations.kept_duals import Ascend, DualSums, PutInside, Rebuild, TakeGradients
 from topline.solvers.operations.moments import Moments, SumMoments
 from topline.solvers.operations.second_order import (
     CurvatureProduct,

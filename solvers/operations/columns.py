@@ -21,12 +21,11 @@ import numpy as np
 from topline.solvers.blocks.ascent.dual_changes import change_sums
 from topline.solvers.blocks.block import Block, lift_scores
 from topline.solvers.blocks.vertices import accumulate_nonzeros, accumulate_rows, vertices_of
-from topline.solvers.core.answers import Clock, VectorSums
+from topline.solvers.core.answers import FLOAT64, Clock, Scratch, Tile, VectorSums
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.feature_maps import MapView
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import is_sparse, squared_norms
-from topline.solvers.core.tiles import FLOAT64, Scratch, Tile
 from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.jit_cache import jit

@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.stretch import least_stretch, slack_of
-from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.core.answers import Clock, LossAnswer, merged_by
+from topline.solvers.blocks.vertices import least_stretch, slack_of, vertices_of
+from topline.solvers.core.answers import FLOAT64, Clock, LossAnswer, Scratch, TileSums, merged_by
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.feature_maps import MapView
 from topline.solvers.core.problem import AverageTopK, LargestLosses
 from topline.solvers.core.rows import is_sparse
-from topline.solvers.core.tiles import FLOAT64, Scratch, TileSums
 from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
+from topline.solvers.blocks.ascent.rounds import BlockAscent
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.vertices import DenseVertices, accumulate_rows
-from topline.solvers.core.answers import Answer, Clock, LossAnswer
+from topline.solvers.core.answers import FLOAT64, Answer, Clock, LossAnswer, Scratch, TileSums
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.tiles import FLOAT64, Scratch, TileSums
+from topline.solvers.core.feature_maps import MapView
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
-from topline.solvers.operations.base import Operation, TileOperation
+from topline.solvers.operations.base import Operation, Runner, TileOperation
 from topline.solvers.typing import Float64Array
 
 
@@ -145,3 +147,39 @@ class TakeGradients(Operation[DualSums]):
             active=int(sums[ranking.ACTIVE]),
             **clock.seconds(),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Ascend(AscentPlan, Operation[AscentSums]):
+    """Find a change dA of A that raises the dual, as the plan says; the change waits for its step."""
+
+    widening: ClassVar[bool] = True
+
+    def within(self, passes: int, seconds: float | None) -> Ascend:
+        """Return the operation limited to the run's remaining passes and seconds."""
+        return replace(self, most_passes=min(self.most_passes, passes), seconds=seconds)
+
+    def answer(self, block: Block, crew: Crew) -> AscentSums:
+        """Return the sums over the changes found by sweeps over the rows of a block."""
+        duals = block.duals_after(self.pending_step)
+        if self.exact:
+            duals.widen()
+        ascent = block.recall(
+            BlockAscent,
+            lambda: BlockAscent(
+                block.problem, block.X, block.y, block.weights, block.index, block.dtype, block.helpers,
+                block.norms,
+            ),
+        )  # fmt: skip
+        if self.turn is None:
+            sums = ascent.run(self, duals.A, duals.change(), crew.threads)
+            duals.changed(self.round)
+        else:
+            sums = ascent.run_turn(self, self.turn, duals, crew.threads)
+            duals.changed(self.round, self.turn.part)
+        return sums
+
+    def through(self, run: Runner, view: MapView) -> AscentSums:
+        """Return the sums at weights V of a feature map, with an upper bound of the curvature."""
+        bounded = replace(self, safety_factor=self.safety_factor * view.norm)
+        return Operation.through(bounded, run, view)

@@ -40,9 +40,8 @@ from topline.solvers.blocks.kernel import (
     values_of,
 )
 from topline.solvers.blocks.vertices import vertices_of
-from topline.solvers.core.answers import Answer, Clock, merged_by
+from topline.solvers.core.answers import Answer, Clock, Tile, merged_by
 from topline.solvers.core.rows import Rows, is_sparse
-from topline.solvers.core.tiles import Tile
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation

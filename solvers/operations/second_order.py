@@ -23,12 +23,10 @@ from topline.solvers.blocks.second_order import (
     diagonal_blocks,
     hessian,
 )
-from topline.solvers.blocks.stretch import least_stretch, slack_of
-from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
-from topline.solvers.core.answers import A, Answer, Clock, VectorSums, merged_by
+from topline.solvers.blocks.vertices import accumulate_rows, least_stretch, slack_of, vertices_of
+from topline.solvers.core.answers import FLOAT64, A, Answer, Clock, Scratch, Tile, VectorSums, merged_by
 from topline.solvers.core.feature_maps import MapView
 from topline.solvers.core.rows import Rows
-from topline.solvers.core.tiles import FLOAT64, Scratch, Tile
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation, Runner

@@ -10,11 +10,10 @@ import numpy as np
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.second_order import add_weighted_grams
 from topline.solvers.blocks.vertices import DenseVertices, open_sizes, openness, openness_of, vertices_of
-from topline.solvers.core.answers import Clock, VectorSums
+from topline.solvers.core.answers import FLOAT64, Clock, Scratch, Tile, TileSums, VectorSums
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import AverageTopK, Problem, SelectedRows
 from topline.solvers.core.rows import as_rows
-from topline.solvers.core.tiles import FLOAT64, Scratch, Tile, TileSums
 from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking

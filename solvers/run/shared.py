@@ -20,7 +20,7 @@ from greenlet import getcurrent, greenlet
 from topline.solvers.core.answers import A
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource
-from topline.solvers.core.traffic import Traffic
+from topline.solvers.core.state import Traffic
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import Executor
 from topline.solvers.operations import AskHeads, Head, Operation

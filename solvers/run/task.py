@@ -18,8 +18,7 @@ from scipy import sparse as scipy_sparse
 
 from topline.solvers.blocks.ascent.passes import columns_alike
 from topline.solvers.blocks.block import inside
-from topline.solvers.blocks.stretch import can_vanish, least_stretch
-from topline.solvers.blocks.vertices import vertices_of
+from topline.solvers.blocks.vertices import can_vanish, least_stretch, vertices_of
 from topline.solvers.core.dual_rows import pack, unpack
 from topline.solvers.core.feature_maps import FeatureMap, is_ordinary
 from topline.solvers.core.problem import (

@@ -12,8 +12,7 @@ import numpy as np
 
 from topline.pipeline.telemetry import HistoryRecorder, RunView
 from topline.pipeline.telemetry.run_view import RunState
-from topline.solvers.core.state import IterationRecord, Objective
-from topline.solvers.core.traffic import WorkerActivity
+from topline.solvers.core.state import IterationRecord, Objective, WorkerActivity
 from topline.storage.models import DecisionRecord, ModelRecord, read_standing, record_decision, save_model
 from topline.storage.runs import create_run, finish_run
 from topline.storage.stores import Store, open_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topline.solvers.core.tiles import Scratch
+from topline.solvers.core.answers import Scratch
 from topline.solvers.crew import ALONE, add_rows_times, is_narrow, multiply_rows
 
 rng = np.random.default_rng(0)

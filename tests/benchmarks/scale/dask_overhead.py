@@ -34,7 +34,7 @@ from topline.solvers.core.answers import leaf, tree_total
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource
-from topline.solvers.core.traffic import Traffic
+from topline.solvers.core.state import Traffic
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor, block_bounds
 from topline.solvers.losses import TopKHinge
 from topline.solvers.run import solve

@@ -34,7 +34,7 @@ from topline.solvers.blocks import Block
 from topline.solvers.crew import Helpers
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import TopKHinge
-from topline.solvers.operations.block_set import _on_threads
+from topline.solvers.operations.base import _on_threads
 from topline.solvers.run import solve
 
 N, D, M = 200, 8, 4

@@ -16,8 +16,8 @@ from tests.pipeline.small_data import make_features, small_dataset, write_datase
 from topline.pipeline.rows import partition
 from topline.pipeline.rows.partition import CachedRows, TrainingRows, nbytes
 from topline.pipeline.rows.transforms import Transforms
+from topline.solvers.core.answers import iterate_tiles
 from topline.solvers.core.rows import RowRange
-from topline.solvers.core.tiles import iterate_tiles
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetWriter, LabelSetTable, empty_manifest
 from topline.storage.stores import open_store

@@ -8,8 +8,7 @@ import pytest
 from tests.pipeline.dashboards import view_of
 from topline.pipeline.telemetry import RunFollower, view_run
 from topline.pipeline.telemetry.recorder import HistoryRecorder, written_together
-from topline.solvers.core.state import IterationRecord, Objective
-from topline.solvers.core.traffic import WorkerActivity
+from topline.solvers.core.state import IterationRecord, Objective, WorkerActivity
 from topline.storage.errors import IntegrityError
 from topline.storage.runs import HistoryWriter, create_run, finish_run, read_history
 from topline.storage.runs.history import history_path

@@ -20,7 +20,7 @@ from topline import (
     linear,
     solve,
 )
-from topline.solvers.blocks.stretch import can_vanish, least_stretch, slack_of
+from topline.solvers.blocks.vertices import can_vanish, least_stretch, slack_of
 from topline.solvers.losses import OneVsAll
 
 N, M = 40, 7

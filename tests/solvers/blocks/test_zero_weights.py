@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from topline import SerialExecutor, Softmax
+from topline.solvers.core.answers import Scratch
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.tiles import Scratch
 from topline.solvers.operations import Evaluate, FindVertices
 
 N, D, M = 300, 20, 7

@@ -9,8 +9,8 @@ import weakref
 import numpy as np
 import pytest
 
+from topline.solvers.core.answers import TileReader, iterate_tiles
 from topline.solvers.core.rows import RowRange, cut_rows, read_slabs, stored_slabs, widened
-from topline.solvers.core.tiles import TileReader, iterate_tiles
 from topline.solvers.errors import NonFiniteError
 
 FLOAT32 = np.dtype(np.float32)
@@ -138,7 +138,7 @@ def test_tiles_are_those_of_the_array_whatever_its_pieces(monkeypatch, cuts) -> 
 
 def test_a_block_that_fails_midway_leaves_no_thread(monkeypatch) -> None:
     monkeypatch.setattr("topline.solvers.core.rows._SLAB_BYTES", 1)
-    monkeypatch.setattr("topline.solvers.core.tiles.tile_rows", lambda d, m, itemsize: 8)
+    monkeypatch.setattr("topline.solvers.core.answers.tile_rows", lambda d, m, itemsize: 8)
     values = np.zeros((60, 3), dtype=np.float32)
     values[33] = np.nan
     source = Source(values)

@@ -8,8 +8,8 @@ from scipy import sparse
 
 from tests.solvers.problems import examples
 from topline import MaxHinge, RBFKernel, SerialExecutor, solve
+from topline.solvers.core.answers import iterate_tiles
 from topline.solvers.core.rows import RowRange, compute_dtype, count_tiles, nonfinite_rows, tile_rows
-from topline.solvers.core.tiles import iterate_tiles
 
 
 class Chunked:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from topline import MaxHinge, SerialExecutor, ThreadExecutor, solve
-from topline.solvers.core.state import IterationRecord, Objective, ThinnedHistory
-from topline.solvers.core.traffic import Traffic, WorkerActivity, resident_bytes
+from topline.solvers.core.state import IterationRecord, Objective, ThinnedHistory, Traffic, WorkerActivity
+from topline.solvers.executors import resident_bytes
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((300, 12)).astype(np.float32)
