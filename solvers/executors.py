@@ -287,11 +287,7 @@ class SerialExecutor:
     @property
     def blocks(self) -> int:
         """Number of blocks of the bound problem."""
-        return len(self._blocks)
-
-    @property
-    def _blocks(self) -> list[RowBlock]:
-        return self._set.blocks
+        return len(self._set.blocks)
 
     def bind(
         self,

@@ -40,8 +40,7 @@ from topline.solvers.counts import how_many
 from topline.solvers.errors import NonFiniteError, StateLostError
 from topline.solvers.executors import Executor
 from topline.solvers.names import k_note
-from topline.solvers.run import RunOptions, Start, Task, compile_jit_functions, run_task
-from topline.solvers.run.task import AT_ZERO
+from topline.solvers.run import RunOptions, Task, compile_jit_functions, run_task
 from topline.storage.cache import StoredKernel
 from topline.storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
 from topline.storage.runs import Checkpoint, RunLock, finish_run, run_lock
@@ -236,14 +235,14 @@ class _Session:
                 raise InterruptedRunError(f"{_room(error)}; {how_to_resume}") from error
 
     def _solved(self, checkpoint: Checkpoint | None) -> SolveResult:
-        plan, config, start = self.run.plan, self.run.plan.config, AT_ZERO
+        plan, config = self.run.plan, self.run.plan.config
+        criteria = StoppingCriteria(config.tol, config.max_passes, config.time_limit)
+        options = RunOptions(criteria, config.seed, self.executor, (self.recorder,), picked=self.picked)
         if checkpoint is not None:
             duals = checkpoint.dual_blocks() if checkpoint.has_duals else None
-            start = Start(load_state(checkpoint), duals)
+            options = replace(options, state=load_state(checkpoint), duals=duals)
         elif plan.start is not None:
-            start = Start(plan.start.state, plan.start.duals, plan.start.near)
-        criteria = StoppingCriteria(config.tol, config.max_passes, config.time_limit)
-        options = RunOptions(criteria, config.seed, self.executor, (self.recorder,), start, self.picked)
+            options = replace(options, state=plan.start.state, duals=plan.start.duals, near=plan.start.near)
         task = Task.of(plan.spec_of_method, replace(plan.examples, rows=self.rows), options)
         return run_task(replace(task, kernel=plan.spec.kernel) if plan.on_blocks else task)
 

@@ -460,16 +460,16 @@ class Block:
         self.kept_bytes = spec.kept_bytes
         #: Whether A has been replaced since its start at 0.
         self.loaded = False
-        self._duals: BlockDuals | None = None
+        self.kept_duals: BlockDuals | None = None
         if spec.keep_duals:
             cuts, room = [0, *(stop for _, _, stop in self.tiles.bounds())], budget or spec.dual_bytes
-            self._duals = BlockDuals(self.problem, self.y, self.weights, self.dtype, cuts, room)
+            self.kept_duals = BlockDuals(self.problem, self.y, self.weights, self.dtype, cuts, room)
 
     def run(self, operation: Asked[A_co], threads: int = 1) -> A_co:
         """Answer an operation on `threads` threads; repeating one changes nothing further."""
         # Overflow shows in the sums, which the coordinator checks.
         with np.errstate(over="ignore", invalid="ignore"):
-            return operation.answer(self, self.crew(threads))
+            return operation.answer(self, Crew(threads, self.helpers.pool) if threads > 1 else ALONE)
 
     def recall(self, kind: type[K], make: Callable[[], K]) -> K:
         """Return the values that operations of a kind keep with the block; `make` creates missing ones."""
@@ -494,26 +494,18 @@ class Block:
     @property
     def duals(self) -> BlockDuals:
         """The dual variables; raises StateLostError if none are kept."""
-        if self._duals is None:
+        if self.kept_duals is None:
             raise StateLostError("this block keeps no dual variables; bind it with keep_duals=True")
-        return self._duals
-
-    def duals_if_kept(self) -> BlockDuals | None:
-        """Return the dual variables, None if none are kept."""
-        return self._duals
+        return self.kept_duals
 
     def lifting_duals(self) -> BlockDuals | None:
         """Return the dual variables or None; with smoothing they are required."""
-        return self.duals if self.problem.smoothing > 0 else self._duals
+        return self.duals if self.problem.smoothing > 0 else self.kept_duals
 
     def duals_after(self, pending_step: PendingStep | None) -> BlockDuals:
         """Return the dual variables with `pending_step` applied to every row."""
         self.duals.apply_step(pending_step)
         return self.duals
-
-    def crew(self, threads: int) -> Crew:
-        """Return a crew of `threads` threads that share the work on a tile."""
-        return Crew(threads, self.helpers.pool) if threads > 1 else ALONE
 
     def dual_rows(
         self, pending_step: PendingStep | None = None, start: int | None = None, stop: int | None = None
@@ -542,7 +534,7 @@ class Block:
 
     def take_duals(self, other: Block) -> None:
         """Adopt the dual variables of a block of the same rows, which must not be used again."""
-        self._duals, self.loaded = other.duals, other.loaded
+        self.kept_duals, self.loaded = other.duals, other.loaded
         self._forget({"rows"})
         self._kept |= {kind: kept for kind, kept in other._kept.items() if kept.lasting == "duals"}
 

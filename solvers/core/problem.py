@@ -461,12 +461,6 @@ class Problem:
             raise InvalidProblemError(
                 f"the smoothing kind is {self.smoothing_kind!r}; use one of {', '.join(SMOOTHING_KINDS)}"
             )
-        self._refuse_smoothing()
-        if isinstance(self.risk, AverageTopK):
-            self.risk.refuse(self.n)
-
-    def _refuse_smoothing(self) -> None:
-        """Refuse a smoothing that the loss does not support."""
         if self.smoothing > 0 and self.form.smooth:
             raise UnsupportedCombinationError(
                 f"the loss {self.loss.name} is smooth as it is; leave smoothing = {self.smoothing} out"
@@ -476,6 +470,8 @@ class Problem:
                 "the smoothing kind others is for the hinges over ranks with smoothing > 0, not for "
                 f"{self.loss.name} with smoothing {self.smoothing}; use moreau"
             )
+        if isinstance(self.risk, AverageTopK):
+            self.risk.refuse(self.n)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields only: compiled functions belong to one process."""

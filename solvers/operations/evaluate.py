@@ -114,7 +114,7 @@ class Evaluate(TileOperation[Evaluation]):
 
     def sums(self, block: Block, crew: Crew) -> TileSums[Evaluation]:
         """Sum the losses tile by tile."""
-        problem, duals, form = block.problem, block.duals_if_kept(), block.problem.form
+        problem, duals, form = block.problem, block.kept_duals, block.problem.form
         clock, dtype = Clock(), FLOAT64 if self.exact else block.dtype
         W, smoothed, rows = np.ascontiguousarray(self.W, dtype=dtype), problem.smoothing > 0, 0
         plain = vertices_of(problem, block.tiles.rows, smoothed=True, crew=crew)

@@ -39,7 +39,7 @@ from topline.solvers.methods import method_named
 from topline.solvers.methods.quasi_newton import LbfgsMemory
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.loop import Callback
-from topline.solvers.run.task import ProblemSpec, RunOptions, Start, Task, run_task
+from topline.solvers.run.task import ProblemSpec, RunOptions, Task, run_task
 from topline.solvers.typing import Float64Array
 
 
@@ -196,7 +196,7 @@ def solve(
         of_duals=of_duals,
     )  # fmt: skip
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
-    options = RunOptions(criteria, seed, executor, callbacks, Start(state, duals, duals_near))
+    options = RunOptions(criteria, seed, executor, callbacks, state, duals, duals_near)
     if verbose:
         options = replace(options, callbacks=(*callbacks, PrintProgress()))
     examples = LabelledRows.of(loss, X, y, m=m, label_sets=label_sets, sample_weight=sample_weight)

@@ -92,7 +92,8 @@ def iterate(
     state = state.with_point(exact=state.point.exact or method.needs_float64(problem))
     pace = Pace(executor, criteria, clock, state.seconds)
     loop = _Loop(
-        problem, executor, method, criteria, callbacks, duals_kept, of_duals, certified, pace, state, measured
+        problem, executor, method, criteria, criteria, callbacks, duals_kept, of_duals, certified, pace,
+        state, measured,
     )  # fmt: skip
     while True:
         try:
@@ -121,6 +122,7 @@ class _Loop:
     executor: OperationRunner
     method: Method
     criteria: StoppingCriteria
+    target: StoppingCriteria
     callbacks: Sequence[Callback]
     duals_kept: bool
     of_duals: bool
@@ -131,10 +133,6 @@ class _Loop:
     refuted: bool = False
     start_primal: float = math.inf
     history: ThinnedHistory[IterationRecord] = field(default_factory=ThinnedHistory)
-
-    def __post_init__(self) -> None:
-        """Start with the requested criteria as target."""
-        self.target = self.criteria
 
     def take_round(self) -> Run | None:
         """Take one round; return the run if it was the last."""

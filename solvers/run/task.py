@@ -229,64 +229,44 @@ class ProblemSpec:
             )
 
 
-@dataclass(frozen=True, eq=False)
-class Start:
-    """Where a run begins: a state with the duals that belong to it, or duals alone; by default at A = 0.
+def started(problem: Problem, executor: Executor, options: RunOptions, method: Method) -> SolverState:
+    """Return the state to start from, after loading the duals that belong to it into the executor.
 
-    `near` says whether duals alone come from nearly the same problem.
+    A alone is feasible whatever the features, lam and gamma are, and so is every multiple s A with s in
+    [0, 1].  Rows of another loss or of other weights may lie outside their domain, where D bounds nothing:
+    each moves to the nearest point of its domain.  W(A) grows as 1/lam, so after a step to a smaller lam the
+    whole of A is often worse than 0: s maximises the bound D(s A) >= s b - s^2/2 (lam |W(A)|^2 + gamma aa).
+    If A comes `near`, from nearly the same problem, dual ascent uses shorter first rounds until the gap is
+    within the tolerance.
     """
-
-    state: SolverState | None = None
-    duals: Iterable[DualRows] | None = None
-    near: bool = False
-
-
-AT_ZERO = Start()
-
-
-def started(problem: Problem, executor: Executor, start: Start, tol: float, method: Method) -> SolverState:
-    """Return the state to start from, after loading the duals that belong to it into the executor."""
-    state, duals = start.state, start.duals
-    if state is None:
-        if duals is None:
-            return SolverState.start(problem)
-        if isinstance(method, KernelMethod):
-            executor.load_duals(map(checked_duals, duals))
-            return method.at_best_multiple(problem, executor, partial(_shrink, executor))
-        return _state_of_duals(problem, executor, duals, near=start.near, tol=tol)
+    state, duals = options.state, options.duals
     if duals is None:
-        return state
-    executor.load_duals(duals)
-    # Loaded duals already include the pending step.
-    return state.with_point(pending_step=None)
-
-
-def _state_of_duals(
-    problem: Problem, executor: Executor, duals: Iterable[DualRows], *, near: bool, tol: float
-) -> SolverState:
-    """Load A into the blocks of an executor, and return the state that belongs to it.
-
-    A is feasible whatever the features, lam and gamma are, and so is every multiple s A with s in [0, 1].
-    Rows of another loss or of other weights may lie outside their domain, where D bounds nothing: each moves
-    to the nearest point of its domain.  W(A) grows as 1/lam, so after a step to a smaller lam the whole of A
-    is often worse than 0: s maximises the bound D(s A) >= s b - s^2/2 (lam |W(A)|^2 + gamma aa). `near` says
-    that A comes from nearly the same problem: dual ascent then uses shorter first rounds until the gap is
-    within `tol`.
-    """
+        return SolverState.start(problem) if state is None else state
+    if state is not None:
+        executor.load_duals(duals)
+        # Loaded duals already include the pending step.
+        return state.with_point(pending_step=None)
     with_mass = 0
 
-    def counted() -> Iterator[DualRows]:
+    def counted(duals: Iterable[DualRows]) -> Iterator[DualRows]:
         nonlocal with_mass
         for part in duals:
             start, stop, rows = checked_duals(part)
             with_mass += int(np.count_nonzero(rows.any(axis=1)))
             yield start, stop, rows
 
-    executor.load_duals(counted())
-    state = state_of_best_multiple(problem, executor, partial(_shrink, executor))
-    if not near or not state.W.any():
+    def shrink(share: float) -> None:
+        executor.load_duals(
+            (start, stop, np.asarray(rows.dtype.type(share) * rows)) for start, stop, rows in executor.duals()
+        )
+
+    executor.load_duals(counted(duals))
+    if isinstance(method, KernelMethod):
+        return method.at_best_multiple(problem, executor, shrink)
+    state = state_of_best_multiple(problem, executor, shrink)
+    if not options.near or not state.W.any():
         return state
-    near_start = NearStart.of(problem, tol, with_mass / problem.n, executor.blocks)
+    near_start = NearStart.of(problem, options.criteria.tol, with_mass / problem.n, executor.blocks)
     return replace(state, memory=AscentMemory(near=near_start))
 
 
@@ -324,13 +304,6 @@ def checked_duals(part: DualRows) -> DualRows:
     return start, stop, rows if rows.dtype == np.float32 else rows.astype(np.float64)
 
 
-def _shrink(executor: Executor, share: float) -> None:
-    """Multiply the blocks' A by `share`."""
-    executor.load_duals(
-        (start, stop, np.asarray(rows.dtype.type(share) * rows)) for start, stop, rows in executor.duals()
-    )
-
-
 #: Scores computed at once.
 _SCORES = 1 << 20
 
@@ -340,26 +313,20 @@ def risk_at_zero(
 ) -> float:
     """Return the risk of Phi_gamma, or of Phi itself, at W = 0; labels (n,), weights (n,) or None."""
     codes, places = np.unique(labels, return_inverse=True)
-    alike = problem.form.margins is None and problem.form.label_sets is None
-    losses = _losses_at_zero(problem, codes[:1] if alike else codes, smoothed=smoothed)
-    if alike:
-        losses, places = np.repeat(losses, len(codes)), places.ravel()
-    of_rows: Float64Array = losses[places]
-    if isinstance(problem.risk, AverageTopK):
-        largest = LargestLosses.of(problem.risk.rows, np.arange(problem.n), of_rows)
-        return float(problem.risk.selected(largest, problem.n).weights @ largest.losses) / problem.n
-    return float(of_rows.sum() if weights is None else weights @ of_rows) / problem.n
-
-
-def _losses_at_zero(problem: Problem, codes: IntArray, *, smoothed: bool) -> Float64Array:
-    """Return the loss of each label at scores of 0."""
+    if problem.form.margins is None and problem.form.label_sets is None:
+        # Every label costs the same.
+        codes, places = codes[:1], np.zeros_like(places)
     losses = np.empty(len(codes))
     rows = max(_SCORES // problem.m, 1)
     vertices = vertices_of(problem, rows, smoothed=smoothed)
     for start in range(0, len(codes), rows):
         part = np.ascontiguousarray(codes[start : start + rows], dtype=np.int32)
         vertices.losses(np.zeros((len(part), problem.m)), part, losses[start : start + len(part)])
-    return losses
+    of_rows: Float64Array = losses[places.ravel()]
+    if isinstance(problem.risk, AverageTopK):
+        largest = LargestLosses.of(problem.risk.rows, np.arange(problem.n), of_rows)
+        return float(problem.risk.selected(largest, problem.n).weights @ largest.losses) / problem.n
+    return float(of_rows.sum() if weights is None else weights @ of_rows) / problem.n
 
 
 logger = logging.getLogger(__name__)
@@ -383,7 +350,8 @@ class RunOptions:
     seed : of the random orders of dual_ascent and sdca.
     executor : where to run; None for threads of this process, which end with the run.
     callbacks : called after each round, as for `solve`.
-    start : where it begins.
+    state, duals, near : where it begins: a state with the duals that belong to it, or duals alone, which may
+        come from nearly the same problem; by default at A = 0.
     picked : rows that a round of dual ascent updates where blocks compute the kernel.
     """
 
@@ -391,7 +359,9 @@ class RunOptions:
     seed: int = 0
     executor: Executor | None = None
     callbacks: Sequence[Callback] = ()
-    start: Start = AT_ZERO
+    state: SolverState | None = None
+    duals: Iterable[DualRows] | None = None
+    near: bool = False
     picked: int = PICKED_ROWS
 
     def __post_init__(self) -> None:
@@ -427,13 +397,13 @@ class Task:
     ) -> Task:
         """Return the task with its method; raises UnsupportedCombinationError as `ProblemSpec` does."""
         joint = feature_map is not None and not is_ordinary(feature_map)
-        problem, start = spec.problem_of(examples, joint=joint), options.start
-        if spec.method == DEFAULT_METHOD and start.duals is not None and problem.mean_risk:
+        problem, state, duals = spec.problem_of(examples, joint=joint), options.state, options.duals
+        if spec.method == DEFAULT_METHOD and duals is not None and problem.mean_risk:
             spec = replace(spec, keep_duals=True)
         method, choice = spec.chosen(
             problem,
             rows=examples.rows if feature_map is None else None,
-            begun=None if start.state is None else begun_by(start.state, duals=start.duals is not None),
+            begun=None if state is None else begun_by(state, duals=duals is not None),
         )
         if method.name != spec.method:
             logger.info("%s: %s", method.name, choice.why)
@@ -461,7 +431,7 @@ class Task:
 
     def refuse_start(self, shape: tuple[int, int], *, duals_kept: bool) -> None:
         """Refuse a state and duals that do not fit each other or the problem, whose W has shape `shape`."""
-        state, duals = self.options.start.state, self.options.start.duals
+        state, duals = self.options.state, self.options.duals
         if duals is not None and not duals_kept:
             raise UnsupportedCombinationError("duals are given but would not be kept; say keep_duals=True")
         if state is None:
@@ -505,14 +475,14 @@ def _rounds(task: Task, executor: Executor) -> Run:
     """Run the rounds of a task on an executor bound to its problem."""
     problem, risk, criteria, examples = task.bound, task.problem.risk, task.options.criteria, task.examples
     method = _method(task, executor.blocks)
-    state = started(problem, executor, task.options.start, criteria.tol, method)
+    state = started(problem, executor, task.options, method)
     if task.feature_map is not None:
         state = state.with_point(W=np.zeros(task.feature_map.shape(problem.d)))
     if isinstance(state.memory, AutoMemory) and not isinstance(method, Auto):
         state = replace(state, memory=state.memory.memory)
     goes_on = isinstance(method, Auto | ProximalNewton)
     apart: tuple[type, ...] = (LbfgsMemory,) if goes_on else (LbfgsMemory, NewtonMemory)
-    if task.options.start.duals is not None and isinstance(state.memory, apart) and method.follows(state):
+    if task.options.duals is not None and isinstance(state.memory, apart) and method.follows(state):
         # W of another method may not be the W(A) of the given duals.
         W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state.point)
         state = state.with_point(W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)

@@ -26,7 +26,7 @@ from topline.solvers.core.state import StoppingCriteria
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
-from topline.solvers.run import RunOptions, Start, Task, run_task
+from topline.solvers.run import RunOptions, Task, run_task
 
 M = 5
 
@@ -62,10 +62,9 @@ MULTILABEL_LOSSES = [MultilabelHinge(), MultilabelSoftmax()]
 
 
 def solved_on_blocks(spec, X, y, executor, *, tol, max_passes=2000, weights=None, m=M, **more):
-    """Solve the problem of a kernel on the blocks of an executor; `more` are of `Start` and `RunOptions`."""
+    """Solve the problem of a kernel on the blocks of an executor; `more` are of `RunOptions`."""
     examples = LabelledRows.of(spec.loss, X, y, m=m, sample_weight=weights)
-    start = Start(more.pop("state", None), more.pop("duals", None))
-    options = RunOptions(StoppingCriteria(tol, max_passes), executor=executor, start=start, **more)
+    options = RunOptions(StoppingCriteria(tol, max_passes), executor=executor, **more)
     return run_task(replace(Task.of(spec, examples, options), kernel=spec.kernel))
 
 
@@ -101,10 +100,10 @@ class Forgetful(SerialExecutor):
         if self.requests != self.at:
             return super().run(request)
         if self.says:
-            self._blocks[0].run(request, 1)
-            for block in self._blocks:
+            self._set.blocks[0].run(request, 1)
+            for block in self._set.blocks:
                 block.finish_step(getattr(request, "pending_step", None))
-        self._blocks[-1] = self._fresh._blocks[-1]
+        self._set.blocks[-1] = self._fresh._set.blocks[-1]
         if self.says:
             raise DualsReplacedError("the last block begins at 0 again")
         return super().run(request)
