@@ -32,6 +32,7 @@ from topline.pipeline.pages import (
     Series,
     Table,
     Tile,
+    cell_table,
     count,
     duration,
     flat,
@@ -451,16 +452,13 @@ def _tiles(
 
 
 def _cell_table(record: SweepRecord, paths: Mapping[str, Sequence[CellSeen]]) -> Table:
-    columns = (
-        Column("loss"), Column("C", "n", "{:g}".format), Column("accuracy", "n", "{:.2%}".format),
-        Column("folds"), Column("relative gap", "n", gap), Column("passes", "n", count),
-    )  # fmt: skip
     rows = [
-        (name, cell.C, cell.accuracy, f"{len(cell.folds)} of {record.config['folds']}", cell.gap, cell.passes)
+        {"loss": name, "C": cell.C, "accuracy": cell.accuracy, "relative gap": cell.gap,
+         "folds": f"{len(cell.folds)} of {record.config['folds']}", "passes": cell.passes}
         for name, path in paths.items()
         for cell in path
-    ]
-    return Table.of("cells", columns, rows, empty="No cell has an answer yet.")
+    ]  # fmt: skip
+    return cell_table(rows, empty="No cell has an answer yet.")
 
 
 def _gaps(cells: Sequence[CellSeen]) -> Markup:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
-from topline.pipeline.pages.formatting import DASH, csv_url
+from topline.pipeline.pages.formatting import DASH, count, csv_url, gap, percent
 
 # Of a longer table a page shows the first rows; the CSV has all.
 MOST_ROWS = 1000
@@ -188,3 +188,19 @@ class ConfusionMatrix:
         """The matrix as CSV in a data URL, a row each true class."""
         rows = ([name, *counts] for name, counts in zip(self.names, self.counts.tolist(), strict=True))
         return csv_url(["true class", *self.names], rows)
+
+
+#: Of the cells of a sweep.
+_SHARES = "{:.2%}".format
+_COLUMNS = (
+    Column("loss"), Column("C", "n", "{:g}".format), Column("accuracy", "n", _SHARES),
+    Column("error", "n", _SHARES), Column("at least", "n", percent), Column("at most", "n", percent),
+    Column("folds", "n", str), Column("relative gap", "n", gap), Column("passes", "n", count),
+    Column("ended"), Column("why", "why"),
+)  # fmt: skip
+
+
+def cell_table(rows: Sequence[Mapping[str, Any]], empty: str = "") -> Table:
+    """Return the table of a sweep's cells: values by column of each row, of the columns that rows have."""
+    columns = [column for column in _COLUMNS if any(column.title in row for row in rows)]
+    return Table.of("cells", columns, [[row[each.title] for each in columns] for row in rows], empty=empty)

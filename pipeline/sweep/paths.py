@@ -22,7 +22,7 @@ from scipy.sparse import csr_matrix, vstack
 from topline.pipeline.cluster import LOSSES_IN_A_ROW, Call, WorkerCalls, WorkersLost, too_many_losses
 from topline.pipeline.errors import InterruptedRunError
 from topline.pipeline.options import TrainConfig
-from topline.pipeline.sweep.cells import Outcome, Path, Reached, advance_cell
+from topline.pipeline.sweep.cells import CellRows, Outcome, Path, Reached, advance_cell
 from topline.pipeline.sweep.folds import FoldData, FoldSource, fold_data, forget_folds
 from topline.solvers.core.held_out import HitCount, count_hits
 from topline.solvers.core.problem import Problem
@@ -118,7 +118,7 @@ def _take_round(path: _PathHere, task: PathTask, cells: Round) -> tuple[Outcome,
     return tuple(found)
 
 
-class _FoldRows:
+class _FoldRows(CellRows):
     """The rows of one fold in this process; the A of waiting cells is sparse."""
 
     def __init__(self, task: PathTask, data: FoldData) -> None:
@@ -129,20 +129,17 @@ class _FoldRows:
         self.executor.bind(problem, self._data.X, self._data.y, keep_duals=True, weights=weights)
 
     def start_from(self, before: Reached, problem: Problem) -> SolverState:
-        """Start from the best multiple of another cell's dual variables."""
         share, state = before.best_multiple(problem)
         self._load(before, share)
         return state
 
     def go_on(self, known: Reached, problem: Problem) -> tuple[SolverState, Measurement | None]:  # noqa: ARG002
-        """Return the cell's last state and its measurement."""
         self._load(known, 1.0)
         # A includes the state's pending step.
         state, measured = known.state.with_point(pending_step=None), known.measured
         return state, None if measured is None else replace(measured, before=state)
 
     def count(self, W: NDArray[np.float64], radius: float) -> HitCount:
-        """Count the hits among the held-out rows."""
         task, data = self._task, self._data
         return count_hits(
             data.held_out, data.held_out_y, W, task.topk, radius, task.class_weights, data.held_out_rows

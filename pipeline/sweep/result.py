@@ -16,12 +16,10 @@ from markupsafe import Markup
 from topline.pipeline.evaluation import row_metric
 from topline.pipeline.options import Cell, KernelChoice, Variant
 from topline.pipeline.pages import (
-    DASH,
     Badge,
-    Column,
     Series,
-    Table,
     Tile,
+    cell_table,
     count,
     duration,
     line_chart,
@@ -199,7 +197,7 @@ def render(result: SweepResult) -> str:
         TEMPLATE,
         result=result,
         tiles=tiles(result),
-        cells=cell_table(result),
+        cells=cell_table(_rows(result)),
         accuracy=accuracy_plot(paths, result),
         cost=cost_plot(paths),
         partial=any(0 < cell.folds < result.folds for cell in result.cells),
@@ -221,22 +219,15 @@ def tiles(result: SweepResult) -> list[Tile]:
     ]
 
 
-def cell_table(result: SweepResult) -> Table:
-    """Return the table of cells in order, with the best one marked."""
-    shares = "{:.2%}".format
-    columns = (
-        Column("loss"), Column("C", "n", "{:g}".format), Column("accuracy", "n", shares),
-        Column("error", "n", shares), Column("at least", "n", percent), Column("at most", "n", percent),
-        Column("folds", "n", lambda folds: f"{folds}" if folds else DASH),
-        Column("relative gap", "n", "{:.1e}".format), Column("passes", "n", count), Column("ended"),
-        Column("why", "why"),
-    )  # fmt: skip
-    rows = [
-        (cell.variant.name, cell.C, cell.mean, cell.error, cell.low, cell.high, cell.folds, cell.relative_gap,
-         cell.passes, Badge("good", "best") if cell == result.best else cell.state, cell.why)
+def _rows(result: SweepResult) -> list[dict[str, Any]]:
+    """Return the row of each cell, with the best one marked."""
+    return [
+        {"loss": cell.variant.name, "C": cell.C, "accuracy": cell.mean, "error": cell.error,
+         "at least": cell.low, "at most": cell.high, "folds": cell.folds or None,
+         "relative gap": cell.relative_gap, "passes": cell.passes,
+         "ended": Badge("good", "best") if cell == result.best else cell.state, "why": cell.why}
         for cell in result.cells
     ]  # fmt: skip
-    return Table.of("cells", columns, rows)
 
 
 def accuracy_plot(paths: Paths, result: SweepResult) -> Markup:

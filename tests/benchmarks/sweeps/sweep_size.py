@@ -24,7 +24,7 @@ from tests.benchmarks.tree_memory import TreeMemory
 from topline.pipeline.options import ClusterConfig, SweepConfig
 from topline.pipeline.sweep.paths import PathTask
 from topline.pipeline.sweep.plan import SweepPlan, plan_sweep, shared_memory
-from topline.pipeline.sweep.shared import SharedRunner, open_shared
+from topline.pipeline.sweep.search import SharedRunner, open_shared
 from topline.solvers.run import compile_jit_functions
 
 #: The costs of the heads.

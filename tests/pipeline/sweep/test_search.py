@@ -421,7 +421,7 @@ def test_shared_passes_outlive_lost_dual_variables_and_go_on_where_they_stopped(
     monkeypatch.setattr("topline.pipeline.sweep.plan.psutil.virtual_memory", lambda: few)
     options = SweepConfig(store=store, **{**GRID, "C": (0.01, 0.1, 1.0), "rows": 300})
     calm = sweep(options, HERE)
-    monkeypatch.setattr("topline.pipeline.sweep.shared.SerialExecutor", Disturbed)
+    monkeypatch.setattr("topline.pipeline.sweep.search.SerialExecutor", Disturbed)
     Disturbed.requests = Disturbed.fails_at = 0
     sweep(options, HERE)
     # In the middle of the last fits, where most of the cells stand still and wait; the last request counts.
