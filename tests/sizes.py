@@ -32,7 +32,7 @@ LINES: Final = {
     "pipeline/registry": 1_406,
     "pipeline/report": 1_003,
     "pipeline/rows": 1_194,
-    "pipeline/sweep": 2_418,
+    "pipeline/sweep": 2_403,
     "pipeline/telemetry": 1_020,
     "pipeline/training": 2_315,
     "solvers": 32_162,

@@ -22,9 +22,8 @@ from pathlib import Path
 from tests.benchmarks.scale.imagenet_store import imagenet_store
 from tests.benchmarks.tree_memory import TreeMemory
 from topline.pipeline.options import ClusterConfig, SweepConfig
-from topline.pipeline.sweep.paths import PathTask
 from topline.pipeline.sweep.plan import SweepPlan, plan_sweep, shared_memory
-from topline.pipeline.sweep.search import SharedRunner, open_shared
+from topline.pipeline.sweep.search import PathTask, SharedRunner, open_shared
 from topline.solvers.run import compile_jit_functions
 
 #: The costs of the heads.

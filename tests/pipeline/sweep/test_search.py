@@ -31,8 +31,8 @@ from topline.pipeline.sweep.folds import (
     stratified_folds,
     stratified_sample,
 )
-from topline.pipeline.sweep.paths import DaskRunner, HereRunner, PathTask, forget_paths
 from topline.pipeline.sweep.plan import SweepPlan, fits_every_process, plan_sweep
+from topline.pipeline.sweep.search import DaskRunner, HereRunner, PathTask, forget_paths
 from topline.solvers.core.problem import Problem
 from topline.solvers.errors import DualsReplacedError
 from topline.storage.errors import ConflictError, MismatchError
