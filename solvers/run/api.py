@@ -34,7 +34,7 @@ from topline.solvers.kernels import (
     in_memory,
     judged_by_gap,
 )
-from topline.solvers.losses import LabelSets, Loss
+from topline.solvers.losses import LabelSets, Loss, make_loss
 from topline.solvers.methods import method_named
 from topline.solvers.methods.quasi_newton import LbfgsMemory
 from topline.solvers.names import DEFAULT_METHOD
@@ -81,7 +81,7 @@ class PrintProgress:
 def solve(
     X: Any,
     y: Any,
-    loss: Loss,
+    loss: Loss | str,
     lam: float | None = None,
     smoothing: float = 0.0,
     method: str = DEFAULT_METHOD,
@@ -115,7 +115,7 @@ def solve(
     X : (n, d) features, one example per row: NumPy array, memory map, Zarr array or SciPy CSR matrix.
     y : (n,) whole numbers from 0 to m - 1, also as floats; with a multilabel loss an indicator matrix (n, m),
         or the numbers (n,) of `label_sets`.
-    loss : one of the losses of this package, such as ``TopKHinge(5)``.
+    loss : one of the losses of this package, such as ``TopKHinge(5)``, or the name of one without k.
     lam, C : weight of the regulariser, or the C of lam = 1/(n C); give one of the two.
     smoothing : gamma of the Moreau envelope; 0 trains on the loss itself.
     method : "auto" (the method with the shortest forecast time: dual_ascent or newton for a hinge, lbfgs or
@@ -190,6 +190,7 @@ def solve(
     """
     if (lam is None) == (C is None):
         raise InvalidProblemError(f"lam is {lam} and C is {C}; give one of them, where lam = 1/(n C)")
+    loss = make_loss(loss) if isinstance(loss, str) else loss
     spec = ProblemSpec(
         loss, lam, C, smoothing, smoothing_kind, risk, method, kernel,
         weights=None if sample_weight is None else "sample_weight", keep_duals=keep_duals or None,

@@ -128,9 +128,8 @@ class ProblemSpec:
         # A class has the methods of its instances, so the protocol check alone would accept it.
         given: Any = self.loss
         if isinstance(given, type) or not isinstance(given, Loss):
-            names = "; TopKClassifier and the command line take names" if isinstance(given, str) else ""
             raise InvalidProblemError(
-                f"the loss is {given!r}; give one of the losses of topline, such as TopKHinge(5){names}"
+                f"the loss is {given!r}; give one of the losses of topline, such as TopKHinge(5)"
             )
         if not isinstance(self.risk, MeanRisk | AverageTopK):
             raise InvalidProblemError(

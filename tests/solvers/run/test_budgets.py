@@ -102,5 +102,10 @@ def test_C_stands_for_lam_and_one_of_them_is_given() -> None:
     for given in ({}, {"C": 1.0, "lam": 0.1}):
         with pytest.raises(InvalidProblemError, match="give one of them"):
             solve(X, y, TopKHinge(1), **given)
-    with pytest.raises(InvalidProblemError, match="TopKClassifier and the command line take names"):
+
+
+def test_a_loss_may_be_named() -> None:
+    X, y = np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 3
+    assert solve(X, y, "softmax", C=1.0).primal == solve(X, y, Softmax(), C=1.0).primal
+    with pytest.raises(InvalidProblemError, match="topk_hinge needs k"):
         solve(X, y, "topk_hinge", C=1.0)
