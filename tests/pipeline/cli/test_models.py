@@ -1,17 +1,25 @@
-"""The registry at the command line: one sentence, an exit code, one JSON object."""
+"""Commands on models: weighed, promoted, applied to images, files and datasets."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from tests.pipeline.cli.test_commands import store, topline  # noqa: F401 - fixtures
+from tests.pipeline.pictures import write_classes
 from tests.pipeline.small_data import small_dataset
-from topline.pipeline.cli.exits import BAD_INPUT, SHORT_OF_TOLERANCE
+from topline.pipeline import prediction
+from topline.pipeline.cli.exits import BAD_INPUT, FAILURE, SHORT_OF_TOLERANCE
+from topline.pipeline.cli.using import _fitting
 from topline.pipeline.doctor import CheckResult
+from topline.pipeline.prediction import Prediction, PredictResult
+from topline.pipeline.rows import StoredModel
 
 
 def test_a_model_is_weighed_promoted_and_rolled_back(topline: Any, store: str) -> None:  # noqa: F811
@@ -112,3 +120,166 @@ def test_what_comes_next_is_said_after_doctor(
     checks = [CheckResult("versions", ok, "those of today", "install it again", 0.1)]
     monkeypatch.setattr("topline.pipeline.doctor.run_checks", lambda **_: checks)
     assert topline("doctor").out.splitlines()[-1] == f"  next: topline {word}"
+
+
+SURE = Prediction(
+    "a.png", "ok", ("cat", "dog", "cow"), (2.0, 0.1, -1.0), probabilities=(0.9996, 0.0003, 0.0001)
+)
+TORN = replace(SURE, sample="b.png", probabilities=(0.6, 0.4, 0.0))
+BAD = Prediction("c.png", "rejected", error="no image")
+
+
+@pytest.mark.parametrize("file", [None, "output", "page"])
+def test_a_table_that_holds_all_is_not_listed_whole(
+    file: str | None,
+    topline: Any,  # noqa: F811
+    store: str,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = topline("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.05", "--json").json[
+        "model"
+    ]
+    many = tuple(replace(SURE, sample=f"{number:03}.png") for number in range(30))
+    (tmp_path / "photos").mkdir()
+    place = str(tmp_path / "found.csv")
+    found = PredictResult(model, (TORN, BAD, *many), 0, "fitted", **({file: place} if file else {}))
+    monkeypatch.setattr(prediction, "predict", lambda *_: found)
+    ran = topline(
+        "predict", model, "--images", str(tmp_path / "photos"), *([f"--{file}", place] if file else [])
+    )
+    lines = ran.out.splitlines()
+    assert lines[2].split("  ", 1)[1].strip() == "cat (60.0%)  dog (40.0%)"
+    assert lines[3].endswith("rejected: no image")
+    assert lines[4].split("  ", 1)[1].strip() == "cat (100.0%)"
+    assert sum(line.startswith("0") for line in lines) == (18 if file == "output" else 30)
+    assert ("and 12 more, each in " in ran.out) == (file == "output")
+    assert "1 of 32 images could not be read" in ran.err
+
+
+def test_as_many_best_classes_are_listed_as_the_window_has_room_for() -> None:
+    head = ("image", "best classes")
+    torn = replace(TORN, probabilities=(0.5, 0.3, 0.2))
+    assert _fitting(head, [torn], None)[2] == "b.png  cat (50.0%)  dog (30.0%)  cow (20.0%)"
+    cut = replace(BAD, error="the reason of it is a long one and widens no column")
+    assert _fitting(head, [cut, torn], 40)[3] == "b.png  cat (50.0%)  dog (30.0%)  ..."
+    assert _fitting(head, [torn], 5)[2] == "b.png  cat (50.0%)  ..."
+    several = replace(SURE, labels=tuple("abcdefg"), scores=(1.0,) * 7, probabilities=None)
+    assert _fitting(head, [several], None)[2].count("(1.000)") == 7
+    assert _fitting(head, [replace(BAD, error="no\nimage\x1b[2J")], None)[2].endswith(r"no\nimage\x1b[2J")
+
+
+def test_features_in_a_file_are_classified(
+    topline: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    X = np.random.default_rng(0).normal(size=(120, 3)) + 4.0 * np.eye(3)[np.arange(120) % 3]
+    table = pd.DataFrame(X, columns=["w", "h", "z"])
+    table.assign(label=np.arange(120) % 3).to_csv(tmp_path / "t.csv", index=False)
+    table.to_csv(tmp_path / "new.csv", index=False)
+    data = ("--store", str(tmp_path / "store"))
+    topline("import", "--features", str(tmp_path / "t.csv"), *data)
+    model = topline("train", *data, "--workers", "0", "--tol", "0.05", "--json").json["model"]
+    told = topline("models", "promote", model, "--reason", "the first")
+    assert "/models/champion --features FILE --output predictions.csv" in told.out
+    given = ("predict", model, "--features", str(tmp_path / "new.csv"))
+    ran = topline(*given)
+    lines = ran.out.splitlines()
+    assert lines[0].split() == ["row", "best", "classes"]
+    assert lines[2].split()[:2] == ["row000000000", "0"]
+    assert "and 100 more, each in the table that --output names" in ran.out
+    assert f"--features {tmp_path / 'new.csv'} --output predictions.csv" in ran.out
+    place = str(tmp_path / "p.csv")
+    assert f"and 100 more, each in {place}" in topline(*given, "--output", place).out
+    assert len(pd.read_csv(place)) == 120
+    assert topline(*given, "--json").json["rows"] == 120
+    for more, sentence in {
+        ("--dataset", "latest"): "--features and --dataset are two things to classify: give one of them",
+        ("--images", str(tmp_path)): "--images and --features are two things to classify: give one of them",
+        data: "--store and --workers belong to --dataset",
+    }.items():
+        refused = topline(*given, *more)
+        assert (refused.code, sentence in refused.err) == (2, True)
+    alone = topline("predict", model, "--dataset", "latest", "--labels-name", "label")
+    assert "--labels-name names what is inside the file of --features" in alone.err
+
+
+def test_new_images_are_scored_and_those_of_training_are_told_apart(
+    topline: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Copies of what was trained on do not count; a folder that is no class is named, and counts as wrong."""
+    root = write_classes(tmp_path / "photos", 3, 10)
+    place = str(tmp_path / "store")
+    run = ("run", "--images", str(root), "--store", place, "--loss", "softmax", "--tol", "0.05")
+    topline(*run, "--backbone", "hog:size=24,cells=8", "--test-share", "0.3", "--no-training-sizes")
+    found = topline("evaluate", place, "--images", str(root), "--json").json
+    counts = StoredModel.open(f"{place}/models/m0001").dataset().info.counts
+    assert (found["in_training"], found["rows"]) == (counts["train"], 30 - counts["train"])
+    rows = topline("predict", place, "--images", str(root), "--json").json["predictions"]
+    right = [one["labels"][0] == one["label"] for one in rows if one["split"] != "train"]
+    assert found["topk"]["1"] == pytest.approx(np.mean(right))
+    assert found["intervals"]["1"][0] < found["topk"]["1"] <= found["intervals"]["1"][1]
+    said = topline("predict", place, "--images", str(root))
+    assert f"({found['rows']} labelled rows, {counts['train']} more were in training)" in said.out
+
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.png").write_bytes(b"no picture")
+    assert topline("predict", place, "--images", str(tmp_path / "broken")).code == FAILURE
+    refused = topline("evaluate", place, "--images", str(tmp_path / "broken"))
+    assert "no row has a label" in refused.err
+
+
+def test_a_file_with_labels_is_scored_and_unknown_ones_are_named(
+    topline: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    random = np.random.default_rng(0)
+    labels = np.array(["low", "high"])[np.arange(80) % 2]
+    table = pd.DataFrame(random.normal(size=(80, 3)) + (labels == "high")[:, None] * 3.0, columns=list("abc"))
+    table.assign(kind=labels).to_csv(tmp_path / "old.csv", index=False)
+    new = (table + 0.01).assign(kind=np.where(np.arange(80) < 8, "other", labels))
+    new.to_csv(tmp_path / "new.csv", index=False)
+    place = str(tmp_path / "store")
+    topline("import", "--features", str(tmp_path / "old.csv"), "--labels-name", "kind", "--store", place)
+    topline("train", "--store", place, "--workers", "0")
+    asked = ("evaluate", place, "--features", str(tmp_path / "new.csv"), "--labels-name", "kind")
+    found = topline(*asked, "--json").json
+    assert (found["rows"], found["unknown"]) == (80, {"other": 8})
+    old = ("--features", str(tmp_path / "old.csv"), "--labels-name", "kind")
+    again = topline("evaluate", place, *old, "--json").json
+    counts = StoredModel.open(f"{place}/models/m0001").dataset().info.counts
+    assert (again["rows"], again["in_training"]) == (80 - counts["train"], counts["train"])
+    for words, said in (
+        (("--labels-name", "kind"), "--labels-name is about --features"),
+        ((*old, "--split", "val"), "leave them out with --images and --features"),
+    ):
+        refused = topline("evaluate", place, *words)
+        assert (refused.code, said in refused.err) == (BAD_INPUT, True), refused.err
+    output = str(tmp_path / "out.csv")
+    topline(
+        "predict", place, "--features", str(tmp_path / "new.csv"), "--labels-name", "kind", "--output", output
+    )
+    told = pd.read_csv(output)
+    assert found["topk"]["1"] == pytest.approx((told["prediction"] == told["label"]).mean())
+    assert told["probability"].between(0.5, 1.0).all()
+    assert "counted as wrong of unknown classes: other 8" in topline(*asked).out
+
+
+def test_numbers_of_classes_in_a_file_mean_the_names_of_training(
+    topline: Any,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    codes = np.arange(80) % 2
+    X = np.random.default_rng(0).normal(size=(80, 3)) + codes[:, None] * 9.0
+    np.savez(tmp_path / "a.npz", features=X, labels=codes)
+    np.savez(tmp_path / "b.npz", features=X, labels=codes)
+    (tmp_path / "names.txt").write_text("low\nhigh\n")
+    place, names = str(tmp_path / "store"), ("--class-names", str(tmp_path / "names.txt"))
+    topline(
+        "import", "--features", str(tmp_path / "a.npz"), "--labels-name", "labels", *names, "--store", place
+    )
+    topline("train", "--store", place, "--workers", "0")
+    asked = ("evaluate", place, "--features", str(tmp_path / "b.npz"), "--labels-name", "labels")
+    found = topline(*asked, "--json").json
+    assert (found["unknown"], found["topk"]["1"] > 0.7) == ({}, True)

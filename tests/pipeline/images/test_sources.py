@@ -257,18 +257,6 @@ def test_labels_that_nobody_asks_for_are_not_judged(tmp_path: Path) -> None:
     assert [item.label for item in listing.items] == [None, None]
 
 
-def test_fractions_are_no_classes_of_a_table(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("path,label\na.png,0.5\nb.png,1\n")
-    pq.write_table(pa.table({"path": ["a.png"], "label": [0.5]}), tmp_path / "t.parquet")
-    for name in ("t.csv", "t.parquet"):
-        with pytest.raises(
-            InputError, match=r"has a fraction for a label in row 0 \(0\.5\): .*labels\.astype\(str\)"
-        ):
-            list_images(str(tmp_path / name))
-    pq.write_table(pa.table({"path": ["a.png"], "label": [3.0]}), tmp_path / "t.parquet")
-    assert list_images(str(tmp_path / "t.parquet")).items[0].label == "3"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

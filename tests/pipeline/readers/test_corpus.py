@@ -299,6 +299,14 @@ FEATURES: Mapping[str, tuple[Any, list[str] | str | None]] = {
         ),
     ),
     "double.csv": ("x,x,label\n1,2,a\n", "FILE has two columns 'x': give each a name of its own"),
+    "nameless.csv": (
+        "x,label,sample_id\n1,a,r\n2,b,\n",
+        "FILE has no sample_id in row 1: name every row, or leave the column sample_id out",
+    ),
+    "long.csv": (
+        "x,label\n1,a\n2,b,3\n",
+        "FILE cannot be read as CSV: CSV parse error: Row #3: Expected 2 columns, got 3: 2,b,3",
+    ),
     "heads.csv": ("x,label\n", "FILE has no column of numbers: it has x, label"),
     "mixed.csv": (
         "5.1,3.5,setosa\n4.9,3.0,setosa\n",

@@ -1,4 +1,4 @@
-"""Text tables of features as spreadsheets and data frames write them."""
+"""Text tables of features as spreadsheets and data frames write them; names of rows in several tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from topline.pipeline.errors import InputError
@@ -98,22 +100,6 @@ def test_names_of_rows_splits_and_other_columns(tmp_path: Path) -> None:
     assert open_features(tmp_path / "t.csv").ids() is None
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("x,label\n1,a\n2,b,3\n", "cannot be read as CSV: .*[Ee]xpected 2 columns, got 3"),
-        ("5.1,3.5,setosa\n4.9,3.0,setosa\n", "has numbers in its first line, which names"),
-        ("x,x,label\n1,2,a\n", "has two columns 'x': give each a name of its own"),
-        ("x,label\n", "has no column of numbers: it has x, label"),
-        ("name,label\nu,a\nv,b\n", "has no column of numbers: it has name, label"),
-        ("x,label,sample_id\n1,a,r\n2,b,\n", "has no sample_id in row 1: name every row"),
-    ],
-)
-def test_tables_that_cannot_be_meant_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        open_features(written(tmp_path, text)).ids()
-
-
 def test_a_word_in_a_later_block_of_numbers_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_BLOCK_BYTES", 64)
     path = written(tmp_path, "x,label\n" + "1.5,a\n" * 100 + " many ,a\n")
@@ -202,3 +188,21 @@ def test_a_table_may_begin_with_letters_that_mark_another_format(tmp_path: Path,
     source = open_features(written(tmp_path, f"{name},w,label\n1,2,a\n3,4,b\n"))
     assert source.columns() == [name, "w"]
     np.testing.assert_array_equal(source.rows(0, 2), [[1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (["c", "d"], ["a", "b", "c", "d"]),
+        (["b", "d"], ["metadata_0/a", "metadata_0/b", "metadata_1/b", "metadata_1/d"]),
+    ],
+)
+def test_names_that_two_tables_share_have_the_table_before_them(
+    tmp_path: Path, second: list[str], expected: list[str]
+) -> None:
+    for name in ("img_emb", "metadata"):
+        (tmp_path / name).mkdir()
+    for place, names in enumerate((["a", "b"], second)):
+        np.save(tmp_path / f"img_emb/img_emb_{place}.npy", np.full((2, 3), place, dtype=np.float32))
+        pq.write_table(pa.table({"sample_id": names}), tmp_path / f"metadata/metadata_{place}.parquet")
+    assert open_features(tmp_path).ids() == expected
