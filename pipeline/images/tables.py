@@ -129,7 +129,9 @@ def list_pictures(root: Path, tables: Sequence[Path], wanted: Wanted) -> ImageLi
     splits = [SPLIT_NAMES.get(match[1]) if match else None for match in found]
     items: list[ImageItem] = []
     values: list[object] = []
-    for table, split in zip(tables, splits if None not in splits else [None] * len(splits), strict=True):
+    # Parts that are all called train have no held-out ones beside them: rows are drawn.
+    known = None not in splits and set(splits) != {"train"}
+    for table, split in zip(tables, splits if known else [None] * len(splits), strict=True):
         column, place, stamp = picture_column(table), str(table.relative_to(root)), table.stat().st_mtime_ns
         with pq.ParquetFile(table) as file:
             schema = file.schema_arrow

@@ -78,9 +78,8 @@ class LabelledRows:
 
 
 def checked_rows(X: Any) -> RowSource:
-    """Return X as a source of rows; the first pass over it checks the values."""
-    if is_sparse(X) and X.format != "csr":
-        raise InvalidProblemError(f"the features are a sparse {X.format} matrix; give X.tocsr()")
+    """Return X as a source of rows, sparse ones as CSR; the first pass over it checks the values."""
+    X = X.tocsr() if is_sparse(X) else X
     if isinstance(X, np.ma.MaskedArray):
         raise InvalidProblemError(
             "the features are a masked array, and solvers know no missing values; give X.filled(0.0), or drop"

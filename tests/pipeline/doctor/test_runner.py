@@ -1,4 +1,4 @@
-"""Checks of an installation, and file systems that refuse calls: jobs work there or say so before any work."""
+"""Checks of an installation, and file systems that refuse calls: jobs work or say so before any work."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.sparse import csc_matrix, csr_matrix
 
 from tests.solvers.problems import M, examples
 from topline import InvalidProblemError, SerialExecutor, Softmax, Status, TopKHinge, solve
@@ -104,8 +105,9 @@ def test_C_stands_for_lam_and_one_of_them_is_given() -> None:
             solve(X, y, TopKHinge(1), **given)
 
 
-def test_a_loss_may_be_named() -> None:
+def test_a_loss_may_be_named_and_a_matrix_lie_by_columns() -> None:
     X, y = np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 3
-    assert solve(X, y, "softmax", C=1.0).primal == solve(X, y, Softmax(), C=1.0).primal
+    by_columns, by_rows = csc_matrix(X), csr_matrix(X)
+    assert solve(by_columns, y, "softmax", C=1.0).primal == solve(by_rows, y, Softmax(), C=1.0).primal
     with pytest.raises(InvalidProblemError, match="topk_hinge needs k"):
         solve(X, y, "topk_hinge", C=1.0)
