@@ -178,15 +178,14 @@ def resolve_inside(root: Path, path: str, *, follow: bool = False) -> Path:
     """
     try:
         found = (root / path).resolve()
-        place = Path(os.path.normpath(root / path)) if follow else found
-        inside = place.is_relative_to(root if follow else root.resolve())
-        mode = found.stat().st_mode if inside else 0
+        place, within = (Path(os.path.normpath(root / path)), root) if follow else (found, root.resolve())
+        mode = found.stat().st_mode if (inside := place.is_relative_to(within)) else 0
     except FileNotFoundError as error:
         raise ImageRejectedError("there is no such file") from error
     except (OSError, RuntimeError, ValueError) as error:
         raise ImageRejectedError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if not inside:
-        advice = "" if follow else " (--follow-links allows links)"
+        advice = " (--follow-links allows links)" * (not follow)
         raise ImageRejectedError(f"leads out of {printable(str(root))}, and is not followed{advice}")
     if not stat.S_ISREG(mode):
         raise ImageRejectedError("is not a regular file")

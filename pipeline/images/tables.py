@@ -32,7 +32,6 @@ from topline.pipeline.readers import (
 
 PATH_NAMES = ("path", "file_name", "image_path", "filename")
 PICTURE_NAMES = ("image", "img", "picture", "photo")
-_SPLIT = re.compile(r"([a-z]+)[-_.]")
 
 
 def list_table(table: Path, wanted: Wanted) -> ImageListing:
@@ -125,11 +124,10 @@ def list_pictures(root: Path, tables: Sequence[Path], wanted: Wanted) -> ImageLi
     Their labels are numbers of the names in the schema, or classes by the rule of every table.  The names of
     the files say the split where each begins with one (train-00000-of-00003.parquet).
     """
-    found = [_SPLIT.match(table.name.lower()) for table in tables]
-    splits = [SPLIT_NAMES.get(match[1]) if match else None for match in found]
+    splits = [SPLIT_NAMES.get(re.split("[-_.]", table.name.lower())[0]) for table in tables]
     items: list[ImageItem] = []
     values: list[object] = []
-    # Parts that are all called train have no held-out ones beside them: rows are drawn.
+    # Beside parts that are all called train there are no held-out ones: rows are drawn.
     known = None not in splits and set(splits) != {"train"}
     for table, split in zip(tables, splits if known else [None] * len(splits), strict=True):
         column, place, stamp = picture_column(table), str(table.relative_to(root)), table.stat().st_mtime_ns
