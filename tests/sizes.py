@@ -35,7 +35,7 @@ LINES: Final = {
     "pipeline/sweep": 2_403,
     "pipeline/telemetry": 1_020,
     "pipeline/training": 2_315,
-    "solvers": 32_162,
+    "solvers": 32_408,
     "storage": 1_041,
     "storage/arrays": 940,
     "storage/datasets": 1_741,

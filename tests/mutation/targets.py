@@ -42,7 +42,7 @@ TARGETS: Mapping[str, Target] = {
     ),
     "partition": Target(("pipeline.rows.partition",), ("tests/pipeline/rows/test_partition.py",)),
     "line_search": Target(
-        ("solvers.methods.line_search", "solvers.methods.step_rules"),
+        ("solvers.methods.step_rules",),
         ("tests/solvers/methods/test_line_search.py", "tests/solvers/methods/test_step_rules.py"),
     ),
     "projections": Target(("solvers.projections",), ("tests/solvers/projections",), compiled=True),
