@@ -50,9 +50,9 @@ _SAMPLES, _SAMPLE_ROWS, _THINNED = 8, 128, 8
 _LONG = 1 / 8
 #: Passes of dual ascent: for a smooth loss and for a hinge, by C |x|^2 and its root.
 _ASCENT, _ASCENT_SMOOTH, _ASCENT_HINGE = 7.5, 0.9, 18.0
-#: Its seconds per pass relative to L-BFGS are 1 + this / (d + the third); the first is for losses with
-#: vectorised gradients, which only L-BFGS uses.
-_UPDATES, _UPDATES_ALIKE, _FEATURES = 300.0, 80.0, 150.0
+#: Its seconds per pass relative to L-BFGS are the first + this / (d + the last); the second is for losses
+#: with vectorised gradients, which only L-BFGS uses.
+_ROWS, _UPDATES, _UPDATES_ALIKE, _FEATURES = 1.3, 260.0, 20.0, 150.0
 #: Passes of L-BFGS: a power of n C mu / m, where mu is the mean eigenvalue of the rows' second moments.  With
 #: a metric of the classes these are moments around the mean of the rows, and finding it sets a bound.
 _LBFGS, _LBFGS_METRIC, _POWER, _METRIC = 5.9, 5.0, 1 / 3, 8.0
@@ -68,6 +68,8 @@ _WATCHED, _WATCHED_SOON, _WATCHED_LBFGS = 40, 12, 5
 #: passes than its rule says: it begins if this many take less than all of the other methods.  After a few its
 #: gap shows how it goes, and the others continue from there at no loss.
 _FEW_ROWS, _TRIAL = 4, 20.0
+#: Passes of L-BFGS from which they grow by a quarter of its rule on such rows, whose loss vanishes.
+_BENT = 40.0
 #: Its passes that remain on a smooth loss, as a multiple of what the fall of the gap says, which slows down.
 _SLOWS = 1.5
 #: A method is left if another is forecast to take this share of its time, at most this many times.
@@ -175,8 +177,10 @@ def priors(
         newton = min(newton, _NEWTON_PASSES)
     if wants_classes(problem) and not problem.by_class:
         passes = min(_LBFGS_METRIC * (centred / (problem.lam * m)) ** _POWER, _most_of_lbfgs(problem))
-    trial = _TRIAL if n <= _FEW_ROWS * d and not gives_sparse(rows) else math.inf
-    ascent = Prior(_ASCENT + _ASCENT_SMOOTH * size, _cost_of_ascent(problem), trial)
+    ascent = Prior(_ASCENT + _ASCENT_SMOOTH * size, _cost_of_ascent(problem))
+    if n <= _FEW_ROWS * d and not gives_sparse(rows):
+        ascent = ascent._replace(trial=_TRIAL)
+        passes = min(passes, _BENT + (passes - _BENT) / _FEW_ROWS)
     if gives_sparse(rows) and size <= _MODERATE:
         passes = max(passes, 2.0 * ascent.time)
         newton = math.inf
@@ -199,7 +203,7 @@ def _cost_of_newton(problem: Problem, passes: float) -> float:
 def _cost_of_ascent(problem: Problem) -> float:
     """Return the time of a pass of dual ascent relative to one of L-BFGS, for a smooth loss."""
     updates = _UPDATES_ALIKE if problem.form.family.gradient_rows is None else _UPDATES
-    return 1.0 + updates / (problem.d + _FEATURES)
+    return _ROWS + updates / (problem.d + _FEATURES)
 
 
 def _most_of_lbfgs(problem: Problem) -> float:
