@@ -62,15 +62,14 @@ _MODERATE = 128.0
 #: most the third on several blocks or if the whole Hessian is factored, which adds (d m)^2 / n times the
 #: fourth; and this many passes of its own.
 _NEWTON, _NEWTON_LEAST, _NEWTON_MOST, _FACTORS, _NEWTON_PASSES = 6.0, 80.0, 200.0, 1 / 3, 100.0
-#: Passes between forecasts, early in a method, and early for several blocks and smooth losses.
-_WATCHED, _WATCHED_SOON, _WATCHED_LBFGS = 40, 12, 5
+#: Passes between forecasts, early in dual ascent or on several blocks, and on a smooth loss.
+_WATCHED, _WATCHED_SOON, _WATCHED_SMOOTH = 40, 12, 5
 #: Dense rows, at most this many per feature, are nearly independent, and dual ascent may take far fewer
 #: passes than its rule says: it begins if this many take less than all of the other methods.  After a few its
-#: gap shows how it goes, and the others continue from there at no loss.
-_FEW_ROWS, _TRIAL = 4, 20.0
-#: Passes of L-BFGS from which they grow by a quarter of its rule on such rows, whose loss vanishes.
-_BENT = 40.0
-#: Its passes that remain on a smooth loss, as a multiple of what the fall of the gap says, which slows down.
+#: gap shows how it goes, and the others continue from there at no loss.  Passes of L-BFGS grow by a quarter
+#: of its rule from the third on, because the loss of such rows vanishes.
+_FEW_ROWS, _TRIAL, _BENT = 4, 20.0, 40.0
+#: Passes of dual ascent to go on a smooth loss, over what the fall of the gap says, which slows down.
 _SLOWS = 1.5
 #: A method is left if another is forecast to take this share of its time, at most this many times.
 _CLEARLY, _MOST_CHANGES = 0.8, 3
@@ -144,7 +143,7 @@ class Prior(NamedTuple):
 
     @property
     def time(self) -> float:
-        """Passes times the seconds of one."""
+        """Passes times seconds of one."""
         return self.passes * self.cost
 
 
@@ -346,10 +345,9 @@ class Auto(Method):
             gap = before.best.primal - (measured.dual if self.follows(before) else before.best.dual)
             here = Reading(before.passes + measured.passes, measured.seconds, gap)
             since = memory.since or here
-            soon = problem.form.smooth or self.blocks > 1 or here.passes - memory.began <= _WATCHED
-            watched = {"lbfgs": _WATCHED_LBFGS, "newton": _WATCHED}.get(memory.method, _WATCHED_SOON)
-            watched = min(watched, _WATCHED_LBFGS) if problem.form.smooth else watched
-            if here.passes - since.passes >= (watched if soon else _WATCHED):
+            soon = self.blocks > 1 or here.passes - memory.began <= _WATCHED
+            watched = _WATCHED_SOON if soon and memory.method == "dual_ascent" else _WATCHED
+            if here.passes - since.passes >= (_WATCHED_SMOOTH if problem.form.smooth else watched):
                 change = self._change(problem, measured, memory, since, here)
                 if change is not None:
                     return self._changed(problem, run, measured, change)
@@ -383,10 +381,9 @@ class Auto(Method):
         if isinstance(state.memory, NewtonMemory) and "newton" in self.priors:
             # Its W is no longer W(A).
             return AutoMemory("newton", state.memory)
-        if "lbfgs" not in self.priors:
-            return AutoMemory("dual_ascent", state.memory)
         times = {name: min(each.passes, each.trial) * each.cost for name, each in self.priors.items()}
-        return AutoMemory(min(times, key=times.__getitem__), state.memory)
+        first = min(times, key=times.__getitem__) if "lbfgs" in times else "dual_ascent"
+        return AutoMemory(first, state.memory)
 
     def _method_named(self, name: str) -> Method:
         newton = Newton() if "lbfgs" in self.priors else ProximalNewton()
@@ -408,10 +405,9 @@ class Auto(Method):
         # Scales the pace to other methods; rounds of several blocks say nothing about it.
         unit = pace / self.priors[name].cost if self.blocks == 1 else _SWEEP * memory.evaluation
         own = self._passes_left(measured, memory, since, here)
-        share = _share_left(measured, here.gap) if problem.form.smooth else 1.0
-        found = {other: Prior(prior.passes, prior.cost * unit) for other, prior in self.priors.items()}
-        if name == "dual_ascent":
-            found = {other: Prior(share * each.passes, each.cost) for other, each in found.items()}
+        shared = problem.form.smooth and name == "dual_ascent"
+        share = _share_left(measured, here.gap) if shared else 1.0
+        found = {key: Prior(share * prior.passes, prior.cost * unit) for key, prior in self.priors.items()}
         # A method that was left resumes where it stopped.
         found |= {other: Prior(change.passes_left, change.pace) for other, change in left.items()}
         found[name] = Prior(own, _CLEARLY * pace)
@@ -484,7 +480,7 @@ def _share_left(measured: Measurement, gap: float) -> float:
     goal, first = _goal(measured, gap), measured.before.primal_at_zero
     if first is None or not goal > 0.0:
         return 1.0
-    return min(math.log(max(gap / goal, 1.0)) / math.log(max(first / goal, math.e)), 1.0)
+    return min(math.log(max(gap / goal, math.e)) / math.log(max(first / goal, math.e)), 1.0)
 
 
 def _of_gradients(problem: Problem, run: Runner, before: SolverState) -> Point:
