@@ -38,6 +38,7 @@ class Objective:
     primal, dual : P and D.
     kind : which gap their difference is.
     stationarity : |grad P(W)| / |grad P(0)| where the loss is not convex and D is NaN, else None.
+    rounding : a bound of what rounding may have taken from P - D.
 
     Examples
     --------
@@ -50,6 +51,7 @@ class Objective:
     dual: float
     kind: GapKind = "true"
     stationarity: float | None = None
+    rounding: float = 0.0
 
     @classmethod
     def checked(cls, primal: float, dual: float, size: float, share: float = 1e-9) -> Objective:
@@ -70,8 +72,8 @@ class Objective:
 
     @property
     def gap(self) -> float:
-        """P - D, an upper bound of the distance from P to its minimum."""
-        return self.primal - self.dual
+        """P - D with its rounding, an upper bound of the distance from P to its minimum."""
+        return self.primal - self.dual + self.rounding
 
     @property
     def relative_gap(self) -> float:
@@ -108,7 +110,8 @@ class Objective:
     def from_dict(cls, values: Mapping[str, Any]) -> Objective:
         """Return the objective from a `to_dict` mapping, perhaps with more keys; JSON has null for NaN."""
         primal, dual = (math.nan if values[name] is None else values[name] for name in ("primal", "dual"))
-        return cls(primal, dual, values.get("gap_kind", "true"), values.get("stationarity"))
+        rounding = max((values.get("gap") or -math.inf) - (primal - dual), 0.0)
+        return cls(primal, dual, values.get("gap_kind", "true"), values.get("stationarity"), rounding)
 
 
 class HasObjective:

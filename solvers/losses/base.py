@@ -184,6 +184,13 @@ class LossForm:
             object.__setattr__(self, "family", self.family.of_one_rank)
 
     @property
+    def steepest(self) -> float | None:
+        """The most |u|_1 of the domain, by which the loss changes if scores do by 1; None for label sets."""
+        if self.family.by_class:
+            return float(self.m)
+        return 2.0 * float(self.rho.sum()) if self.family.labels is Labels.ONE else None
+
+    @property
     def column(self) -> JitFunction:
         """The compiled column update."""
         return self._of_a_dual(self.family.column)

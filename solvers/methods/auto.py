@@ -36,7 +36,7 @@ from topline.solvers.methods.newton import (
 from topline.solvers.methods.quasi_newton import Lbfgs, LbfgsMemory
 from topline.solvers.methods.quasi_newton.memory import most_pairs
 from topline.solvers.methods.quasi_newton.metrics import wants_classes
-from topline.solvers.operations import OperationRunner, Rebuild, Runner, TakeGradients
+from topline.solvers.operations import Certify, DualSums, OperationRunner, Rebuild, Runner
 from topline.solvers.typing import Float64Array
 
 logger = logging.getLogger(__name__)
@@ -358,14 +358,20 @@ class Auto(Method):
         return replace(advance, memory=replace(memory, memory=advance.memory))
 
     def final(
-        self, problem: Problem, executor: OperationRunner, state: SolverState, *, duals_kept: bool
+        self,
+        problem: Problem,
+        executor: OperationRunner,
+        state: SolverState,
+        *,
+        duals_kept: bool,
+        tol: float = 0.0,
     ) -> FinalValues:
         """Certify the blocks' A if it is the best dual point, or was requested."""
         if self.follows(state):
             # An A that began at weights has only improved since, and W moves with it.
             state = replace(state, best=replace(state.best, dual_point=None))
         kept = self.asked or state.best.dual_point is None
-        return super().final(problem, executor, state, duals_kept=duals_kept and kept)
+        return super().final(problem, executor, state, duals_kept=duals_kept and kept, tol=tol)
 
     def rebuilt(self, problem: Problem, executor: OperationRunner, state: SolverState) -> SolverState:
         """Return a state with W(A), b and |A|^2 / n recomputed from A."""
@@ -487,7 +493,7 @@ def _of_gradients(problem: Problem, run: Runner, before: SolverState) -> Point:
     """Return the point of A, set to the best dual point found at weights, if there is one."""
     point, found = before.point, before.best.dual_point
     if isinstance(found, FoundAt):
-        sums = run(TakeGradients(found.W, found.share, exact=point.exact))
+        sums: DualSums = run(Certify(found.W, found.share, exact=point.exact))
         point = replace(point, pending_step=None)
     else:
         sums = run(Rebuild(point.pending_step, exact=point.exact))

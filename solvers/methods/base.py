@@ -148,12 +148,13 @@ class Method(Protocol):
         state: SolverState,
         *,
         duals_kept: bool,
+        tol: float = 0.0,
     ) -> FinalValues:
         """Return the best W and dual point in float64, with W and b rebuilt from A where it is kept.
 
         State and A stay as they are, so that a run may continue from them.
         """
-        return final_values(problem, executor, state, duals_kept=duals_kept)
+        return final_values(problem, executor, state, duals_kept=duals_kept, tol=tol)
 
 
 def measured_at(

@@ -1,4 +1,4 @@
-"""The final numbers of a run: P, D and the gap, from float64 products instead of the rounds' sums.
+"""The final numbers of a run: P, D and the gap, by float64 products or float32 ones with a bound of rounding.
 
 W and the dual point are chosen separately: W from the last iterate, the best of the rounds and W = 0; the
 dual point is A where blocks keep it, else the best known to the state.
@@ -15,11 +15,21 @@ from topline.solvers.core.dual_points import FoundAt, best_share
 from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import HasObjective, Objective, Point, SolverState
 from topline.solvers.errors import StateLostError
-from topline.solvers.operations import Evaluate, FindVertices, OperationRunner, Rebuild, TakeGradients
+from topline.solvers.operations import (
+    Certify,
+    Evaluate,
+    OperationRunner,
+    Rebuild,
+)
 from topline.solvers.typing import Float64Array
 
 #: A gap below minus this share of its terms is an error, not rounding.
 _ROUNDING = 1e-9
+#: Multiplications of a pass from which products are in float32, its unit roundoff, and the share of the gap
+#: that rounding may take where the gap ends no run.
+_LARGE, _UNIT, _SMALL_SHARE = 1 << 28, 2.0**-24, 0.01
+#: Relative rounding of the bounds themselves, and what underflow may take from a score.
+_SLACK, _UNDERFLOW = 1.02, 1e-30
 #: Relative decrease of P from which a W of a round is measured again, for float64 and float32 products.
 _BETTER, _BETTER_32 = 1e-9, 1e-6
 
@@ -105,22 +115,86 @@ def final_values(
     state: SolverState,
     *,
     duals_kept: bool,
+    tol: float = 0.0,
 ) -> FinalValues:
-    """Measure the last state and the best of its rounds, all in float64.
+    """Measure the last state and the best of its rounds, in float64 unless float32 shows a gap of `tol`.
 
     Rows of A rounded to float32 count as the nearest points of their domains, while A stays as it is.
 
     Raises CertificateError if D exceeds P by more than rounding.
     """
+    narrow = _by_float32(problem, executor, state, tol, duals_kept=duals_kept)
+    if narrow is not None:
+        return narrow
     point = state.best.dual_point
     loss = None
     if isinstance(point, FoundAt):
-        dual, loss = _of_gradients(problem, executor, state, point, duals_kept=duals_kept)
+        dual, loss = _of_gradients(problem, executor, state, point)
     elif duals_kept:
         dual = of_rows(problem, executor, state)
     else:
         dual = _of_sums(problem, state)
     return with_best_primal(problem, executor, state, dual, loss, duals_kept=duals_kept)
+
+
+def _by_float32(
+    problem: Problem, executor: OperationRunner, state: SolverState, tol: float, *, duals_kept: bool
+) -> FinalValues | None:
+    """Return the values at the best W, by float32 products; None where float64 ones would say more.
+
+    At a V that float32 holds, for any A,
+
+        P(V) - D(A) = (1/n) sum (Phi(s_i) + Phi*(-alpha_i) + <alpha_i, s_i>) + lam/2 |W(A) - V|^2.
+
+    Near the optimum neither part is sensitive: scores off by e_i change the first by <alpha_i - u_i, e_i> and
+    half of |e_i|^2 for an entropy (in the largest entry, by Pinsker's inequality), and W(A) is near V.  A sum
+    of t products is off by at most gamma_t = t u / (1 - t u) times their sizes, in any order (N. J. Higham,
+    Accuracy and Stability of Numerical Algorithms, 2002, section 3.1), and sizes by Cauchy and Schwarz.
+    """
+    point, n, form = state.best.dual_point, problem.n, problem.form
+    found = point if isinstance(point, FoundAt) else None
+    steepest = form.steepest
+    small = n * problem.d * problem.m < _LARGE or state.exact or not form.convex
+    if small or steepest is None or problem.smoothing > 0 or not problem.mean_risk:
+        return None
+    if found is None and not duals_kept:
+        return None
+    W = found.W if found is not None else state.W if state.best.W is None else state.best.W
+    V = W.astype(np.float32).astype(np.float64)
+    stats = executor.run(Certify(V, None if found is None else found.share, state.pending_step))
+    if stats.rows != n:
+        raise StateLostError(f"the certificate covers {stats.rows} of {n} rows; run it again")
+    W_dual, mean = problem.scale * np.asarray(stats.product, dtype=np.float64), stats.conjugate / n
+    apart = math.sqrt(squared_norm(W_dual - V))
+    # By how much a score of a row of length 1 is off.
+    off = _SLACK * _gamma(stats.terms) * math.sqrt(float(np.einsum("ij,ij->j", V, V).max())) + _UNDERFLOW
+    of_scores = _SLACK * off * (stats.slack + 0.5 * steepest * off * stats.row_sq) / n
+    of_sum = _SLACK * _gamma(stats.summed) * problem.scale * math.sqrt(stats.row_sq * stats.alpha_sq)
+    rounding = of_scores + problem.lam * of_sum * (apart + 0.5 * of_sum)
+    primal = problem.primal(V, stats.loss / n)
+    dual = mean + 0.5 * problem.lam * (squared_norm(V) - apart**2) - stats.cross / n
+    if not math.isfinite(primal - dual + rounding):
+        return None
+    size = abs(primal) + abs(mean) + rounding / _ROUNDING
+    objective = replace(Objective.checked(primal, dual, size, _ROUNDING), rounding=rounding)
+    told = objective.reaches(tol) or rounding <= _SMALL_SHARE * objective.gap
+    if not told or (state.primal_at_zero is not None and state.primal_at_zero < primal):
+        return None
+    return FinalValues(
+        W=V,
+        conjugate_mean=mean,
+        objective=objective,
+        smoothed_gap=objective.gap,
+        W_dual=W_dual,
+        mean_sq_dual=stats.alpha_sq / n,
+        found_at=None if found is None else replace(found, W=V),
+    )
+
+
+def _gamma(terms: int) -> float:
+    """Return gamma_t of a float32 sum of t products, whose factors may be rounded besides; 0 for none."""
+    rounded = (terms + 4) * _UNIT
+    return 0.0 if terms == 0 else rounded / (1.0 - rounded) if rounded < 1.0 else math.inf
 
 
 def as_measured(state: SolverState, objective: Objective) -> FinalValues:
@@ -224,13 +298,9 @@ def _of_sums(problem: Problem, state: SolverState) -> DualSide:
 
 
 def _of_gradients(
-    problem: Problem, executor: OperationRunner, state: SolverState, point: FoundAt, *, duals_kept: bool
+    problem: Problem, executor: OperationRunner, state: SolverState, point: FoundAt
 ) -> tuple[DualSide, float]:
     """Recompute a point at its weights, into A if blocks keep it; return its sums and the mean loss there."""
-    if duals_kept:
-        kept = executor.run(TakeGradients(point.W, point.share, pending_step=state.pending_step))
-        sums = kept.conjugate / problem.n, kept.alpha_sq / problem.n
-        return DualSide(problem.scale * kept.product, *sums, point), kept.loss / problem.n
-    found = executor.run(FindVertices(0, point.W, envelope=True, exact=True))
-    dual = DualSide(np.asarray(problem.scale * found.product), found.conjugate_u / problem.n, found_at=point)
-    return dual.times(point.share), found.loss / problem.n
+    found = executor.run(Certify(point.W, point.share, state.pending_step, exact=True))
+    sums = found.conjugate / problem.n, found.alpha_sq / problem.n
+    return DualSide(np.asarray(problem.scale * found.product), *sums, point), found.loss / problem.n

@@ -159,11 +159,17 @@ class FrankWolfe(Method):
         return not measured.before.point.exact and measured.below_float32()
 
     def final(
-        self, problem: Problem, executor: OperationRunner, state: SolverState, *, duals_kept: bool
+        self,
+        problem: Problem,
+        executor: OperationRunner,
+        state: SolverState,
+        *,
+        duals_kept: bool,
+        tol: float = 0.0,
     ) -> FinalValues:
         """Return the final values, of the best multiple of A if D may have fallen."""
         if self.rule.exact or not duals_kept:
-            return super().final(problem, executor, state, duals_kept=duals_kept)
+            return super().final(problem, executor, state, duals_kept=duals_kept, tol=tol)
         dual = of_best_share(problem, executor, state)
         return with_best_primal(problem, executor, state, dual, duals_kept=True)
 
@@ -406,6 +412,7 @@ class AtomFrankWolfe(Method):
         state: SolverState,
         *,
         duals_kept: bool,  # noqa: ARG002 - never, see MethodSpec.dual_free
+        tol: float = 0.0,  # noqa: ARG002 - float64 always
     ) -> FinalValues:
         """Return the best W and the mixture of the atoms in float64."""
         dual = DualSide(state.point.W, _linear(problem, state.point))

@@ -144,7 +144,13 @@ class KernelMethod(Method):
         return self.with_scores(problem, executor.run, state)
 
     def final(
-        self, problem: Problem, executor: OperationRunner, state: SolverState, *, duals_kept: bool
+        self,
+        problem: Problem,
+        executor: OperationRunner,
+        state: SolverState,
+        *,
+        duals_kept: bool,
+        tol: float = 0.0,  # noqa: ARG002 - float64 always
     ) -> FinalValues:
         """Return P and D of A in float64, from recomputed scores."""
         if not duals_kept:

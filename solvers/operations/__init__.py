@@ -29,7 +29,7 @@ from topline.solvers.operations.base import (
 )
 from topline.solvers.operations.columns import DirectionSums, FindDirections
 from topline.solvers.operations.evaluate import Evaluate, Evaluation, FindLargestLosses, Largest
-from topline.solvers.operations.kept_duals import Ascend, DualSums, PutInside, Rebuild, TakeGradients
+from topline.solvers.operations.kept_duals import Ascend, Certify, DualSums, PutInside, Rebuild
 from topline.solvers.operations.moments import Moments, SumMoments
 from topline.solvers.operations.second_order import (
     CurvatureProduct,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -9,15 +10,20 @@ import numpy as np
 
 from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
 from topline.solvers.blocks.ascent.rounds import BlockAscent
-from topline.solvers.blocks.block import Block
-from topline.solvers.blocks.vertices import DenseVertices, accumulate_rows
-from topline.solvers.core.answers import FLOAT64, Answer, Clock, LossAnswer, Scratch, TileSums
+from topline.solvers.blocks.block import Block, sum_of_squares
+from topline.solvers.blocks.vertices import accumulate_rows, vertices_of
+from topline.solvers.core.answers import FLOAT64, Answer, Clock, LossAnswer, TileSums, merged_by
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.feature_maps import MapView
+from topline.solvers.core.rows import Rows, is_sparse, squared_norms
 from topline.solvers.crew import Crew
 from topline.solvers.losses import ranking
+from topline.solvers.losses.rows import conjugate_sum
 from topline.solvers.operations.base import Operation, Runner, TileOperation
-from topline.solvers.typing import Float64Array
+from topline.solvers.typing import Float64Array, FloatArray
+
+#: Features whose products are summed in float32 before they are added in float64.
+_CHUNK = 128
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -101,52 +107,102 @@ class PutInside(Operation[Answer]):
         return Answer()
 
 
-@dataclass(frozen=True, eq=False)
-class TakeGradients(Operation[DualSums]):
-    """Set A to `share` times -grad Phi_gamma at the scores of W (d, m), and sum it.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Certified(DualSums):
+    """The terms of P and D at W, with what bounds their rounding; `loss` belongs to W.
 
-    Requires a smooth problem.  The losses of the answer are Phi_gamma at W.  Products and A are in float64 if
-    `exact`, else in the precision of the features.  A then counts as having `pending_step`, which belonged to
-    the A it replaces.
+    Attributes
+    ----------
+    cross : sum <alpha_i, W^T x_i>.
+    row_sq, slack : sum |x_i|^2, and sum |x_i| |alpha_i - u_i|_1 with u_i = -grad Phi at W; for a loss with
+        kinks twice the most |u|_1 instead.
+    terms, summed : most terms of a float32 sum in a score and in `product`, 0 for float64.
+    """
+
+    cross: float = 0.0
+    row_sq: float = 0.0
+    slack: float = 0.0
+    terms: int = merged_by(max, 0)
+    summed: int = merged_by(max, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Certify(TileOperation[Certified]):
+    """Sum the terms of P at W (d, m) and of D at A, or set A to `share` times -grad Phi_gamma there first.
+
+    A without a share is that of the blocks, each row inside its domain.  One that is set needs a smooth
+    problem, is kept where blocks keep A, and counts as having `pending_step`, which belonged to the A that it
+    replaces.  Products, and an A that is set, are in float64 if `exact`, else in the precision of the
+    features; then float64 sums over chunks of features are the scores of W rounded to that precision.
     """
 
     W: Float64Array
-    share: float = 1.0
-    exact: bool = True
+    share: float | None = None
     pending_step: PendingStep | None = None
+    exact: bool = False
 
-    def answer(self, block: Block, crew: Crew) -> DualSums:
-        """Set the dual rows of a block, and sum the terms of W and D."""
-        clock, problem, tiles, duals = Clock(), block.problem, block.tiles, block.duals
-        dtype = FLOAT64 if self.exact else block.dtype
-        W = np.ascontiguousarray(self.W, dtype=dtype)
-        scratch = Scratch(tiles.rows, problem.m, dtype, crew)
-        gradients = DenseVertices(problem, smoothed=True, crew=crew)
-        product = np.zeros((problem.m, problem.d))
-        sums = np.zeros(ranking.N_SUMS)
-        b = alpha_sq = 0.0
-        for tile in tiles.read(dtype):
-            U = scratch.scores_of(tile.X, W)
+    def sums(self, block: Block, crew: Crew) -> TileSums[Certified]:
+        """Sum tile by tile."""
+        problem, duals, dtype = block.problem, block.kept_duals, FLOAT64 if self.exact else block.dtype
+        clock, W, form = Clock(), np.ascontiguousarray(self.W, dtype=dtype), problem.form
+        vertices = vertices_of(problem, block.tiles.rows, smoothed=True, crew=crew)
+        sums, product, rows = np.zeros(ranking.N_SUMS), np.zeros((problem.m, problem.d)), 0
+        b = alpha_sq = cross = row_sq = slack = 0.0
+        most, closed = 0, self.share == 1.0 and problem.smoothing == 0.0
+        taken = yield clock, dtype, None
+        while taken is not None:
+            tile, _ = taken
+            scores, terms = _scores(tile.X, W, crew)
+            most, rows = max(most, terms), rows + tile.stop - tile.start
             clock.product()
-            gradients.find(U, tile.y, tile.weights, sums)
-            if self.share != 1.0:
-                U *= self.share
-            duals.load(tile.start, U)
-            b += duals.conjugates(U, tile.rows)
-            alpha_sq += duals.squares(U, tile.rows)
+            U = scores.copy()
+            vertices.find(U, tile.y, tile.weights, sums)
+            if self.share is None:
+                A = block.duals.rows_after(tile.number, tile.start, tile.stop, self.pending_step)
+                A = block.duals.feasible(A, tile.rows)
+            else:
+                A = U if self.share == 1.0 else self.share * U
+                if duals is not None:
+                    duals.load(tile.start, A.astype(dtype, copy=False))
+            squares = squared_norms(tile.X) if is_sparse(tile.X) else np.einsum("ij,ij->i", tile.X, tile.X)
+            row_sq += float(tile.weights @ squares)
+            if not closed:
+                b += float(conjugate_sum(form.conjugate, A, tile.y, tile.weights, form.table))
+                cross += float(tile.weights @ np.einsum("ij,ij->i", A, scores))
+                alpha_sq += float(sum_of_squares(A, tile.y, tile.weights, problem.own_share))
+                off = np.abs(A - U).sum(axis=1) if form.smooth else 2.0 * (form.steepest or np.inf)
+                slack += float(tile.weights @ (np.sqrt(squares) * off))
             clock.row_work()
-            gradients.accumulate(tile.X, product)
+            accumulate_rows(tile.X, A.astype(dtype, copy=False), tile.weights, product, crew)
             clock.product()
-        duals.finish_step(self.pending_step)
-        return DualSums(
-            rows=block.stop - block.start,
-            product=np.ascontiguousarray(product.T),
-            conjugate=b,
-            alpha_sq=alpha_sq,
-            loss=float(sums[ranking.LOSS]),
-            active=int(sums[ranking.ACTIVE]),
+            taken = yield None
+        if self.share is not None and duals is not None:
+            duals.finish_step(self.pending_step)
+        narrow, loss = dtype != FLOAT64, float(sums[ranking.LOSS])
+        if closed:
+            # Fenchel and Young's inequality is an equality for gradients.
+            b, alpha_sq, cross = sums[ranking.B_U], sums[ranking.U_SQ], sums[ranking.B_U] - loss
+        return Certified(
+            rows=rows, loss=loss, active=int(sums[ranking.ACTIVE]), conjugate=float(b),
+            product=np.ascontiguousarray(product.T), alpha_sq=float(alpha_sq), cross=float(cross),
+            row_sq=row_sq, slack=slack, terms=narrow * most, summed=narrow * block.tiles.rows,
             **clock.seconds(),
-        )
+        )  # fmt: skip
+
+    def through(self, run: Runner, view: MapView) -> Certified:
+        """Return the sums at weights V of a feature map, where nothing bounds the rounding of W = L V."""
+        answer = TileOperation.through(self, run, view)
+        return answer if self.exact else replace(answer, terms=sys.maxsize)
+
+
+def _scores(X: Rows, W: FloatArray, crew: Crew) -> tuple[Float64Array, int]:
+    """Return X W (b, m), chunks of whose terms are added in float64, and the most terms of a chunk."""
+    if is_sparse(X):
+        return np.asarray(X @ W, dtype=np.float64), int(np.diff(X.indptr).max(initial=0))
+    scores = np.zeros((X.shape[0], W.shape[1]))
+    for low in range(0, X.shape[1], _CHUNK):
+        scores += crew.product(X[:, low : low + _CHUNK], W[low : low + _CHUNK])
+    return scores, min(X.shape[1], _CHUNK)
 
 
 @dataclass(frozen=True, eq=False)

@@ -161,27 +161,20 @@ def entropic_level(u: FloatArray, y: int, c: float, k: int, work: FloatArray) ->
         if abs(step) > _NEAR:
             entropic_start(u, t, log_c, logs)
             continue
-        if k == 1 and change <= settled and step * step <= eps:
-            _move(x, c, step)
-            return cap, np.float64(x[y])
         _follow(x, c, step, logs)
+        if k == 1 and change <= settled and step * step <= eps:
+            return cap, np.float64(x[y])
     return cap, p
 
 
 @jit(fastmath={"reassoc", "contract"})
-def _move(x: FloatArray, c: float, step: float) -> None:
-    """Update weights to first order for a small step of t."""
-    one, curvature, change = x.dtype.type(1.0), x.dtype.type(c), x.dtype.type(step)
-    for j in range(len(x)):
-        x[j] *= one - change / (one + curvature * x[j])
-
-
-@jit(fastmath={"reassoc", "contract"})
 def _follow(x: FloatArray, c: float, step: float, logs: FloatArray) -> None:
-    """Update the logarithms of weights x to first order for a step of t."""
+    """Update weights x and their logarithms to first order for a step of t."""
     one, curvature, change = x.dtype.type(1.0), x.dtype.type(c), x.dtype.type(step)
     for j in range(len(x)):
-        logs[j] -= change / (one + curvature * x[j])
+        moved = change / (one + curvature * x[j])
+        logs[j] -= moved
+        x[j] *= one - moved
 
 
 @jit

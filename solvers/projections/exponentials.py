@@ -1,8 +1,8 @@
-"""exp and log of whole rows, in loops that the compiler vectorises.
+"""exp and log(1 + x) of whole rows, in loops that the compiler vectorises.
 
 The C library's functions, called number by number, take several times as long. exp(x) = 2^n exp(r) with n =
-round(x / log 2) and |r| <= log(2) / 2, where the Taylor polynomial of degree 13 is exact to rounding, and log
-x = 2 artanh((x - 1) / (x + 1)), whose series in odd powers needs few terms for x near 1.
+round(x / log 2) and |r| <= log(2) / 2, where the Taylor polynomial of degree 13 is exact to rounding, and
+log(1 + x) = 2 artanh(x / (2 + x)), whose series in odd powers needs few terms for x in [0, 1].
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba.extending import intrinsic
 
 from topline.solvers.jit_cache import jit
-from topline.solvers.typing import Float64Array, FloatArray
+from topline.solvers.typing import FloatArray
 
 _INVERSE_LOG_2 = 1.0 / math.log(2.0)
 # log 2 in two parts, the first short enough that n times it is exact; for float64 and float32.
@@ -28,9 +28,6 @@ LOWEST_32, _HIGHEST_32 = -87.0, 88.0
 _TAYLOR = tuple(1.0 / math.factorial(i) for i in range(14))
 _C2, _C3, _C4, _C5, _C6, _C7, _C8, _C9, _C10, _C11, _C12, _C13 = _TAYLOR[2:]
 _F2, _F3, _F4, _F5, _F6, _F7 = (np.float32(value) for value in _TAYLOR[2:8])
-_LOG_2 = math.log(2.0)
-#: Bits of sqrt(1/2): numbers are scaled to between this and twice this.
-_ROOT = 0x3FE6A09E667F3BCD
 _SERIES = tuple(2.0 / (2 * i + 1) for i in range(18))
 _L0, _L1, _L2, _L3, _L4, _L5, _L6, _L7, _L8, _L9, _L10 = _SERIES[:11]
 _L11, _L12, _L13, _L14, _L15, _L16, _L17 = _SERIES[11:]
@@ -90,29 +87,6 @@ def _exp_near_0(r: float) -> float:
 def _exp_near_0_single(r: float) -> float:
     low = _F2 + r * (_F3 + r * (_F4 + r * (_F5 + r * (_F6 + r * _F7))))
     return np.float32(1.0) + (r + r * r * low)  # type: ignore[return-value]
-
-
-@jit
-def log_of_row(x: Float64Array, out: Float64Array) -> None:
-    """Write log(x) of positive normal numbers to `out`, both (n,); x is overwritten."""
-    bits = x.view(np.int64)
-    for j in range(len(x)):
-        exponent = (bits[j] - _ROOT) >> 52
-        out[j] = exponent
-        bits[j] -= exponent << 52
-    for j in range(len(x)):
-        z = (x[j] - 1.0) / (x[j] + 1.0)
-        s = z * z
-        # s is at most 0.03, and the truncation error 2e-18.
-        high = _L5 + s * (_L6 + s * (_L7 + s * (_L8 + s * (_L9 + s * _L10))))
-        out[j] = out[j] * _LOG_2 + z * (_L0 + s * (_L1 + s * (_L2 + s * (_L3 + s * (_L4 + s * high)))))
-
-
-@jit
-def minus_log_of_rest(x: Float64Array, out: Float64Array) -> None:
-    """Write -log(1 - x) for x in [0, 1/2] to `out`, both (n,), to full relative accuracy."""
-    for j in range(len(x)):
-        out[j] = _twice_artanh(x[j] / (2.0 - x[j]))
 
 
 @jit

@@ -294,7 +294,8 @@ class _Loop:
         self.state = self._rebuilt(replace(self.state, best=best).with_point(exact=True))
 
     def _final(self, state: SolverState) -> FinalValues:
-        return self.method.final(self.problem, self.executor, state, duals_kept=self.duals_kept)
+        tol = self.criteria.tol
+        return self.method.final(self.problem, self.executor, state, duals_kept=self.duals_kept, tol=tol)
 
     def _rebuilt(self, state: SolverState) -> SolverState:
         """Return the state with W, b and |A|^2 recomputed from A, if they follow it."""

@@ -15,13 +15,13 @@ from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core.problem import Problem
 from topline.solvers.crew import ALONE, Crew, columns_of, rows_of
 from topline.solvers.operations import (
+    Certify,
     Evaluate,
     FindEnvelopes,
     FindSlope,
     FindVertices,
     MultiplyCurvature,
     Rebuild,
-    TakeGradients,
 )
 
 ROWS, COLUMNS, CLASSES = 700, 600, 120
@@ -125,7 +125,7 @@ def test_a_block_gives_the_same_sums_on_any_number_of_threads(loss, smoothing) -
         FindSlope(**point, V=V, step=0.5),
     ]
     if problem.form.smooth or smoothing > 0:
-        requests += [FindVertices(0, W, envelope=True), TakeGradients(W), Rebuild()]
+        requests += [FindVertices(0, W, envelope=True), Certify(W, 1.0), Rebuild()]
     found = []
     for threads in (1, 2, 4):
         block = Block(RunSpec(problem, X, y, keep_duals=True))

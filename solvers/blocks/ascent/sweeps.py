@@ -364,38 +364,16 @@ def update_row(
     else:
         for j in range(len(q)):
             q[j] -= own * (np.float64(A[i, j]) + np.float64(delta[i, j]))
-    _, others, vertex = column(
+    _, _, vertex = column(
         ColumnProblem(
             q, np.int64(label), own + part.gamma, own + part.gamma_own, part.rho, part.margins, alpha,
             scratch.work, scratch.index_work, A.itemsize == 4,
         )
     )  # fmt: skip
-    if others == len(q) - 1 and len(classes) == 0:
-        n_changed, square = len(q), _store_whole(part, i, alpha, scratch)
-    else:
-        n_changed, square = store_row(part, i, first, alpha, scratch)
+    n_changed, square = store_row(part, i, first, alpha, scratch)
     still = vertex and n_changed == 0
     part.rises[i] = -1.0 if still else 0.5 * (own + part.gamma_own) * square * part.weights[i]
     return n_changed
-
-
-@jit(fastmath={"reassoc", "contract"})
-def _store_whole(part: SweptPart, i: int, alpha: Float64Array, scratch: Scratch) -> float:
-    """Store alpha, all of whose classes have mass, as `store_row` does, in loops that vectorise."""
-    A, delta, apart, steps = part.A, part.delta, part.apart, scratch.steps
-    weighted, along, square = part.scale * part.weights[i], part.kept_apart * part.along[i], 0.0
-    for j in range(len(alpha)):
-        before = np.float64(delta[i, j])
-        delta[i, j] = alpha[j] - A[i, j]
-        change = np.float64(delta[i, j]) - before
-        square += change * change
-        steps[j] = weighted * change
-    for j in range(len(alpha)):
-        scratch.changed[j] = j
-    if along != 0.0:
-        for j in range(len(alpha)):
-            apart[j] -= along * steps[j]
-    return square
 
 
 @jit

@@ -1,0 +1,127 @@
+"""The certificate by float32 products: its gap, and the bounds of its sums, against exact arithmetic."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from tests.reference import losses as reference
+from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKEntropy, TopKHinge, solve
+from topline.solvers.core.problem import Problem
+from topline.solvers.losses import OneVsAll
+from topline.solvers.methods import certificate
+from topline.solvers.operations import Certify
+
+LAYOUTS = {"dense": np.asarray, "csr": csr_matrix}
+
+
+@pytest.fixture(autouse=True)
+def _small_problems_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificate, "_LARGE", 0)
+
+
+def cancelling(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Draw rows whose products with equal weights cancel: large numbers of both signs beside small ones."""
+    X = rng.standard_normal((n, d)) * 10.0 ** rng.integers(-3, 4, (n, d))
+    X[:, 1::2] = -X[:, ::2][:, : d // 2] * (1.0 + 1e-6 * rng.standard_normal((n, d // 2)))
+    return X.astype(np.float32)
+
+
+def one_sign(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+    """Draw positive rows, whose sums grow: every addition rounds."""
+    return (1.0 + rng.random((n, d)) / 3.0).astype(np.float32)
+
+
+def exactly(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """Return X Y by fractions, rounded once."""
+    left, right = ([[Fraction(float(v)) for v in row] for row in rows] for rows in (X, Y.T))
+    return np.array([[float(sum(a * b for a, b in zip(x, y, strict=True))) for y in right] for x in left])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("rows", [cancelling, one_sign])
+@pytest.mark.parametrize("share", [None, 0.7])
+def test_sums_are_off_by_no_more_than_their_bounds(rows, layout, share) -> None:
+    rng = np.random.default_rng(0)
+    n, d, m = 9, 300, 3
+    X, y = rows(rng, n, d), np.arange(n, dtype=np.int32) % m
+    V = (1.0 + 0.1 * rng.standard_normal((d, m))).astype(np.float32).astype(np.float64) / 300.0
+    V = V.astype(np.float32).astype(np.float64)
+    problem = Problem(Softmax(), n, d, m, lam=0.1)
+    with SerialExecutor() as executor:
+        executor.bind(problem, LAYOUTS[layout](X), y, keep_duals=True)
+        sums = executor.run(Certify(V, share if share is not None else 0.5))
+        if share is None:
+            sums = executor.run(Certify(V))
+        A = np.concatenate([rows.astype(np.float64) for *_, rows in executor.duals()])
+    scores, sizes = exactly(X, V), np.linalg.norm(X.astype(np.float64), axis=1)
+    assert 0 < sums.terms <= d
+    assert sums.row_sq == pytest.approx(np.sum(sizes**2), rel=1e-5)
+    assert sums.alpha_sq == pytest.approx(np.sum(A**2), rel=1e-6)
+    off = certificate._gamma(sums.terms) * np.linalg.norm(V, axis=0).max()
+    true = np.array([reference.sorted_loss(Softmax(), s, label) for s, label in zip(scores, y, strict=True)])
+    conjugates = np.array(
+        [reference.minus_conjugate(Softmax(), a, label) for a, label in zip(A, y, strict=True)]
+    )
+    gap = float(np.sum(true - conjugates + np.sum(A * scores, axis=1)))
+    assert abs(sums.loss - sums.conjugate + sums.cross - gap) <= off * (sums.slack + off * sums.row_sq)
+    of_sum = certificate._gamma(sums.summed) * np.sqrt(sums.row_sq * sums.alpha_sq)
+    assert np.linalg.norm(sums.product - exactly(X.T, A)) <= of_sum
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("loss", "method"),
+    [
+        (Softmax(), "dual_ascent"),
+        (Softmax(), "lbfgs"),
+        (TopKEntropy(2), "dual_ascent"),
+        (OneVsAll("logistic"), "lbfgs"),
+        (MaxHinge(), "dual_ascent"),
+        (TopKHinge(2), "dual_ascent"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+def test_no_gap_is_below_the_true_one(loss, method, layout, offset) -> None:
+    """Also where all rows have much in common, and scores cancel."""
+    rng = np.random.default_rng(1)
+    n, d, m, lam = 150, 200, 4, 0.02
+    y = rng.integers(m, size=n).astype(np.int32)
+    X = (rng.standard_normal((m, d))[y] + 3.0 * rng.standard_normal((n, d)) + offset).astype(np.float32)
+    X /= np.linalg.norm(X, axis=1, keepdims=True).astype(np.float32)
+    result = solve(LAYOUTS[layout](X), y, loss, lam, method=method, tol=2e-2, max_passes=500)
+    assert result.status is Status.SOLVED
+    assert 0.0 < result.objective.rounding <= result.gap <= 2e-2 * result.primal
+    W, wide = result.W.astype(np.longdouble), X.astype(np.longdouble)
+    primal = reference.primal(X.astype(np.float64), y, loss, lam, 0.0, result.W)
+    assert result.primal == pytest.approx(primal, rel=1e-5)
+    scores, A = wide @ W, result.A
+    if A is None:
+        A = [
+            reference.gradient(loss, s.astype(np.float64), label) for s, label in zip(scores, y, strict=True)
+        ]
+    A = np.asarray(A, dtype=np.longdouble)
+    W_dual = wide.T @ A / (lam * n)
+    rows = zip(scores, A, y, strict=True)
+    slack = [
+        reference.sorted_loss(loss, s.astype(np.float64), label)
+        - reference.minus_conjugate(loss, a.astype(np.float64), label)
+        + a @ s
+        for s, a, label in rows
+    ]
+    gap = np.mean(slack) + 0.5 * lam * np.sum((W - W_dual) ** 2)
+    assert gap <= result.gap * (1.0 + 1e-9)
+    assert result.gap - gap <= 2.0 * result.objective.rounding + 1e-6
+
+
+def test_float64_tells_where_rounding_matters() -> None:
+    rng = np.random.default_rng(2)
+    y = rng.integers(3, size=90).astype(np.int32)
+    X = (rng.standard_normal((3, 40))[y] + rng.standard_normal((90, 40))).astype(np.float32)
+    result = solve(X, y, Softmax(), 0.05, method="lbfgs", tol=1e-8)
+    assert result.status is Status.SOLVED
+    assert result.objective.rounding == 0.0
