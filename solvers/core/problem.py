@@ -550,5 +550,7 @@ def squared_norm(W: Float64Array) -> float:
 
 
 def inner(V: Float64Array, W: Float64Array) -> float:
-    """Return <V, W> in float64, independent of the memory layout of V and W."""
+    """Return <V, W> in float64."""
+    if V.flags.f_contiguous and W.flags.f_contiguous:
+        V, W = V.T, W.T
     return float(np.vdot(np.ascontiguousarray(V), np.ascontiguousarray(W)))

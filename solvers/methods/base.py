@@ -188,7 +188,7 @@ def change_of(problem: Problem, W: Float64Array, stats: VectorSums) -> Direction
     return Direction.of(
         problem,
         W,
-        weights=problem.scale * product_of(stats),
+        weights=np.multiply(problem.scale, stats.product, dtype=np.float64),
         linear=stats.conjugate_u / problem.n,
         cross=stats.alpha_u / problem.n,
         square=stats.u_sq / problem.n,
@@ -209,10 +209,13 @@ def stepped(point: Point, direction: Direction, step: float, part: int = 0) -> P
 
     `part` is the part of the round in which they found the direction.
     """
+    # In the layout of the change, which many small steps share.
+    W = step * direction.weights
+    W += point.W
     return replace(
         point,
         round=point.round + 1,
-        W=point.W + step * direction.weights,
+        W=W,
         conjugate_mean=point.conjugate_mean + step * direction.linear,
         mean_sq_dual=point.mean_sq_dual + step * (2.0 * direction.cross + step * direction.square),
         pending_step=PendingStep(round=point.round, step=step, part=part),

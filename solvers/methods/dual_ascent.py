@@ -220,7 +220,7 @@ class DualAscent(Method):
             memory = replace(memory, near=near)
         return Advance(
             step=way.step,
-            point=replace(way.point, round=before.round + 1),
+            point=replace(way.point, round=before.round + 1, W=np.ascontiguousarray(way.point.W)),
             memory=memory,
             active=way.active,
             passes=passes,

@@ -29,7 +29,7 @@ from topline.solvers.blocks.ascent.sweeps import (
 from topline.solvers.blocks.block import sum_of_squares
 from topline.solvers.blocks.vertices import vertices_of
 from topline.solvers.core.answers import Clock
-from topline.solvers.core.rows import is_sparse
+from topline.solvers.core.rows import gives_sparse, is_sparse
 from topline.solvers.losses.rows import conjugate_sum
 from topline.solvers.typing import Float64Array, FloatArray, Int64Array
 
@@ -187,13 +187,13 @@ class AscentPass:
 
     def restrict_classes(self, held: RowFeed | HeldRows, rows: Int64Array) -> None:
         """Restrict sweeps over some rows, in the order of the block, to a few classes if that is possible."""
-        if self.sparse or len(self.allowed(rows)) < len(rows):
-            return
         block, apart = self.block, self.apart if self.kept_apart else None
-        lists = room_for_lists(rows, block, self.duals, tiled=self._tiles is not None)
+        if gives_sparse(block.X) or len(self.allowed(rows)) < len(rows):
+            return
+        W = (self.columns if self.W.size else self._start).astype(block.dtype, copy=False)
+        lists = room_for_lists(rows, block, self.duals, tiled=is_tiled(*W.shape[::-1], self._products))
         if lists is None:
             return
-        W = self.columns.astype(block.dtype, copy=False)
         fill_lists(lists, self._pieces(held.in_order(rows)), block, self.duals, W, apart)
         self.visited += len(rows)
         if not self.over:  # else not all rows may have their lists
@@ -331,7 +331,8 @@ class AscentPass:
         self.clock.product()
         return AscentSums(
             rows=n,
-            product=np.ascontiguousarray(product if self.sparse else product.T, dtype=dtype),
+            # In the layout of W: a sum of many is only added up, and the next W starts from it.
+            product=product.astype(dtype, copy=False) if self.sparse else product.astype(dtype, copy=False).T,
             conjugate_u=float(sums[0]),
             alpha_u=float(sums[1]),
             u_sq=float(sums[2]),

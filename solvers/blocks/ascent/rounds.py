@@ -40,7 +40,7 @@ from topline.solvers.blocks.ascent.passes import AscentPass
 from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums, Turn
 from topline.solvers.blocks.ascent.row_feed import MIXED, HeldRows, RowFeed
 from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, rows_with_mass
-from topline.solvers.blocks.ascent.sweeps import STILL, tile_of
+from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES, STILL, tile_of
 from topline.solvers.blocks.block import BlockDuals
 from topline.solvers.core.dual_rows import DualStore
 from topline.solvers.typing import Float64Array, Int64Array
@@ -78,9 +78,10 @@ class BlockAscent(BlockRows):
     _feed: RowFeed | None = None
     _looked = False
     _found: Groups | None = None
-    #: The sweep in turns: the key of its order, and the rows of each share.
+    #: The sweep in turns: the key of its order, the rows of each share, and the classes that it touches.
     _sweep: tuple[int, ...] | None = None
     _shares: Sequence[Int64Array] = ()
+    _lists = ALL_CLASSES
     #: Rise above which a row counts as moving; by default every row not at rest.
     _still = _RESTS
 
@@ -124,6 +125,7 @@ class BlockAscent(BlockRows):
         work = AscentPass(
             self, request, DualWindow(duals.A, duals.no_change(rows), MIXED), threads, self._rises
         )
+        self._restrict(work, turn, feed)
         groups, changed = None, rows
         if request.alike and turn.sweep == 0 and turn.ends_sweep:
             groups = self._groups(feed, work)
@@ -141,6 +143,15 @@ class BlockAscent(BlockRows):
         risen = float(np.maximum(self._rises[swept], 0.0).sum())
         self._still = STILL * risen / max(len(swept), 1) if turn.sweep else _RESTS
         return replace(sums, moving=len(self._moving_rows()))
+
+    def _restrict(self, work: AscentPass, turn: Turn, feed: RowFeed) -> None:
+        """Restrict sweeps after a round's first one to a few classes of every row that did not rest then."""
+        if turn.sweep == 0:
+            self._lists = ALL_CLASSES
+        elif turn.share == 0 and not len(self._lists.classes):
+            work.restrict_classes(feed, np.flatnonzero((self.weights > 0.0) & (self._rises > _RESTS)))
+            self._lists = work.lists
+        work.lists = self._lists
 
     def _rows_of(self, turn: Turn, request: AscentPlan, feed: RowFeed) -> Int64Array:
         """Return the rows of a turn; the first turn requested of a sweep fixes its order."""

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tests.benchmarks.scale import (
-    dask_overhead,
     dense_commands,
     flow_memory,
     gap_curve,
@@ -21,6 +20,7 @@ from tests.benchmarks.scale import (
     overview_scale,
     row_metric,
     sparse_commands,
+    worker_speed,
 )
 from tests.benchmarks.scale.network import Messages, Network, round_cost
 from topline.storage.datasets import list_datasets
@@ -47,12 +47,13 @@ def test_the_command_beside_the_library_on_dense_rows_runs(capsys: pytest.Captur
 
 
 @pytest.mark.cluster
-def test_both_methods_are_timed_on_plain_processes_and_on_dask(capsys) -> None:
-    sizes = ["--n", "400", "--d", "32", "--m", "6", "--passes", "6", "--repeats", "1"]
-    assert dask_overhead.main([*sizes, "--limit", "1e9"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["fw", "dual_ascent"]
-    assert all("plain" in line and "dask over plain" in line for line in lines)
+def test_trainings_on_one_worker_and_on_two_are_timed(tmp_path: Path, capsys) -> None:
+    sizes = ["--rows", "9000", "--d", "16", "--m", "6", "--losses", "topk_hinge", "--tol", "0.1"]
+    ((one, two),) = worker_speed.main([*sizes, "--cut", "--folder", str(tmp_path)])
+    assert (one.workers, two.workers) == (1, 2)
+    assert one.certified
+    assert two.certified
+    assert len(capsys.readouterr().out.splitlines()) >= 4
 
 
 @pytest.mark.benchmarks
