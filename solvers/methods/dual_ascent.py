@@ -23,7 +23,9 @@ tolerance the certificate follows at once, instead of a measurement.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+import statistics
+import time
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -44,17 +46,15 @@ from topline.solvers.methods.base import (
     stepped,
     with_stretched,
 )
+from topline.solvers.methods.shared_work import MORE, MOST_PARTS, SharedWork, measured_more
 from topline.solvers.methods.step_rules import Direction, ExactStep
 from topline.solvers.operations import Ascend, AscentSums, Evaluate, Runner, Turn
 from topline.solvers.typing import Float64Array
 
 #: Sweeps of the first rounds, which solve easy problems, and of a stage in all later ones.
 _SWEEPS = (1, 2, 3, 6)
-#: Most parts of a sweep on several blocks, and least rows of a block in each.
-_SHARES, _ROWS_IN_TURN = 64, 4
-#: K blocks that synchronise p times a sweep take about 1 + _MORE (K - 1) / p times the passes of one: on
-#: 20,000 rows of 256 features 8 blocks took 102 passes with 16 parts, and 56 with 64.
-_MORE = 3.5
+#: Least rows of a block in a part of a sweep.
+_ROWS_IN_TURN = 4
 #: Time of a sweep relative to a measuring pass.
 _SWEEP_WORK = 3.0
 #: A round of several blocks ends after a sweep that gains less than this share of the first one's gain, or
@@ -110,6 +110,8 @@ class AscentMemory:
     near : the start from nearly the right dual variables, None for any other.
     alike : whether alike rows with different labels are moved together.
     safety_factor : that of the next round if several blocks move, None in the first.
+    more : what fewer parts cost in passes (`topline.solvers.methods.shared_work`).
+    exchange : seconds of a part besides work, None before they are measured.
     deflation : the direction common to all examples, None before the search for it.
     """
 
@@ -117,6 +119,8 @@ class AscentMemory:
     alike: bool = False
     safety_factor: float | None = None
     deflation: Deflation | None = None
+    more: float = MORE
+    exchange: float | None = None
 
     @property
     def unmeasured(self) -> int:
@@ -188,6 +192,7 @@ class DualAscent(Method):
         self, problem: Problem, run: Runner, measured: Measurement, way: _Way, turn: Turn | None
     ) -> None:
         """Step along the change found by the blocks in one turn, or in all sweeps of a round."""
+        began, busy = time.perf_counter(), way.seconds
         apart, deflation = None, way.memory.deflation
         # A run that began on several blocks may continue on one, which needs no deflation.
         if self.blocks > 1 and deflation is not None:
@@ -199,6 +204,8 @@ class DualAscent(Method):
         if self.blocks > 1:
             factor = self._next_safety_factor(way.memory, direction)
             way.memory = replace(way.memory, safety_factor=factor)
+            busy = (way.seconds - busy) / max(measured.apart, 1)
+            way.exchanges.append(time.perf_counter() - began - busy)
 
     def _at_the_end(self, problem: Problem, measured: Measurement, way: _Way) -> Advance:
         """Return the result of a round."""
@@ -233,7 +240,11 @@ class DualAscent(Method):
         if self.blocks == 1:
             return None
         work = measured.stats.seconds_products + measured.stats.seconds_kernels
-        shares = self._shares(problem.n, problem.n, _SWEEP_WORK * work, measured)
+        memory = measured.before.recalled(AscentMemory)
+        if memory.exchange is None and measured.apart:
+            # Of an exchange only half is measured: W goes out, and sums as large come back.
+            memory = replace(memory, exchange=2.0 * (measured.took - work / measured.apart))
+        shares = self._shares(problem.n, problem.n, _SWEEP_WORK * work, memory, measured)
         return Turn(part=0, sweep=0, share=0, shares=shares)
 
     def _next_turn(self, problem: Problem, measured: Measurement, way: _Way, turn: Turn) -> Turn | None:
@@ -245,22 +256,29 @@ class DualAscent(Method):
             # A sweep ends with the last non-empty share, which must be known when it is requested.
             shares = max(min(turn.shares, way.filled), turn.share + 2)
             return replace(turn, part=turn.part + 1, share=turn.share + 1, shares=shares)
+        memory = replace(
+            way.memory,
+            more=measured_more(way.memory.more, self.blocks, turn.shares, self._safety_factor(way.memory)),
+            exchange=statistics.median(way.exchanges),
+        )
+        way.memory = memory
         pays = turn.sweep == 0 or (way.last > _PAYS * way.first and way.visited < (1.0 + _MOST_VISITS) * n)
         if not (self.sweeps_again and pays and way.moving > 0 and way.first > 0.0):
             return None
         work = way.seconds * way.moving / max(way.visited, 1)
-        return Turn(turn.part + 1, turn.sweep + 1, 0, self._shares(n, way.moving, work, measured))
+        return Turn(turn.part + 1, turn.sweep + 1, 0, self._shares(n, way.moving, work, memory, measured))
 
-    def _shares(self, n: int, rows: int, work: float, measured: Measurement) -> int:
+    def _shares(self, n: int, rows: int, work: float, memory: AscentMemory, measured: Measurement) -> int:
         """Return the number of parts in which to visit `rows` of n rows, for `work` seconds of computation.
 
         In this process all parts have about equally many rows; with remote workers only as many parts as pay.
         """
-        most = max(math.ceil(min(max(n // (self.blocks * _ROWS_IN_TURN), 1), _SHARES) * rows / n), 1)
-        if not measured.apart:
+        most = min(max(n // (self.blocks * _ROWS_IN_TURN), 1), MOST_PARTS)
+        most = max(math.ceil(most * rows / n), 1)
+        if not measured.apart or memory.exchange is None:
             return most
-        busy = (measured.stats.seconds_products + measured.stats.seconds_kernels) / measured.apart
-        return min(most, best_parts(self.blocks, work / measured.apart, measured.took - busy))
+        work *= self.blocks / measured.apart
+        return min(most, SharedWork(self.blocks, work, memory.exchange, memory.more).parts)
 
     def _request(
         self,
@@ -325,6 +343,7 @@ class _Way:
     visited, active, moving : rows visited, those changed by the first sweep, and those that a further one
         would visit.
     filled, seconds : shares of the sweep that have rows, and seconds of work of all blocks.
+    exchanges : seconds of each part besides its work.
     left : the remaining gap in the rows of the last stage, of one block.
     late : whether the run is out of time.
     """
@@ -341,6 +360,7 @@ class _Way:
     moving: int = 0
     filled: int = 0
     seconds: float = 0.0
+    exchanges: list[float] = field(default_factory=list)
     left: float = math.inf
     late: bool = False
 
@@ -357,16 +377,6 @@ class _Way:
             self.first, self.active = self.last, self.active + sums.active
         self.moving, self.left, self.late = sums.moving, sums.left, sums.late > 0
         self.filled, self.seconds = sums.filled, self.seconds + sums.seconds_products + sums.seconds_kernels
-
-
-def best_parts(blocks: int, work: float, exchange: float) -> int:
-    """Return the number of parts that minimises the time of sweeps with so many seconds of work per worker.
-
-    Each part takes `exchange` seconds besides: it minimises (1 + _MORE (K - 1) / p) (work + p exchange).
-    """
-    if exchange <= 0.0:
-        return _SHARES
-    return max(min(round(math.sqrt(_MORE * (blocks - 1) * work / exchange)), _SHARES), 1)
 
 
 def _is_slow(measured: Measurement, memory: AscentMemory) -> bool:
