@@ -161,6 +161,13 @@ class BlockDuals:
             return
         number = pending_step.number
         if self._moved is not None and pending_step.shrink == 1.0:
+            A, change = self.A.dense, None if self._change is None else self._change.dense
+            waits = self._dense & (self._pending == number) & (self._applied != number)
+            if A is not None and change is not None and waits.all():
+                # The few rows of a part of a round, whatever the number of tiles.
+                A[self._moved] += np.asarray(pending_step.step * change[self._moved], dtype=A.dtype)
+                self._applied[:] = number
+                return
             still = np.diff(np.searchsorted(self._moved, self._cuts)) == 0
             self._applied[still & (self._pending == number)] = number
         for tile in map(int, np.flatnonzero(self._applied != number)):

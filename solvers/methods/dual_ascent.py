@@ -202,7 +202,8 @@ class DualAscent(Method):
         direction = change_of(problem, way.point.W, sums)
         way.follow(sums, direction, ExactStep().step(way.point.round, direction), turn)
         if self.blocks > 1:
-            factor = self._next_safety_factor(way.memory, direction)
+            found, factor = self._next_safety_factor(way.memory, direction)
+            way.factors.append(found)
             way.memory = replace(way.memory, safety_factor=factor)
             busy = (way.seconds - busy) / max(measured.apart, 1)
             way.exchanges.append(time.perf_counter() - began - busy)
@@ -258,10 +259,11 @@ class DualAscent(Method):
             return replace(turn, part=turn.part + 1, share=turn.share + 1, shares=shares)
         memory = replace(
             way.memory,
-            more=measured_more(way.memory.more, self.blocks, turn.shares, self._safety_factor(way.memory)),
+            more=measured_more(way.memory.more, self.blocks, statistics.mean(way.factors), turn.shares),
             exchange=statistics.median(way.exchanges),
         )
         way.memory = memory
+        way.factors.clear()
         pays = turn.sweep == 0 or (way.last > _PAYS * way.first and way.visited < (1.0 + _MOST_VISITS) * n)
         if not (self.sweeps_again and pays and way.moving > 0 and way.first > 0.0):
             return None
@@ -323,12 +325,14 @@ class DualAscent(Method):
         known = memory.safety_factor
         return float(self.blocks**_SAFETY_POWER) if known is None else min(known, float(self.blocks))
 
-    def _next_safety_factor(self, memory: AscentMemory, direction: Direction) -> float:
-        """Return the factor for the next step, after a change whose best step was slope / curvature."""
+    def _next_safety_factor(self, memory: AscentMemory, direction: Direction) -> tuple[float, float]:
+        """Return the factor that a change asks for, whose best step was slope / curvature, and the next."""
         overshot = 1.0
         if direction.slope > 0.0 and direction.curvature > 0.0:
-            overshot = min(max(direction.curvature / direction.slope, _SAFETY_DOWN), _SAFETY_UP)
-        return min(max(self._safety_factor(memory) * overshot, 1.0), float(self.blocks))
+            overshot = direction.curvature / direction.slope
+        now, most = self._safety_factor(memory), float(self.blocks)
+        next_factor = now * min(max(overshot, _SAFETY_DOWN), _SAFETY_UP)
+        return min(now * overshot, most), min(max(next_factor, 1.0), most)
 
 
 @dataclass(eq=False)
@@ -344,6 +348,7 @@ class _Way:
         would visit.
     filled, seconds : shares of the sweep that have rows, and seconds of work of all blocks.
     exchanges : seconds of each part besides its work.
+    factors : safety factor that each part of the current sweep would have needed.
     left : the remaining gap in the rows of the last stage, of one block.
     late : whether the run is out of time.
     """
@@ -361,6 +366,7 @@ class _Way:
     filled: int = 0
     seconds: float = 0.0
     exchanges: list[float] = field(default_factory=list)
+    factors: list[float] = field(default_factory=list)
     left: float = math.inf
     late: bool = False
 

@@ -46,10 +46,10 @@ class SharedWork:
         return passes * (self.work / self.blocks + parts * self.exchange)
 
 
-def measured_more(known: float, blocks: int, parts: int, safety_factor: float) -> float:
-    """Return the factor a after a sweep of several parts: where blocks overshoot little, it is small.
+def measured_more(known: float, blocks: int, safety_factor: float, parts: int) -> float:
+    """Return the factor a after a sweep whose parts needed this mean safety factor.
 
-    It moves half of the way to the measured one, in proportion.
+    Where blocks overshoot little, it is small.  It moves half of the way to the measured one, in proportion.
     """
     found = (safety_factor - 1.0) * parts / max(blocks - 1, 1)
     return math.sqrt(known * min(max(found, LEAST_MORE), MORE))

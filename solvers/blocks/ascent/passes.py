@@ -349,6 +349,11 @@ class AscentPass:
         n = len(self.block.y)
         step = max(min(_SUMMED_ROWS, _SUMMED_NUMBERS // self.block.problem.m), 1)
         rows = None if rows is None else np.sort(rows)
+        if rows is not None and (whole := self.duals.dense) is not None:
+            for low in range(0, len(rows), step):
+                some = rows[low : low + step]
+                yield some, whole[0][some], whole[1][some]
+            return
         for low in range(0, n, step):
             high = min(low + step, n)
             if rows is None:

@@ -143,9 +143,15 @@ class DualWindow:
         self._opened[slab] = found
         self.A, self.delta = found
 
+    @property
+    def dense(self) -> tuple[FloatArray, FloatArray] | None:
+        """A and delta, if each is one array in memory."""
+        A, delta = self._A.dense, self._delta.dense
+        return None if A is None or delta is None else (A, delta)
+
     def open_whole(self) -> bool:
         """Open all rows if they are one array in memory; return whether they are."""
-        if self._A.dense is None or self._delta.dense is None:
+        if self.dense is None:
             return False
         self.open((0, self._A.shape[0]))
         return True
