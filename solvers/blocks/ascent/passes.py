@@ -191,7 +191,8 @@ class AscentPass:
         if gives_sparse(block.X) or len(self.allowed(rows)) < len(rows):
             return
         W = (self.columns if self.W.size else self._start).astype(block.dtype, copy=False)
-        lists = room_for_lists(rows, block, self.duals, tiled=is_tiled(*W.shape[::-1], self._products))
+        d, m = W.shape
+        lists = room_for_lists(rows, block, self.duals, tiled=is_tiled(m, d, self._products))
         if lists is None:
             return
         fill_lists(lists, self._pieces(held.in_order(rows)), block, self.duals, W, apart)
