@@ -92,7 +92,6 @@ ONE_IMPORTER: Final = {
         "topline.pipeline.inspection.duplicates",
     },
     "To be merged into their importers.": {
-        "topline.pipeline.training.layout",
         "topline.pipeline.training.starting_point",
     },
 }

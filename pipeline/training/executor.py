@@ -1,17 +1,32 @@
-"""Where the blocks of a training run live."""
+"""Where the blocks of a training run live, and how many there are: workers, threads, and a note about both.
+
+Data and options decide the blocks, except of a hinge: workers share its rows once a model of costs says that
+this takes less time (`topline.solvers.methods.shared_work`), from seconds of products on some rows and of a
+round trip of W, measured in about a second.  Workers beyond the blocks would be idle: of our own fewer are
+started, with more threads each.  The same goes for workers beyond the memory limit; if it allows none, the
+job runs in the command's own process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
+import numpy as np
 from dask.system import CPU_COUNT
 from distributed import Client
+from numpy.typing import NDArray
 
 from topline.pipeline.cluster import (
+    Call,
     DaskExecutor,
     MemoryPlan,
     ProblemSize,
+    WorkerCalls,
+    WorkersLost,
     announce,
     given_or_own_client,
     known_workers,
@@ -22,6 +37,7 @@ from topline.pipeline.cluster import (
     takes_processes,
     worker_count,
 )
+from topline.pipeline.cluster.calls import ROOTS, by_tree
 from topline.pipeline.cluster.memory_plan import KERNEL_ROW_BYTES, ROW_BYTES
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.interrupts import StopFlag
@@ -31,12 +47,23 @@ from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.pipeline.training.kernel_training import factored_kernel, trained_rows
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run
+from topline.solvers.counts import how_many
+from topline.solvers.crew import one_blas_thread
 from topline.solvers.executors import Executor, ThreadExecutor
 from topline.solvers.kernels import is_precomputed
 from topline.solvers.methods import MethodMemory, method_memory
 from topline.solvers.methods.kernel import PICKED_ROWS, atom_bytes, picked_bytes
+from topline.solvers.methods.shared_work import SWEEP_WORK, SharedWork, fastest, threads_speed
 from topline.storage.cache import StoredKernel
 
+logger = logging.getLogger(__name__)
+
+#: Bytes of features up to which one worker of a running cluster is enough, without a note.
+_SMALL_BYTES = 64 << 20
+#: On this machine an exchange takes so many seconds, and bytes go so fast to a worker process and back.
+_EXCHANGE_SECONDS, _EXCHANGE_SPEED = 4e-3, 0.7e9
+#: Rows that are multiplied and numbers that are sent to learn their seconds, and how often.
+_PROBED_ROWS, _PROBED_NUMBERS, _PROBES = 2048, 1 << 20, 3
 #: Bytes for columns of a kernel matrix in all workers together.
 COLUMN_BYTES = 1 << 29
 #: Fewest rows that a round of a kernel's dual ascent picks when memory is limited.
@@ -50,11 +77,12 @@ def open_executor(
     client: Client | None,
     progress: Progress | None,
     flag: StopFlag,
-) -> Iterator[tuple[Executor, TrainingRows, StoredKernel | None]]:
+) -> Iterator[tuple[Executor, TrainingRows, StoredKernel | None, Run]]:
     """Choose where the blocks live: a client's workers, a local cluster's, or threads of this process.
 
-    Yields the executor, the rows to train on and the plan's kernel matrix, if any, which is computed there
-    first.  The memory limit decides the budgets of features and dual variables.
+    Yields the executor, the rows to train on, the plan's kernel matrix, if any, which is computed there
+    first, and the run, whose plan now says how workers share it.  The memory limit decides the budgets of
+    features and dual variables.
     """
     plan = run.plan
     data_bytes = _data_bytes(plan)
@@ -64,6 +92,9 @@ def open_executor(
     with given_or_own_client(cluster, client, data_bytes, ours.worker_bytes if ours else None) as found:
         if found is not None:
             announce(found, plan.store.url, run.id)
+            if ours is None and plan.may_share:
+                run = _on_workers(run, found, cluster)
+                plan = run.plan
         memory = ours or _memory_of_workers(plan, cluster, found)
         kernel = factored_kernel(run, found, progress, flag)
         rows: TrainingRows = trained_rows(plan, kernel)
@@ -87,7 +118,7 @@ def open_executor(
                 heartbeat_timeout=cluster.heartbeat_timeout,
             )
         try:
-            yield executor, rows, kernel
+            yield executor, rows, kernel, run
         finally:
             executor.close()
 
@@ -172,3 +203,158 @@ def _method_memory(plan: TrainingPlan) -> MethodMemory:
         return method_memory(plan.method, plan.problem, plan.rows.nbytes)
     n = len(plan.rows)
     return MethodMemory(kept=min(4 * n * n, COLUMN_BYTES))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a training run works, its plan with the blocks that workers share, and the notes about it."""
+
+    plan: TrainingPlan
+    cluster: ClusterConfig
+    notes: tuple[str, ...] = ()
+
+
+def lay_out(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> Layout:
+    """Return how to train on a local cluster; a running one, or none, is left as it is."""
+    if cluster.workers == 0 or client is not None or cluster.scheduler is not None:
+        return Layout(plan, cluster)
+    return _by_memory(_by_blocks(plan, cluster))
+
+
+def _by_blocks(plan: TrainingPlan, cluster: ClusterConfig) -> Layout:
+    """Use at most as many workers as blocks; a kernel's rows are those of its future factor."""
+    if plan.spec.kernel is not None:
+        return Layout(plan, cluster)
+    asked = worker_count(cluster)
+    if plan.may_share and asked > 1 and takes_processes(plan.rows.nbytes):
+        plan = replace(plan, shared=_shared_here(plan, cluster))
+    blocks = len(plan.bounds) - 1
+    if blocks >= asked:
+        return Layout(plan, cluster)
+    fitted = _with_workers(cluster, blocks)
+    # The default is the number of cores, which nobody chose: no note.
+    said = _why(plan, blocks, asked, fitted.threads_per_worker)
+    return Layout(plan, fitted, () if cluster.workers is None else (said,))
+
+
+def _by_memory(layout: Layout) -> Layout:
+    """Use as many workers as the memory limit allows, or none."""
+    plan, cluster = layout.plan, layout.cluster
+    if holds(plan, cluster):
+        return layout
+    asked, alone = worker_count(cluster), cluster.model_copy(update={"workers": 0})
+    for workers in range(asked - 1, 0, -1):
+        fewer = _with_workers(cluster, workers)
+        if holds(plan, fewer):
+            note = _FEWER_FIT.format(cluster.memory_limit, workers, asked)
+            return Layout(plan, fewer, (*layout.notes, note))
+    return Layout(plan, alone, (*layout.notes, _NONE_FITS.format(cluster.memory_limit)))
+
+
+def _with_workers(cluster: ClusterConfig, workers: int) -> ClusterConfig:
+    """Return a cluster with fewer workers and the same number of threads in total."""
+    threads = max(cluster.threads_per_worker, worker_count(cluster) * cluster.threads_per_worker // workers)
+    return cluster.model_copy(update={"workers": workers, "threads_per_worker": threads})
+
+
+_FEWER_FIT = "a memory limit of {} has room for {} of {} workers: these start, with the threads of the others"
+_NONE_FITS = (
+    "a memory limit of {} has no room for a worker beside the coordinator: the job runs in one process"
+)
+_ONE_WORKS = "one worker of the cluster works: {}; --blocks N cuts the rows all the same"
+
+
+def _why(plan: TrainingPlan, blocks: int, asked: int, threads: int) -> str:
+    most = plan.rows.batches
+    if plan.config.blocks is not None and plan.config.blocks == blocks:
+        reason = f"--blocks is {blocks}"
+    elif blocks == most:
+        reason = f"the data is stored in {how_many(most, 'pieces')}"
+    else:
+        why = plan.blocks_why or f"{plan.choice.method} keeps so little data in one block"
+        reason = f"{why}; --blocks {min(asked, most)} cuts the data all the same"
+    return f"of {asked} workers {blocks} can work, with {how_many(threads, 'threads')} each: {reason}"
+
+
+def _shared_here(plan: TrainingPlan, cluster: ClusterConfig) -> SharedWork:
+    """Return how worker processes of this machine share the rows in the least time."""
+    workers, threads = worker_count(cluster), cluster.threads_per_worker
+    sent = 2 * 4 * plan.rows.shape[1] * plan.m
+    exchanges = {k: _EXCHANGE_SECONDS + min(k, ROOTS) * sent / _EXCHANGE_SPEED for k in _numbers(workers)}
+    work = SWEEP_WORK * len(plan.rows) * row_seconds(plan.rows, plan.m)
+    return _fastest(work, workers * threads, threads, exchanges)
+
+
+def _on_workers(run: Run, client: Client, cluster: ClusterConfig) -> Run:
+    """Return the run with the blocks that a running cluster's workers share, and a note if one has all."""
+    plan = replace(run.plan, shared=_shared_there(run.plan, client, cluster))
+    if plan.shared is None or plan.shared.blocks > 1 or plan.rows.nbytes <= _SMALL_BYTES:
+        return replace(run, plan=plan)
+    note = _ONE_WORKS.format(plan.blocks_why)
+    logger.warning("%s", note)
+    return replace(run, plan=plan, notes=(*run.notes, note))
+
+
+def _shared_there(plan: TrainingPlan, client: Client, cluster: ClusterConfig) -> SharedWork | None:
+    """Return how the workers of a running cluster share the rows in the least time; None for a single one."""
+    calls = WorkerCalls(client, heartbeat_timeout=cluster.heartbeat_timeout)
+    found = calls.wait_for_workers(1, cluster.worker_wait)
+    first, *others = found
+    if not others:
+        return None
+    numbers = plan.rows.shape[1] * plan.m
+    few, many = np.zeros(1, dtype=np.float32), np.zeros(min(numbers, _PROBED_NUMBERS), dtype=np.float32)
+
+    def exchange(workers: int, W: NDArray[np.float32]) -> float:
+        """Return the least seconds in which so many workers get W and send as much."""
+        took = []
+        for _ in range(_PROBES):
+            began = time.perf_counter()
+            calls.run(by_tree([*found][:workers], echo, (W,), echo))
+            took.append(time.perf_counter() - began)
+        return min(took)
+
+    try:
+        (seconds,) = calls.run([Call(first, row_seconds, (plan.rows, plan.m))]).values()
+        exchanges = {}
+        for workers in _numbers(len(found)):
+            delay = exchange(workers, few)
+            exchanges[workers] = delay + max(exchange(workers, many) - delay, 0.0) * numbers / len(many)
+    except WorkersLost as lost:
+        logger.warning("%s while its speed was measured: one worker gets all rows", lost)
+        return None
+    finally:
+        calls.let_go()
+    threads = min(found.values())
+    return _fastest(SWEEP_WORK * len(plan.rows) * seconds, threads, threads, exchanges)
+
+
+def _fastest(work: float, most_threads: int, threads: int, exchanges: Mapping[int, float]) -> SharedWork:
+    """Return the best of one block on `most_threads`, and of one or more a worker of some `threads`."""
+    shared = [SharedWork(k, work / threads_speed(threads), each) for k, each in exchanges.items()]
+    if threads > 1:
+        shared += [SharedWork(k * threads, work, each) for k, each in exchanges.items()]
+    return fastest(SharedWork(1, work / threads_speed(most_threads)), *shared)
+
+
+def _numbers(workers: int) -> list[int]:
+    """Return the numbers of workers to compare: the powers of two from 2 on, and all."""
+    return sorted({*(2**i for i in range(1, workers.bit_length())), workers})
+
+
+def row_seconds(rows: TrainingRows, m: int) -> float:
+    """Return the seconds in which one thread multiplies a row with W (d, m), measured on the first rows."""
+    X = rows.read_batch(0)[:_PROBED_ROWS]
+    W = np.ones((rows.shape[1], m), dtype=np.float32)
+    took = []
+    with one_blas_thread():
+        for _ in range(_PROBES):
+            began = time.perf_counter()
+            X @ W
+            took.append(time.perf_counter() - began)
+    return min(took) / max(int(X.shape[0]), 1)
+
+
+def echo(W: NDArray[np.float32], *_others: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return W, whatever other workers returned."""
+    return W

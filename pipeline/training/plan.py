@@ -22,10 +22,12 @@ from topline.pipeline.training.saved_state import load_state
 from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point
 from topline.solvers.core.problem import LabelledRows, Problem
 from topline.solvers.core.state import SolveResult
+from topline.solvers.counts import how_many
 from topline.solvers.executors import block_bounds
 from topline.solvers.kernels import is_precomputed
 from topline.solvers.losses import Loss, StructuredHinge
 from topline.solvers.methods import METHODS, Choice, MethodSpec, begun_by
+from topline.solvers.methods.shared_work import SharedWork
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run import ProblemSpec
 from topline.storage.datasets import Dataset
@@ -35,8 +37,7 @@ from topline.storage.stores import Store, open_store
 
 # Dual variables up to this size are stored with the model by default.
 STORED_DUALS_BYTES = 256 << 20
-# Dual ascent keeps data up to this size in one block, on which several threads work: eight blocks take about
-# six times the passes (`tests.benchmarks.scale.gap_curve`), more on harder problems.
+# Dual ascent keeps data up to this size in one block, on which several threads work, unless workers share it.
 ASCENT_BLOCK_BYTES = 16 << 30
 # Fewest rows of a block that computes a kernel, cut anywhere, and most such blocks: the work is columns of K.
 KERNEL_BLOCK_ROWS, KERNEL_BLOCKS = 1024, 64
@@ -57,7 +58,8 @@ class TrainingPlan:
     `config` is resolved (dataset id, k) and `spec` is its meaning, with the kernel's parameters fitted to the
     rows.  With a kernel, blocks keep the scores of their rows, or the rows of a factor of its matrix replace
     the features (`topline.pipeline.training.kernel_training`).  `start` is the start from an earlier model,
-    or None; `begun` is the method of the checkpoint that a run resumes, None for a new run.
+    or None; `begun` is the method of the checkpoint that a run resumes, None for a new run.  `shared` says
+    how workers share a hinge, None before that is decided, or if nothing is to decide.
     """
 
     config: TrainConfig
@@ -68,6 +70,7 @@ class TrainingPlan:
     transforms: Transforms
     start: StartingPoint | None = None
     begun: str | None = None
+    shared: SharedWork | None = None
 
     @property
     def m(self) -> int:
@@ -103,14 +106,33 @@ class TrainingPlan:
         _, choice = self.spec.chosen(
             self.problem,
             # Chosen by the data and the options, not the workers: every cluster takes the same passes.
-            rows=self.rows if len(self._ascent_bounds(self.rows)) == 2 else None,
+            rows=self.rows if self._data_blocks(self.rows) == 1 else None,
             begun=self.begun,
         )
         return choice
 
     def why(self, result: SolveResult) -> str:
-        """Return why this method solved the result."""
-        return result.why if self.choice.method == DEFAULT_METHOD else self.choice.why
+        """Return why this method solved the result, on so many blocks."""
+        why = result.why if self.choice.method == DEFAULT_METHOD else self.choice.why
+        return why if self.shared is None else f"{why}; {self.blocks_why}"
+
+    @property
+    def may_share(self) -> bool:
+        """Whether workers may share the rows of a hinge, in as many blocks as take least time."""
+        hinge = self.convex and not self.problem.form.smooth and self.spec.kernel is None
+        several = self.config.blocks is None and self.rows.batches > 1
+        return hinge and several and self.method.one_block
+
+    @property
+    def blocks_why(self) -> str:
+        """What the model of costs says of the blocks, "" where it was not asked."""
+        if self.shared is None:
+            return ""
+        blocks, alone = how_many(self.shared.blocks, "blocks"), self.shared.alone
+        if self.shared.blocks == 1:
+            return f"one block, which takes {alone:.2g} s a pass, as several would not take less"
+        shared = f"forecast to take {self.shared.seconds:.2g} s a pass, and one {alone:.2g} s"
+        return f"{blocks} at the same time, {shared}"
 
     @cached_property
     def problem(self) -> Problem:
@@ -151,21 +173,22 @@ class TrainingPlan:
         return self.bounds_of(self.rows)
 
     def bounds_of(self, rows: TrainingRows) -> list[int]:
-        """Return the rows at which blocks are cut; fixed by data and options, never by the workers.
+        """Return the rows at which blocks are cut.
 
-        The number of blocks does not matter to Frank-Wolfe.  Dual ascent takes several times the rounds with
-        two or more simultaneous blocks, so it gets no more than it needs.
+        Data and options decide, but for a hinge that workers share (`topline.solvers.methods.shared_work`).
         """
         if self.on_blocks:
             blocks = self.config.blocks or max(1, min(len(rows) // KERNEL_BLOCK_ROWS, KERNEL_BLOCKS))
             return list(block_bounds(len(rows), min(blocks, len(rows))))
         if self.method.one_block:
-            return self._ascent_bounds(rows)
+            shared = 1 if self.shared is None else self.shared.blocks
+            return rows.block_bounds(most=max(self._data_blocks(rows), shared))
         return rows.block_bounds(most=self.config.blocks or BLOCKS_AT_MOST)
 
-    def _ascent_bounds(self, rows: TrainingRows) -> list[int]:
-        """Return the rows at which blocks are cut for dual ascent."""
-        return rows.block_bounds(most=self.config.blocks or -(-rows.nbytes // ASCENT_BLOCK_BYTES))
+    def _data_blocks(self, rows: TrainingRows) -> int:
+        """Return the number of blocks for dual ascent, whoever works."""
+        most = self.config.blocks or max(-(-rows.nbytes // ASCENT_BLOCK_BYTES), 1)
+        return min(most, max(rows.batches, 1))
 
 
 def plan_training(config: TrainConfig) -> TrainingPlan:

@@ -18,10 +18,9 @@ from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import TrainingRows
 from topline.pipeline.training.checkpointing import RunRecorder
-from topline.pipeline.training.executor import open_executor, picked_rows, refuse_memory
+from topline.pipeline.training.executor import lay_out, open_executor, picked_rows, refuse_memory
 from topline.pipeline.training.held_out import HeldOutRows, Watch
 from topline.pipeline.training.kernel_training import on_kernel
-from topline.pipeline.training.layout import lay_out
 from topline.pipeline.training.plan import TrainingPlan, plan_training
 from topline.pipeline.training.problem_checks import scale_note
 from topline.pipeline.training.result import TrainResult
@@ -85,6 +84,7 @@ def fit(
     """Train and publish one model, the part of `train` that takes long."""
     plan = plan_training(config)
     layout = lay_out(plan, cluster or ClusterConfig(), client)
+    plan = layout.plan
     refuse_memory(plan, layout.cluster, client)
     said = k_note(plan.config.loss, plan.config.k, plan.m), scale_note(config, plan.rows)
     notes = (*(note for note in said if note is not None), *layout.notes)
@@ -95,7 +95,7 @@ def fit(
         try:
             with whole_interrupts():
                 _compile_jit_functions(plan, progress)
-                return Fitted(run, *_trained(run, layout.cluster, progress, client, lock))
+                return _trained(run, layout.cluster, progress, client, lock)
         except KeyboardInterrupt as error:
             # Before the first round, or a second Ctrl-C outside the rounds.
             reason = str(error) or "stopped by Ctrl-C"
@@ -130,12 +130,12 @@ def train(
 
 def _trained(
     run: Run, cluster: ClusterConfig, progress: Progress | None, client: Client | None, lock: RunLock
-) -> tuple[SolveResult, str]:
-    """Train and publish; return the result and the model's URL."""
+) -> Fitted:
+    """Train and publish."""
     config = run.plan.config
     with (
         stop_on_signals() as flag,
-        open_executor(run, cluster, client, progress, flag) as (executor, rows, kernel),
+        open_executor(run, cluster, client, progress, flag) as (executor, rows, kernel, run),
     ):
         place = run.place(kernel)
         held_out = HeldOutRows.of(run.plan)
@@ -162,7 +162,7 @@ def _trained(
                 f"the numbers overflowed in pass {result.passes} of run {run.id}: scale the features"
                 f" (transforms standardize or l2) or use a C smaller than {config.C:g}"
             )
-    return result, url
+    return Fitted(run, result, url)
 
 
 def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> None:

@@ -46,7 +46,7 @@ from topline.solvers.methods.base import (
     stepped,
     with_stretched,
 )
-from topline.solvers.methods.shared_work import MORE, MOST_PARTS, SharedWork, measured_more
+from topline.solvers.methods.shared_work import MORE, MOST_PARTS, SWEEP_WORK, SharedWork, measured_more
 from topline.solvers.methods.step_rules import Direction, ExactStep
 from topline.solvers.operations import Ascend, AscentSums, Evaluate, Runner, Turn
 from topline.solvers.typing import Float64Array
@@ -55,8 +55,6 @@ from topline.solvers.typing import Float64Array
 _SWEEPS = (1, 2, 3, 6)
 #: Least rows of a block in a part of a sweep.
 _ROWS_IN_TURN = 4
-#: Time of a sweep relative to a measuring pass.
-_SWEEP_WORK = 3.0
 #: A round of several blocks ends after a sweep that gains less than this share of the first one's gain, or
 #: after this many visits per row.
 _PAYS, _MOST_VISITS = 0.1, 8.0
@@ -245,7 +243,7 @@ class DualAscent(Method):
         if memory.exchange is None and measured.apart:
             # Of an exchange only half is measured: W goes out, and sums as large come back.
             memory = replace(memory, exchange=2.0 * (measured.took - work / measured.apart))
-        shares = self._shares(problem.n, problem.n, _SWEEP_WORK * work, memory, measured)
+        shares = self._shares(problem.n, problem.n, SWEEP_WORK * work, memory, measured)
         return Turn(part=0, sweep=0, share=0, shares=shares)
 
     def _next_turn(self, problem: Problem, measured: Measurement, way: _Way, turn: Turn) -> Turn | None:

@@ -11,24 +11,34 @@ It is least at p = sqrt(a (K - 1) work / (K exchange)).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Most parts of a sweep.
 MOST_PARTS = 64
 #: The factor a before it is measured, its most, and its least: on 11,000 standardised rows of 17 features 8
 #: blocks took 82 passes with one part, 53 with 16 and 32 with 64; on rows behind a ReLU 32, 20 and 20.
 MORE, LEAST_MORE = 3.5, 0.1
+#: Seconds of a sweep of all rows, in products of all rows with W.
+SWEEP_WORK = 3.0
+#: Share of a sweep that one thread does in turn: two threads took .80 and .90 of the seconds of one
+#: (`tests.benchmarks.scale.worker_speed`).
+_IN_TURN = 0.65
+#: Several blocks take at most this share of the seconds of one, or one is kept.
+_GAIN = 0.9
 
 
 @dataclass(frozen=True)
 class SharedWork:
-    """A pass of `work` seconds of one worker over `blocks` workers, with `exchange` seconds a part."""
+    """A pass of `work` seconds over `blocks` blocks at the same time, with `exchange` seconds a part.
+
+    `alone` are the seconds that one block was forecast to take, if the two were compared.
+    """
 
     blocks: int
     work: float
     exchange: float = 0.0
     more: float = MORE
+    alone: float = 0.0
 
     @property
     def parts(self) -> int:
@@ -55,7 +65,12 @@ def measured_more(known: float, blocks: int, safety_factor: float, parts: int) -
     return math.sqrt(known * min(max(found, LEAST_MORE), MORE))
 
 
-def fastest(work: float, exchanges: Mapping[int, float]) -> SharedWork:
-    """Return what takes least: one worker alone, or as many as `exchanges` has seconds of an exchange for."""
-    shared = [SharedWork(blocks, work, exchange) for blocks, exchange in exchanges.items() if blocks > 1]
-    return min([SharedWork(1, work), *shared], key=lambda each: each.seconds)
+def threads_speed(threads: int) -> float:
+    """Return how many times faster so many threads sweep one block, of which one updates all rows."""
+    return 1.0 / (_IN_TURN + (1.0 - _IN_TURN) / threads)
+
+
+def fastest(alone: SharedWork, *shared: SharedWork) -> SharedWork:
+    """Return the arrangement that takes least; one block `alone` unless another takes clearly less."""
+    best = min((alone, *shared), key=lambda each: each.seconds)
+    return replace(best if best.seconds < _GAIN * alone.seconds else alone, alone=alone.seconds)

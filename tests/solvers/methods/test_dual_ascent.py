@@ -290,5 +290,6 @@ def test_the_number_of_parts_is_that_of_the_least_time(blocks: int, work: float,
     assert seconds(shared.parts) <= 1.01 * min(map(seconds, range(1, 65)))
     assert shared.seconds == pytest.approx(seconds(shared.parts))
     assert SharedWork(blocks, work).parts == 64
-    assert fastest(work, {blocks: 1e-9}).blocks == blocks
-    assert fastest(work, {blocks: work}).blocks == 1
+    alone = SharedWork(1, work)
+    assert fastest(alone, SharedWork(blocks, work, 1e-9)).blocks == blocks
+    assert fastest(alone, SharedWork(blocks, work, work)).blocks == 1

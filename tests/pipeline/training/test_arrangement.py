@@ -1,4 +1,4 @@
-"""Workers that were asked for and have nothing to do: one sentence says so, in log, records and report."""
+"""Blocks and workers of a training, and the sentence about workers that have nothing to do."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from tests.pipeline.small_data import small_dataset
+from topline.pipeline.cluster import open_cluster
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.report.document import ReportData, render_report
-from topline.pipeline.training import TrainResult, executor, layout, train
-from topline.pipeline.training.layout import Layout, lay_out
+from topline.pipeline.training import TrainResult, executor, train
+from topline.pipeline.training.executor import Layout, lay_out
 from topline.pipeline.training.plan import plan_training
 from topline.storage.models import load_model
 from topline.storage.runs import read_history, read_run
@@ -33,7 +34,9 @@ def test_a_sentence_says_why_fewer_workers_work(folder: Path, caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         trained = train(config(folder), ClusterConfig(workers=3, threads_per_worker=2, dashboard=False))
     (sentence,) = trained.notes
-    assert sentence.startswith("of 3 workers 1 can work, with 6 threads each: dual_ascent keeps 16 GiB")
+    assert sentence.startswith(
+        "of 3 workers 1 can work, with 6 threads each: dual_ascent keeps so little data"
+    )
     assert "--blocks 3 cuts the data all the same" in sentence
     assert [record.getMessage() for record in caplog.records].count(sentence) == 1
     store = open_store(folder)
@@ -94,15 +97,43 @@ def test_nothing_is_said_where_nobody_chose(folder: Path) -> None:
     plan = plan_training(config(folder))
     assert lay_out(plan, ClusterConfig(), None).notes == ()
     elsewhere = ClusterConfig(scheduler="tcp://127.0.0.1:1", workers=7)
-    assert lay_out(plan, elsewhere, None) == Layout(elsewhere)
+    assert lay_out(plan, elsewhere, None) == Layout(plan, elsewhere)
 
 
-def test_a_cluster_that_is_there_is_told_that_one_of_its_workers_works(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("row_seconds", "options", "blocks"),
+    [
+        (1.0, {}, 4),
+        (0.0, {}, 1),
+        (1.0, {"blocks": 1}, 1),
+        (1.0, {"blocks": 2}, 2),
+        (1.0, {"loss": "softmax"}, 1),
+    ],
+)
+def test_workers_share_the_rows_of_a_hinge_where_that_takes_less_time(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, row_seconds: float, options: dict[str, Any], blocks: int
 ) -> None:
-    monkeypatch.setattr(layout, "_SMALL_BYTES", 0)
-    elsewhere = ClusterConfig(scheduler="tcp://127.0.0.1:1")
-    (note,) = lay_out(plan_training(config(folder)), elsewhere, None).notes
-    assert note.startswith("one worker of the cluster works: dual_ascent keeps")
-    assert lay_out(plan_training(config(folder, blocks=1)), elsewhere, None).notes == ()
-    assert lay_out(plan_training(config(folder, method="fw")), elsewhere, None).notes == ()
+    """Rows that take a second each are shared, and rows that take none are not."""
+    monkeypatch.setattr(executor, "takes_processes", lambda _: True)
+    monkeypatch.setattr(executor, "row_seconds", lambda *_: row_seconds)
+    options = {"k": None, **options} if "loss" in options else options
+    found = lay_out(
+        plan_training(config(folder, **options)), ClusterConfig(workers=4, threads_per_worker=1), None
+    )
+    assert (len(found.plan.bounds) - 1, found.cluster.workers) == (blocks, blocks)
+    assert ("forecast to take" in found.plan.blocks_why) == (blocks == 4)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("row_seconds", "blocks"), [(1.0, 2), (0.0, 1)])
+def test_workers_of_a_running_cluster_are_measured_and_share_the_rows(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, row_seconds: float, blocks: int
+) -> None:
+    monkeypatch.setattr(executor, "row_seconds", lambda *_: row_seconds)
+    monkeypatch.setattr(executor, "_SMALL_BYTES", 0)
+    with open_cluster(ClusterConfig(workers=2, threads_per_worker=1), data_bytes=0) as client:
+        trained = train(config(folder), client=client)
+    assert trained.solved
+    record = load_model(trained.model).record
+    assert ("2 blocks at the same time" in record.result["why"]) == (blocks == 2)
+    assert [note[: len("one worker")] for note in trained.notes] == ["one worker"] * (blocks == 1)
