@@ -34,7 +34,7 @@ LINES: Final = {
     "pipeline/rows": 1_194,
     "pipeline/sweep": 2_403,
     "pipeline/telemetry": 1_020,
-    "pipeline/training": 2_315,
+    "pipeline/training": 2_399,
     "solvers": 32_408,
     "storage": 1_041,
     "storage/arrays": 940,

@@ -1,17 +1,16 @@
 """Where the blocks of a training run live, and how many there are: workers, threads, and a note about both.
 
-Data and options decide the blocks, except of a hinge: workers share its rows once a model of costs says that
-this takes less time (`topline.solvers.methods.shared_work`), from seconds of products on some rows and of a
-round trip of W, measured in about a second.  Workers beyond the blocks would be idle: of our own fewer are
-started, with more threads each.  The same goes for workers beyond the memory limit; if it allows none, the
-job runs in the command's own process.
+Data and options decide the blocks, except of a hinge on a running cluster: its workers share the rows once a
+model of costs says that this takes less time (`topline.solvers.methods.shared_work`), from measured seconds
+of products and of a round trip of W.  Of our own workers no more start than there are blocks, with more
+threads each, or than the memory limit has room for; if it has none, the job runs in this process.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -37,7 +36,7 @@ from topline.pipeline.cluster import (
     takes_processes,
     worker_count,
 )
-from topline.pipeline.cluster.calls import ROOTS, by_tree
+from topline.pipeline.cluster.calls import by_tree
 from topline.pipeline.cluster.memory_plan import KERNEL_ROW_BYTES, ROW_BYTES
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.interrupts import StopFlag
@@ -45,7 +44,7 @@ from topline.pipeline.options import ClusterConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import CachedRows, TrainingRows
 from topline.pipeline.training.kernel_training import factored_kernel, trained_rows
-from topline.pipeline.training.plan import TrainingPlan
+from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES, TrainingPlan
 from topline.pipeline.training.run import Run
 from topline.solvers.counts import how_many
 from topline.solvers.crew import one_blas_thread
@@ -60,8 +59,6 @@ logger = logging.getLogger(__name__)
 
 #: Bytes of features up to which one worker of a running cluster is enough, without a note.
 _SMALL_BYTES = 64 << 20
-#: On this machine an exchange takes so many seconds, and bytes go so fast to a worker process and back.
-_EXCHANGE_SECONDS, _EXCHANGE_SPEED = 4e-3, 0.7e9
 #: Rows that are multiplied and numbers that are sent to learn their seconds, and how often.
 _PROBED_ROWS, _PROBED_NUMBERS, _PROBES = 2048, 1 << 20, 3
 #: Bytes for columns of a kernel matrix in all workers together.
@@ -207,9 +204,8 @@ def _method_memory(plan: TrainingPlan) -> MethodMemory:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a training run works, its plan with the blocks that workers share, and the notes about it."""
+    """Where a training run works, and the notes about it."""
 
-    plan: TrainingPlan
     cluster: ClusterConfig
     notes: tuple[str, ...] = ()
 
@@ -217,29 +213,27 @@ class Layout:
 def lay_out(plan: TrainingPlan, cluster: ClusterConfig, client: Client | None) -> Layout:
     """Return how to train on a local cluster; a running one, or none, is left as it is."""
     if cluster.workers == 0 or client is not None or cluster.scheduler is not None:
-        return Layout(plan, cluster)
-    return _by_memory(_by_blocks(plan, cluster))
+        return Layout(cluster)
+    return _by_memory(plan, _by_blocks(plan, cluster))
 
 
 def _by_blocks(plan: TrainingPlan, cluster: ClusterConfig) -> Layout:
     """Use at most as many workers as blocks; a kernel's rows are those of its future factor."""
     if plan.spec.kernel is not None:
-        return Layout(plan, cluster)
+        return Layout(cluster)
     asked = worker_count(cluster)
-    if plan.may_share and asked > 1 and takes_processes(plan.rows.nbytes):
-        plan = replace(plan, shared=_shared_here(plan, cluster))
     blocks = len(plan.bounds) - 1
     if blocks >= asked:
-        return Layout(plan, cluster)
+        return Layout(cluster)
     fitted = _with_workers(cluster, blocks)
     # The default is the number of cores, which nobody chose: no note.
     said = _why(plan, blocks, asked, fitted.threads_per_worker)
-    return Layout(plan, fitted, () if cluster.workers is None else (said,))
+    return Layout(fitted, () if cluster.workers is None else (said,))
 
 
-def _by_memory(layout: Layout) -> Layout:
+def _by_memory(plan: TrainingPlan, layout: Layout) -> Layout:
     """Use as many workers as the memory limit allows, or none."""
-    plan, cluster = layout.plan, layout.cluster
+    cluster = layout.cluster
     if holds(plan, cluster):
         return layout
     asked, alone = worker_count(cluster), cluster.model_copy(update={"workers": 0})
@@ -247,8 +241,8 @@ def _by_memory(layout: Layout) -> Layout:
         fewer = _with_workers(cluster, workers)
         if holds(plan, fewer):
             note = _FEWER_FIT.format(cluster.memory_limit, workers, asked)
-            return Layout(plan, fewer, (*layout.notes, note))
-    return Layout(plan, alone, (*layout.notes, _NONE_FITS.format(cluster.memory_limit)))
+            return Layout(fewer, (*layout.notes, note))
+    return Layout(alone, (*layout.notes, _NONE_FITS.format(cluster.memory_limit)))
 
 
 def _with_workers(cluster: ClusterConfig, workers: int) -> ClusterConfig:
@@ -271,18 +265,11 @@ def _why(plan: TrainingPlan, blocks: int, asked: int, threads: int) -> str:
     elif blocks == most:
         reason = f"the data is stored in {how_many(most, 'pieces')}"
     else:
-        why = plan.blocks_why or f"{plan.choice.method} keeps so little data in one block"
-        reason = f"{why}; --blocks {min(asked, most)} cuts the data all the same"
+        reason = (
+            f"{plan.choice.method} keeps {ASCENT_BLOCK_BYTES >> 30} GiB of features in a block, on which all"
+            f" threads work; --blocks {min(asked, most)} cuts the data all the same"
+        )
     return f"of {asked} workers {blocks} can work, with {how_many(threads, 'threads')} each: {reason}"
-
-
-def _shared_here(plan: TrainingPlan, cluster: ClusterConfig) -> SharedWork:
-    """Return how worker processes of this machine share the rows in the least time."""
-    workers, threads = worker_count(cluster), cluster.threads_per_worker
-    sent = 2 * 4 * plan.rows.shape[1] * plan.m
-    exchanges = {k: _EXCHANGE_SECONDS + min(k, ROOTS) * sent / _EXCHANGE_SPEED for k in _numbers(workers)}
-    work = SWEEP_WORK * len(plan.rows) * row_seconds(plan.rows, plan.m)
-    return _fastest(work, workers * threads, threads, exchanges)
 
 
 def _on_workers(run: Run, client: Client, cluster: ClusterConfig) -> Run:
@@ -326,15 +313,11 @@ def _shared_there(plan: TrainingPlan, client: Client, cluster: ClusterConfig) ->
     finally:
         calls.let_go()
     threads = min(found.values())
-    return _fastest(SWEEP_WORK * len(plan.rows) * seconds, threads, threads, exchanges)
-
-
-def _fastest(work: float, most_threads: int, threads: int, exchanges: Mapping[int, float]) -> SharedWork:
-    """Return the best of one block on `most_threads`, and of one or more a worker of some `threads`."""
+    work = SWEEP_WORK * len(plan.rows) * seconds
     shared = [SharedWork(k, work / threads_speed(threads), each) for k, each in exchanges.items()]
     if threads > 1:
         shared += [SharedWork(k * threads, work, each) for k, each in exchanges.items()]
-    return fastest(SharedWork(1, work / threads_speed(most_threads)), *shared)
+    return fastest(SharedWork(1, work / threads_speed(threads)), *shared)
 
 
 def _numbers(workers: int) -> list[int]:

@@ -84,7 +84,6 @@ def fit(
     """Train and publish one model, the part of `train` that takes long."""
     plan = plan_training(config)
     layout = lay_out(plan, cluster or ClusterConfig(), client)
-    plan = layout.plan
     refuse_memory(plan, layout.cluster, client)
     said = k_note(plan.config.loss, plan.config.k, plan.m), scale_note(config, plan.rows)
     notes = (*(note for note in said if note is not None), *layout.notes)

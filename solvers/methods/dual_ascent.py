@@ -46,7 +46,7 @@ from topline.solvers.methods.base import (
     stepped,
     with_stretched,
 )
-from topline.solvers.methods.shared_work import MORE, MOST_PARTS, SWEEP_WORK, SharedWork, measured_more
+from topline.solvers.methods.shared_work import MOST_PARTS, SWEEP_WORK, SharedWork
 from topline.solvers.methods.step_rules import Direction, ExactStep
 from topline.solvers.operations import Ascend, AscentSums, Evaluate, Runner, Turn
 from topline.solvers.typing import Float64Array
@@ -108,7 +108,6 @@ class AscentMemory:
     near : the start from nearly the right dual variables, None for any other.
     alike : whether alike rows with different labels are moved together.
     safety_factor : that of the next round if several blocks move, None in the first.
-    more : what fewer parts cost in passes (`topline.solvers.methods.shared_work`).
     exchange : seconds of a part besides work, None before they are measured.
     deflation : the direction common to all examples, None before the search for it.
     """
@@ -117,7 +116,6 @@ class AscentMemory:
     alike: bool = False
     safety_factor: float | None = None
     deflation: Deflation | None = None
-    more: float = MORE
     exchange: float | None = None
 
     @property
@@ -178,7 +176,7 @@ class DualAscent(Method):
         memory = measured.before.recalled(AscentMemory)
         if self.joins and not memory.alike:
             memory = replace(memory, alike=_is_slow(measured, memory))
-        way = _Way(measured.before.point, memory)
+        way = _Way(measured.before.point, memory, swept=problem.n)
         turn = self._first_turn(problem, measured)
         while True:
             self._take_step(problem, run, measured, way, turn)
@@ -200,8 +198,7 @@ class DualAscent(Method):
         direction = change_of(problem, way.point.W, sums)
         way.follow(sums, direction, ExactStep().step(way.point.round, direction), turn)
         if self.blocks > 1:
-            found, factor = self._next_safety_factor(way.memory, direction)
-            way.factors.append(found)
+            factor = self._next_safety_factor(way.memory, direction)
             way.memory = replace(way.memory, safety_factor=factor)
             busy = (way.seconds - busy) / max(measured.apart, 1)
             way.exchanges.append(time.perf_counter() - began - busy)
@@ -255,17 +252,13 @@ class DualAscent(Method):
             # A sweep ends with the last non-empty share, which must be known when it is requested.
             shares = max(min(turn.shares, way.filled), turn.share + 2)
             return replace(turn, part=turn.part + 1, share=turn.share + 1, shares=shares)
-        memory = replace(
-            way.memory,
-            more=measured_more(way.memory.more, self.blocks, statistics.mean(way.factors), turn.shares),
-            exchange=statistics.median(way.exchanges),
-        )
-        way.memory = memory
-        way.factors.clear()
+        memory = replace(way.memory, exchange=statistics.median(way.exchanges))
+        # Seconds of the sweep that ends, in which a row may have cost much less than in the first one.
+        work = (way.seconds - way.before) * way.moving / max(way.swept, 1)
+        way.memory, way.before, way.swept = memory, way.seconds, way.moving
         pays = turn.sweep == 0 or (way.last > _PAYS * way.first and way.visited < (1.0 + _MOST_VISITS) * n)
         if not (self.sweeps_again and pays and way.moving > 0 and way.first > 0.0):
             return None
-        work = way.seconds * way.moving / max(way.visited, 1)
         return Turn(turn.part + 1, turn.sweep + 1, 0, self._shares(n, way.moving, work, memory, measured))
 
     def _shares(self, n: int, rows: int, work: float, memory: AscentMemory, measured: Measurement) -> int:
@@ -278,7 +271,7 @@ class DualAscent(Method):
         if not measured.apart or memory.exchange is None:
             return most
         work *= self.blocks / measured.apart
-        return min(most, SharedWork(self.blocks, work, memory.exchange, memory.more).parts)
+        return min(most, SharedWork(self.blocks, work, memory.exchange).parts)
 
     def _request(
         self,
@@ -323,14 +316,12 @@ class DualAscent(Method):
         known = memory.safety_factor
         return float(self.blocks**_SAFETY_POWER) if known is None else min(known, float(self.blocks))
 
-    def _next_safety_factor(self, memory: AscentMemory, direction: Direction) -> tuple[float, float]:
-        """Return the factor that a change asks for, whose best step was slope / curvature, and the next."""
+    def _next_safety_factor(self, memory: AscentMemory, direction: Direction) -> float:
+        """Return the factor for the next step, after a change whose best step was slope / curvature."""
         overshot = 1.0
         if direction.slope > 0.0 and direction.curvature > 0.0:
-            overshot = direction.curvature / direction.slope
-        now, most = self._safety_factor(memory), float(self.blocks)
-        next_factor = now * min(max(overshot, _SAFETY_DOWN), _SAFETY_UP)
-        return min(now * overshot, most), min(max(next_factor, 1.0), most)
+            overshot = min(max(direction.curvature / direction.slope, _SAFETY_DOWN), _SAFETY_UP)
+        return min(max(self._safety_factor(memory) * overshot, 1.0), float(self.blocks))
 
 
 @dataclass(eq=False)
@@ -345,8 +336,8 @@ class _Way:
     visited, active, moving : rows visited, those changed by the first sweep, and those that a further one
         would visit.
     filled, seconds : shares of the sweep that have rows, and seconds of work of all blocks.
+    before, swept : seconds of work before the current sweep, and the rows that it visits.
     exchanges : seconds of each part besides its work.
-    factors : safety factor that each part of the current sweep would have needed.
     left : the remaining gap in the rows of the last stage, of one block.
     late : whether the run is out of time.
     """
@@ -363,8 +354,9 @@ class _Way:
     moving: int = 0
     filled: int = 0
     seconds: float = 0.0
+    before: float = 0.0
+    swept: int = 0
     exchanges: list[float] = field(default_factory=list)
-    factors: list[float] = field(default_factory=list)
     left: float = math.inf
     late: bool = False
 

@@ -17,9 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.scale.round_cost import make_dataset
+import numpy as np
+
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.training import train
+from topline.storage.arrays import ChunkPlan
+from topline.storage.datasets import Dataset, DatasetWriter, empty_manifest, find_by_key
 from topline.storage.runs import read_history
 from topline.storage.stores import open_store
 
@@ -36,9 +39,28 @@ class Trained:
     notes: tuple[str, ...]
 
 
+def relu_rows(folder: Path, n: int, d: int, m: int) -> Dataset:
+    """Open the dataset of unit rows behind a ReLU around m centres, made in `folder` if it is not there."""
+    store, key = open_store(folder, create=True), f"relu-rows-{n}-{d}-{m}"
+    info = find_by_key(store, key)
+    if info is None:
+        plan = ChunkPlan.choose(n, d, 4)
+        writer = DatasetWriter.begin(store, key, d, "float32", plan, {"backbone": "synthetic"})
+        centres = np.random.default_rng(0).normal(size=(m, d)).astype(np.float32)
+        labels = np.random.default_rng(1).integers(0, m, size=n).astype(np.int32)
+        for span in map(plan.bounds, range(plan.units)):
+            noise = np.random.default_rng(span.start + 2).standard_normal((span.rows, d), dtype=np.float32)
+            X = np.maximum(centres[labels[span.start : span.stop]] + 4.0 * noise, 0.0)
+            names = [f"row{i}" for i in range(span.start, span.stop)]
+            X /= np.linalg.norm(X, axis=1, keepdims=True)
+            writer.write_unit(span.start // plan.shard_rows, X, empty_manifest(names))
+        info = writer.commit(labels, np.zeros(n, dtype=np.int8), [f"class {c}" for c in range(m)])
+    return Dataset.open(store, info.id)
+
+
 def trained(options: argparse.Namespace, loss: str, workers: int) -> Trained:
     """Train on so many workers of one thread each."""
-    dataset = make_dataset(options.folder, options.rows, options.d, options.m, relu=True)
+    dataset = relu_rows(options.folder, options.rows, options.d, options.m)
     config = TrainConfig(
         store=str(options.folder), dataset=dataset.info.id, loss=loss, C=options.C, tol=options.tol,
         k=5 if loss == "topk_hinge" else None, blocks=workers if options.cut else None,

@@ -26,7 +26,7 @@ from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core import rows
 from topline.solvers.core.problem import Problem
 from topline.solvers.methods import dual_ascent
-from topline.solvers.methods.shared_work import SharedWork, fastest
+from topline.solvers.methods.shared_work import MORE, SharedWork, fastest
 from topline.solvers.operations import Ascend
 from topline.solvers.run.loop import iterate
 
@@ -284,9 +284,9 @@ def test_no_part_of_a_round_is_without_rows(monkeypatch) -> None:
 @pytest.mark.parametrize(("blocks", "work", "exchange"), [(2, 1.0, 0.02), (8, 0.1, 0.002), (32, 5.0, 1e-4)])
 def test_the_number_of_parts_is_that_of_the_least_time(blocks: int, work: float, exchange: float) -> None:
     def seconds(parts: int) -> float:
-        return (1.0 + 3.5 * (blocks - 1) / parts) * (work / blocks + parts * exchange)
+        return (1.0 + MORE * (blocks - 1) / parts) * (work / blocks + parts * exchange)
 
-    shared = SharedWork(blocks, work, exchange, more=3.5)
+    shared = SharedWork(blocks, work, exchange)
     assert seconds(shared.parts) <= 1.01 * min(map(seconds, range(1, 65)))
     assert shared.seconds == pytest.approx(seconds(shared.parts))
     assert SharedWork(blocks, work).parts == 64
