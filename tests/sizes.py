@@ -90,6 +90,7 @@ ONE_IMPORTER: Final = {
     "A subject of its own: a reader of foreign files, a server, pictures, a calculation.": {
         "topline.pipeline.backbones.torch_weights",
         "topline.pipeline.inspection.duplicates",
+        "topline.pipeline.training.executor",
     },
     "To be merged into their importers.": {
         "topline.pipeline.training.starting_point",
