@@ -1,51 +1,91 @@
 """Histories of a store, and the table of what they met: python -m tests.simulation --histories N --seed S.
 
 Each seed is one history: processes of the product take turns on a simulated disk or bucket whose calls fail.
-With --planted the product is changed in more than twenty ways, each of which a history finds.  The exit
-status is 1 if an invariant was violated, or a planted fault was not found; histories are printed as short as
-they get.
+With --keep FILE what was lived through is kept there, a line for every thousand, and the same command goes on
+after an interruption.  With --planted the product is changed in more than twenty ways, each of which a
+history finds.  The exit status is 1 if an invariant was violated, or a planted fault was not found; histories
+are printed as short as they get.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import logging
 import os
-import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import NamedTuple, Self
 
 from tests.simulation.actors import THEMES
-from tests.simulation.history import Lived, Plan, live, shortest, told
+from tests.simulation.history import Plan, live, shortest, told
 from tests.simulation.machine import simulated
 from tests.simulation.planted import FOUND, find_all
 
 _MOST_SHOWN = 5
+_CHUNK = 1000
 
 
-def lived_through(seeds: Sequence[int]) -> tuple[list[Lived], Counter[str], Counter[str]]:
-    """Live through the histories of seeds, until Ctrl-C; return those that fail, faults and counts."""
-    failed, faults, counts = [], Counter[str](), Counter[str]()
-    stopped = []
-    signal.signal(signal.SIGINT, lambda *_: stopped.append(True))
-    for seed in seeds:
-        if stopped:
-            break
-        lived = live(Plan.of(seed))
-        counts["histories"] += 1
-        faults += lived.faults
-        counts[f"{lived.plan.theme} on a {lived.plan.medium}"] += 1
-        counts["of two versions"] += lived.plan.mixed
-        counts["calls"] += lived.steps
-        counts["invariants checked"] += lived.checked
-        if lived.violation is not None:
-            failed.append(lived)
-        if seed % 100 == 0:
-            gc.collect()
-    return failed, faults, counts
+class Tally(NamedTuple):
+    """What histories met: seeds that fail, faults by kind, counts, and CPU seconds."""
+
+    failed: list[int]
+    faults: Counter[str]
+    counts: Counter[str]
+    seconds: float
+
+    def __add__(self, other: Self) -> Self:  # type: ignore[override]
+        return type(self)(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+    @classmethod
+    def of(cls, seeds: Sequence[int]) -> Self:
+        """Live through the histories of some seeds."""
+        begun, failed, faults, counts = time.process_time(), [], Counter[str](), Counter[str]()
+        logging.disable(logging.CRITICAL)
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        with simulated():
+            for seed in seeds:
+                lived = live(Plan.of(seed))
+                faults.update(lived.faults)
+                counts.update(
+                    {
+                        "histories": 1,
+                        f"{lived.plan.theme} on a {lived.plan.medium}": 1,
+                        "of two versions": lived.plan.mixed,
+                        "calls": lived.steps,
+                        "invariants checked": lived.checked,
+                    }
+                )
+                failed += [seed] if lived.violation is not None else []
+                if seed % 100 == 0:
+                    gc.collect()
+        return cls(failed, faults, counts, time.process_time() - begun)
+
+
+def tallies(seeds: Sequence[int], processes: int, kept: Path | None) -> Iterator[Tally]:
+    """Yield a tally of every thousand seeds, from the file `kept` where it is there already."""
+    chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
+    lines = kept.read_text().splitlines() if kept is not None and kept.exists() else []
+    known = {tuple(line.pop("seeds")): line for line in map(json.loads, lines)}
+    for chunk in chunks:
+        if (line := known.get((chunk[0], chunk[-1]))) is not None:
+            yield Tally(line["failed"], Counter(line["faults"]), Counter(line["counts"]), line["seconds"])
+    chunks = [chunk for chunk in chunks if (chunk[0], chunk[-1]) not in known]
+    with ProcessPoolExecutor(processes) as pool:
+        for chunk, tally in zip(chunks, pool.map(Tally.of, chunks), strict=True):
+            if kept is not None:
+                with kept.open("a") as file:
+                    print(json.dumps({"seeds": [chunk[0], chunk[-1]], **tally._asdict()}), file=file)
+            yield tally
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,20 +94,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--histories", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1, help="the first one")
     parser.add_argument("--also", type=int, nargs="*", default=[], help="more seeds")
+    parser.add_argument("--processes", type=int, default=1, help="how many work at once")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="where what was lived through is kept")
     parser.add_argument("--planted", action="store_true", help="find faults planted into the product")
     options = parser.parse_args(arguments)
-    logging.disable(logging.CRITICAL)
-    gc.freeze()
-    gc.disable()
     if options.planted:
+        logging.disable(logging.CRITICAL)
         with simulated():
             return find_all(options.histories)
-    begun = time.process_time()
-    with simulated():
-        seeds = [*range(options.seed, options.seed + options.histories), *options.also]
-        failed, faults, counts = lived_through(seeds)
-        seconds = time.process_time() - begun
-        stories = [told(shortest(lived)) for lived in failed[:_MOST_SHOWN]]
+    seeds = [*range(options.seed, options.seed + options.histories), *options.also]
+    failed, faults, counts, seconds = reduce(add, tallies(seeds, options.processes, options.keep))
     lived = counts.pop("histories")
     print(f"{lived:,} histories, {lived / seconds * 60:,.0f} a minute of one core")
     two, calls, checked = (counts.pop(name) for name in ("of two versions", "calls", "invariants checked"))
@@ -81,8 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"  {shown}")
     print(f"{len(FOUND)} bugs found before:")
     print("\n".join(f"  {seed:<6} {what}" for seed, what in FOUND.items()))
-    print(f"{len(failed)} violations: seeds {[lived.plan.seed for lived in failed]}")
-    print("\n".join(stories), end="")
+    print(f"{len(failed)} violations: seeds {failed}")
+    with simulated():
+        for seed in failed[:_MOST_SHOWN]:
+            print(told(shortest(live(Plan.of(seed)))))
     return 1 if failed else 0
 
 

@@ -188,35 +188,6 @@ def test_the_same_key_gives_the_first_dataset(any_store: Store) -> None:
     np.testing.assert_array_equal(Dataset.open(any_store).rows(0, 101), X)
 
 
-def test_a_writer_that_lags_behind_changes_nothing(local_store: Store) -> None:
-    X = dense(101, 6)
-    straggler = begin(local_store, X, PLAN)
-    info = write_dataset(local_store, X, PLAN)
-    write_units(straggler, X + 1)
-    assert straggler.commit(*assignments(101), CLASSES) == info
-    assert check_dataset(Dataset.open(local_store), deep=True) == []
-
-
-def test_a_crash_between_listing_the_files_and_the_commit(local_store: Store, monkeypatch: Any) -> None:
-    X = dense(101, 6)
-    writer = begin(local_store, X, PLAN)
-    write_units(writer, X)
-
-    def killed(*_: Any) -> DatasetInfo:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DatasetWriter, "_publish", killed)
-        with pytest.raises(KeyboardInterrupt):
-            writer.commit(*assignments(101), CLASSES)
-    assert list_datasets(local_store) == []
-    resumed = begin(local_store, X, PLAN)
-    assert resumed.done_units() == {0, 1, 2, 3}
-    write_units(resumed, X, [2])
-    resumed.commit(*assignments(101), CLASSES)
-    assert check_dataset(Dataset.open(local_store), deep=True) == []
-
-
 @pytest.mark.parametrize("change", ["d", "dtype", "plan", "features", "layout"])
 def test_staging_of_another_make_is_refused_by_name(local_store: Store, change: str) -> None:
     X = dense(101, 6)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-
 import numpy as np
 import pytest
 
@@ -34,7 +32,7 @@ from topline.storage.datasets import (
     staged,
 )
 from topline.storage.errors import FormatError, IntegrityError, MismatchError, NotFoundError
-from topline.storage.stores import Store, open_store
+from topline.storage.stores import Store
 from topline.storage.verification import verify_store
 
 PLAN = ChunkPlan(n_rows=100, chunk_rows=8, shard_rows=32)
@@ -129,18 +127,6 @@ def test_a_manifest_is_checked_a_unit_at_a_time(local_store: Store) -> None:
     lose(local_store, place)
     with pytest.raises(IntegrityError, match=r"is missing.*rows 32-"):
         dataset.check_manifest()
-
-
-def _write(url: str, key: str) -> DatasetInfo:
-    return write_dataset(open_store(url), dense(100, 6), PLAN, key=key)
-
-
-def test_racing_writers_of_the_same_contents(local_store: Store) -> None:
-    with multiprocessing.get_context("fork").Pool(3) as pool:
-        infos = pool.starmap(_write, [(local_store.url, f"key {n}") for n in range(6)])
-    assert len({info.id for info in infos}) == 6
-    assert len(feature_files(local_store)) == PLAN.units
-    assert verify_store(local_store) == []
 
 
 def test_cuts_are_agreed_on(local_store: Store) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -32,7 +30,7 @@ from topline.storage.models import (
 )
 from topline.storage.models.records import unfinished_models
 from topline.storage.retention import RetentionPolicy, prune
-from topline.storage.stores import CommitLog, Store, open_store
+from topline.storage.stores import CommitLog, Store
 
 A = np.random.default_rng(0).standard_normal((100, 3))
 ARRAYS = {"W": np.arange(12.0).reshape(4, 3), "b": np.ones(3, np.float32), "transform.mean": np.zeros(4)}
@@ -98,17 +96,6 @@ def test_models_are_numbered_and_listed(any_store: Store) -> None:
     assert [model.method for model in list_models(any_store)] == ["method-0", "method-1", "method-2"]
 
 
-def _save(url: str, n: int) -> str:
-    return save_model(open_store(url), record(method=str(n)), ARRAYS)
-
-
-def test_racing_writers_get_models_of_their_own(local_store: Store) -> None:
-    with multiprocessing.get_context("fork").Pool(3) as pool:
-        urls = pool.starmap(_save, [(local_store.url, n) for n in range(9)])
-    assert len(set(urls)) == 9
-    assert [load_model(url).record.method for url in urls] == [str(n) for n in range(9)]
-
-
 @bucket_when_slow
 def test_revisions_keep_the_arrays_and_each_other(any_store: Store) -> None:
     url = save_model(any_store, record(), ARRAYS)
@@ -123,21 +110,6 @@ def test_revisions_keep_the_arrays_and_each_other(any_store: Store) -> None:
     assert list_models(any_store) == [latest]
     assert [path for path in any_store.walk("models") if "/arrays/" in path] == files_before
     np.testing.assert_array_equal(load_model(url).array("W"), ARRAYS["W"])
-
-
-def test_racing_revisions_are_all_kept(local_store: Store) -> None:
-    url = save_model(local_store, record(), ARRAYS)
-    changes = [
-        {"certificate": {"gap": 1}},
-        {"evaluation": {"top1": 1}},
-        {"result": {"x": 1}},
-    ]
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda change: update_record(url, **change), changes))
-    latest = load_model(url).record
-    assert latest.revision == 4
-    assert (latest.certificate, latest.evaluation) == ({"gap": 1}, {"top1": 1})
-    assert latest.result == {"x": 1}
 
 
 @pytest.mark.parametrize("changes", [{"lam": 1.0}, {"parents": ()}, {"nonsense": 1}])

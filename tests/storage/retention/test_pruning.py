@@ -36,8 +36,8 @@ from topline.storage.models import (
     save_model,
 )
 from topline.storage.retention import RetentionPolicy, plan_pruning, prune
-from topline.storage.runs import create_run, finish_run, list_runs, read_run, run_lock
-from topline.storage.stores import Store, held_lease, open_store
+from topline.storage.runs import create_run, finish_run, list_runs, read_run
+from topline.storage.stores import Store, open_store
 from topline.storage.stores.sealed import sealed, unsealed
 from topline.storage.verification import verify_store
 
@@ -185,40 +185,6 @@ def test_who_reads_is_not_hurt(local_store: Store) -> None:
     assert prune(local_store, NEWEST, later()).in_use == ()
     assert [info.seq for info in list_datasets(local_store)] == [1, 2, 5]
     assert verify_store(local_store) == []
-
-
-def train_slowly(url: str, ready: Any, go: Any) -> None:
-    with run_lock(open_store(url), "r0003"):
-        ready.set()
-        assert go.wait(PATIENCE)
-
-
-def test_a_run_that_trains_stays(local_store: Store) -> None:
-    filled(local_store)
-    with process(train_slowly, local_store) as (ready, _):
-        assert ready.wait(PATIENCE)
-        assert [item.name for item in prune(local_store, NEWEST, later()).in_use] == ["r0003"]
-    assert "r0003" in kinds(local_store)[1]
-
-
-def write_at_once(url: str, ready: Any, go: Any) -> None:
-    ready.set()
-    assert go.wait(PATIENCE)
-    version(open_store(url), 7)
-
-
-def test_a_writer_waits_for_a_pruning_that_has_begun(local_store: Store) -> None:
-    """It has marked the unit and finds it stored; only then is the unit removed."""
-    version(local_store, 0)
-    with process(write_at_once, local_store) as (ready, go), held_lease(local_store, "prune", "a test"):
-        assert ready.wait(PATIENCE)
-        go.set()
-        marks: list[str] = []
-        while not marks:
-            marks = [path for path in local_store.walk("datasets") if "/marks/" in path]
-        local_store.delete_tree("units")
-        assert len(list_datasets(local_store)) == 1
-    assert Dataset.open(local_store).rows(0, 60)[40].tolist() == [7] * 4
 
 
 def die_while_pruning(url: str) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -13,10 +10,8 @@ from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.datasets.contents import write_mark
 from topline.storage.errors import ConflictError, IntegrityError, NotFoundError
-from topline.storage.stores import CommitLog, Store, open_store
+from topline.storage.stores import CommitLog, Store
 from topline.storage.stores.sealed import STORE_KEY, sealed, unsealed
-
-WRITERS, EACH = 4, 25
 
 
 def test_records_are_numbered(any_store: Store) -> None:
@@ -172,15 +167,6 @@ def test_heads_of_others_are_noticed(local_store: Store) -> None:
     assert list(log.findings("log")) == []
 
 
-def test_a_folder_that_grows_while_it_is_listed(local_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = CommitLog(local_store, "things")
-    for n in range(2):
-        log.append({"n": n})
-    listed = ["00000001.json", "00000001.head", "00000002.head"]
-    monkeypatch.setattr(type(local_store), "list", lambda *_: listed)
-    assert log.numbers() == [1, 2]
-
-
 def test_signed_records_are_read_with_their_key_alone(
     local_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,45 +184,6 @@ def test_signed_records_are_read_with_their_key_alone(
     monkeypatch.delenv(STORE_KEY)
     assert signed.latest()["n"] == 1
     assert set(signed.latest()) == {"n", "seq", "token", "previous"}
-
-
-def test_a_write_whose_answer_was_lost_counts_once(
-    local_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    genuine = type(local_store).put_if_absent
-
-    def lossy(self: Any, path: str, data: bytes) -> bool:
-        # The first try stores the record, but the network loses the answer, and the driver's own second
-        # try finds the name taken.
-        genuine(self, path, data)
-        return genuine(self, path, data)
-
-    monkeypatch.setattr(type(local_store), "put_if_absent", lossy)
-    log = CommitLog(local_store, "things")
-    assert [log.append({"n": n}) for n in range(3)] == [1, 2, 3]
-
-
-def _append_many(url: str, writer: int) -> list[int]:
-    log = CommitLog(open_store(url), "race")
-    return [log.append({"writer": writer, "n": n}) for n in range(EACH)]
-
-
-def _check_race(store: Store, acknowledged: list[list[int]]) -> None:
-    numbers = [number for one in acknowledged for number in one]
-    assert sorted(numbers) == list(range(1, len(numbers) + 1)), "distinct, and without a gap"
-    records = {
-        record["seq"]: (record["writer"], record["n"]) for record in CommitLog(store, "race").records()
-    }
-    for writer, one in enumerate(acknowledged):
-        assert [records[number] for number in one] == [(writer, n) for n in range(len(one))]
-
-
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_racing_processes_lose_nothing(local_store: Store, method: str) -> None:
-    with multiprocessing.get_context(method).Pool(WRITERS) as pool:
-        acknowledged = pool.starmap(_append_many, [(local_store.url, writer) for writer in range(WRITERS)])
-    assert sum(len(one) for one in acknowledged) == WRITERS * EACH
-    _check_race(local_store, acknowledged)
 
 
 def test_a_slower_writer_of_other_numbers_leaves_whole_units(memory_store: Store) -> None:

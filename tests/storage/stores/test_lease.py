@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -23,26 +22,6 @@ with held_lease(open_store(sys.argv[1]), "retrain", "a child"):
     print("held", flush=True)
     time.sleep(60)
 """
-
-
-def test_one_of_many_candidates_holds_it_at_a_time(any_store: Store) -> None:
-    inside: list[int] = []
-    together: list[int] = []
-
-    def work(number: int) -> None:
-        with held_lease(any_store, "retrain", f"thread {number}", wait=600.0, terms=PATIENT) as lease:
-            inside.append(number)
-            together.append(len(inside))
-            lease.check()
-            inside.remove(number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert together == [1, 1, 1, 1]
-    assert holder(any_store, "retrain") is None
 
 
 def test_terms_are_those_of_the_specification() -> None:
