@@ -8,7 +8,6 @@ from scipy.special import entr, expit, logsumexp, softmax, xlogy
 
 from topline import LabelSets, OneVsAll, Softmax
 from topline.solvers.losses import ranking
-from topline.solvers.losses.entropy import _NARROW
 from topline.solvers.losses.rows import gradient_rows
 
 #: Digits of either precision that a row keeps.
@@ -44,7 +43,7 @@ def exact_rows(name, form, scores, y):
 
 @pytest.mark.parametrize("name", ["softmax", "single", "sets"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("m", [2, 10, _NARROW, _NARROW + 1, 600])
+@pytest.mark.parametrize("m", [2, 10, 41, 600])
 @pytest.mark.parametrize("n", [1, 127, 300])
 def test_rows_are_those_of_the_definition(name, dtype, m, n) -> None:
     random = np.random.default_rng(m + n)
@@ -65,7 +64,7 @@ def test_rows_are_those_of_the_definition(name, dtype, m, n) -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "single"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("m", [3, _NARROW + 1])
+@pytest.mark.parametrize("m", [3, 41])
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_no_numbers_has_no_loss_and_harms_no_other(name, dtype, m, place, bad) -> None:
