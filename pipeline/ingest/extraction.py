@@ -278,7 +278,7 @@ def _prepare(
         raise ConfigError("--images is missing: name a folder with a folder for each class")
     named = None if config.backbone is None else make_backbone(config)
     listing = list_images(config.images, _wanted(config)).shuffled()
-    if config.label_separator is None:
+    if config.label_separator is None and not all(item.error for item in listing.items):
         logger.info("%s", classes_found(listing))
     if check is not None:
         check(listing)
@@ -441,13 +441,16 @@ def _too_many(job: _Job, rejected: int) -> str:
         bad += [f"{row['path']} ({row['error']})" for row in rows if row["status"] == "rejected"]
         if len(bad) >= NAMED_IMAGES:
             break
-    allow = min(1.0, math.ceil(100 * rejected / total) / 100)
+    # Where no image could be used yet, more of them would end alike.
+    all_bad = rejected >= sum(writer.bounds(unit).rows for unit in units)
+    share = min(1.0, math.ceil(100 * rejected / total) / 100)
+    allow = "" if all_bad else f", or allow more with --max-bad-share {share:g}"
     among = ", among them" if rejected > NAMED_IMAGES else ""
     so_far = "" if len(units) == writer.units else " so far"
     return (
         f"{rejected} of {total} images ({rejected / total:.1%}) cannot be used{so_far}, more than"
         f" --max-bad-share {job.config.max_bad_share:g} allows{among}: {'; '.join(bad[:NAMED_IMAGES])};"
-        f" repair or remove them, or allow more with --max-bad-share {allow:g}"
+        f" repair or remove them{allow}"
     )
 
 

@@ -147,6 +147,10 @@ def test_the_sentence_about_too_many_says_how_to_allow_them(tmp_path: Path) -> N
         " --max-bad-share 0.25"
     )
     assert extract(config(tmp_path, max_bad_share=0.25), HERE).counts["rejected"] == 1
+    for image in root.rglob("*.png"):
+        image.write_bytes(b"x")
+    with pytest.raises(RejectedShareError, match=r"repair or remove them$"):
+        extract(config(tmp_path), HERE)
 
 
 @pytest.mark.parametrize("duplicates", ["drop", "keep"])
