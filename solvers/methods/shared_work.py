@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 
 #: Most parts of a sweep.
 MOST_PARTS = 64
-#: The factor a.  On 5,000 rows behind a ReLU (top-5 hinge) 8 blocks took 32 passes with 1 part, 21 with 4 and
-#: 20 with 16, so it is .1 or less.  6,000 standardised rows of 17 features took 82, 72 and 53: .2 to 1.5.
-MORE = 0.7
+#: The factor a.  On 8 blocks 6,000 standardised rows of 17 features took 82, 72, 53 and 32 passes with 1,
+#: 4, 16 and 64 parts, 5,000 rows behind a ReLU 32, 21 and 20 with 1, 4 and 16.  With .7 instead 120,000 rows
+#: of 1,024 features (max hinge, two workers) were unsolved after 35 s, where they had taken 27.
+MORE = 3.5
 #: Seconds of a sweep of all rows, in products of all rows with W.
 SWEEP_WORK = 3.0
 #: Share of a sweep that one thread does in turn: two threads took .80 and .90 of the seconds of one
