@@ -31,9 +31,12 @@ if TYPE_CHECKING:
     from topline.pipeline.jobs import JobResult
     from topline.pipeline.sweep import SweepCell, SweepResult
     from topline.pipeline.training import TrainResult
+    from topline.storage.datasets import DatasetInfo
 
 
 REJECTED_SHOWN = 10
+#: With fewer training rows a search of loss and C hardly tells them apart.
+SEARCHED_ROWS = 100
 
 
 def extract(call: Call) -> Outcome:
@@ -58,7 +61,7 @@ def extract(call: Call) -> Outcome:
     lines += [f"    rejected {path}: {reason}" for path, reason in result.rejected[:REJECTED_SHOWN]]
     more = result.statuses.get("rejected", 0) - REJECTED_SHOWN
     lines += [f"    and {more:,} more, each in the manifest"] if more > 0 else []
-    return Outcome(result.to_dict(), [*lines, *_train_next(result.store, result.info.label_sets)])
+    return Outcome(result.to_dict(), [*lines, *_train_next(result.store, result.info)])
 
 
 def import_(call: Call) -> Outcome:
@@ -76,12 +79,13 @@ def import_(call: Call) -> Outcome:
             **({} if several is None else {"labels": f"several a row, {several:,} distinct label sets"}),
         }
     )
-    return Outcome(result.to_dict(), [*lines, *_train_next(result.store, several)])
+    return Outcome(result.to_dict(), [*lines, *_train_next(result.store, result.info)])
 
 
-def _train_next(store: str, label_sets: object | None) -> list[str]:
-    loss = () if label_sets is None else ("--loss", "multilabel_hinge")
-    return following(("topline", "train", "--store", store, *loss))
+def _train_next(store: str, info: DatasetInfo) -> list[str]:
+    searched = ("--auto",) if info.counts.get("train", 0) >= SEARCHED_ROWS else ()
+    how = searched if info.label_sets is None else ("--loss", "multilabel_hinge")
+    return following(("topline", "train", "--store", store, *how))
 
 
 #: What is said of a model whose optimum is no model.
