@@ -24,9 +24,10 @@ def run_flow(name: str, parameters: Mapping[str, Any], progress: Progress | None
     environment.require_home(os.environ, otherwise)
     if name == "serve":
         environment.prepare(os.environ, environment.SERVED)
-        from topline.flows.serving import serve_retraining
+        from topline.flows.serving import Serving, serve_retraining
 
-        return serve_retraining(**parameters, progress=progress)
+        how = {name: value for name, value in parameters.items() if name not in ("config", "cluster")}
+        return serve_retraining(parameters["config"], parameters["cluster"], Serving(**how), progress)
     environment.prepare(os.environ, environment.COMMAND_LINE)
     # Import only now: importing Prefect reads the environment.
     from topline.flows.launching import launch

@@ -142,52 +142,52 @@ KEPT_RUNS = 500
 LONGEST_KEPT, SHORTEST_KEPT = timedelta(days=30), timedelta(hours=1, seconds=1)
 
 
+@dataclass(frozen=True, eq=False)
+class Serving:
+    """How a schedule is served: when, who is told, and what is kept.
+
+    Every event is a line on `out` and in the file `log` (default: `log_file` of the store), JSON if
+    `as_json`; important ones go to the addresses `notify` and those of the environment, and decisions to the
+    registered model `mlflow` of MLflow, if named.  Our own server remembers `keep_runs` runs.
+    """
+
+    every: str
+    timezone: str = "UTC"
+    notify: Sequence[str] = ()
+    mlflow: str = ""
+    log: Path | None = None
+    as_json: bool = False
+    keep_runs: int = KEPT_RUNS
+    out: TextIO | None = None
+
+
 def serve_retraining(
-    config: RetrainConfig,
-    cluster: ClusterConfig,
-    every: str,
-    timezone: str = "UTC",
-    *,
-    notify: Sequence[str] = (),
-    mlflow: str = "",
-    log: Path | None = None,
-    as_json: bool = False,
-    keep_runs: int = KEPT_RUNS,
-    out: TextIO | None = None,
-    progress: Progress | None = None,
+    config: RetrainConfig, cluster: ClusterConfig, how: Serving, progress: Progress | None = None
 ) -> None:
     """Run the flow `retrain` on its schedule until Ctrl-C or SIGTERM.
 
-    Without a configured server, starts our own, which remembers `keep_runs` runs.  The schedule stays active
-    afterwards: runs missed in the meantime are coalesced into the next one.  Every event is a line on `out`
-    and in the file `log` (default: `log_file` of the store), JSON if `as_json`; important ones go to the
-    addresses `notify` and those of the environment, and decisions to the registered model `mlflow` of MLflow,
-    if named. Raises `LeaseHeldError` if another process serves the store.
+    Without a configured server, starts our own.  The schedule stays active afterwards: runs missed in the
+    meantime are coalesced into the next one.  Raises `LeaseHeldError` if another process serves the store.
     """
-    schedule = schedule_of(every, timezone)
+    schedule = schedule_of(how.every, how.timezone)
     config = _absolute(config)
     refuse_credentials({"config": config, "cluster": cluster})
-    to = addresses(notify, os.environ)
+    to = addresses(how.notify, os.environ)
     # A mistyped path would fail every night.
     check_images_exist(str(config.extract.images))
     store = open_store(config.store, create=True)
-    lines = NoticeLog(out or sys.stdout, log or log_file(config.store), as_json=as_json)
-    with lines, told(to, mlflow) as tell:
+    lines = NoticeLog(how.out or sys.stdout, how.log or log_file(config.store), as_json=how.as_json)
+    with lines, told(to, how.mlflow) as tell, _alone(store), pulse(store, how.every, how.timezone) as note:
 
         def say(notice: Notice) -> None:
             lines.write(notice)
             tell(notice)
+            note_of(notice, note)
 
-        with _alone(store), pulse(store, every, timezone) as note:
-
-            def say_and_note(notice: Notice) -> None:
-                say(notice)
-                note_of(notice, note)
-
-            kept = kept_for(every, timezone, keep_runs)
-            served = _Served(config, cluster, schedule, every, kept, say_and_note)
-            with _announced(served, store):
-                _serve_somewhere(served, progress)
+        kept = kept_for(how.every, how.timezone, how.keep_runs)
+        served = _Served(config, cluster, schedule, how.every, kept, say)
+        with _announced(served, store):
+            _serve_somewhere(served, progress)
 
 
 def note_of(notice: Notice, note: Note) -> None:

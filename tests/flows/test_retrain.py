@@ -123,7 +123,7 @@ def test_who_serves_a_store_leaves_word_of_the_schedule(
     monkeypatch.setattr(serving, "_serve", lambda *_, **__: None)
     monkeypatch.setattr(serving, "local_server", lambda _: nullcontext(nowhere))
     config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=str(tmp_path)))
-    serving.serve_retraining(config, HERE, "0 2 * * *", "Europe/Berlin")
+    serving.serve_retraining(config, HERE, serving.Serving("0 2 * * *", "Europe/Berlin"))
     left = read_schedule(open_store(config.store))
     assert left is not None
     assert (left.every, left.timezone) == ("0 2 * * *", "Europe/Berlin")
@@ -154,12 +154,12 @@ def test_a_server_that_is_lost_is_waited_for_and_a_fault_is_none(
             raise error
 
     monkeypatch.setattr(serving, "_serve", serve)
-    serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
+    serving.serve_retraining(config, HERE, serving.Serving("6h", out=io.StringIO()))
     assert [bool(when) for when in lost] == [False, True, True]
     assert len(said) == 1
     ends = [ExceptionGroup("tasks", [refused, ZeroDivisionError("a fault")])]
     with pytest.raises(ExceptionGroup):
-        serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
+        serving.serve_retraining(config, HERE, serving.Serving("6h", out=io.StringIO()))
     left = read_schedule(open_store(config.store))
     assert left is not None
     assert left.error.startswith("ExceptionGroup: tasks")
@@ -174,13 +174,13 @@ def test_a_store_that_somebody_serves_is_refused_to_another(
         with pytest.raises(
             LeaseHeldError, match=r"topline serve \(process \d+ on .* holds .*store for serve:"
         ):
-            serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
+            serving.serve_retraining(config, HERE, serving.Serving("6h", out=io.StringIO()))
         schedule = read_schedule(open_store(config.store))
         assert schedule is not None
         assert (schedule.every, schedule.ended) == ("1h", ""), "the first one's word stands"
 
     monkeypatch.setattr(serving, "_serve_somewhere", serve_beside)
-    serving.serve_retraining(config, HERE, "1h", out=io.StringIO())
+    serving.serve_retraining(config, HERE, serving.Serving("1h", out=io.StringIO()))
     assert holder(open_store(config.store), "serve") is None
 
 
@@ -357,7 +357,7 @@ def test_serving_cancels_what_its_runner_cut_off(
     monkeypatch.setattr(OrderlyRunner, "run", run)
     config = RetrainConfig(store=str(tmp_path / "cut"), extract=ExtractConfig(images=str(tmp_path)))
     with pytest.raises(KeyboardInterrupt):
-        serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
+        serving.serve_retraining(config, HERE, serving.Serving("6h", out=io.StringIO()))
     with get_client(sync_client=True) as client:
         ended = client.read_flow_run(cut[0]).state
         assert client.read_task_run(left[0]).state_type == StateType.CRASHED
@@ -369,14 +369,14 @@ def test_images_that_are_not_there_are_refused_before_anything_is_served(tmp_pat
     images = str(tmp_path / "phtos")
     config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=images))
     with pytest.raises(InputError, match="phtos is not there"):
-        serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
+        serving.serve_retraining(config, HERE, serving.Serving("6h", out=io.StringIO()))
     assert not (tmp_path / "store").exists()
 
 
 def test_an_address_that_cannot_be_told_is_refused_before_anything_is_served(tmp_path: Path) -> None:
     config = RetrainConfig(store=str(tmp_path / "store"), extract=ExtractConfig(images=str(tmp_path)))
     with pytest.raises(ConfigError, match="--notify nowhere is not an address"):
-        serving.serve_retraining(config, HERE, "6h", notify=["nowhere"])
+        serving.serve_retraining(config, HERE, serving.Serving("6h", notify=["nowhere"]))
     assert not (tmp_path / "store").exists()
 
 
@@ -463,7 +463,7 @@ def test_runs_that_an_earlier_serving_left_take_the_options_of_the_one_that_runs
 
     def serve(images: Path) -> dict[str, Any]:
         config = RetrainConfig(store=str(tmp_path / "renewed"), extract=ExtractConfig(images=str(images)))
-        serving.serve_retraining(config, HERE, "6h", out=io.StringIO())
+        serving.serve_retraining(config, HERE, serving.Serving("6h", out=io.StringIO()))
         given = config.model_dump(mode="json", exclude_unset=True)
         return {"config": given, "cluster": HERE.model_dump(mode="json")}
 

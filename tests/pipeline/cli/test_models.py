@@ -59,6 +59,14 @@ def test_a_model_is_weighed_promoted_and_rolled_back(topline: Any, store: str) -
     assert (both.code, "leave out the rule" in both.err) == (BAD_INPUT, True)
 
 
+def test_the_lines_of_a_run_are_kept_with_it(topline: Any, store: str) -> None:  # noqa: F811
+    topline("train", "--store", store, "--k", "4", "--loss", "topk_hinge", "--workers", "0", "--tol", "0.05")
+    model = f"{store}/models/{topline('models', 'list', '--store', store, '--json').json['models'][-1]['id']}"
+    shown = topline("models", "show", model, "--log", "--json").json
+    assert any("chance alone reaches in 80%" in line for line in shown["log"])
+    assert "\n".join(shown["log"]) in topline("models", "show", model, "--log").out
+
+
 def test_a_dataset_is_predicted_or_images_are(topline: Any, store: str) -> None:  # noqa: F811
     trained = topline("train", "--store", store, "--k", "2", "--workers", "0", "--tol", "0.01", "--json")
     options = ("predict", trained.json["model"], "--workers", "0")

@@ -264,6 +264,19 @@ def test_dual_variables_are_stored_where_they_are_asked_for(folder: Path) -> Non
     assert left.certificate.certified
 
 
+@pytest.mark.parametrize(
+    ("options", "kept"), [({"method": "dual_ascent"}, True), ({"loss": "softmax", "k": None}, False)]
+)
+def test_dual_variables_no_larger_than_the_features_are_stored_if_the_blocks_hold_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], kept: bool
+) -> None:
+    """Without a word about it, above the size up to which they always are; L-BFGS holds none."""
+    monkeypatch.setattr("topline.pipeline.training.plan.STORED_DUALS_BYTES", 0)
+    model = load_model(train(config(folder, **{"method": "lbfgs", **options}), HERE).model)
+    assert model.record.m < model.record.d
+    assert model.has_duals is kept
+
+
 def test_sparse_features_train_as_their_dense_copies_do(tmp_path: Path) -> None:
     sparse = small_dataset(tmp_path / "sparse", n=300, sparse=True)
     dense = open_store(tmp_path / "dense", create=True)

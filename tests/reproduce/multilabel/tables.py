@@ -181,7 +181,7 @@ def _note(row: Row, name: str, column: str) -> str:
 
 
 def _splits(setting: Setting, data: Examples, name: str) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Give the published division where there is one, then random ones of the same sizes."""
+    """Give the division of the files where there is one, then random ones of the same sizes."""
     n, train = len(data.y), TRAINING[name]
     if n <= train:
         train = 2 * n // 3
@@ -284,11 +284,11 @@ def _prepared(
 
 
 def _protocol(data: Examples, splits: Sequence[Any], tried: Grid, name: str) -> dict[str, str]:
-    published = "the published division and random ones" if data.parts else "random divisions"
+    given = "the division of its files and random ones" if data.parts else "random divisions"
     train, test = splits[0]
     return {
         "data": f"{name}: {len(train):,} training and {len(test):,} test rows, d {data.X.shape[1]:,}, m"
-        f" {data.y.shape[1]}; {len(splits)} times: {published}",
+        f" {data.y.shape[1]}; {len(splits)} times: {given}",
         "model": f"C of {tried.Cs[0]:g} to {tried.Cs[-1]:g} ({len(tried.Cs)} values), {len(tried.widths)} RBF"
         f" widths around 1/(d var X), by {tried.folds}-fold cross-validation for each metric by itself, with"
         " the threshold; RLoss and HLoss times 100",
