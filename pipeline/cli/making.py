@@ -201,7 +201,7 @@ def judge(result: TrainResult, call: Call, tol: float) -> tuple[int, list[str]]:
     """
     certificate = result.certificate
     if result.solved:
-        said = [COLLAPSED] if result.collapsed else []
+        said = [COLLAPSED] if result.collapsed and result.average_top is not None else []
         if result.no_weights and certificate is None and not said:
             said = [f"{_nothing_learnt(result)}; {NO_WEIGHTS}"]
         if certificate is None or certificate.certified:

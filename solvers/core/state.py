@@ -535,8 +535,9 @@ class SolveResult(HasObjective):
     mean_sq_dual : |A|_F^2 / n of that A, where it is smoothed and not part of `conjugate_mean`.
     found_at : the weights at which that A is a share of minus the gradients, if it was found so.
     dual_share : that A as a multiple of the executor's.
-    collapsed : whether W = 0, which separates no classes, is as good as W and within `tol` of the optimum, as
-        under the average top-k risk when k is below the number of examples that no W gets right.
+    collapsed : whether W is 0, or under the average top-k risk no better, and 0 is within `tol` of the
+        optimum: it separates no classes.  So it is with a small C, or with k below the examples that no W
+        gets right.
     method, why : the method, for "auto" all methods used, and the reason.
 
     Examples

@@ -564,8 +564,10 @@ def result_of(problem: Problem, run: Run, A: FloatArray | None, tol: float, choi
     if choice.method == "auto":
         choice = change_of_method(run.state)
     at_zero, collapsed = run.state.primal_at_zero, False
-    # Only a risk of the largest losses makes 0 the optimum; weights that a large lam keeps near 0 are better.
-    if not problem.mean_risk and at_zero is not None and run.final.primal >= (1.0 - _NO_BETTER) * at_zero:
+    no_weights = not np.any(run.final.W)
+    # Of the mean only W = 0 itself: weights that a large lam keeps near 0 are better.
+    counts = no_weights or not problem.mean_risk
+    if counts and at_zero is not None and run.final.primal >= (1.0 - _NO_BETTER) * at_zero:
         collapsed = Objective(at_zero, run.final.dual).relative_gap <= tol
     return SolveResult(
         **vars(run.final),

@@ -289,6 +289,7 @@ def test_train_and_certify_agree_on_weights_of_0(topline: Any, tmp_path: Path) -
     assert certificate["relative_gap"] <= 1e-3
     unproven = topline("train", "--store", tmp_path, "--k", "1", "--workers", "0", "--no-certify", "--json")
     assert (unproven.code, unproven.json["certificate"], unproven.json["no_weights"]) == (0, None, True)
+    assert unproven.json["collapsed"]
     assert "W of m0002 is 0, which is no better than no model; use a larger --C" in unproven.err
     short = topline(
         "train", "--store", tmp_path, "--k", "1", "--workers", "0", "--no-certify", "--max-passes", "1",

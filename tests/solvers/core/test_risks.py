@@ -278,7 +278,11 @@ class TestCollapse:
         X, y = clouds()
         assert not run(X, y, MaxHinge(), 20.0).collapsed
         assert not run(*self.data(), MaxHinge(), 5.0, max_passes=2).collapsed
-        assert not solve(*self.data(), MaxHinge(), 1e6, m=M).collapsed
+
+    def test_weights_of_exactly_zero_are_said_of_the_mean_too(self) -> None:
+        result = solve(*self.data(), MaxHinge(), 1e6, m=M)
+        assert result.collapsed
+        assert not result.W.any()
 
     def test_weights_that_a_large_lam_keeps_near_zero_are_no_collapse(self) -> None:
         """W = 0 is within tol of the optimum, and yet W is better and tells the classes apart."""

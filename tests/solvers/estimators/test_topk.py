@@ -697,6 +697,8 @@ def test_no_weights_at_all_are_said_and_seen() -> None:
         found = TopKClassifier(loss="max_hinge", C=1e-6).fit(X, y)
     assert found.collapsed_
     assert not found.coef_.any()
+    assert solve(X, y, MaxHinge(), lam_of(1e-6)).collapsed
+    assert not solve(X, y, Softmax(), lam_of(1.0)).collapsed
     assert not TopKClassifier().fit(X + 3.0 * np.eye(4, 5)[y], y).collapsed_
 
 
