@@ -281,7 +281,8 @@ def stacked(parts: Sequence[Rows]) -> Rows:
 def squared_norms(values: Rows) -> Float64Array:
     """Return |x_i|^2 of each row, (rows,) float64."""
     if is_sparse(values):
-        return np.asarray(values.multiply(values).sum(axis=1), dtype=np.float64).ravel()
+        wide = values.astype(np.float64, copy=False)
+        return np.asarray(wide.multiply(wide).sum(axis=1)).ravel()
     return np.asarray(np.einsum("ij,ij->i", values, values, dtype=np.float64))
 
 

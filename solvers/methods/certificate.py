@@ -157,9 +157,15 @@ def _by_float32(
     small = n * problem.d * problem.m < _LARGE or state.exact or not form.convex
     if small or steepest is None or problem.smoothing > 0 or not problem.mean_risk:
         return None
-    if found is None and not duals_kept:
+    W = state.W if state.best.W is None else state.best.W
+    if found is None:
+        unknown = not duals_kept
+    else:
+        # Where gradients gave the best D but P is not the smallest, nothing is known at the best W.
+        unknown = state.best.W is not None and not np.array_equal(W, found.W)
+        W = found.W
+    if unknown:
         return None
-    W = found.W if found is not None else state.W if state.best.W is None else state.best.W
     V = W.astype(np.float32).astype(np.float64)
     stats = executor.run(Certify(V, None if found is None else found.share, state.pending_step))
     if stats.rows != n:

@@ -164,7 +164,7 @@ class Certify(TileOperation[Certified]):
                 A = U if self.share == 1.0 else self.share * U
                 if duals is not None:
                     duals.load(tile.start, A.astype(dtype, copy=False))
-            squares = squared_norms(tile.X) if is_sparse(tile.X) else np.einsum("ij,ij->i", tile.X, tile.X)
+            squares = squared_norms(tile.X)
             row_sq += float(tile.weights @ squares)
             if not closed:
                 b += float(conjugate_sum(form.conjugate, A, tile.y, tile.weights, form.table))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +11,9 @@ from scipy.sparse import csr_matrix
 
 from tests.reference import losses as reference
 from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKEntropy, TopKHinge, solve
+from topline.solvers.core.dual_points import FoundAt
 from topline.solvers.core.problem import Problem
+from topline.solvers.core.state import Best, SolverState
 from topline.solvers.losses import OneVsAll
 from topline.solvers.methods import certificate
 from topline.solvers.operations import Certify
@@ -125,3 +128,30 @@ def test_float64_tells_where_rounding_matters() -> None:
     result = solve(X, y, Softmax(), 0.05, method="lbfgs", tol=1e-8)
     assert result.status is Status.SOLVED
     assert result.objective.rounding == 0.0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_squares_of_tiny_rows_count(layout) -> None:
+    """In float32 they would be 0, and so would every bound of rounding."""
+    X = np.full((4, 3), 1e-24, dtype=np.float32)
+    with SerialExecutor() as executor:
+        executor.bind(
+            Problem(Softmax(), 4, 3, 2, lam=0.1), LAYOUTS[layout](X), np.arange(4) % 2, keep_duals=False
+        )
+        sums = executor.run(Certify(np.ones((3, 2)), 1.0))
+    assert sums.row_sq == pytest.approx(12e-48, rel=1e-6, abs=0.0)
+
+
+def test_the_best_weights_are_kept_where_another_point_has_the_best_dual() -> None:
+    rng = np.random.default_rng(3)
+    n, d, m, lam = 90, 8, 3, 0.05
+    y = rng.integers(m, size=n).astype(np.int32)
+    X = (rng.standard_normal((m, d))[y] + rng.standard_normal((n, d))).astype(np.float32)
+    problem, optimum = Problem(Softmax(), n, d, m, lam), solve(X, y, Softmax(), lam, method="lbfgs", tol=1e-9)
+    best = Best(optimum.primal, optimum.W, dual_point=FoundAt(0.5 * optimum.W))
+    with SerialExecutor() as executor:
+        executor.bind(problem, X, y, keep_duals=False)
+        state = replace(SolverState.start(problem), best=best)
+        final = certificate.final_values(problem, executor, state, duals_kept=False, tol=1e-3)
+    assert final.primal == pytest.approx(optimum.primal, rel=1e-9)
+    assert np.array_equal(final.W, optimum.W)
