@@ -289,7 +289,7 @@ def _shared_there(plan: TrainingPlan, client: Client, cluster: ClusterConfig) ->
     first, *others = found
     if not others:
         return None
-    numbers = plan.rows.shape[1] * plan.m
+    numbers, most = plan.rows.shape[1] * plan.m, plan.rows.batches
     few, many = np.zeros(1, dtype=np.float32), np.zeros(min(numbers, _PROBED_NUMBERS), dtype=np.float32)
 
     def exchange(workers: int, W: NDArray[np.float32]) -> float:
@@ -304,7 +304,7 @@ def _shared_there(plan: TrainingPlan, client: Client, cluster: ClusterConfig) ->
     try:
         (seconds,) = calls.run([Call(first, row_seconds, (plan.rows, plan.m))]).values()
         exchanges = {}
-        for workers in _numbers(len(found)):
+        for workers in _numbers(min(len(found), most)):
             delay = exchange(workers, few)
             exchanges[workers] = delay + max(exchange(workers, many) - delay, 0.0) * numbers / len(many)
     except WorkersLost as lost:
@@ -316,7 +316,7 @@ def _shared_there(plan: TrainingPlan, client: Client, cluster: ClusterConfig) ->
     work = SWEEP_WORK * len(plan.rows) * seconds
     shared = [SharedWork(k, work / threads_speed(threads), each) for k, each in exchanges.items()]
     if threads > 1:
-        shared += [SharedWork(k * threads, work, each) for k, each in exchanges.items()]
+        shared += [SharedWork(min(k * threads, most), work, each) for k, each in exchanges.items()]
     return fastest(SharedWork(1, work / threads_speed(threads)), *shared)
 
 
