@@ -352,11 +352,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _wait_for_worker(client: Client, place: str, wait: float) -> None:
-    for seconds in (min(wait, 10.0), wait):
+    quiet = min(wait, 10.0)
+    for seconds in (quiet, wait - quiet):
         with suppress(TimeoutError):
             client.wait_for_workers(1, timeout=seconds)
             return
-        if seconds < wait:
+        if seconds == quiet < wait:
             logger.warning("%s has no worker yet: waiting up to %g s", place, wait)
     raise ClusterError(
         f"{place} has no worker after {wait:g} s: start workers, or wait longer with --worker-wait"

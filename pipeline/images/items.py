@@ -180,7 +180,7 @@ def resolve_inside(root: Path, path: str, *, follow: bool = False) -> Path:
         found = (root / path).resolve()
         place, within = (Path(os.path.normpath(root / path)), root) if follow else (found, root.resolve())
         mode = found.stat().st_mode if (inside := place.is_relative_to(within)) else 0
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise ImageRejectedError("there is no such file") from error
     except (OSError, RuntimeError, ValueError) as error:
         raise ImageRejectedError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error

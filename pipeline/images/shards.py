@@ -74,7 +74,7 @@ def list_shards(root: Path, shards: list[Path], wanted: Wanted) -> ImageListing:
             labels = [next(typed) if isinstance(label, str) else label for label in labels]
         missing = "the sample has no label: add key.cls, or key.json with a label"
         items = classed(items, labels, str(root), missing)
-    names = {name for _, facts in found for name in facts}
+    names = sorted({name for _, facts in found for name in facts if name})
     items = beside(items, root, wanted, names, lambda name: [facts.get(name) for _, facts in found])
     return ImageListing(root, "shards", with_unique_ids(items), tuple(ignored))
 

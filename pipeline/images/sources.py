@@ -88,7 +88,7 @@ def _file(path: Path, wanted: Wanted) -> ImageListing:
     if suffix == ".tar" or (suffix == ".parquet" and picture_column(path) is not None):
         return _held(path.parent, [path], wanted)
     if suffix in TABLE_SUFFIXES:
-        return _with_members(list_table(path, wanted))
+        return _with_members(list_table(path, wanted), wanted)
     if suffix in ARCHIVE_SUFFIXES:
         raise InputError(f"{printable(str(path))} is an archive that is not read as it is: unpack it first")
     if suffix in IMAGE_SUFFIXES and not wanted.labelled:
@@ -100,23 +100,24 @@ def _file(path: Path, wanted: Wanted) -> ImageListing:
     )
 
 
-def _with_members(listing: ImageListing) -> ImageListing:
+def _with_members(listing: ImageListing, wanted: Wanted) -> ImageListing:
     """Return a table's images; those with paths such as new.tar/1.png lie in tar shards or Parquet files."""
     holders = [_holder(listing.root, item.path) for item in listing.items]
+    inside = Wanted(labelled=False, follow_links=wanted.follow_links)
     found = {
-        one.path: one
+        one.sample_id: one
         for holder in sorted({holder for holder in holders if holder is not None})
-        for one in _held(listing.root, [holder], Wanted(labelled=False)).items
+        for one in _held(listing.root, [holder], inside).items
     }
-    items = (
-        item
-        if item.path not in found
-        else replace(
-            found[item.path], label=item.label, split=item.split, group=item.group, weight=item.weight
-        )
-        for item in listing.items
-    )
-    return replace(listing, items=tuple(items))
+
+    def member(item: ImageItem) -> ImageItem:
+        there = found.get(item.path)
+        if there is None or (wanted.labelled and item.label is None):
+            return item
+        own = {"sample_id": item.sample_id, "label": item.label, "split": item.split}
+        return replace(there, **own, group=item.group, weight=item.weight)
+
+    return replace(listing, items=tuple(map(member, listing.items)))
 
 
 def _holder(root: Path, path: str) -> Path | None:
@@ -163,7 +164,9 @@ class SourceImages:
         if holder not in self._members:
             held = _held(Path(str(self._root)), [holder], Wanted(labelled=False, follow_links=self._follow))
             self._members[holder] = {item.sample_id: item for item in held.items}
-        found = self._members[holder].get(entry["sample_id"])
+        # A table may name a member twice, and a shard may hold two of one name.
+        known = self._members[holder]
+        found = known.get(entry["sample_id"]) or known.get(entry["path"])
         if found is None:
             raise InputError(f"{entry['path']} is not where it was")
         return found

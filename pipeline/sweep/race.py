@@ -291,7 +291,7 @@ def _out_by_race(standings: Sequence[Standing], tol: float, confidence: float) -
     left = [one for one in standings if one.begun and one.state != "pruned"]
     out: dict[Cell, Standing] = {}
     for one in sorted(left, key=lambda one: len(one.parts)):
-        others = [other for other in left if other.cell not in out]
+        others = [other for other in left if other.cell not in (*out, one.cell)]
         tests = (len(standings) - 1) * (one.folds - 1).bit_length()
         if one.state != "running" or one.whole:
             continue

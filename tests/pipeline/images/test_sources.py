@@ -333,11 +333,31 @@ def test_a_table_names_images_inside_archives_and_text_that_no_spreadsheet_runs(
     assert [item.label for item in listing.items] == ["-off", "on", "on"]
     found = [listing.items[row].read(listing.root, LIMIT) for row in (0, 2)]
     assert found == [png(1), png(3)]
-    with pytest.raises(ImageRejectedError, match="cannot be read"):
+    with pytest.raises(ImageRejectedError, match="there is no such file"):
         listing.items[1].read(listing.root, LIMIT)
     again = SourceImages({"images": str(listing.root), "source": listing.kind})
     pixels = [again({"sample_id": item.sample_id, "path": item.path}) for item in listing.items[::2]]
     np.testing.assert_array_equal(pixels, [np.asarray(Image.open(io.BytesIO(data))) for data in found])
+
+
+def test_images_inside_archives_are_judged_as_others_of_their_table(tmp_path: Path) -> None:
+    write_shard(tmp_path / "shards" / "new.tar", ["a", "b"])
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "new.tar").symlink_to(tmp_path / "shards" / "new.tar")
+    table = touch(
+        tmp_path / "photos" / "t.csv", b"path,label\nnew.tar/a.png,on\nnew.tar/b.png,\nnew.tar/a.png,on\n"
+    )
+    with pytest.raises(InputError, match=r"leads out of .*--follow-links"):
+        list_images(str(table))
+    listing = list_images(str(table), Wanted(follow_links=True))
+    assert [item.label for item in listing.items] == ["on", None, "on"]
+    assert errors(listing) == {"new.tar/b.png": "has no label"}
+    assert [item.sample_id for item in listing.items] == ["new.tar/a.png", "new.tar/b.png", "new.tar/a.png#2"]
+    again = SourceImages({"images": str(listing.root), "source": listing.kind, "follow_links": True})
+    first, second = (
+        again({"sample_id": listing.items[row].sample_id, "path": "new.tar/a.png"}) for row in (0, 2)
+    )
+    np.testing.assert_array_equal(first, second)
 
 
 def test_shards_under_split_folders(tmp_path: Path) -> None:
@@ -514,7 +534,9 @@ def test_groups_and_weights_of_shards_are_fields_of_their_json(tmp_path: Path) -
             member(archive, f"{place}.json", json.dumps(facts).encode())
     items = list_images(str(tmp_path / "a.tar"), Wanted(groups="patient", weights="often")).items
     assert [(item.group, item.weight) for item in items] == [("p1", 1), ("p1", 2), ("7", 3), (None, 4)]
-    with pytest.raises(InputError, match="no column 'patent': did you mean 'patient'"):
+    with pytest.raises(
+        InputError, match=r"no column 'patent': did you mean 'patient'\? it has label, often, patient$"
+    ):
         list_images(str(tmp_path / "a.tar"), Wanted(groups="patent"))
 
 

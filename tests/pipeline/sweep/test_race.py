@@ -91,6 +91,10 @@ def test_the_race_is_an_exact_test_of_the_rows_on_which_one_of_two_is_right(plus
     assert states([ahead, behind], rule="certificate", confidence=0.51) == [("running", "")] * 2
 
 
+def test_a_cell_alone_in_its_race_runs_on() -> None:
+    assert states([looks_at(1.0, 902, 902)]) == [("running", "")]
+
+
 def test_what_moves_may_move_on_and_who_is_out_puts_nobody_out() -> None:
     ours, theirs = differing(40, 2)
     ahead, behind = looks_at(1.0, 890, 940, by_group=ours), looks_at(0.1, 899, 902, by_group=theirs)
