@@ -114,8 +114,8 @@ def _with_members(listing: ImageListing, wanted: Wanted) -> ImageListing:
         there = found.get(item.path)
         if there is None or (wanted.labelled and item.label is None):
             return item
-        own = {"sample_id": item.sample_id, "label": item.label, "split": item.split}
-        return replace(there, **own, group=item.group, weight=item.weight)
+        told = replace(there, label=item.label, split=item.split, group=item.group, weight=item.weight)
+        return replace(told, sample_id=item.sample_id)
 
     return replace(listing, items=tuple(map(member, listing.items)))
 

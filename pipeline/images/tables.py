@@ -134,18 +134,11 @@ def list_pictures(root: Path, tables: Sequence[Path], wanted: Wanted) -> ImageLi
         with pq.ParquetFile(table) as file:
             schema = file.schema_arrow
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        blank = ImageItem("", "", place, split=split, stamp=stamp, follow=wanted.follow_links)
         rows = [
-            ImageItem(
-                f"{place}/{row:07d}",
-                f"{place}/{row:07d}",
-                place,
-                split=split,
-                stamp=stamp,
-                offset=row,
-                run=f"{place} {group} {column}",
-                follow=wanted.follow_links,
-            )
+            replace(blank, sample_id=name, path=name, offset=row, run=f"{place} {group} {column}")
             for row, group in enumerate(np.repeat(np.arange(len(sizes)), sizes).tolist())
+            for name in (f"{place}/{row:07d}",)
         ]
         items += beside(rows, table, wanted, schema.names, partial(parquet_column, table))
         values += _labels(table, schema) if wanted.labelled else ()

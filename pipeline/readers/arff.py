@@ -22,7 +22,7 @@ from scipy.sparse import csr_matrix
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers.base import Names, StreamedFeatures, refuse_names
 from topline.pipeline.readers.files import line_blocks, parsed_blocks
-from topline.pipeline.readers.words import numbers_in, objects
+from topline.pipeline.readers.words import objects
 
 NUMBERS = ("numeric", "real", "integer")
 
@@ -58,7 +58,7 @@ class ArffFeatures(StreamedFeatures):
     for attributes and values that are not numbers, and for missing ones (?).
     """
 
-    kind = "attribute"
+    kind, has_types = "attribute", False
 
     def __init__(self, path: Path, wanted: Names) -> None:
         super().__init__(path, wanted)
@@ -90,7 +90,7 @@ class ArffFeatures(StreamedFeatures):
 
     def column(self, name: str) -> NDArray[Any]:
         """Return the words of a column that is no feature."""
-        return numbers_in(self._words[name]) if name in self._words else super().column(name)
+        return objects(self._words[name]) if name in self._words else super().column(name)
 
     def labels(self) -> NDArray[Any] | None:
         """Return the label of each row, or a tuple of its labels."""

@@ -22,7 +22,7 @@ from scipy.sparse import csr_matrix, vstack
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers.tables import parquet_column
-from topline.pipeline.readers.words import first_rows, text_of
+from topline.pipeline.readers.words import first_rows, numbers_in, text_of
 
 FEATURE_NAMES = ("features", "X", "x", "embeddings", "embedding", "data", "arr_0")
 ID_NAMES = ("sample_id", "image_path", "key")
@@ -65,6 +65,7 @@ class FeatureFile(ABC):
     first_column: int | None = None
     #: What a name names.
     kind = "column"
+    has_types = True  # a text has none, and its labels are numbers where all of them are
     #: A file in Parquet that has what `names` are beside the features, row by row.
     table: Path | None = None
 
@@ -94,7 +95,8 @@ class FeatureFile(ABC):
 
     def labels(self) -> NDArray[Any] | None:
         """Return the label of each row, None where the file has none."""
-        return None if self.label is None else one_column(self.column(self.label))
+        found = None if self.label is None else one_column(self.column(self.label))
+        return found if found is None or self.has_types else numbers_in(found.tolist())
 
     def class_names(self) -> Sequence[str] | None:
         """Return the names of all classes, in their order, where the file has them."""

@@ -34,7 +34,7 @@ from topline.pipeline.readers.base import (
 )
 from topline.pipeline.readers.files import cause, is_packed, opened, reading
 from topline.pipeline.readers.tables import DELIMITERS, delimiter_of, parquet_column
-from topline.pipeline.readers.words import is_number, numbers_in
+from topline.pipeline.readers.words import is_number, objects
 
 BATCH_ROWS = 4096
 #: Bytes of text that are parsed at once; what is a number in the first of them is one in all.
@@ -170,6 +170,8 @@ class CsvFeatures(ColumnFeatures):
     A first line of numbers alone is a row, and the columns are then called column 1, column 2 and so on.
     """
 
+    has_types = False
+
     def __init__(self, path: Path, wanted: Names) -> None:
         super().__init__(path, wanted)
         refuse_names(path, "CSV, where all columns of numbers are features", features_name=wanted.features)
@@ -203,10 +205,10 @@ class CsvFeatures(ColumnFeatures):
             raise InputError(f"{path} has no rows")
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return the texts of a column, as numbers where all are."""
+        """Return the texts of a column as they are: 1.1 and 1.10 are two names of rows, and two groups."""
         if name not in self.names:
             return super().column(name)
-        return numbers_in([text for block in self._blocks({name: pa.string()}) for text in _texts(block, 0)])
+        return objects([text for block in self._blocks({name: pa.string()}) for text in _texts(block, 0)])
 
     def _index(self) -> Sequence[Any]:
         texts = self.column("").tolist() if "" in self.names else []

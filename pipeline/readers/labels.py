@@ -105,11 +105,7 @@ def _chosen(path: Path, found: Table | arrays.Arrays, name: str | None, usual: S
         return ""
     chosen = pick(str(path), found.kind, name, usual, found.names)
     if chosen is None:
-        text = (
-            ""
-            if path.suffix.lower() in _ARRAYS
-            else "; if these are values, not names, put a line of names above them"
-        )
+        text = "; if these are values, not names, put a line of names above them" * isinstance(found, Table)
         raise InputError(
             f"{path} has the {found.kind}s {named(found.names)}: name one of them {usual[0]}{text}"
         )

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers import columns, open_features, read_labels
+from topline.pipeline.readers import class_words, columns, open_features, read_labels
 
 X = np.array([[1.5, -2.0, 3e-3], [4.0, 5.25, 6.0], [7.0, 8.0, 9.5]])
 WORDS = ["a", "b", "a"]
@@ -52,6 +52,23 @@ def test_a_data_frame_comes_back(tmp_path: Path, options: dict[str, object]) -> 
     assert labels is not None
     assert labels.tolist() == WORDS
     assert (source.ids(), source.splits(), list(source.left_out())) == (None, None, [])
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.arff"])
+def test_names_and_groups_that_look_like_fractions_stay_as_they_are_written(
+    tmp_path: Path, name: str
+) -> None:
+    head = "sample_id,patient,a,label\n"
+    if name == "t.arff":
+        values = "@attribute sample_id {1.1,1.10,2.0}\n@attribute patient {1e3,1000.0,1.50}\n"
+        head = f"@relation r\n{values}@attribute a numeric\n@attribute label {{1.0,2.0}}\n@data\n"
+    written(tmp_path, head + "1.1,1e3,4,1.0\n1.10,1000.0,5,2.0\n2.0,1.50,6,1.0\n", name)
+    source = open_features(tmp_path / name, beside=("patient",))
+    assert source.ids() == ["1.1", "1.10", "2.0"]
+    assert source.column("patient").tolist() == ["1e3", "1000.0", "1.50"]
+    found = source.labels()
+    assert found is not None
+    assert class_words(found.tolist(), "t") == ["1", "2", "1"]
 
 
 @pytest.mark.parametrize(("name", "mark"), [("t.csv", ","), ("t.csv", ";"), ("t.tsv", "\t")])
