@@ -187,7 +187,9 @@ class CsvFeatures(ColumnFeatures):
         count = _unnamed(path, [word.replace(self._decimal, ".") for word in _words(lines[0], mark)])
         #: Whether the names are ours, which say nothing of the features.
         self._made_up = count > 0
+        # Threads would find a bad row without its number.
         self._read = pacsv.ReadOptions(
+            use_threads=False,
             block_size=max(_BLOCK_BYTES, 4 * max(map(len, lines))),
             column_names=[f"column {place + 1}" for place in range(count)] or None,
         )

@@ -73,6 +73,8 @@ _FEW_ROWS, _TRIAL, _BENT = 4, 20.0, 40.0
 _SLOWS = 1.5
 #: A method is left if another is forecast to take this share of its time, at most this many times.
 _CLEARLY, _MOST_CHANGES = 0.8, 3
+#: Seconds to go from which a run may return to a method that it left.
+_LASTS = 0.25
 #: Its passes on a smooth loss relative to L-BFGS without a metric: between 1.0 and 1.7 times for rows that
 #: are sums of few waves, and between 1.6 and 4.5 times on images, which L-BFGS soon reveals.
 _NEWTON_SMOOTH = 1.7
@@ -414,8 +416,9 @@ class Auto(Method):
         shared = problem.form.smooth and name == "dual_ascent"
         share = _share_left(measured, here.gap) if shared else 1.0
         found = {key: Prior(share * prior.passes, prior.cost * unit) for key, prior in self.priors.items()}
-        # A method that was left resumes where it stopped.
-        found |= {other: Prior(change.passes_left, change.pace) for other, change in left.items()}
+        # A method that was left resumes where it stopped, at seconds of its own: of a short run they are noise.
+        lasts = own * pace >= _LASTS
+        found |= {each: Prior(left[each].passes_left if lasts else math.inf, left[each].pace) for each in left}
         found[name] = Prior(own, _CLEARLY * pace)
 
         def rank(other: str) -> tuple[bool, float]:

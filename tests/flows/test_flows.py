@@ -242,7 +242,7 @@ def test_a_run_that_lost_its_scheduler_goes_on_from_its_checkpoint(
     run_task, rounds_before = session.run_task, []
 
     def losing(task: Task) -> SolveResult:
-        state, callbacks = task.options.start.state, task.options.callbacks
+        state, callbacks = task.options.state, task.options.callbacks
         rounds_before.append(0 if state is None else state.round)
 
         def lost_after_two_rounds(record: IterationRecord, state: SolverState) -> bool:

@@ -46,7 +46,7 @@ def formats() -> str:
     lines = ["| format | files | features | labels inside |", "|---|---|---|---|"]
     for form in FORMATS:
         if form.open is not None:
-            files = ", ".join(form.suffixes) or ".mat" * bool(form.magic) or "any other text"
+            files = ", ".join(form.suffixes) or (".mat" if "MATLAB" in form.name else "any other text")
             lines.append(f"| {form.name} | {files} | {form.features} | {form.labels} |")
     return "".join(f"{line}\n" for line in lines)
 

@@ -306,7 +306,7 @@ FEATURES: Mapping[str, tuple[Any, list[str] | str | None]] = {
     ),
     "long.csv": (
         "x,label\n1,a\n2,b,3\n",
-        "FILE cannot be read as CSV: CSV parse error: Expected 2 columns, got 3: 2,b,3",
+        "FILE cannot be read as CSV: CSV parse error: Row #3: Expected 2 columns, got 3: 2,b,3",
     ),
     "heads.csv": ("x,label\n", "FILE has no column of numbers: it has x, label"),
     "mixed.csv": (

@@ -188,8 +188,8 @@ def test_refuses_a_larger_curvature_of_the_own_class():
 @pytest.mark.parametrize(
     "loss",
     [
-        MaxHinge(), TopKHinge(2), UsunierHinge(3), TopKOthersHinge(2), Softmax(), TopKEntropy(2),
-        OneVsAll("hinge"), OneVsAll("logistic"),
+        MaxHinge(), TopKHinge(2), UsunierHinge(3), TopKOthersHinge(2), TopKEntropy(2), OneVsAll("hinge"),
+        OneVsAll("logistic"),
     ],
     ids=lambda loss: f"{loss.name}",
 )  # fmt: skip
@@ -205,3 +205,22 @@ def test_nearest_rows_are_in_the_domain_and_no_other_point_of_it_is_nearer(loss)
             assert np.sum((Z - nearest) * (inside - nearest), axis=1).max() < 1e-9
             np.testing.assert_allclose(nearest_rows(form, inside, y), inside, atol=1e-9)
     np.testing.assert_allclose(nearest_rows(form, nearest, y), nearest, atol=1e-9)
+
+
+def test_rows_of_softmax_are_scaled_into_the_domain() -> None:
+    """-Z of the other classes, without its negative entries, if their sum is at most 1, else in shares of it."""
+    m = 6
+    form, rng = Softmax().form(m), np.random.default_rng(0)
+    Z, y = rng.standard_normal((40, m)), rng.integers(m, size=40)
+    others = np.clip(-Z, 0.0, None) * (np.arange(m) != y[:, None])
+    totals = others.sum(axis=1)
+    assert (totals > 1.0).any()
+    assert (totals < 1.0).any()
+    nearest = nearest_rows(form, Z, y)
+    np.testing.assert_allclose(nearest.sum(axis=1), 0.0, atol=1e-15)
+    np.testing.assert_allclose(
+        -np.where(np.arange(m) == y[:, None], 0.0, nearest),
+        others / np.maximum(totals, 1.0)[:, None],
+        rtol=1e-15,
+    )
+    np.testing.assert_allclose(nearest_rows(form, nearest, y), nearest, atol=1e-15)
