@@ -36,6 +36,7 @@ from topline.solvers.kernels import (
 )
 from topline.solvers.losses import LabelSets, Loss, make_loss
 from topline.solvers.methods import method_named
+from topline.solvers.methods.auto import AutoMemory
 from topline.solvers.methods.quasi_newton import LbfgsMemory
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.loop import Callback
@@ -298,8 +299,11 @@ def regularisation_path(
 
 def start_from(result: SolveResult) -> dict[str, Any]:
     """Return the arguments that make `solve` start from another solution of the same rows."""
-    if result.method == "lbfgs" or (result.method == "newton" and result.problem.form.smooth):
-        rows = result.state.recalled(LbfgsMemory).rows
+    state, last = result.state, result.method.rpartition(", ")[2]
+    if isinstance(state.memory, AutoMemory):
+        state = replace(state, memory=state.memory.memory)
+    if last == "lbfgs" or (last == "newton" and result.problem.form.smooth):
+        rows = state.recalled(LbfgsMemory).rows
         return {"state": replace(SolverState.at(result.W), memory=LbfgsMemory(rows=rows))}
     if result.A is None:
         raise UnsupportedCombinationError(

@@ -93,6 +93,17 @@ def test_duals_alone_start_from_their_best_multiple() -> None:
     assert same.passes == 2  # one for W(A), one that finds it solved
 
 
+def test_a_run_that_left_its_duals_for_weights_starts_the_next() -> None:
+    """Rows of positive features, few for their features: `auto` begins with dual ascent and leaves it."""
+    rows, labels = np.abs(np.random.default_rng(0).normal(size=(120, 200))) * 0.1, np.arange(120) % 10
+    path = regularisation_path(rows, labels, Softmax(), [1000.0, 3000.0], tol=1e-3)
+    assert path[0].method == "dual_ascent, lbfgs"
+    for point in path:
+        alone = solve(rows, labels, Softmax(), point.problem.lam, method="lbfgs", tol=1e-4)
+        assert point.status is Status.SOLVED
+        assert point.primal == pytest.approx(alone.primal, rel=1.1e-3)
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
