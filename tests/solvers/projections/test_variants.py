@@ -208,7 +208,7 @@ def test_nearest_rows_are_in_the_domain_and_no_other_point_of_it_is_nearer(loss)
 
 
 def test_rows_of_softmax_are_scaled_into_the_domain() -> None:
-    """-Z of the other classes, without its negative entries, if their sum is at most 1, else in shares of it."""
+    """The positive entries of -Z of the other classes; where their sum is above 1, in shares of it."""
     m = 6
     form, rng = Softmax().form(m), np.random.default_rng(0)
     Z, y = rng.standard_normal((40, m)), rng.integers(m, size=40)
