@@ -416,9 +416,9 @@ class Auto(Method):
         shared = problem.form.smooth and name == "dual_ascent"
         share = _share_left(measured, here.gap) if shared else 1.0
         found = {key: Prior(share * prior.passes, prior.cost * unit) for key, prior in self.priors.items()}
-        # A method that was left resumes where it stopped, at seconds of its own: of a short run they are noise.
+        # A method that was left resumes where it stopped, at its own seconds: of a short run they are noise.
         lasts = own * pace >= _LASTS
-        found |= {each: Prior(left[each].passes_left if lasts else math.inf, left[each].pace) for each in left}
+        found |= {key: Prior(old.passes_left if lasts else math.inf, old.pace) for key, old in left.items()}
         found[name] = Prior(own, _CLEARLY * pace)
 
         def rank(other: str) -> tuple[bool, float]:
