@@ -104,7 +104,7 @@ class Method(Protocol):
     A method reports the best that it knows in its measurements, each with P and D and the points they belong
     to: `Measurement.W` the weights, `Measurement.dual_point` the dual point.  The loop keeps the smallest P
     with its W and the largest D with its point in `SolverState.best`, reports and stops by these, and
-    `final_values` measures them again in float64:
+    `final_values` measures them again:
 
     * a method whose A lies in the blocks (`follows_duals`) gives no point: D is that of A, which it must
       not let fall;
@@ -150,7 +150,7 @@ class Method(Protocol):
         duals_kept: bool,
         tol: float = 0.0,
     ) -> FinalValues:
-        """Return the best W and dual point in float64, with W and b rebuilt from A where it is kept.
+        """Return the best W and dual point with their values, as `final_values` measures them.
 
         State and A stay as they are, so that a run may continue from them.
         """

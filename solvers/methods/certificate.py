@@ -155,7 +155,8 @@ def _by_float32(
     found = point if isinstance(point, FoundAt) else None
     steepest = form.steepest
     small = n * problem.d * problem.m < _LARGE or state.exact or not form.convex
-    if small or steepest is None or problem.smoothing > 0 or not problem.mean_risk:
+    # Nothing bounds the rounding of the class weights of joint features.
+    if small or problem.joint or steepest is None or problem.smoothing > 0 or not problem.mean_risk:
         return None
     W = state.W if state.best.W is None else state.best.W
     if found is None:

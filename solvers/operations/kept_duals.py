@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -188,11 +187,6 @@ class Certify(TileOperation[Certified]):
             row_sq=row_sq, slack=slack, terms=narrow * most, summed=narrow * block.tiles.rows,
             **clock.seconds(),
         )  # fmt: skip
-
-    def through(self, run: Runner, view: MapView) -> Certified:
-        """Return the sums at weights V of a feature map, where nothing bounds the rounding of W = L V."""
-        answer = TileOperation.through(self, run, view)
-        return answer if self.exact else replace(answer, terms=sys.maxsize)
 
 
 def _scores(X: Rows, W: FloatArray, crew: Crew) -> tuple[Float64Array, int]:

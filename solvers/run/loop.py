@@ -52,7 +52,7 @@ _ENDS_AT_POINT = frozenset({Status.SOLVED, Status.NO_PROGRESS, Status.NONFINITE}
 class Run:
     """How a run ended: its last state, the value of that state, and the kept records.
 
-    `certified` is whether the final values were measured again in float64.  `measured` is the measurement
+    `certified` is whether the final values were measured again.  `measured` is the measurement
     that a further run can start from; None where a step has been taken since.
     """
 
@@ -78,7 +78,7 @@ def iterate(
     certified: bool = True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Run:
-    """Run rounds until one of them ends the run, then measure the best and the last point in float64.
+    """Run rounds until one of them ends the run, then certify the best and the last point.
 
     The executor is bound to the problem; `clock` gives seconds.  `state` continues an earlier run (default:
     A = 0), and `measured` is that run's measurement of it, if any.  If the executor had to replace lost dual

@@ -10,7 +10,17 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from tests.reference import losses as reference
-from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKEntropy, TopKHinge, solve
+from topline import (
+    ClassEmbeddings,
+    MaxHinge,
+    SerialExecutor,
+    Softmax,
+    Status,
+    TopKEntropy,
+    TopKHinge,
+    solve,
+    solve_with_features,
+)
 from topline.solvers.core.dual_points import FoundAt
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import Best, SolverState
@@ -155,3 +165,24 @@ def test_the_best_weights_are_kept_where_another_point_has_the_best_dual() -> No
         final = certificate.final_values(problem, executor, state, duals_kept=False, tol=1e-3)
     assert final.primal == pytest.approx(optimum.primal, rel=1e-9)
     assert np.array_equal(final.W, optimum.W)
+
+
+@pytest.mark.parametrize("ordinary", [True, False])
+def test_joint_features_are_certified_by_float64_at_once(ordinary) -> None:
+    rng = np.random.default_rng(4)
+    n, d, m = 90, 8, 3
+    y = rng.integers(m, size=n).astype(np.int32)
+    X = (rng.standard_normal((m, d))[y] + rng.standard_normal((n, d))).astype(np.float32)
+    asked = []
+
+    class Watched(SerialExecutor):
+        def run(self, operation):
+            asked.append(operation)
+            return super().run(operation)
+
+    classes = ClassEmbeddings(np.eye(m) if ordinary else rng.standard_normal((m, 2)))
+    with Watched() as executor:
+        result = solve_with_features(X, y, Softmax(), 0.05, classes, method="lbfgs", executor=executor)
+    assert result.status is Status.SOLVED
+    assert [each.exact for each in asked if isinstance(each, Certify)] == [not ordinary]
+    assert (result.objective.rounding > 0.0) == ordinary
