@@ -126,7 +126,8 @@ class Soak(ServedStore):
         told = Counter(one["title"].split(":")[0].removeprefix("topline ") for one in self.told)
         events = Counter(line["event"] for line in self.events())
         # A process that is killed when its run has ended has nothing to tell; one run may be under way.
-        unended = events["started"] - events["finished"] - events["failed"]
+        ended = events["finished"] + events["failed"] + events["failed again"]
+        unended = events["started"] - ended
         if unended > 1 or told["failed"] < events["failed"]:
             wrong.append(
                 f"{unended} runs ended without a word, {events['failed']} failed, {told['failed']} told"

@@ -28,7 +28,14 @@ from tests.benchmarks.datasets import DATA_DIR, load
 from tests.benchmarks.models.label_suspects import rows_of
 from topline import MaxHinge, SerialExecutor, Softmax, TopKHinge, solve
 from topline.solvers.core.state import SolveResult, SolverState
-from topline.solvers.operations import Evaluate, FindSelectedVertices, FindVertices, Operation, Rebuild
+from topline.solvers.operations import (
+    Certify,
+    Evaluate,
+    FindSelectedVertices,
+    FindVertices,
+    Operation,
+    Rebuild,
+)
 
 SETS = ("googlenet", "usps", "letter", "satimage")
 LOSSES = {"max_hinge": MaxHinge(), "topk_hinge": TopKHinge(5), "softmax": Softmax()}
@@ -65,7 +72,8 @@ def _certifies(request: Operation) -> bool:
     """Return whether a certificate begins with a request: that of kept dual variables, or of gradients."""
     if isinstance(request, Rebuild):
         return request.feasible
-    return isinstance(request, FindVertices) and request.exact and request.round == 0
+    exact = isinstance(request, FindVertices) and request.exact and request.round == 0
+    return exact or isinstance(request, Certify)
 
 
 def counted(
