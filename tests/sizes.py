@@ -20,7 +20,7 @@ LINES: Final = {
     "pipeline/doctor": 520,
     "pipeline/evaluation": 1_236,
     "pipeline/export": 1_209,
-    "pipeline/images": 1_162,
+    "pipeline/images": 1_166,
     "pipeline/ingest": 2_251,
     "pipeline/inspection": 791,
     "pipeline/jobs": 634,

@@ -28,6 +28,7 @@ from topline.pipeline.readers import (
     row_weights,
     split_name,
     text_of,
+    words_of,
 )
 
 PATH_NAMES = ("path", "file_name", "image_path", "filename")
@@ -63,6 +64,9 @@ def list_table(table: Path, wanted: Wanted) -> ImageListing:
         items.append(ImageItem(text, text, text, split=word, follow=wanted.follow_links))
     if labelled:
         items = classed(items, found.values(str(label)).tolist(), str(table))
+    elif label is not None:
+        words = words_of(found.values(label).tolist())
+        items = [replace(item, label=word) for item, word in zip(items, words, strict=True)]
     items = [item if item.error else with_file_stats(table.parent, item) for item in items]
     items = beside(items, table, wanted, found.names, found.column)
     return ImageListing(table.parent, "table", with_unique_ids(items))

@@ -228,6 +228,11 @@ def test_new_images_are_scored_and_those_of_training_are_told_apart(
     right = [one["labels"][0] == one["label"] for one in rows if one["split"] != "train"]
     assert found["topk"]["1"] == pytest.approx(np.mean(right))
     assert found["intervals"]["1"][0] < found["topk"]["1"] <= found["intervals"]["1"][1]
+    table = tmp_path / "table.csv"
+    pictures = sorted(root.rglob("*.png"))
+    lines = [f"{one.relative_to(tmp_path)},{one.parent.name}" for one in pictures]
+    table.write_text("\n".join(["path,label", *lines]) + "\n")
+    assert topline("evaluate", place, "--images", str(table), "--json").json == found
     said = topline("predict", place, "--images", str(root))
     assert f"({found['rows']} labelled rows, {counts['train']} more were in training)" in said.out
 

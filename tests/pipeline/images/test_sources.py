@@ -254,7 +254,7 @@ def test_numbers_of_a_table_are_classes_by_one_rule(
 def test_labels_that_nobody_asks_for_are_not_judged(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label\na.png,-1\nb.png,0.5\n")
     listing = list_images(str(tmp_path / "t.csv"), Wanted(labelled=False))
-    assert [item.label for item in listing.items] == [None, None]
+    assert [(item.label, item.split) for item in listing.items] == [("-1", None), ("0.5", None)]
 
 
 @pytest.mark.parametrize(
