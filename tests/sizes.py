@@ -34,7 +34,7 @@ LINES: Final = {
     "pipeline/rows": 1_194,
     "pipeline/sweep": 2_403,
     "pipeline/telemetry": 1_020,
-    "pipeline/training": 2_398,
+    "pipeline/training": 2_394,
     "solvers": 32_303,
     "storage": 1_039,
     "storage/arrays": 940,

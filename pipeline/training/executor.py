@@ -312,12 +312,8 @@ def _shared_there(plan: TrainingPlan, client: Client, cluster: ClusterConfig) ->
         return None
     finally:
         calls.let_go()
-    threads = min(found.values())
-    work = SWEEP_WORK * len(plan.rows) * seconds
-    shared = [SharedWork(k, work / threads_speed(threads), each) for k, each in exchanges.items()]
-    if threads > 1:
-        shared += [SharedWork(min(k * threads, most), work, each) for k, each in exchanges.items()]
-    return fastest(SharedWork(1, work / threads_speed(threads)), *shared)
+    work = SWEEP_WORK * len(plan.rows) * seconds / threads_speed(min(found.values()))
+    return fastest(SharedWork(1, work), *(SharedWork(k, work, each) for k, each in exchanges.items()))
 
 
 def _numbers(workers: int) -> list[int]:

@@ -122,10 +122,10 @@ def test_workers_of_a_running_cluster_share_a_hinge_where_that_takes_less_time(
 def test_no_more_blocks_are_forecast_than_pieces_are_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two workers of four threads would take eight blocks, but the data has three pieces."""
+    """Four workers would take a block each, but the data has three pieces."""
     small_dataset(tmp_path, n=48)
     monkeypatch.setattr(executor, "row_seconds", lambda *_: 1.0)
-    with open_cluster(ClusterConfig(workers=2, threads_per_worker=4), data_bytes=0) as client:
+    with open_cluster(ClusterConfig(workers=4, threads_per_worker=1), data_bytes=0) as client:
         trained = train(config(tmp_path), client=client)
     assert plan_training(config(tmp_path)).rows.batches == 3
     assert "3 blocks at the same time" in load_model(trained.model).record.result["why"]
