@@ -252,6 +252,7 @@ class Place:
 
     def replace(self, target: Place) -> None:
         _enter("rename", target.text, _WRITES)
+        _disk().found(self.text)
         source, name = _disk().parent(self.text)
         folder, wanted = _disk().parent(target.text)
         if isinstance(folder.entries.get(wanted), Folder):

@@ -54,7 +54,7 @@ class Planted:
         return None
 
 
-#: What histories found in the product, by their seeds at the time; the last two found it in the simulator.
+#: What histories found in the product, by their seeds at the time; the last three found it in the simulator.
 FOUND = {
     2017: "a slow candidate took a tenure whose record had been dropped",
     2520: "the last version stopped without a word at the record of a removal",
@@ -64,6 +64,7 @@ FOUND = {
     143252: "an import found its staging pruned, and had to begin again",
     100524: "a woken process slept on, and others waited for it",
     143292: "the same",
+    24557: "a file that was removed while it was written could not be renamed, and said so as nothing does",
 }
 
 _LOG, _LEASE, _LOCAL = "storage.stores.commit_log", "storage.stores.lease", "storage.stores.local"
