@@ -205,6 +205,10 @@ def _inspect(store: Store, ledger: Ledger, *, last: bool) -> None:
         _hold(ledger, there >= ledger.saved, f"checkpoint {ledger.saved} was saved, and {there} is there")
     if ledger.forgotten:
         prune(store, RetentionPolicy(keep=100, days=1.0), SimulatedTime.now())
+        if not store.locks:
+            # What was begun and never committed is given up first, and goes a day later.
+            Here.world.now += LAPSE.total_seconds()
+            prune(store, RetentionPolicy(keep=100, days=1.0), SimulatedTime.now())
     for name in ledger.forgotten:
         left = [path for path in store.walk() if name.encode() in store.read_bytes(path)]
         _hold(ledger, not left, f"{name} was forgotten, and is in {left}")

@@ -54,7 +54,7 @@ class Planted:
         return None
 
 
-#: What histories found in the product, by their seeds at the time; the last three found it in the simulator.
+#: What histories found in the product, by their seeds at the time; the last four found it in the simulation.
 FOUND = {
     2017: "a slow candidate took a tenure whose record had been dropped",
     2520: "the last version stopped without a word at the record of a removal",
@@ -64,7 +64,8 @@ FOUND = {
     143252: "an import found its staging pruned, and had to begin again",
     100524: "a woken process slept on, and others waited for it",
     143292: "the same",
-    24557: "a file that was removed while it was written could not be renamed, and said so as nothing does",
+    24557: "the rename of a file that was removed as it was written met an error that no disk has",
+    26742: "what an edit left behind without locks was looked for before its day of grace was over",
 }
 
 _LOG, _LEASE, _LOCAL = "storage.stores.commit_log", "storage.stores.lease", "storage.stores.local"
