@@ -21,7 +21,8 @@ from topline.storage.stores.urls import join
 def hold_while(owner: object, store: Store, path: str) -> None:
     """Hold the file at `path` as long as `owner` lives; does nothing for a missing file or without locks.
 
-    Waits while another process has it exclusively, after which the file may be gone.
+    Waits while another process has it exclusively, after which the file may be gone.  `AccessError` if it
+    cannot be held, since what is read then could be removed.
     """
     descriptor = kernel_lock(store, path, fcntl.LOCK_SH)
     if descriptor is not None:
@@ -45,7 +46,8 @@ def alone_with(store: Store, path: str) -> Iterator[bool]:
 def kernel_lock(store: Store, path: str, kind: int, *, create: bool = False) -> int | None:
     """Return the descriptor of a file locked with a `fcntl` kind; None if another process has the lock.
 
-    Also None without locks, and if the file is absent, unless `create`.  `AccessError` if it cannot be used.
+    Also None without locks, if the file is absent, and, with LOCK_NB and no `create`, if it cannot be read.
+    `AccessError` if it cannot be used otherwise.
     """
     root = store.local_path
     if root is None or not store.locks:
@@ -58,9 +60,10 @@ def kernel_lock(store: Store, path: str, kind: int, *, create: bool = False) -> 
         descriptor = os.open(root / path, flags | os.O_CLOEXEC)
     except OSError as error:
         # A file just created and already gone belongs to a number that others have had.
-        if not create or isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError) or (kind & fcntl.LOCK_NB and not create):
             return None
-        raise AccessError(f"{join(store.url, path)} cannot be written: {error.strerror}") from error
+        done = "written" if create else "read"
+        raise AccessError(f"{join(store.url, path)} cannot be {done}: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, kind)
     except OSError as error:

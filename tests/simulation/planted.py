@@ -62,6 +62,7 @@ FOUND = {
     109814: "checkpoints were dropped for newer ones while they were read, and a run was given up",
     142162: "staging was pruned while its writer went on with it and committed",
     143252: "an import found its staging pruned, and had to begin again",
+    10820: "a reader that could not hold a dataset read on, and it was removed",
     100524: "a woken process slept on, and others waited for it",
     143292: "the same",
     24557: "the rename of a file that was removed as it was written met an error that no disk has",
@@ -155,6 +156,13 @@ PLANTED = (
         "yield held and not",
         "yield not",
         12,
+    ),
+    Planted(
+        "who cannot hold what it reads reads on",
+        "storage.stores.holds:kernel_lock",
+        "kind & fcntl.LOCK_NB and not create",
+        "not create",
+        10820,
     ),
     Planted(
         "pruning a bucket gives no grace",
