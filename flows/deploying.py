@@ -110,7 +110,9 @@ def register(prefect_file: Path) -> None:
         try:
             client.read_work_pool(POOL)
         except ObjectNotFound:
-            _prefect("work-pool", "create", POOL, "--type", "process")
+            # A worker that starts at the same time may be quicker.
+            _prefect("work-pool", "create", POOL, "--type", "process", check=False)
+            client.read_work_pool(POOL)
         before = _deployments(client)
         _prefect("deploy", "--all", "--prefect-file", str(prefect_file))
         after = _deployments(client)
@@ -121,8 +123,8 @@ def register(prefect_file: Path) -> None:
         ensure_automation(automation)
 
 
-def _prefect(*words: str) -> None:
-    subprocess.run([*_PREFECT, *words], stdin=subprocess.DEVNULL, check=True)
+def _prefect(*words: str, check: bool = True) -> None:
+    subprocess.run([*_PREFECT, *words], stdin=subprocess.DEVNULL, check=check)
 
 
 def _deployments(client: SyncPrefectClient) -> dict[UUID, DeploymentResponse]:
