@@ -20,7 +20,7 @@ from topline.storage.datasets import Dataset, DatasetInfo, UnitRef, read_catalog
 from topline.storage.datasets.contents import PRUNE_LEASE
 from topline.storage.datasets.info import writers_folder
 from topline.storage.datasets.staging import listed_units
-from topline.storage.errors import FormatError, NotFoundError, StorageError
+from topline.storage.errors import FormatError, IntegrityError, NotFoundError, StorageError
 from topline.storage.models import (
     DecisionRecord,
     ModelRecord,
@@ -279,7 +279,7 @@ def referred_contents(store: Store, but: Collection[str] = ()) -> set[str]:
 
     `but` are folders of datasets.  Removed datasets count while their files exist, and so do listed units not
     yet committed.  Marks are read before the log: a dataset that loses its mark meanwhile is visible in the
-    log.
+    log.  One that is removed meanwhile is passed over: whoever holds the lease `prune` has lost it by then.
     """
     found: set[str] = set()
     for path in store.walk("datasets"):
@@ -292,7 +292,11 @@ def referred_contents(store: Store, but: Collection[str] = ()) -> set[str]:
     catalog = read_catalog(store)
     for info in catalog.datasets:
         if info.folder not in but:
-            found |= _shared(Dataset(store, info))
+            try:
+                found |= _shared(Dataset(store, info))
+            except (NotFoundError, IntegrityError):
+                if info.id not in read_catalog(store).removed:
+                    raise
     # Removed datasets, and uncommitted ones whose marks another writer may replace.
     folders = {join("datasets", name) for name in store.list("datasets")}
     for folder in folders.difference(but, (info.folder for info in catalog.datasets)):
@@ -316,14 +320,10 @@ def _begun(store: Store, folder: str) -> str:
 
 def size_of(store: Store, path: str) -> int:
     """Return the bytes of a file or of all files below a folder; 0 for what vanishes meanwhile."""
-    if store.exists(path):
-        return store.size(path)
     total = 0
-    for inside in store.walk(path):
-        try:
+    for inside in [path] if store.exists(path) else store.walk(path):
+        with suppress(NotFoundError):
             total += store.size(inside)
-        except NotFoundError:
-            continue
     return total
 
 

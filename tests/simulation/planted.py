@@ -63,6 +63,7 @@ FOUND = {
     142162: "staging was pruned while its writer went on with it and committed",
     143252: "an import found its staging pruned, and had to begin again",
     10820: "a reader that could not hold a dataset read on, and it was removed",
+    38284: "a pruning that was stopped met a dataset that a removal had taken meanwhile",
     100524: "a woken process slept on, and others waited for it",
     143292: "the same",
     24557: "the rename of a file that was removed as it was written met an error that no disk has",
