@@ -23,6 +23,7 @@ from distributed import Client
 from topline.pipeline.cluster import worker_blocks
 from topline.pipeline.cluster.assignment import Assignment
 from topline.pipeline.cluster.calls import Call, WorkerCalls, WorkersLost, by_tree
+from topline.pipeline.cluster.memory_plan import MemoryPlan
 from topline.pipeline.cluster.messages import Span, Sums
 from topline.pipeline.cluster.placement import Bound, LeaseRenewal
 from topline.pipeline.cluster.scheduling import BlockScheduler, CheckpointSource, replaced
@@ -46,17 +47,16 @@ RELEASE_SECONDS = 5.0
 LEASE_SECONDS = 900.0
 # Interval at which workers are polled for blocks that could move.
 REBALANCE_SECONDS = 5.0
+_MEMORY = MemoryPlan(worker_bytes=None, cache_bytes=1 << 30, dual_bytes=None)
 
 
 class DaskExecutor:
     """`solvers.Executor` on the workers of `client`.
 
     `bounds` or `blocks` cut the rows as in `SerialExecutor`; without `bounds`, `TrainingRows` decide.
-    `cache_bytes` of features stay in memory over all workers; each pass reads the rest again.  In seconds:
-    `worker_wait` is how long to wait while there is no worker, `heartbeat_timeout` how long a worker may send
-    no heartbeat or its call make no progress, `poll_interval` the time between polls for moves.  Over all
-    workers, `dual_bytes` is the memory for dual variables and `kept_bytes` that for what Newton's method
-    keeps, None for as much as needed.
+    `memory` are budgets over all workers: features beyond its `cache_bytes` are read again each pass.  In
+    seconds: `worker_wait` is how long to wait while there is no worker, `heartbeat_timeout` how long a worker
+    may send no heartbeat or its call make no progress, `poll_interval` the time between polls for moves.
     """
 
     in_process = False
@@ -67,28 +67,27 @@ class DaskExecutor:
         *,
         blocks: int = 1,
         bounds: Sequence[int] | None = None,
-        cache_bytes: int = 1 << 30,
+        memory: MemoryPlan = _MEMORY,
         worker_wait: float = 60.0,
         heartbeat_timeout: float = 60.0,
-        lease: float = LEASE_SECONDS,
-        dual_bytes: int | None = None,
-        kept_bytes: int | None = None,
         poll_interval: float = REBALANCE_SECONDS,
     ) -> None:
         self._calls = WorkerCalls(client, heartbeat_timeout=heartbeat_timeout)
         self._asked_blocks = blocks
         self._asked_bounds = bounds
-        self._cache_bytes = cache_bytes
+        self._memory = memory
         self._worker_wait = worker_wait
-        self._lease = lease
-        self.dual_bytes = dual_bytes
-        self._kept_bytes = kept_bytes
         self._poll_interval = poll_interval
         self._bound: Bound | None = None
         self._scheduler: BlockScheduler | None = None
         self._weights = WeightsSender(np.dtype(np.float64))
         self._renewal: LeaseRenewal | None = None
         self._checkpoint_source: CheckpointSource | None = None
+
+    @property
+    def dual_bytes(self) -> int | None:
+        """Memory for dual variables over all workers; None for as much as needed."""
+        return self._memory.dual_bytes
 
     @property
     def workers(self) -> int:
@@ -135,10 +134,10 @@ class DaskExecutor:
             bounds = X.block_bounds()
         cuts = block_bounds(problem.n, self._asked_blocks, bounds)
         self._bound = Bound(
-            RunSpec(problem, X, np.asarray(y), weights, keep_duals, self.dual_bytes, self._kept_bytes),
+            RunSpec(problem, X, np.asarray(y), weights, keep_duals, self.dual_bytes, self._memory.kept_bytes),
             tuple(Span(i, start, stop) for i, (start, stop) in enumerate(itertools.pairwise(cuts))),
-            self._cache_bytes,
-            self._lease,
+            self._memory.cache_bytes,
+            LEASE_SECONDS,
         )
         self._weights = WeightsSender(compute_dtype(X.dtype))
         self._calls.begin_count()
@@ -146,7 +145,7 @@ class DaskExecutor:
             self._calls, self._bound, self._checkpoint_source, self._worker_wait, self._poll_interval
         )
         self._scheduler.begin()
-        self._renewal = LeaseRenewal(self._calls, self._scheduler.placement, self._lease)
+        self._renewal = LeaseRenewal(self._calls, self._scheduler.placement, LEASE_SECONDS)
 
     def run(self, operation: Operation[A]) -> A:
         """Return the sum of an operation over all blocks.

@@ -445,10 +445,12 @@ def open_shared(plan: SweepPlan, shared: SharedMemory, client: Client | None) ->
             rows = CachedRows(rows, memory.cache_bytes)
         else:
             executor = DaskExecutor(
-                found, bounds=rows.block_bounds(shared.blocks), cache_bytes=memory.cache_bytes,
-                dual_bytes=memory.dual_bytes, worker_wait=cluster.worker_wait,
+                found,
+                bounds=rows.block_bounds(shared.blocks),
+                memory=memory,
+                worker_wait=cluster.worker_wait,
                 heartbeat_timeout=cluster.heartbeat_timeout,
-            )  # fmt: skip
+            )
         with closing(executor):
             yield SharedRunner(plan, executor, rows, at_once)
 

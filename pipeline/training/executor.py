@@ -108,9 +108,7 @@ def open_executor(
             executor = DaskExecutor(
                 found,
                 bounds=bounds,
-                cache_bytes=memory.cache_bytes,
-                dual_bytes=memory.dual_bytes,
-                kept_bytes=memory.kept_bytes,
+                memory=memory,
                 worker_wait=cluster.worker_wait,
                 heartbeat_timeout=cluster.heartbeat_timeout,
             )

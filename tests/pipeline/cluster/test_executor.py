@@ -21,6 +21,7 @@ from tests.pipeline.small_data import feature_files, make_features, small_datase
 from topline.pipeline.cluster import (
     Call,
     DaskExecutor,
+    MemoryPlan,
     WorkerCalls,
     WorkersLost,
     known_workers,
@@ -115,7 +116,7 @@ def test_stored_rows_are_read_by_the_workers(threads: Client, tmp_path: Path) ->
     in_memory = np.array(rows[0 : len(rows)])
     expected = run(SerialExecutor(bounds=rows.block_bounds()), rows=in_memory, y=rows.labels())
     for budget in (0, 5_000, 1 << 30):
-        with DaskExecutor(threads, cache_bytes=budget) as executor:
+        with DaskExecutor(threads, memory=MemoryPlan(None, budget, None)) as executor:
             assert np.array_equal(run(executor, rows=rows, y=rows.labels()).W, expected.W)
 
 

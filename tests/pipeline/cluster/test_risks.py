@@ -13,7 +13,7 @@ import pytest
 from distributed import Client
 
 from tests.pipeline.small_data import make_features, small_dataset
-from topline.pipeline.cluster import DaskExecutor, open_cluster
+from topline.pipeline.cluster import DaskExecutor, MemoryPlan, open_cluster
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.solvers.core.problem import AverageTopK
@@ -68,7 +68,7 @@ def test_stored_rows_are_read_by_the_workers(threads: Client, tmp_path: Path, sp
     serial = SerialExecutor(bounds=rows.block_bounds())
     expected = solve(in_memory, rows.labels(), TopKHinge(2), lam, executor=serial, **options)
     for budget in (0, 5_000, 1 << 30):
-        with DaskExecutor(threads, cache_bytes=budget) as executor:
+        with DaskExecutor(threads, memory=MemoryPlan(None, budget, None)) as executor:
             result = solve(rows, rows.labels(), TopKHinge(2), lam, executor=executor, **options)
         np.testing.assert_allclose(result.W, expected.W, rtol=1e-7, atol=1e-9)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.pipeline.small_data import small_dataset
 from topline import TopKHinge, solve
-from topline.pipeline.cluster import DaskExecutor, open_cluster
+from topline.pipeline.cluster import DaskExecutor, MemoryPlan, open_cluster
 from topline.pipeline.options.train import ClusterConfig
 from topline.pipeline.rows.partition import TrainingRows
 
@@ -17,7 +17,7 @@ def test_rounds_say_what_workers_did_and_what_was_moved(tmp_path: Path) -> None:
     rows = TrainingRows(small_dataset(tmp_path, n=500, d=D, m=M))
     with open_cluster(ClusterConfig(workers=2), data_bytes=0) as client:
         assert client is not None
-        with DaskExecutor(client, blocks=4, cache_bytes=0) as executor:
+        with DaskExecutor(client, blocks=4, memory=MemoryPlan(None, 0, None)) as executor:
             options = {"lam": 0.01, "method": "fw", "tol": 1e-12, "max_passes": 5, "m": M}
             result = solve(rows, rows.labels(), TopKHinge(2), executor=executor, **options)
     matrix = 8 * D * M
