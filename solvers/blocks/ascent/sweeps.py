@@ -150,14 +150,19 @@ def _kernel_sizes(tile: KernelTile, place: int, u: Float64Array) -> tuple[float,
 
 @jit(fastmath={"contract"})
 def _dense_carry(
-    tile: DenseTile, place: int, changed: Int64Array, steps: Float64Array, n_changed: int, _spare: FloatArray
+    tile: DenseTile | KernelTile,
+    place: int,
+    changed: Int64Array,
+    steps: Float64Array,
+    n_changed: int,
+    _spare: FloatArray,
 ) -> None:
-    X, W = tile
+    rows, W = tile
     for k in range(n_changed):
         # Read before the loop, which is vectorised only then.
         j, step = changed[k], W.dtype.type(steps[k])
-        for f in range(X.shape[1]):
-            W[j, f] += step * X[place, f]
+        for f in range(rows.shape[1]):
+            W[j, f] += step * rows[place, f]
 
 
 @jit(fastmath={"contract"})
@@ -184,19 +189,9 @@ def _csr_carry(
 
 
 @jit
-def _kernel_carry(
-    tile: KernelTile, place: int, changed: Int64Array, steps: Float64Array, n_changed: int, _spare: FloatArray
-) -> None:
-    K, W = tile
-    for k in range(n_changed):
-        j, step = changed[k], W.dtype.type(steps[k])
-        for r in range(W.shape[1]):
-            W[j, r] += step * K[place, r]
-
-
-@jit
-def _dense_fetch(tile: DenseTile, place: int) -> None:
-    fetch(tile.X, place, tile.X.shape[1] * tile.X.itemsize)
+def _dense_fetch(tile: DenseTile | KernelTile, place: int) -> None:
+    rows, _ = tile
+    fetch(rows, place, rows.shape[1] * rows.itemsize)
 
 
 @jit
@@ -205,11 +200,6 @@ def _csr_fetch(tile: CsrTile, place: int) -> None:
     if low < high:
         fetch(tile.data, low, (high - low) * tile.data.itemsize)
         fetch(tile.indices, low, (high - low) * tile.indices.itemsize)
-
-
-@jit
-def _kernel_fetch(tile: KernelTile, place: int) -> None:
-    fetch(tile.K, place, tile.K.shape[1] * tile.K.itemsize)
 
 
 def _by_tile(dense: Any, csr: Any, kernel: Any) -> Any:
@@ -224,9 +214,9 @@ class_score = _by_tile(_dense_class_score, _csr_class_score, _kernel_class_score
 sizes = _by_tile(_dense_sizes, _csr_sizes, _kernel_sizes)
 #: (tile, place, changed, steps, n_changed, spare) adds x times the first steps to the scores of the changed
 #: classes; `spare` (m,), of the type of W, is scratch space.
-carry = _by_tile(_dense_carry, _csr_carry, _kernel_carry)
+carry = _by_tile(_dense_carry, _csr_carry, _dense_carry)
 #: (tile, place) prefetches the row at a place.
-fetch_row = _by_tile(_dense_fetch, _csr_fetch, _kernel_fetch)
+fetch_row = _by_tile(_dense_fetch, _csr_fetch, _dense_fetch)
 
 
 @jit
