@@ -34,7 +34,7 @@ from topline.solvers.core.problem import Problem, squared_norm
 from topline.solvers.core.state import IterationRecord, Objective, SolverState, Status, StoppingCriteria
 from topline.solvers.executors import Executor
 from topline.solvers.methods import Measurement, method_named
-from topline.solvers.run import Callback, Run, iterate
+from topline.solvers.run import Callback, Ends, Run, Start, iterate
 from topline.solvers.run.shared import HeadExecutor
 
 #: Hits are also counted when the gap was last this many times the final one.
@@ -186,7 +186,7 @@ def advance_cell(
 
 def _run_to(
     gap: float, executor: Executor | HeadExecutor, problem: Problem, config: TrainConfig,
-    start: tuple[SolverState, Measurement | None], zero: float, callbacks: Sequence[Callback],
+    start: Start, zero: float, callbacks: Sequence[Callback],
 ) -> tuple[Run, int]:  # fmt: skip
     """Solve from a state to a gap, and on until the gap is at most `FALLEN` times P(0) - D.
 
@@ -195,26 +195,24 @@ def _run_to(
     method = method_named(config.method).method_for(problem, executor.blocks, config.seed)
     extra = 0
     while True:
-        state, measured = start
-        run = iterate(
-            problem, executor, method, StoppingCriteria(tol=gap, max_passes=config.max_passes), state,
-            callbacks, duals_kept=True, measured=measured, certified=gap <= max(config.tol, COARSE),
-        )  # fmt: skip
+        criteria = StoppingCriteria(tol=gap, max_passes=config.max_passes)
+        ends = Ends(duals_kept=True, certified=gap <= max(config.tol, COARSE))
+        run = iterate(problem, executor, method, criteria, ends, start, callbacks)
         final, extra = run.final, extra + run.certified
         enough = FALLEN * (zero - final.dual)
         if run.status is not Status.SOLVED or final.gap <= enough or final.relative_gap <= config.tol:
             return run, extra
         gap = max(min(enough / abs(final.primal), 0.5 * gap), config.tol)
-        start = run.state, run.measured
+        start = Start(run.state, run.measured)
 
 
 def _start(
     rows: CellRows, problem: Problem, known: Reached | None, before: Reached | None, zero: float
-) -> tuple[SolverState, Measurement | None]:
+) -> Start:
     """Return the start of a cell (its last state, the smaller C or zero) and what is known of it."""
     if known is not None and (before is None or not is_better(before, known, problem)):
         state, measured = rows.go_on(known, problem)
-        return replace(state, primal_at_zero=zero), measured
+        return Start(replace(state, primal_at_zero=zero), measured)
     if before is not None:
         state = replace(rows.start_from(before, problem), primal_at_zero=zero)
         # The first sweep improves on it far too much to measure it: P(0) bounds the optimum.
@@ -224,10 +222,10 @@ def _start(
         state, passed = replace(SolverState.start(problem), primal_at_zero=zero), True
     # Several blocks need the measurement to find their common direction.
     if not passed or rows.executor.blocks > 1:
-        return state, None
+        return Start(state)
     point, W = state.point, np.zeros_like(state.W)
     dual = problem.dual(point.W, point.conjugate_mean, point.mean_sq_dual)
-    return state, Measurement(Objective(zero, dual), state, LossAnswer(rows=problem.n), 0, W=W)
+    return Start(state, Measurement(Objective(zero, dual), state, LossAnswer(rows=problem.n), 0, W=W))
 
 
 def _reached(C: float, run: Run, duals: Any) -> Reached:

@@ -64,37 +64,46 @@ class Run:
     measured: Measurement | None
 
 
+class Ends(NamedTuple):
+    """What the end of a run is measured by.
+
+    duals_kept : whether the blocks keep A.
+    of_duals : whether only W(A) of their last A counts.
+    certified : whether the final values are certified.  Otherwise a solved run reports those of its last
+        round, float64 sums of float32 products: enough for a gap well above their rounding.
+    """
+
+    duals_kept: bool
+    of_duals: bool = False
+    certified: bool = True
+
+
+class Start(NamedTuple):
+    """Where a run begins: the state of an earlier one, and that run's measurement of it, if any."""
+
+    state: SolverState
+    measured: Measurement | None = None
+
+
 def iterate(
     problem: Problem,
     executor: OperationRunner,
     method: Method,
     criteria: StoppingCriteria,
-    state: SolverState | None = None,
+    ends: Ends,
+    start: Start | None = None,
     callbacks: Sequence[Callback] = (),
-    *,
-    duals_kept: bool,
-    of_duals: bool = False,
-    measured: Measurement | None = None,
-    certified: bool = True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Run:
     """Run rounds until one of them ends the run, then certify the best and the last point.
 
-    The executor is bound to the problem; `clock` gives seconds.  `state` continues an earlier run (default:
-    A = 0), and `measured` is that run's measurement of it, if any.  If the executor had to replace lost dual
-    variables, the run continues from the replacements.
-
-    `of_duals` counts only W(A) of the last A that the blocks keep.  Without `certified` a solved run reports
-    the values of its last round, float64 sums of float32 products: enough for a gap well above their
-    rounding.
+    The executor is bound to the problem, `clock` gives seconds; without a `start` A is 0.  If the executor
+    had to replace lost dual variables, the run continues from the replacements.
     """
-    state = SolverState.start(problem) if state is None else state
+    state, known = start or Start(SolverState.start(problem))
     state = state.with_point(exact=state.point.exact or method.needs_float64(problem))
     pace = Pace(executor, criteria, clock, state.seconds)
-    loop = _Loop(
-        problem, executor, method, criteria, criteria, callbacks, duals_kept, of_duals, certified, pace,
-        state, measured,
-    )  # fmt: skip
+    loop = _Loop(problem, executor, method, criteria, criteria, ends, callbacks, pace, state, known)
     while True:
         try:
             run = loop.take_round()
@@ -123,10 +132,8 @@ class _Loop:
     method: Method
     criteria: StoppingCriteria
     target: StoppingCriteria
+    ends: Ends
     callbacks: Sequence[Callback]
-    duals_kept: bool
-    of_duals: bool
-    certified: bool
     pace: Pace
     state: SolverState
     known: Measurement | None
@@ -163,7 +170,7 @@ class _Loop:
         found = self.known or self.method.measure(self.problem, self.pace.run, self.state)
         self.known = None
         state, best = found.before, self.state.best
-        if math.isfinite(found.primal) and not self.of_duals:
+        if math.isfinite(found.primal) and not self.ends.of_duals:
             best = best.with_primal(found.primal, state.W if found.W is None else found.W)
         if math.isfinite(found.dual):
             best = best.with_dual(found.dual, found.dual_point)
@@ -184,8 +191,8 @@ class _Loop:
         found, best = measured.objective, measured.before.best
         if found.stationarity is not None or not math.isfinite(found.primal):
             return found
-        primal = found.primal if self.of_duals else best.primal
-        follows = self.duals_kept and self.method.follows(measured.before)
+        primal = found.primal if self.ends.of_duals else best.primal
+        follows = self.ends.duals_kept and self.method.follows(measured.before)
         dual = found.dual if follows else best.dual
         dual = min(dual, primal) if math.isfinite(found.dual) else found.dual
         if claim is not None:
@@ -244,7 +251,7 @@ class _Loop:
         best = state.best
         if advance.dual_point is not None:
             best = best.with_dual(claim.dual, advance.dual_point)
-        if not self.of_duals:
+        if not self.ends.of_duals:
             best = best.with_primal(claim.primal, claim.W)
         cost = 0 if status is Status.SOLVED else 1
         return replace(state, best=best, passes=min(state.passes + cost, self.criteria.max_passes))
@@ -271,7 +278,7 @@ class _Loop:
 
         `budget` is the status to end with if the claim fails and the budget is exhausted.
         """
-        certified = self.certified or self.known is None
+        certified = self.ends.certified or self.known is None
         if self.known is not None and not certified:
             final = as_measured(self.state, self._bounds(self.known))
         else:
@@ -290,16 +297,16 @@ class _Loop:
         # The float64 measurement replaces the values that looked better.
         best = self.state.best
         best = Best(dual=min(best.dual, final.dual), dual_point=best.dual_point)
-        best = best if self.of_duals else best.with_primal(final.primal, final.W)
+        best = best if self.ends.of_duals else best.with_primal(final.primal, final.W)
         self.state = self._rebuilt(replace(self.state, best=best).with_point(exact=True))
 
     def _final(self, state: SolverState) -> FinalValues:
         tol = self.criteria.tol
-        return self.method.final(self.problem, self.executor, state, duals_kept=self.duals_kept, tol=tol)
+        return self.method.final(self.problem, self.executor, state, duals_kept=self.ends.duals_kept, tol=tol)
 
     def _rebuilt(self, state: SolverState) -> SolverState:
         """Return the state with W, b and |A|^2 recomputed from A, if they follow it."""
-        while self.duals_kept and self.method.follows(state):
+        while self.ends.duals_kept and self.method.follows(state):
             try:
                 return self.method.rebuilt(self.problem, self.executor, state)
             except DualsReplacedError as error:

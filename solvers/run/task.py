@@ -80,7 +80,7 @@ from topline.solvers.methods.dual_ascent import AscentMemory, NearStart
 from topline.solvers.methods.kernel import PICKED_ROWS, KernelMethod, kernel_method
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.operations import OperationRunner, PutInside
-from topline.solvers.run.loop import Callback, Run, iterate
+from topline.solvers.run.loop import Callback, Ends, Run, Start, iterate
 from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 #: Methods that need only the scores of all rows, with the number of rows up to which the matrix is factored
@@ -501,10 +501,8 @@ def _rounds(task: Task, executor: Executor) -> Run:
         blocks = TopLossBlocks(executor, problem.n, risk)
     if task.feature_map is not None:
         blocks = MappedBlocks(executor, task.feature_map, problem.d)
-    return iterate(
-        problem, blocks, method, criteria, state, task.options.callbacks, duals_kept=task.duals_kept,
-        of_duals=task.of_duals,
-    )  # fmt: skip
+    ends = Ends(task.duals_kept, task.of_duals)
+    return iterate(problem, blocks, method, criteria, ends, Start(state), task.options.callbacks)
 
 
 def _method(task: Task, blocks: int) -> Method:

@@ -55,7 +55,7 @@ from topline.solvers.core.problem import MEAN_RISK, Problem
 from topline.solvers.core.state import StoppingCriteria
 from topline.solvers.methods import METHODS, method_named
 from topline.solvers.operations import Head
-from topline.solvers.run import Callback, iterate, task
+from topline.solvers.run import Callback, Ends, iterate, task
 from topline.solvers.run.shared import HeadExecutor, SharedPasses
 
 #: Where the stored figures lie.
@@ -170,8 +170,8 @@ def heads(X: Any, y: np.ndarray, method: str, options: Mapping[str, Any]) -> lis
         spec.refuse(run.problem)
         chosen = spec.method_for(run.problem, executor.blocks, 0)
         duals = spec.needs_duals(run.problem.form, run.problem.smoothing)
-        ends = [stop_after(MOST_ROUNDS)]
-        return iterate(run.problem, executor, chosen, criteria, callbacks=ends, duals_kept=duals)
+        stops = [stop_after(MOST_ROUNDS)]
+        return iterate(run.problem, executor, chosen, criteria, Ends(duals), callbacks=stops)
 
     with SerialExecutor(blocks=3) as executor:
         passes = SharedPasses(executor, runs[0].problem, X, y, weights)

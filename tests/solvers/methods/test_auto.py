@@ -21,7 +21,7 @@ from topline.solvers.executors import Executor
 from topline.solvers.losses import Loss
 from topline.solvers.methods import Auto, change_of_method, chosen_method, priors
 from topline.solvers.methods.auto import Prior
-from topline.solvers.run.loop import Callback, Run, iterate
+from topline.solvers.run.loop import Callback, Ends, Run, Start, iterate
 from topline.solvers.run.task import ProblemSpec, RunOptions, Task, default_executor
 
 N, D, M = 600, 400, 4
@@ -85,9 +85,10 @@ def run_of(
         if "duals" in options:
             executor.load_duals(options.pop("duals"))
         method, criteria = Auto(blocks, 0, known), StoppingCriteria(1e-4, passes)
+        start = Start(**options) if options else None
         run = iterate(
-            problem, executor, method, criteria, callbacks=callbacks, duals_kept=True, clock=clock, **options
-        )
+            problem, executor, method, criteria, Ends(duals_kept=True), start, callbacks, clock
+        )  # fmt: skip
         keeps(executor)
         return run
 

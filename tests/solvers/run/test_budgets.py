@@ -14,7 +14,7 @@ from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import SolverState, StoppingCriteria
 from topline.solvers.methods import METHODS
 from topline.solvers.methods.dual_ascent import DualAscent
-from topline.solvers.run import iterate
+from topline.solvers.run import Ends, Start, iterate
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "lbfgs"])
@@ -75,7 +75,9 @@ def test_a_time_limit_does_not_count_the_seconds_of_earlier_runs() -> None:
     with SerialExecutor() as executor:
         executor.bind(problem, X, y, keep_duals=True)
         criteria = StoppingCriteria(tol=1e-3, time_limit=100.0)
-        run = iterate(problem, executor, Hopeful(), criteria, earlier, duals_kept=True, clock=lambda: 0.0)
+        run = iterate(
+            problem, executor, Hopeful(), criteria, Ends(duals_kept=True), Start(earlier), clock=lambda: 0.0
+        )
     assert run.status is Status.SOLVED
     assert len(run.history) > 1
     assert run.state.seconds == 1000.0

@@ -23,7 +23,7 @@ from topline.solvers.methods import kernel
 from topline.solvers.methods.kernel import KernelAscent
 from topline.solvers.operations.kernel import PickRows, SpreadChange
 from topline.solvers.run import ProblemSpec, task
-from topline.solvers.run.loop import iterate
+from topline.solvers.run.loop import Ends, iterate
 
 X, Y = examples()
 N = len(Y)
@@ -78,9 +78,8 @@ def test_few_rows_at_a_time_give_the_same_optimum_and_the_dual_never_falls() -> 
             executor,
             KernelAscent(3, tile=8, kernel=RBF),
             StoppingCriteria(tol=1e-6, max_passes=3000),
+            Ends(duals_kept=True, of_duals=True),
             callbacks=[lambda record, _: duals.append(record.dual)],
-            duals_kept=True,
-            of_duals=True,
         )
     assert run.status is Status.SOLVED
     assert len(duals) > 20

@@ -14,7 +14,7 @@ from topline.solvers.core.rows import SharedScan
 from topline.solvers.core.state import Status, StoppingCriteria
 from topline.solvers.methods import method_named
 from topline.solvers.operations import CopyDuals, CountHits, Evaluate, Head, Rebuild
-from topline.solvers.run import iterate
+from topline.solvers.run import Ends, iterate
 from topline.solvers.run.shared import SharedPasses
 
 N, D, M, FOLDS = 240, 6, 5, 3
@@ -51,7 +51,7 @@ def run_of(head, C):
 def trained(run):
     def train(executor):
         method = method_named("dual_ascent").method_for(run.problem, executor.blocks, 0)
-        return iterate(run.problem, executor, method, CRITERIA, duals_kept=True)
+        return iterate(run.problem, executor, method, CRITERIA, Ends(duals_kept=True))
 
     return train
 

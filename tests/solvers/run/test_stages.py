@@ -11,7 +11,7 @@ from topline import SerialExecutor, Softmax, TopKHinge
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import StoppingCriteria
 from topline.solvers.methods import method_named
-from topline.solvers.run import iterate
+from topline.solvers.run import Ends, Start, iterate
 
 LAM, GAPS = 2e-4, (0.2, 0.05, 1e-3)
 
@@ -20,16 +20,14 @@ def stages(loss, gaps, certified):
     X, y = examples(n=300)
     problem = Problem(loss, *X.shape, M, LAM)
     method = method_named("dual_ascent").method_for(problem, 1, 0)
-    runs, state, measured = [], None, None
+    runs, start = [], None
     with SerialExecutor() as executor:
         executor.bind(problem, X, y, keep_duals=True)
         for gap in gaps:
-            run = iterate(
-                problem, executor, method, StoppingCriteria(tol=gap), state, duals_kept=True,
-                measured=measured, certified=certified,
-            )  # fmt: skip
-            state, measured = run.state, run.measured
-            A = np.concatenate([rows for _, _, rows in executor.duals(state.pending_step)])
+            ends = Ends(duals_kept=True, certified=certified)
+            run = iterate(problem, executor, method, StoppingCriteria(tol=gap), ends, start)
+            start = Start(run.state, run.measured)
+            A = np.concatenate([rows for _, _, rows in executor.duals(run.state.pending_step)])
             runs.append((run, A))
     return X, y, runs
 
