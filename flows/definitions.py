@@ -11,7 +11,7 @@ from topline.flows.reporting import cancelled_by_signals, watched
 from topline.flows.tasks import STEPS, evaluate_model, extract_images, sweep_grid
 from topline.pipeline.evaluation import Evaluation, MultilabelEvaluation, measured
 from topline.pipeline.ingest import ExtractResult
-from topline.pipeline.jobs import JobResult, RetrainResult, train_as_asked
+from topline.pipeline.jobs import JobResult, RetrainResult, train_as_asked, training_facts
 from topline.pipeline.jobs import run as run_in_steps
 from topline.pipeline.options import (
     ClusterConfig,
@@ -127,7 +127,7 @@ def extraction_summary(result: ExtractResult) -> str:
 
 def training_summary(result: TrainResult) -> str:
     """Return the model and how good the solution is."""
-    return _table("Model", _training_facts(result))
+    return _table("Model", training_facts(result))
 
 
 def evaluation_summary(result: Evaluation | MultilabelEvaluation) -> str:
@@ -142,21 +142,13 @@ def evaluation_summary(result: Evaluation | MultilabelEvaluation) -> str:
 
 def sweep_summary(result: SweepResult) -> str:
     """Return the best cell, the simplest that is as good, and what finding them took."""
-    best, simplest = result.best, result.simplest
-    facts = {
-        "best": f"{best.variant.name}, C = {best.C:g}: {result.accuracy} {best.mean:.2%}",
-        "smallest C within one standard error": f"{simplest.C:g}: {simplest.mean:.2%}",
-        "cells": f"{len(result.cells)}, {how_many(result.folds, 'folds')}",
-        "cost": f"{how_many(result.passes, 'passes')} over a fold's rows, {result.elapsed:.1f} s",
-    }
-    if result.trained is not None:
-        facts |= _training_facts(result.trained)
-    return _table(f"Sweep on {result.dataset}", facts)
+    trained = {} if result.trained is None else training_facts(result.trained)
+    return _table(f"Sweep on {result.dataset}", {**result.facts(), **trained})
 
 
 def job_summary(result: JobResult) -> str:
     """Return the model, its certificate and its accuracies."""
-    facts = {"images": result.images, **_training_facts(result.train)}
+    facts = {"images": result.images, **training_facts(result.train)}
     if isinstance(result.evaluation, MultilabelEvaluation):
         facts |= result.evaluation.ranking()
     elif result.evaluation is not None:
@@ -177,22 +169,6 @@ def retraining_summary(result: RetrainResult) -> str:
         "passes": f"{result.passes:,}, from {result.start['from']} of {result.start['model'] or 'none'}",
     }
     return _table("Retraining", facts)
-
-
-def _training_facts(result: TrainResult) -> dict[str, str]:
-    certificate = result.certificate
-    certified = "not asked for" if certificate is None else "yes" if certificate.certified else "no"
-    bound = {"dual": f"{result.dual:.8g}", "relative gap": result.relative_gap_text}
-    if result.stationarity is not None:
-        bound, certified = {}, "no certificate: the loss is not convex"
-    return {
-        "model": result.model,
-        "dataset": f"{result.dataset}: {result.n:,} x {result.d:,}, {how_many(result.m, 'classes')}",
-        "ended": f"{result.status} after {how_many(result.passes, 'passes')}, {result.seconds:.1f} s",
-        "primal": f"{result.primal:.8g}",
-        **bound,
-        "certified": certified,
-    }
 
 
 def _metrics(evaluation: Mapping[str, Any]) -> dict[str, str]:

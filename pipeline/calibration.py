@@ -65,7 +65,7 @@ def calibration_of_facts(
     )
 
 
-def in_words(found: Calibration) -> str:
+def calibration_text(found: Calibration) -> str:
     """Return in words what the probabilities are."""
     how = found.probabilities
     if how is None:

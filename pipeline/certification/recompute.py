@@ -117,6 +117,17 @@ class Certificate:
         return f"the relative gap is {self.relative_gap:.2e}, above the tolerance {self.tol:g}"
 
     @property
+    def text(self) -> str:
+        """The verdict in a line."""
+        verdict = "certified" if self.certified else "NOT certified"
+        objection = f" ({self.objection})" if self.objection else ""
+        recomputed = "" if self.basis == self.source else f" recomputed from {self.basis},"
+        return (
+            f"{verdict} from {self.source}: relative gap {self.relative_gap:.2e},{recomputed} tolerance"
+            f" {self.tol:g}{objection}"
+        )
+
+    @property
     def too_loose(self) -> bool:
         """Whether the gap is within a tolerance that is too loose for a certified model."""
         return self.valid and LOOSEST_TOL < self.relative_gap <= self.tol

@@ -26,7 +26,6 @@ from topline.pipeline.options import (
 from topline.solvers.counts import how_many
 
 if TYPE_CHECKING:
-    from topline.pipeline.certification import Certificate
     from topline.pipeline.ingest import ExtractResult, ImportResult
     from topline.pipeline.jobs import JobResult
     from topline.pipeline.sweep import SweepCell, SweepResult
@@ -131,7 +130,7 @@ def train(
     --labels-from store a version of the dataset without these rows, or with these labels, and train on it;
     with --from that takes few passes.
     """
-    from topline.pipeline.jobs import train_as_asked
+    from topline.pipeline.jobs import train_as_asked, training_facts
     from topline.pipeline.training import already_solved
 
     config, search = call.config(TrainConfig), call.config(SearchConfig)
@@ -227,52 +226,6 @@ def _nothing_learnt(result: TrainResult) -> str:
     return f"W of {result.model.rpartition('/')[2]} is 0, which is no better than no model"
 
 
-def training_facts(result: TrainResult) -> dict[str, str]:
-    """Return the lines that are printed about a training run."""
-    from topline.pipeline.sweep.choice import in_words
-
-    shown = {
-        "model": result.model,
-        "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}",
-        "training": f"{result.status} after {how_many(result.passes, 'passes')}, {result.seconds:.1f} s",
-        **({} if result.chosen is None else {"chosen": in_words(result.chosen)}),
-        "method": f"{result.method}: {result.why}",
-        **(
-            {}
-            if result.average_top is None
-            else {"risk": f"mean of the {result.average_top:g} largest losses"}
-        ),
-        "primal": f"{result.primal:.8g}",
-        **bound_facts(result),
-    }
-    if result.certificate is not None:
-        shown["certificate"] = certificate_text(result.certificate)
-    return shown
-
-
-def bound_facts(result: TrainResult) -> dict[str, str]:
-    """Return the dual bound and the gap, or say why there is none."""
-    if result.stationarity is not None:
-        fell = f"the gradient fell to {result.stationarity:.2e} of its first size"
-        return {"certificate": f"none: the loss is not convex; {fell}"}
-    return {
-        "dual": f"{result.dual:.8g}",
-        "relative gap": result.relative_gap_text,
-    }
-
-
-def certificate_text(certificate: Certificate) -> str:
-    """Return the verdict of a certificate in a line."""
-    verdict = "certified" if certificate.certified else "NOT certified"
-    objection = f" ({certificate.objection})" if certificate.objection else ""
-    source, basis = certificate.source, certificate.basis
-    recomputed = "" if basis == source else f" recomputed from {basis},"
-    return (
-        f"{verdict} from {source}: relative gap {certificate.relative_gap:.2e},{recomputed} tolerance"
-        f" {certificate.tol:g}{objection}"
-    )
-
-
 def certify(call: Call, model: ModelArgument) -> Outcome:
     """Recompute a model's primal, dual and gap in float64 from what is stored, and record them."""
     from topline.pipeline.certification import certify as recompute
@@ -286,7 +239,7 @@ def certify(call: Call, model: ModelArgument) -> Outcome:
             "dual": f"{found.dual:.10g}",
             "gap": f"{found.gap:.3e}",
             "relative gap": f"{found.relative_gap:.3e}",
-            "certificate": certificate_text(found),
+            "certificate": found.text,
             "agrees": "training recorded the same" if found.agrees else "training recorded other values",
         }
     )
@@ -303,6 +256,7 @@ def sweep(call: Call) -> Outcome:
 
     --resume continues an interrupted sweep.
     """
+    from topline.pipeline.jobs import training_facts
     from topline.pipeline.sweep import sweep as run_sweep
 
     result: SweepResult = call.run(
@@ -311,7 +265,7 @@ def sweep(call: Call) -> Outcome:
     warnings = []
     if result.at_edge:
         warnings.append(f"the best C, {result.best.C:g}, lies at the edge of the grid: try a wider --C")
-    lines = [*table(HEAD, [_row(cell) for cell in result.cells]), "", *facts(_facts(result))]
+    lines = [*table(HEAD, [_row(cell) for cell in result.cells]), "", *facts(result.facts())]
     if result.trained is None:
         lines += following(
             ("topline", "sweep", "--store", result.store, "--resume", result.sweep, "--train-best")
@@ -328,21 +282,6 @@ def _row(cell: SweepCell) -> tuple[str, ...]:
         f"{cell.low:.1%} to {cell.high:.1%}", f"{cell.relative_gap:.1e}", f"{cell.passes:,}",
         cell.state, cell.why,
     )  # fmt: skip
-
-
-def _facts(result: SweepResult) -> dict[str, str]:
-    best, simplest = result.best, result.simplest
-    shown = {
-        "best": f"{best.variant.name}, C = {best.C:g}: {result.accuracy} {best.mean:.2%}",
-        "as good": f"C = {simplest.C:g}: {simplest.mean:.2%}, the smallest within one standard error",
-        "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}, {result.folds} folds",
-        "cost": f"{how_many(result.passes, 'passes')} over a fold's rows, {result.elapsed:.1f} s",
-        "skipped": f"{how_many(len(result.skipped), 'cells')} between others that they hardly exceed",
-        "page": result.page,
-    }
-    if not result.skipped:
-        del shown["skipped"]
-    return shown if simplest.C < best.C else {name: text for name, text in shown.items() if name != "as good"}
 
 
 def run(call: Call) -> Outcome:
@@ -374,6 +313,7 @@ def summary(result: JobResult) -> list[str]:
     """Return the lines that are printed at the end."""
     from topline.pipeline.evaluation import MultilabelEvaluation
     from topline.pipeline.ingest import names_line
+    from topline.pipeline.jobs import training_facts
 
     used = {split: count for split, count in result.counts.items() if split != "rejected"}
     left_out = {status: count for status, count in result.statuses.items() if status != "ok"}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.pipeline.calibration import calibration_of, in_words, row_draws
+from topline.pipeline.calibration import calibration_of, calibration_text, row_draws
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation.metrics import (
     REPORTED_K,
@@ -98,7 +98,7 @@ class TrustMeter:
             return None
         bins = reliability(np.concatenate(self._confidence), ranks == 1)
         return ProbabilityQuality(
-            in_words(self._calibration),
+            calibration_text(self._calibration),
             self._calibration.fitted_rows,
             float(np.concatenate(self._losses).mean()),
             calibration_error(bins),

@@ -11,15 +11,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from topline.pipeline.jobs.end_to_end import JobResult, run, train_as_asked
+    from topline.pipeline.jobs.end_to_end import JobResult, run, train_as_asked, training_facts
     from topline.pipeline.jobs.retraining import LEASE, RetrainResult, retrain, trained_without
     from topline.pipeline.jobs.steps import Steps
 
 __all__ = [
     "LEASE", "JobResult", "RetrainResult", "Steps", "retrain", "run", "train_as_asked", "trained_without",
+    "training_facts",
 ]  # fmt: skip
 
-_LAZY = {"JobResult": "end_to_end", "run": "end_to_end", "Steps": "steps", "train_as_asked": "end_to_end"}
+_LAZY = {
+    "JobResult": "end_to_end", "run": "end_to_end", "Steps": "steps", "train_as_asked": "end_to_end",
+    "training_facts": "end_to_end",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

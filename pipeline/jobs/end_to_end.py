@@ -13,7 +13,9 @@ from topline.pipeline.jobs.steps import STEPS, Steps, check_of_images, check_pla
 from topline.pipeline.log import kept_lines
 from topline.pipeline.options import ClusterConfig, RunConfig, SearchConfig, TrainConfig
 from topline.pipeline.sweep import choose
+from topline.pipeline.sweep.choice import chosen_text
 from topline.pipeline.training import TrainResult, runs_of, train
+from topline.solvers.counts import how_many
 from topline.storage.datasets import Dataset
 from topline.storage.models import list_models
 from topline.storage.schema import SPLITS
@@ -151,3 +153,35 @@ def find_trained(config: TrainConfig, store: Store, dataset: Dataset) -> TrainRe
             continue
         return TrainResult.from_dict({**outcomes[record.run], "model": join(store.url, "models", record.id)})
     return None
+
+
+def training_facts(result: TrainResult) -> dict[str, str]:
+    """Return what is told of a training run, by name."""
+    shown = {
+        "model": result.model,
+        "data": f"{result.dataset}: n {result.n:,}, d {result.d:,}, m {result.m:,}",
+        "training": f"{result.status} after {how_many(result.passes, 'passes')}, {result.seconds:.1f} s",
+        **({} if result.chosen is None else {"chosen": chosen_text(result.chosen)}),
+        "method": f"{result.method}: {result.why}",
+        **(
+            {}
+            if result.average_top is None
+            else {"risk": f"mean of the {result.average_top:g} largest losses"}
+        ),
+        "primal": f"{result.primal:.8g}",
+        **_bound_facts(result),
+    }
+    if result.certificate is not None:
+        shown["certificate"] = result.certificate.text
+    return shown
+
+
+def _bound_facts(result: TrainResult) -> dict[str, str]:
+    """Return the dual bound and the gap, or say why there is none."""
+    if result.stationarity is not None:
+        fell = f"the gradient fell to {result.stationarity:.2e} of its first size"
+        return {"certificate": f"none: the loss is not convex; {fell}"}
+    return {
+        "dual": f"{result.dual:.8g}",
+        "relative gap": result.relative_gap_text,
+    }

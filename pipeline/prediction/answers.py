@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from topline.pipeline.calibration import calibration_of, in_words, row_draws
+from topline.pipeline.calibration import calibration_of, calibration_text, row_draws
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.evaluation import with_interval
 from topline.pipeline.options import PredictConfig
@@ -179,7 +179,7 @@ class AnswerRule:
             sets = known.rule(config.coverage, per_class=config.per_class, sets_by=config.sets_by)
             sets = replace(sets, never_empty=config.never_empty)
         top_k = record.m if record.multilabel and not asked else min(config.top_k, record.m)
-        return cls(top_k, threshold, in_words(known), known.probabilities, sets, config.seed)
+        return cls(top_k, threshold, calibration_text(known), known.probabilities, sets, config.seed)
 
     def answer(self, scores: NDArray[np.float64], ids: Sequence[str]) -> Answers:
         """Return the answers for rows with scores (r, m) and ids (r,)."""

@@ -175,17 +175,17 @@ class _Task:
         }  # fmt: skip
 
 
-def in_words(chosen: Mapping[str, Any]) -> str:
+def chosen_text(chosen: Mapping[str, Any]) -> str:
     """Return one line: the choice, its accuracy and the default's, and the duration of the search."""
     best, default = (next(cell for cell in chosen["cells"] if cell[which]) for which in ("best", "default"))
-    beside = "" if best is default else f", {_in_words(default)} {default['accuracy']:.1%}"
+    beside = "" if best is default else f", {_cell_text(default)} {default['accuracy']:.1%}"
     return (
-        f"{_in_words(best)}: {best['accuracy']:.1%} {chosen['for']} on held-out folds{beside} (the best of"
+        f"{_cell_text(best)}: {best['accuracy']:.1%} {chosen['for']} on held-out folds{beside} (the best of"
         f" {len(chosen['cells'])}, in {chosen['seconds']:.1f} s: {chosen['fits']:.1f} fits)"
     )
 
 
-def _in_words(cell: Mapping[str, Any]) -> str:
+def _cell_text(cell: Mapping[str, Any]) -> str:
     k = "" if cell["k"] is None else f" k={cell['k']}"
     smoothing = f" smoothing={cell['smoothing']:g}" if cell["smoothing"] else ""
     return f"{cell['loss']}{k}{smoothing} C={cell['C']:g} {','.join(cell['transforms'])}"

@@ -29,6 +29,7 @@ from topline.pipeline.pages import (
 from topline.pipeline.sweep.plan import SweepPlan
 from topline.pipeline.sweep.race import Standing, best_cell, simplest_cell
 from topline.pipeline.training import TrainResult
+from topline.solvers.counts import how_many
 from topline.storage.records import now
 from topline.storage.runs import sweep_folder
 from topline.storage.stores import Store
@@ -112,6 +113,23 @@ class SweepResult:
     page: str = ""
     trained: TrainResult | None = None
     skipped: tuple[SkippedCell, ...] = ()
+
+    def facts(self) -> dict[str, str]:
+        """Return what is told of it, by name: the best cell, and what finding it took."""
+        best, simplest = self.best, self.simplest
+        shown = {
+            "best": f"{best.variant.name}, C = {best.C:g}: {self.accuracy} {best.mean:.2%}",
+            "as good": f"C = {simplest.C:g}: {simplest.mean:.2%}, the smallest within one standard error",
+            "data": f"{self.dataset}: n {self.n:,}, d {self.d:,}, m {self.m:,}, {self.folds} folds",
+            "cost": f"{how_many(self.passes, 'passes')} over a fold's rows, {self.elapsed:.1f} s",
+            "skipped": f"{how_many(len(self.skipped), 'cells')} between others that they hardly exceed",
+            "page": self.page,
+        }
+        if not self.skipped:
+            del shown["skipped"]
+        if simplest.C >= best.C:
+            del shown["as good"]
+        return shown
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -16,7 +16,7 @@ from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from topline.pipeline.calibration import calibration_of, in_words
+from topline.pipeline.calibration import calibration_of, calibration_text
 from topline.pipeline.cli import main
 from topline.pipeline.cluster.memory_plan import ALONE_BYTES
 from topline.pipeline.errors import ConfigError, InputError
@@ -94,7 +94,7 @@ def test_probabilities_of_a_search_are_those_of_the_rows_that_it_held_out(store:
     def loss(slope: float) -> float:
         return log_loss(y, softmax(slope * scores, axis=1))
 
-    assert (known.fitted_rows, "held out" in in_words(known)) == (len(y), True)
+    assert (known.fitted_rows, "held out" in calibration_text(known)) == (len(y), True)
     assert known.probabilities is not None
     best = minimize_scalar(loss, bounds=(0.1, 100.0), method="bounded")
     assert loss(known.probabilities.slope) == pytest.approx(best.fun, rel=1e-3)
