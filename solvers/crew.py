@@ -10,6 +10,7 @@ and columns share their loads, and their sums stay in registers.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -157,25 +158,14 @@ class _Limit:
             self._found[both] = ThreadpoolController().select(user_api="blas").lib_controllers
         return self._found[both]
 
-    def hold(self) -> None:
-        """Give every library one thread."""
-        self.before = [(library, library.num_threads) for library in self.libraries()]
-        for library, _ in self.before:
-            _set_threads(library, 1)
+    def set_threads(self, most: float) -> None:
+        """Give every library its previous number of threads, or `most`, from any thread.
 
-    def release(self) -> None:
-        """Restore the threads of every library."""
+        From threadpoolctl 3.8 on `set_num_threads` does nothing for OpenBLAS outside the first thread while
+        that lives; here users are counted instead.
+        """
         for library, number in self.before:
-            _set_threads(library, number)
-
-
-def _set_threads(library: Any, number: int) -> None:
-    """Set the threads of a BLAS library, from any thread.
-
-    From threadpoolctl 3.8 on `set_num_threads` does nothing for OpenBLAS outside the first thread while that
-    lives; here users are counted instead.
-    """
-    getattr(library, "_real_set_num_threads", library.set_num_threads)(number)
+            getattr(library, "_real_set_num_threads", library.set_num_threads)(min(number, most))
 
 
 _held = _Limit()
@@ -191,14 +181,15 @@ def one_blas_thread() -> Iterator[None]:
     with _held.lock:
         _held.users += 1
         if _held.users == 1:
-            _held.hold()
+            _held.before = [(library, library.num_threads) for library in _held.libraries()]
+            _held.set_threads(1)
     try:
         yield
     finally:
         with _held.lock:
             _held.users -= 1
             if _held.users == 0:
-                _held.release()
+                _held.set_threads(math.inf)
 
 
 def threads_here() -> int:
@@ -242,17 +233,13 @@ class Crew:
     """A number of threads, the caller included; the others belong to `pool`."""
 
     def __init__(self, threads: int = 1, pool: Callable[[int], Executor] | None = None) -> None:
-        self._others = 0 if pool is None else threads - 1
+        #: Number of threads.
+        self.threads = 1 if pool is None else threads
         self._pool = pool
-
-    @property
-    def threads(self) -> int:
-        """Number of threads."""
-        return self._others + 1
 
     def each(self, work: Callable[[slice], None], pieces: Sequence[slice]) -> None:
         """Run `work` on every piece, in any order."""
-        others = min(self._others, len(pieces) - 1)
+        others = min(self.threads, len(pieces)) - 1
         if others <= 0 or self._pool is None:
             for piece in pieces:
                 work(piece)
@@ -314,7 +301,7 @@ class Crew:
         self, work: Callable[[slice, Float64Array], None], rows: int, width: int, sums: Float64Array
     ) -> None:
         """Let `work` add up parts of the rows, of `width` numbers each; parts are summed in order."""
-        pieces = rows_of(rows, width)
+        pieces = _cut(rows, rows * width // _LEAST_ROWS, 1)
         if len(pieces) == 1:
             work(pieces[0], sums)
             return
@@ -351,16 +338,12 @@ ALONE = Crew()
 def columns_of(m: int, multiplications: int) -> list[slice]:
     """Return slices of the m columns of a product with that many multiplications."""
     by_columns = max(m // _LEAST_COLUMNS, min(m // _LEAST_OF_TWO, 2))
-    return _cut(m, min(_MOST_PIECES, by_columns, multiplications // _LEAST_PRODUCT), _MULTIPLE)
-
-
-def rows_of(rows: int, width: int) -> list[slice]:
-    """Return slices of rows of `width` numbers each."""
-    return _cut(rows, min(_MOST_PIECES, rows * width // _LEAST_ROWS), 1)
+    return _cut(m, min(by_columns, multiplications // _LEAST_PRODUCT), _MULTIPLE)
 
 
 def _cut(length: int, pieces: int, multiple: int) -> list[slice]:
     """Return about that many equal slices, a multiple long except for the last."""
+    pieces = min(pieces, _MOST_PIECES)
     if pieces <= 1:
         return [slice(0, length)]
     step = -(-length // (pieces * multiple)) * multiple

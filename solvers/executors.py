@@ -39,6 +39,9 @@ from topline.solvers.typing import Float64Array, IntArray
 
 T = TypeVar("T")
 
+#: Least seconds between two readings of a process's memory.
+_LOOKS_EVERY = 0.01
+
 
 @runtime_checkable
 class StoredDuals(Protocol):
@@ -159,13 +162,14 @@ class TopLossBlocks(_Wrapped):
         return operation.on_largest(self._blocks.run, self._risk, self._n)
 
 
-class ThreadActivity:
-    """Counts the work of each thread of this process; threads share it."""
+class ProcessActivity:
+    """Counts the work of each thread of this process, which share it, and reads its memory."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._busy: dict[str, float] = {}
         self._rows: dict[str, int] = {}
+        self._memory, self._looked = 0, -math.inf
 
     def begin_request(self) -> None:
         """Reset the row counts for a new request."""
@@ -179,13 +183,18 @@ class ThreadActivity:
             self._busy[name] = self._busy.get(name, 0.0) + seconds
             self._rows[name] = self._rows.get(name, 0) + rows
 
-    def workers(self) -> tuple[WorkerActivity, ...]:
-        """Return every thread that has ever worked, by name."""
+    def traffic(self, bytes_read: int) -> Traffic:
+        """Return every thread that has ever worked, by name, beside the memory and what was read."""
+        now = time.perf_counter()
+        # Rounds may be shorter than the reading.
+        if now - self._looked >= _LOOKS_EVERY:
+            self._looked, self._memory = now, resident_bytes()
         with self._lock:
-            return tuple(
+            workers = tuple(
                 WorkerActivity(name, self._rows.get(name, 0), seconds)
                 for name, seconds in sorted(self._busy.items())
             )
+        return Traffic(bytes_read=bytes_read, memory_bytes=self._memory, workers=workers)
 
 
 class CountedRows(RowRange):
@@ -204,32 +213,9 @@ class CountedRows(RowRange):
         return values
 
 
-def counted(X: RowSource) -> RowSource:
-    """Return X, wrapped to count reads if it is stored in pieces or mapped and does not count them itself."""
-    if hasattr(X, "bytes_read") or bool(getattr(X, "in_memory", False)):
-        return X
-    stored = isinstance(X, np.memmap) or any(getattr(X, name, None) for name in ("chunks", "cuts"))
-    return CountedRows(X) if stored else X
-
-
 def resident_bytes() -> int:
     """Return the resident memory of this process."""
     return int(psutil.Process().memory_info().rss)
-
-
-class MemoryGauge:
-    """Reads `resident_bytes` at most a hundred times a second, as rounds may be shorter than the reading."""
-
-    def __init__(self) -> None:
-        self._looked = -math.inf
-        self._bytes = 0
-
-    def read(self) -> int:
-        """Return the memory of this process, at most a hundredth of a second old."""
-        now = time.perf_counter()
-        if now - self._looked >= 0.01:
-            self._looked, self._bytes = now, resident_bytes()
-        return self._bytes
 
 
 class SerialExecutor:
@@ -278,16 +264,12 @@ class SerialExecutor:
         self.dual_bytes = dual_bytes
         self.in_process = dual_bytes is None
         self._kept_bytes = kept_bytes
+        #: Number of blocks of the bound problem.
+        self.blocks = 0
         self._set = BlockSet()
-        self._activity = ThreadActivity()
-        self._memory = MemoryGauge()
+        self._activity = ProcessActivity()
         self._source: RowSource | None = None
         self._read_before = 0
-
-    @property
-    def blocks(self) -> int:
-        """Number of blocks of the bound problem."""
-        return len(self._set.blocks)
 
     def bind(
         self,
@@ -299,7 +281,10 @@ class SerialExecutor:
         weights: Float64Array | None = None,
     ) -> None:
         """Cut the examples into blocks, with A = 0 if `keep_duals`."""
-        self._activity, X = ThreadActivity(), counted(X)
+        self._activity = ProcessActivity()
+        stored = isinstance(X, np.memmap) or any(getattr(X, name, None) for name in ("chunks", "cuts"))
+        if stored and not (hasattr(X, "bytes_read") or getattr(X, "in_memory", False)):
+            X = CountedRows(X)
         self._source, self._read_before = X, int(getattr(X, "bytes_read", 0))
         blocks = min(self._default_blocks, problem.n) if self._asked_blocks is None else self._asked_blocks
         bounds = block_bounds(problem.n, blocks, self._asked_bounds)
@@ -307,7 +292,7 @@ class SerialExecutor:
         made = [RowBlock(spec, i, start, stop) for i, (start, stop) in enumerate(pairwise(bounds))]
         threads = threads_here() if self._asked_threads is None else self._asked_threads
         each = max(1, threads // min(self.workers, len(made)))
-        self._set = BlockSet(made, len(made), threads=each, pool=self._pool)
+        self._set, self.blocks = BlockSet(made, len(made), threads=each, pool=self._pool), len(made)
 
     def run(self, operation: Operation[A]) -> A:
         """Run an operation on every block and return the sum."""
@@ -332,12 +317,11 @@ class SerialExecutor:
 
     def traffic(self) -> Traffic:
         """Return bytes read, the memory of this process and the work of its threads; nothing is sent."""
-        read = int(getattr(self._source, "bytes_read", 0)) - self._read_before
-        return Traffic(bytes_read=read, memory_bytes=self._memory.read(), workers=self._activity.workers())
+        return self._activity.traffic(int(getattr(self._source, "bytes_read", 0)) - self._read_before)
 
     def close(self) -> None:
         """Stop the threads, if any, and release the examples."""
-        self._set, self._source, self._read_before = BlockSet(), None, 0
+        self._set, self.blocks, self._source, self._read_before = BlockSet(), 0, None, 0
         if self._pool is not None:
             self._pool.shutdown()
 

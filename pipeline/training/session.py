@@ -6,6 +6,7 @@ import errno
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from distributed import Client
 
@@ -39,7 +40,7 @@ from topline.solvers.counts import how_many
 from topline.solvers.errors import NonFiniteError, StateLostError
 from topline.solvers.executors import Executor
 from topline.solvers.names import k_note
-from topline.solvers.run import RunOptions, Task, compile_jit_functions, run_task
+from topline.solvers.run import Task, compile_jit_functions, run_task
 from topline.storage.cache import StoredKernel
 from topline.storage.errors import AccessError, DiskFullError, IntegrityError, StorageError
 from topline.storage.runs import Checkpoint, RunLock, finish_run, run_lock
@@ -65,7 +66,27 @@ class Fitted:
 
     def outcome(self, certificate: Certificate | None) -> TrainResult:
         """Return the result of the run."""
-        return _outcome(self, certificate)
+        plan, result = self.run.plan, self.result
+        return TrainResult(
+            model=self.model,
+            run=self.run.id,
+            dataset=plan.rows.dataset.info.id,
+            status=result.status.value,
+            objective=result.objective,
+            passes=result.passes,
+            seconds=result.seconds,
+            n=result.problem.n,
+            d=plan.rows.shape[1],
+            m=result.problem.m,
+            certificate=certificate,
+            average_top=plan.problem.risk.k if isinstance(plan.problem.risk, AverageTopK) else None,
+            collapsed=result.collapsed,
+            no_weights=plan.spec.kernel is None and not result.W.any(),
+            notes=self.run.notes,
+            method=result.method,
+            why=plan.why(result),
+            chosen=plan.config.chosen,
+        )
 
     def conclude(self, certificate: Certificate | None) -> TrainResult:
         """Record the outcome of the run and return it."""
@@ -236,14 +257,16 @@ class _Session:
     def _solved(self, checkpoint: Checkpoint | None) -> SolveResult:
         plan, config = self.run.plan, self.run.plan.config
         criteria = StoppingCriteria(config.tol, config.max_passes, config.time_limit)
-        options = RunOptions(criteria, config.seed, self.executor, (self.recorder,), picked=self.picked)
+        start: tuple[Any, Any, bool] = None, None, False
         if checkpoint is not None:
-            duals = checkpoint.dual_blocks() if checkpoint.has_duals else None
-            options = replace(options, state=load_state(checkpoint), duals=duals)
+            start = load_state(checkpoint), checkpoint.dual_blocks() if checkpoint.has_duals else None, False
         elif plan.start is not None:
-            options = replace(options, state=plan.start.state, duals=plan.start.duals, near=plan.start.near)
-        task = Task.of(plan.spec_of_method, replace(plan.examples, rows=self.rows), options)
-        return run_task(replace(task, kernel=plan.spec.kernel) if plan.on_blocks else task)
+            start = plan.start.state, plan.start.duals, plan.start.near
+        task = Task(
+            plan.spec_of_method, replace(plan.examples, rows=self.rows), criteria, config.seed, self.executor,
+            (self.recorder,), *start, kernel=plan.spec.kernel if plan.on_blocks else None, picked=self.picked,
+        )  # fmt: skip
+        return run_task(task)
 
     def _save_weights(self) -> None:
         """Save the last state; without dual variables the coordinator has all of it."""
@@ -262,27 +285,3 @@ def _room(error: OSError | MemoryError) -> str:
             f"no space is left on the disk at {error.filename} for dual variables that memory does not hold"
         )
     return str(error) or "out of memory"
-
-
-def _outcome(fitted: Fitted, certificate: Certificate | None) -> TrainResult:
-    plan, result = fitted.run.plan, fitted.result
-    return TrainResult(
-        model=fitted.model,
-        run=fitted.run.id,
-        dataset=plan.rows.dataset.info.id,
-        status=result.status.value,
-        objective=result.objective,
-        passes=result.passes,
-        seconds=result.seconds,
-        n=result.problem.n,
-        d=plan.rows.shape[1],
-        m=result.problem.m,
-        certificate=certificate,
-        average_top=plan.problem.risk.k if isinstance(plan.problem.risk, AverageTopK) else None,
-        collapsed=result.collapsed,
-        no_weights=plan.spec.kernel is None and not result.W.any(),
-        notes=fitted.run.notes,
-        method=result.method,
-        why=plan.why(result),
-        chosen=plan.config.chosen,
-    )

@@ -7,6 +7,6 @@ same request.  Loops over rows are compiled, as in `jit` and in dual `ascent`.
 from __future__ import annotations
 
 from topline.solvers.blocks.ascent.extrapolation import extrapolation_bytes
-from topline.solvers.blocks.ascent.row_feed import swept_bytes
+from topline.solvers.blocks.ascent.rows import swept_bytes
 from topline.solvers.blocks.block import Block
 from topline.solvers.blocks.second_order import most_kept

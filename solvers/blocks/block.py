@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
-from topline.solvers.blocks.ascent.rows import RowNorms
 from topline.solvers.core.answers import Answer, TileReader
 from topline.solvers.core.dual_points import PendingStep, step_number
 from topline.solvers.core.dual_rows import ByteBudget, DualStore, make_store, row_runs
@@ -103,7 +102,7 @@ class BlockDuals:
         self._weighted = not is_uniform(weights)
         self._cuts = cuts
         self._budget = dual_bytes if isinstance(dual_bytes, ByteBudget) else None
-        if isinstance(dual_bytes, int) and dual_bytes < whole_bytes(len(y), problem.m):
+        if isinstance(dual_bytes, int) and dual_bytes < array_bytes(len(y), problem.m):
             self._budget = ByteBudget(dual_bytes)
         self.A: DualStore = make_store(cuts, problem.m, dtype, self._budget)
         self.ranked = np.zeros((len(y), len(self._rho)), dtype=np.int32)
@@ -126,8 +125,7 @@ class BlockDuals:
 
     def array_bytes(self, *, wide: bool = False) -> int:
         """Return the bytes of A and its change as arrays, of float64 if `wide`."""
-        itemsize = np.dtype(np.float64).itemsize if wide else self.A.dtype.itemsize
-        return array_bytes(*self.A.shape, itemsize)
+        return array_bytes(*self.A.shape) if wide else array_bytes(*self.A.shape, self.A.dtype.itemsize)
 
     def clear(self) -> None:
         """Free A and its change, which must not be used again."""
@@ -352,13 +350,8 @@ def inside(problem: Problem, A: FloatArray, y: IntArray, weights: Float64Array |
     return points
 
 
-def whole_bytes(rows: int, m: int) -> int:
-    """Return the bytes of A (rows, m) and its change as float64 arrays, the final precision."""
-    return array_bytes(rows, m, np.dtype(np.float64).itemsize)
-
-
-def array_bytes(rows: int, m: int, itemsize: int) -> int:
-    """Return the bytes of A (rows, m) and its change as arrays with this item size."""
+def array_bytes(rows: int, m: int, itemsize: int = 8) -> int:
+    """Return the bytes of A (rows, m) and its change as arrays, of float64 unless told otherwise."""
     return 2 * itemsize * rows * m
 
 
@@ -451,7 +444,7 @@ class Block:
         X: RowSource | None = None,
         budget: ByteBudget | None = None,
         helpers: Helpers | None = None,
-        norms: RowNorms | None = None,
+        norms: tuple[Float64Array, Float64Array] | None = None,
     ) -> None:
         X = spec.X if X is None else X
         self.index, self.start, self.stop = index, spec.first, spec.first + len(spec.y)

@@ -278,7 +278,7 @@ class BlockAtoms:
         sums, problem = np.zeros(len(names) + 1), block.problem
         for _, start, stop in block.tiles.bounds():
             rows = slice(start, stop)
-            y, weights = block.tiles.labels_and_weights(rows)
+            y, weights = block.tiles.y[rows], block.tiles.weights[rows]
             of_smoothing = U[rows].astype(np.float64) * problem.smoothing
             if problem.own_share != 1.0:
                 of_smoothing[np.arange(len(y)), y] *= problem.own_share

@@ -190,11 +190,13 @@ class RankedVertices:
         self._counts = np.empty(rows, dtype=np.int32)
         self._y: Any = None
         self._weights: Any = None
+        #: The ranked classes of the tile, and how many of each row.
+        self._found = self._ranked, self._counts
 
     def find(self, scores: FloatArray, y: IntArray, weights: Float64Array, sums: Float64Array) -> None:
         """Rank the classes of each row; the scores are overwritten."""
-        self._y, self._weights = y, weights
-        ranked, counts = self._found()
+        ranked, counts = self._ranked[: len(y)], self._counts[: len(y)]
+        self._y, self._weights, self._found = y, weights, (ranked, counts)
 
         def rank(part: slice, sums: Float64Array) -> None:
             ranking.rank_rows(
@@ -213,11 +215,11 @@ class RankedVertices:
     def write(self, out: FloatArray) -> None:
         """Write the vertices to `out` (b, m): a whole step from 0."""
         out[:] = 0.0
-        commit_rows(out, self._y, self._rule.rho, *self._found(), 1.0, 1.0)
+        commit_rows(out, self._y, self._rule.rho, *self._found, 1.0, 1.0)
 
     def mix_later(self, duals: BlockDuals, A: FloatArray, tile: int, rows: slice, round_: int) -> float:
         """Copy the vertices to the duals, and return sum w_i <alpha_i, u_i>."""
-        ranked, counts = self._found()
+        ranked, counts = self._found
         duals.found_ranked(tile, rows, ranked, counts, round_)
         return float(
             alpha_dot_u(A, self._y, self._weights, self._rule.rho, ranked, counts, self._rule.own_share)
@@ -225,15 +227,11 @@ class RankedVertices:
 
     def accumulate(self, X: Rows, product: Float64Array) -> None:
         """Add sum w_i x_i u_i^T to `product` (m, d)."""
-        found = (self._y, self._weights, self._rule.rho, *self._found())
+        found = (self._y, self._weights, self._rule.rho, *self._found)
         if is_sparse(X):
             accumulate_csr((X.data, X.indices, X.indptr), *found, product)
         else:
             accumulate_dense(X, *found, product)
-
-    def _found(self) -> tuple[IntArray, IntArray]:
-        rows = len(self._y)
-        return self._ranked[:rows], self._counts[:rows]
 
 
 class DenseVertices:

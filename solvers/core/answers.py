@@ -168,12 +168,12 @@ class TreeMerger(Generic[A]):
     """
 
     def __init__(self, blocks: int) -> None:
-        self._blocks = blocks
+        self._blocks, self._root = blocks, Node(max(blocks - 1, 0).bit_length(), 0)
         self._parts: dict[Node, A] = {}
 
     def add(self, node: Node, answer: A) -> None:
         """Add the sum over the blocks of one node."""
-        while not self._is_root(node):
+        while node != self._root:
             sibling = Node(node.level, node.place ^ 1)
             if (sibling.place << sibling.level) < self._blocks:
                 other = self._parts.pop(sibling, None)
@@ -190,13 +190,10 @@ class TreeMerger(Generic[A]):
 
     def total(self) -> A:
         """Return the sum over all blocks; StateLostError where some are missing."""
-        parts = self.parts()
-        if len(parts) != 1 or not self._is_root(parts[0][0]):
+        total = self._parts.get(self._root)
+        if total is None or len(self._parts) > 1:
             raise StateLostError(f"the sum over {self._blocks} blocks is not complete; run the round again")
-        return parts[0][1]
-
-    def _is_root(self, node: Node) -> bool:
-        return node.place == 0 and (1 << node.level) >= self._blocks
+        return total
 
 
 def leaf(block: int) -> Node:
@@ -272,28 +269,23 @@ class TileReader:
     """
 
     def __init__(self, X: RowSource, y: IntArray, weights: Float64Array, first_row: int, m: int) -> None:
-        self._X, self._y, self._weights = X, y, weights
+        self._X, self.y, self.weights = X, y, weights
         self._first_row = first_row
         # A sparse row takes little room for any d.
         width = 0 if gives_sparse(X) else int(X.shape[1])
         #: Rows of a whole tile.
         self.rows = tile_rows(width, m, compute_dtype(X.dtype).itemsize)
-        self._unchecked = set(range(len(self)))
-
-    @property
-    def stop(self) -> int:
-        """The end of the last tile."""
-        return len(self._y)
+        self._unchecked = {number for number, _, _ in self.bounds()}
 
     def __len__(self) -> int:
-        return count_tiles(len(self._y), self._first_row, self.rows)
+        return count_tiles(len(self.y), self._first_row, self.rows)
 
     def read(self, dtype: np.dtype[Any], low: int = 0, high: int | None = None) -> Iterator[Tile]:
         """Yield the tiles with features in the given precision, only those that overlap rows low..high-1.
 
         Raises NonFiniteError naming the rows with NaN or infinite features.
         """
-        n = len(self._y)
+        n = len(self.y)
         wanted = [tile for tile in self.bounds() if tile[1] < (n if high is None else high) and low < tile[2]]
         if not wanted:
             return
@@ -305,15 +297,11 @@ class TileReader:
             if number in self._unchecked:
                 refuse_nonfinite(X, self._first_row + rows.start)
                 self._unchecked.discard(number)
-            yield Tile(number, rows.start, rows.stop, as_rows(X, dtype), self._y[rows], self._weights[rows])
-
-    def labels_and_weights(self, rows: slice) -> tuple[IntArray, Float64Array]:
-        """Return y and the weights of some rows without reading features."""
-        return self._y[rows], self._weights[rows]
+            yield Tile(number, rows.start, rows.stop, as_rows(X, dtype), self.y[rows], self.weights[rows])
 
     def bounds(self) -> Iterator[tuple[int, int, int]]:
         """Yield (number, start, stop) of the tiles without reading features."""
-        first, last = self._first_row, self._first_row + len(self._y)
+        first, last = self._first_row, self._first_row + len(self.y)
         for number, low in enumerate(range(first - first % self.rows, last, self.rows)):
             yield number, max(low - first, 0), min(low + self.rows, last) - first
 
@@ -327,21 +315,17 @@ class Scratch:
         self._copy: FloatArray | None = None
         self._turned: tuple[FloatArray, FloatArray] | None = None
 
-    def scores_of(self, X: Rows, W: FloatArray) -> FloatArray:
-        """Return X W for a tile, in the shared buffer; W must not change between tiles."""
-        if is_sparse(X):
-            return np.ascontiguousarray(X @ W)
+    def scores_of(self, X: Rows, W: FloatArray | None) -> FloatArray:
+        """Return X W for a tile, in the shared buffer; W, None for 0, must not change between tiles."""
         scores = self._scores[: X.shape[0]]
-        if is_narrow(X, W.shape[1]):
+        if W is None:
+            scores[:] = 0.0
+        elif is_sparse(X):
+            return np.ascontiguousarray(X @ W)
+        elif is_narrow(X, W.shape[1]):
             multiply_rows(X, self._columns_of(W), scores)
         else:
             self._crew.multiply(X, W, scores)
-        return scores
-
-    def zeros(self, rows: int) -> FloatArray:
-        """Return the scores of a tile at W = 0, in the shared buffer."""
-        scores = self._scores[:rows]
-        scores[:] = 0.0
         return scores
 
     def laid_out(self, scores: FloatArray) -> FloatArray:
@@ -391,7 +375,7 @@ class TileWork(Generic[A_co]):
 
     def take(self, tile: Tile, X: Rows, scores: FloatArray) -> None:
         """Add the contribution of a tile, with features in this precision."""
-        y, weights = self._tiles.labels_and_weights(tile.rows)
+        y, weights = self._tiles.y[tile.rows], self._tiles.weights[tile.rows]
         self._sums.send((Tile(tile.number, tile.start, tile.stop, X, y, weights), scores))
 
     def answer(self) -> A_co:
@@ -425,10 +409,10 @@ class _Product:
         self._scratch: Scratch | None = None
         self._own: Scratch | None = None
         if weights:
-            self._W = weights[0] if len(weights) == 1 else np.concatenate(weights, axis=1)
-            self._scratch = Scratch(rows, self._W.shape[1], self.dtype, crew)
+            W = weights[0] if len(weights) == 1 else np.concatenate(weights, axis=1)
+            self._scratch = Scratch(rows, W.shape[1], self.dtype, crew)
             # A run begins at W = 0, where the scores are known without a product.
-            self._at_zero = not self._W.any()
+            self._W = W if W.any() else None
         if len(weights) > 1:
             self._own = Scratch(rows, max(W.shape[1] for W in weights), self.dtype)
 
@@ -436,11 +420,7 @@ class _Product:
         """Process one tile, with features in the precision of this product."""
         scores = np.empty((0, 0), dtype=self.dtype)
         if self._scratch is not None:
-            scores = (
-                self._scratch.zeros(tile.stop - tile.start)
-                if self._at_zero
-                else self._scratch.scores_of(X, self._W)
-            )
+            scores = self._scratch.scores_of(X, self._W)
         self._works[0].clock.product()
         at = 0
         for number, work in enumerate(self._works):

@@ -122,45 +122,31 @@ class DenseStore:
     """
 
     def __init__(self, rows: int, m: int, dtype: np.dtype[Any]) -> None:
-        self._values: FloatArray = np.zeros((rows, m), dtype=dtype)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(rows, m)."""
-        return len(self._values), self._values.shape[1]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32 or float64."""
-        return self._values.dtype
+        self.shape, self.dtype = (rows, m), dtype
+        self.dense: FloatArray = np.zeros((rows, m), dtype=dtype)
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory now in use by the rows."""
-        return self._values.nbytes
-
-    @property
-    def dense(self) -> FloatArray:
-        """The array itself."""
-        return self._values
+        return self.dense.nbytes
 
     def read(self, start: int, stop: int) -> FloatArray:
         """Return a view of the rows [start, stop)."""
-        return self._values[start:stop]
+        return self.dense[start:stop]
 
     def write(self, start: int, stop: int, values: FloatArray) -> None:
         """Replace the rows [start, stop), unless `values` is the view that `read` gave of them."""
-        place = self._values[start:stop]
+        place = self.dense[start:stop]
         if values.__array_interface__ != place.__array_interface__:
             place[...] = values
 
     def clear(self) -> None:
         """Make every row zero."""
-        self._values[:] = 0.0
+        self.dense[:] = 0.0
 
     def widen(self) -> None:
         """Keep the rows in float64 from now on."""
-        self._values = self._values.astype(np.float64)
+        self.dense, self.dtype = self.dense.astype(np.float64), np.dtype(np.float64)
 
 
 class ByteBudget:
@@ -236,22 +222,14 @@ class PackedStore:
     """
 
     def __init__(self, cuts: Sequence[int], m: int, dtype: np.dtype[Any], budget: ByteBudget) -> None:
-        self._cuts, self._m, self._dtype = list(cuts), m, np.dtype(dtype)
+        self._cuts, self.shape, self.dtype = list(cuts), (cuts[-1], m), np.dtype(dtype)
+        #: There is no single array.
+        self.dense: None = None
         self._budget = budget
         self._held: list[Bytes | None] = [None] * (len(cuts) - 1)
         #: Bytes of each run, in memory or in the file.
         self._sizes = [0] * (len(cuts) - 1)
         self._file: SpillFile | None = None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(rows, m)."""
-        return self._cuts[-1], self._m
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """float32 or float64."""
-        return self._dtype
 
     @property
     def nbytes(self) -> int:
@@ -263,14 +241,9 @@ class PackedStore:
         """Bytes of the rows in the temporary file."""
         return sum(self._sizes) - self.nbytes
 
-    @property
-    def dense(self) -> None:
-        """None: there is no single array."""
-        return
-
     def read(self, start: int, stop: int) -> FloatArray:
         """Return a fresh array of the rows [start, stop)."""
-        rows = np.empty((stop - start, self._m), dtype=self._dtype)
+        rows = np.empty((stop - start, self.shape[1]), dtype=self.dtype)
         for run, low, high in self._runs(start, stop):
             first = self._cuts[run]
             unpack(
@@ -280,7 +253,7 @@ class PackedStore:
 
     def write(self, start: int, stop: int, values: FloatArray) -> None:
         """Replace the rows [start, stop)."""
-        values = np.ascontiguousarray(values, dtype=self._dtype)
+        values = np.ascontiguousarray(values, dtype=self.dtype)
         for run, low, high in self._runs(start, stop):
             rows = values[low - start : high - start]
             first, last = self._cuts[run], self._cuts[run + 1]
@@ -300,12 +273,12 @@ class PackedStore:
 
     def widen(self) -> None:
         """Keep the rows in float64 from now on."""
-        if self._dtype == np.float64:
+        if self.dtype == np.float64:
             return
         for run, size in enumerate(self._sizes):
             if size:
                 self._keep(run, pack(self.read(*self._cuts[run : run + 2]).astype(np.float64)))
-        self._dtype = np.dtype(np.float64)
+        self.dtype = np.dtype(np.float64)
 
     def _runs(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the number of each run that overlaps [start, stop), and the common rows."""
@@ -340,7 +313,7 @@ class PackedStore:
 
     def _place(self, run: int) -> int:
         """Return where a run begins in the file, which reserves room for its unpacked size."""
-        return self._cuts[run] * self._m * _WIDEST
+        return self._cuts[run] * self.shape[1] * _WIDEST
 
 
 #: The store of A.

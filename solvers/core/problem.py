@@ -24,8 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
@@ -70,10 +69,20 @@ class LabelledRows:
     ) -> LabelledRows:
         """Return the checked arguments of `solve`; raises InvalidProblemError naming the fault."""
         rows = checked_rows(X)
-        n = int(rows.shape[0])
-        label_sets, labels, classes = _checked_sets(y, n, m, loss, label_sets)
-        if label_sets is not None:
+        n, shape = int(rows.shape[0]), np.shape(y)
+        # A loss of single labels refuses the shape.
+        if label_sets is None and len(shape) == 2 and shape[1] > 1 and loss.form(shape[1]).takes_label_sets:
+            label_sets, y = LabelSets.from_indicator(y)
+        if label_sets is None:
+            labels, classes = checked_labels(y, n, m)
+        elif isinstance(label_sets, LabelSets):
+            labels, _ = checked_labels(y, n, len(label_sets))
+            classes = label_sets.m if m is None else m
             _refuse_empty_sets(loss, classes, label_sets, labels)
+        else:
+            raise InvalidProblemError(
+                f"label_sets is {label_sets!r}; give the LabelSets that `LabelSets.from_indicator` makes"
+            )
         return cls(rows, labels, checked_weights(sample_weight, n), classes, label_sets)
 
 
@@ -157,24 +166,6 @@ def _classes_without_gaps(labels: Any) -> int:
     )
 
 
-def _checked_sets(
-    y: Any, n: int, m: int | None, loss: Loss, label_sets: LabelSets | None
-) -> tuple[LabelSets | None, IntArray, int]:
-    """Return the label sets that y numbers, made from y if it is an indicator matrix, then y and m."""
-    shape = np.shape(y)
-    # A loss of single labels refuses the shape.
-    if label_sets is None and len(shape) == 2 and shape[1] > 1 and loss.form(shape[1]).takes_label_sets:
-        label_sets, y = LabelSets.from_indicator(y)
-    if label_sets is None:
-        return None, *checked_labels(y, n, m)
-    if not isinstance(label_sets, LabelSets):
-        raise InvalidProblemError(
-            f"label_sets is {label_sets!r}; give the LabelSets that `LabelSets.from_indicator` makes"
-        )
-    labels, _ = checked_labels(y, n, len(label_sets))
-    return label_sets, labels, label_sets.m if m is None else m
-
-
 def _refuse_empty_sets(loss: Loss, m: int, label_sets: LabelSets, labels: IntArray) -> None:
     """Refuse examples without labels for a loss that spreads a unit of probability over them."""
     if loss.form(m).family.empty_sets:
@@ -185,13 +176,6 @@ def _refuse_empty_sets(loss: Loss, m: int, label_sets: LabelSets, labels: IntArr
             f"row {empty[0]} has no label, and {loss.name} shares one unit of probability among the labels of"
             " a row; leave such rows out, or use multilabel_hinge, for which they cost nothing"
         )
-
-
-def checked_seed(seed: Any) -> int:
-    """Return a seed that NumPy accepts."""
-    if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
-        raise InvalidProblemError(f"seed is {seed!r}; give a whole number of at least 0")
-    return int(seed)
 
 
 def checked_weights(sample_weight: Any, n: int) -> Float64Array | None:
@@ -219,24 +203,19 @@ def checked_weights(sample_weight: Any, n: int) -> Float64Array | None:
     return None if (weights == 1.0).all() else weights
 
 
-def positive_number(name: str, value: Any) -> float:
-    """Return a positive finite number as a float."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 < float(value) < math.inf:
-        raise InvalidProblemError(f"{name} is {value!r}; give a positive number")
-    return float(value)
+def positive_number(name: str, value: Any, *, or_zero: bool = False) -> float:
+    """Return a positive finite number, or 0, as a float."""
+    number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    if not (0.0 < number < math.inf or (or_zero and number == 0.0)):
+        wanted = "number of at least 0" if or_zero else "positive number"
+        raise InvalidProblemError(f"{name} is {value!r}; give a {wanted}")
+    return number
 
 
-def number_from_zero(name: str, value: Any) -> float:
-    """Return a finite number of at least 0 as a float."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0.0 <= float(value) < math.inf:
-        raise InvalidProblemError(f"{name} is {value!r}; give a number of at least 0")
-    return float(value)
-
-
-def positive_integer(name: str, value: Any) -> int:
-    """Return a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise InvalidProblemError(f"{name} is {value!r}; give a whole number of at least 1")
+def positive_integer(name: str, value: Any, *, or_zero: bool = False) -> int:
+    """Return a whole number of at least 1, or 0."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1 - or_zero:
+        raise InvalidProblemError(f"{name} is {value!r}; give a whole number of at least {1 - or_zero}")
     return int(value)
 
 
@@ -288,15 +267,11 @@ class MeanRisk:
     Examples
     --------
     >>> from topline.solvers.core.problem import MeanRisk
-    >>> MeanRisk().to_dict()
-    {'name': 'mean'}
+    >>> MeanRisk().name
+    'mean'
     """
 
     name: ClassVar[str] = "mean"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"name": self.name}
 
 
 MEAN_RISK = MeanRisk()
@@ -329,11 +304,6 @@ class AverageTopK:
         """Number of losses that take part, the last one perhaps fractionally."""
         return math.ceil(self.k)
 
-    def refuse(self, n: int) -> None:
-        """Raise InvalidProblemError if there are fewer than k examples."""
-        if self.k > n:
-            raise InvalidProblemError(f"k of {self.name} is {self.k:g} but there are {n} rows; use k <= {n}")
-
     def selected(self, losses: LargestLosses, n: int) -> SelectedRows:
         """Return the rows that attain the maximum over p, each with the weight w_i = n p_i."""
         weights = np.full(len(losses.rows), n / self.k)
@@ -341,10 +311,6 @@ class AverageTopK:
         if part > 0.0:
             weights[losses.smallest] *= part
         return SelectedRows(losses.rows, weights)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {"name": self.name, "k": self.k}
 
 
 #: Risks accepted by `solve`.
@@ -423,6 +389,12 @@ class Problem:
     label_sets : the sets that the labels number if examples have several labels; None if y holds classes.
     risk : how the losses of the examples combine into one number, called "the mean loss" below.
     joint : whether scores come from joint features, so that W has no column per class.
+    form : the loss for m classes.
+    own_share : the share of the smoothing on the own class: 1, or 0 if only the others are smoothed.
+    smoothing_own : the gamma of the own class.
+    by_class : whether P is a sum over classes of functions of one column of W each.
+    mean_risk : whether the risk is the mean of the losses.
+    scale : the factor 1/(lam n) of eq. 2.
 
     Raises
     ------
@@ -448,63 +420,51 @@ class Problem:
     label_sets: LabelSets | None = None
     risk: Risk = MEAN_RISK
     joint: bool = False
+    form: LossForm = field(init=False, repr=False, compare=False)
+    own_share: float = field(init=False, repr=False, compare=False)
+    smoothing_own: float = field(init=False, repr=False, compare=False)
+    by_class: bool = field(init=False, repr=False, compare=False)
+    mean_risk: bool = field(init=False, repr=False, compare=False)
+    scale: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise InvalidProblemError("there are no examples; give at least one row of features")
         if self.d < 1:
             raise InvalidProblemError("the features have no columns; give at least one feature")
-        object.__setattr__(self, "lam", positive_number("lam", self.lam))
-        object.__setattr__(self, "smoothing", number_from_zero("smoothing", self.smoothing))
+        lam, smoothing = (
+            positive_number("lam", self.lam),
+            positive_number("smoothing", self.smoothing, or_zero=True),
+        )
         if self.smoothing_kind not in SMOOTHING_KINDS:
             raise InvalidProblemError(
                 f"the smoothing kind is {self.smoothing_kind!r}; use one of {', '.join(SMOOTHING_KINDS)}"
             )
-        if self.smoothing > 0 and self.form.smooth:
+        form = self.loss.form(self.m).with_label_sets(self.label_sets, self.loss.name)
+        if smoothing > 0 and form.smooth:
             raise UnsupportedCombinationError(
-                f"the loss {self.loss.name} is smooth as it is; leave smoothing = {self.smoothing} out"
+                f"the loss {self.loss.name} is smooth as it is; leave smoothing = {smoothing} out"
             )
-        if self.smoothing_kind == "others" and not (self.smoothing > 0 and self.form.sparse_vertices):
+        others = self.smoothing_kind == "others"
+        if others and not (smoothing > 0 and form.sparse_vertices):
             raise UnsupportedCombinationError(
                 "the smoothing kind others is for the hinges over ranks with smoothing > 0, not for "
-                f"{self.loss.name} with smoothing {self.smoothing}; use moreau"
+                f"{self.loss.name} with smoothing {smoothing}; use moreau"
             )
-        if isinstance(self.risk, AverageTopK):
-            self.risk.refuse(self.n)
+        if isinstance(self.risk, AverageTopK) and self.risk.k > self.n:
+            raise InvalidProblemError(
+                f"k of {self.risk.name} is {self.risk.k:g} but there are {self.n} rows; use k <= {self.n}"
+            )
+        vars(self).update(
+            lam=lam, smoothing=smoothing, form=form,
+            own_share=0.0 if others else 1.0, smoothing_own=0.0 if others else smoothing,
+            by_class=form.family.by_class and not self.joint,
+            mean_risk=isinstance(self.risk, MeanRisk), scale=1.0 / (lam * self.n),
+        )  # fmt: skip
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the fields only: compiled functions belong to one process."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
-
-    @cached_property
-    def form(self) -> LossForm:
-        """The loss for m classes."""
-        return self.loss.form(self.m).with_label_sets(self.label_sets, self.loss.name)
-
-    @property
-    def own_share(self) -> float:
-        """The share of the smoothing on the own class: 1, or 0 if only the others are smoothed."""
-        return 0.0 if self.smoothing_kind == "others" else 1.0
-
-    @property
-    def smoothing_own(self) -> float:
-        """The gamma of the own class."""
-        return self.smoothing * self.own_share
-
-    @property
-    def by_class(self) -> bool:
-        """Whether P is a sum over classes of functions of one column of W each."""
-        return self.form.family.by_class and not self.joint
-
-    @property
-    def mean_risk(self) -> bool:
-        """Whether the risk is the mean of the losses."""
-        return isinstance(self.risk, MeanRisk)
-
-    @property
-    def scale(self) -> float:
-        """The factor 1/(lam n) of eq. 2."""
-        return 1.0 / (self.lam * self.n)
+    def __reduce__(self) -> tuple[type[Problem], tuple[Any, ...]]:
+        """Return how to make the problem again elsewhere: compiled functions belong to one process."""
+        return type(self), tuple(getattr(self, each.name) for each in fields(self) if each.init)
 
     def dual(self, W: Float64Array, conjugate_mean: float, mean_sq_dual: float) -> float:
         """Return D of eq. 3; W (d, m)."""
@@ -531,7 +491,7 @@ class Problem:
             "lam": self.lam,
             "smoothing": self.smoothing,
             "smoothing_kind": self.smoothing_kind,
-            "risk": self.risk.to_dict(),
+            "risk": {"name": self.risk.name, **asdict(self.risk)},
         }
 
 
@@ -546,7 +506,8 @@ def problem_key(problem: Problem, labels: IntArray, weights: Float64Array | None
 
 def squared_norm(W: Float64Array) -> float:
     """Return |W|_F^2 in float64."""
-    return inner(W, W)
+    flat = W.ravel(order="F" if W.flags.f_contiguous else "C")
+    return float(np.vdot(flat, flat))
 
 
 def inner(V: Float64Array, W: Float64Array) -> float:

@@ -108,6 +108,8 @@ class RowRange:
         self._start = start
         self.shape = (stop - start, int(source.shape[1]))
         self.dtype = source.dtype
+        #: Whether the source lies in memory, and whether slices are CSR matrices.
+        self.in_memory, self.sparse = held_in_memory(source), gives_sparse(source)
 
     @property
     def cuts(self) -> Sequence[int] | None:
@@ -117,16 +119,6 @@ class RowRange:
             return None
         stop = self._start + self.shape[0]
         return [0, *(c - self._start for c in cuts if self._start < c < stop), self.shape[0]]
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the source lies in memory."""
-        return held_in_memory(self._source)
-
-    @property
-    def sparse(self) -> bool:
-        """Whether slices are CSR matrices."""
-        return gives_sparse(self._source)
 
     def in_place(self, start: int, stop: int) -> bool:
         """Whether slices of rows start..stop-1 are views of one array, once they are read."""

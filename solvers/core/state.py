@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from topline.solvers.core.codec import stored
 from topline.solvers.core.dual_points import DualPoint, FoundAt, PendingStep
-from topline.solvers.core.problem import Problem
+from topline.solvers.core.problem import Problem, positive_integer, positive_number
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.counts import how_many
 from topline.solvers.errors import CertificateError, InvalidProblemError
@@ -205,16 +205,11 @@ class StoppingCriteria:
     time_limit: float | None = None
 
     def __post_init__(self) -> None:
-        tol: Any = self.tol
-        if not (isinstance(tol, Real) and 0.0 < float(tol) < math.inf):
-            raise InvalidProblemError(f"tol is {tol!r}; give a positive number")
-        if float(tol) < FINEST_TOL:
+        if positive_number("tol", self.tol) < FINEST_TOL:
             raise InvalidProblemError(
-                f"tol is {tol!r}, which float64 does not resolve; give at least {FINEST_TOL:g}"
+                f"tol is {self.tol!r}, which float64 does not resolve; give at least {FINEST_TOL:g}"
             )
-        passes: Any = self.max_passes
-        if isinstance(passes, bool) or not isinstance(passes, Integral) or int(passes) < 1:
-            raise InvalidProblemError(f"max_passes is {passes!r}; give a whole number of at least 1")
+        positive_integer("max_passes", self.max_passes)
         limit: Any = self.time_limit
         if limit is not None and not (isinstance(limit, Real) and float(limit) > 0.0):
             raise InvalidProblemError(f"time_limit is {limit!r}; give a positive number of seconds or None")
@@ -359,7 +354,7 @@ class SolverState:
     @classmethod
     def start(cls, problem: Problem) -> SolverState:
         """Return the state with A = 0, which is dual feasible."""
-        return cls.at(np.zeros((problem.d, problem.m)))
+        return cls(Point(0, np.zeros((problem.d, problem.m))))
 
     @classmethod
     def at(cls, W: Float64Array, conjugate_mean: float = 0.0, mean_sq_dual: float = 0.0) -> SolverState:

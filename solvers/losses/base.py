@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -171,6 +171,11 @@ class LossForm:
         only its length k counts.
     margins : (m, m) float64, row = true class, zero diagonal; None stands for 1 - e_y.
     label_sets : the sets that y numbers in a multilabel problem; None where y is a class.
+    smooth : whether the unsmoothed loss is differentiable.
+    convex : whether the loss has a dual problem, and so a certificate.
+    linear_conjugate : whether -Phi*(-alpha) = -<delta, alpha> on the domain, as for every hinge.
+    sparse_vertices : whether a subgradient has at most L + 1 non-zeros a row.
+    needs_label_sets, takes_label_sets : whether the loss accepts label sets only, or label sets too.
     """
 
     m: int
@@ -178,10 +183,20 @@ class LossForm:
     rho: Float64Array
     margins: Float64Array | None = None
     label_sets: LabelSets | None = None
+    smooth: bool = field(init=False)
+    convex: bool = field(init=False)
+    linear_conjugate: bool = field(init=False)
+    sparse_vertices: bool = field(init=False)
+    needs_label_sets: bool = field(init=False)
+    takes_label_sets: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        if len(self.rho) == 1 and self.family.of_one_rank is not None:
-            object.__setattr__(self, "family", self.family.of_one_rank)
+        family = (self.family.of_one_rank if len(self.rho) == 1 else None) or self.family
+        vars(self).update(
+            family=family, smooth=family.smooth, convex=family.column is not None,
+            linear_conjugate=family.linear, sparse_vertices=family.ranks is not None,
+            needs_label_sets=family.labels is Labels.SETS, takes_label_sets=family.labels is not Labels.ONE,
+        )  # fmt: skip
 
     @property
     def steepest(self) -> float | None:
@@ -226,11 +241,6 @@ class LossForm:
         return NO_MARGINS if self.margins is None else _fixed(self.margins)
 
     @property
-    def sparse_vertices(self) -> bool:
-        """Whether a subgradient has at most L + 1 non-zeros a row."""
-        return self.family.ranks is not None
-
-    @property
     def ranks(self) -> Ranks:
         """How the vertices of a hinge over ranks are found."""
         if self.family.ranks is None:
@@ -238,31 +248,6 @@ class LossForm:
                 f"the loss {self.family.name} has no vertices by rank; use another loss or method"
             )
         return self.family.ranks
-
-    @property
-    def linear_conjugate(self) -> bool:
-        """Whether -Phi*(-alpha) = -<delta, alpha> on the domain, as for every hinge."""
-        return self.family.linear
-
-    @property
-    def convex(self) -> bool:
-        """Whether the loss has a dual problem, and so a certificate."""
-        return self.family.column is not None
-
-    @property
-    def smooth(self) -> bool:
-        """Whether the unsmoothed loss is differentiable."""
-        return self.family.smooth
-
-    @property
-    def needs_label_sets(self) -> bool:
-        """Whether the loss accepts label sets only."""
-        return self.family.labels is Labels.SETS
-
-    @property
-    def takes_label_sets(self) -> bool:
-        """Whether an example may have several labels."""
-        return self.family.labels is not Labels.ONE
 
     @property
     def codes(self) -> int:
@@ -348,14 +333,13 @@ class LossWithoutParameters:
 
     def form(self, m: int) -> LossForm:
         """Return the loss for m classes."""
-        return rank_form(m, self.family, self._rank_weights(), self.name, of_others=self.of_others)
+        k, rho = getattr(self, "k", 1), getattr(self, "rho", None)
+        weights = flat(k) if rho is None else np.array(rho)
+        return rank_form(m, self.family, weights, self.name, of_others=self.of_others)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {"name": self.name, **asdict(self)}
-
-    def _rank_weights(self) -> Float64Array:
-        return np.ones(1)
 
 
 @dataclass(frozen=True)
@@ -366,9 +350,6 @@ class LossOfK(LossWithoutParameters):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", checked_k(self.k, self.name))
-
-    def _rank_weights(self) -> Float64Array:
-        return flat(self.k)
 
 
 @dataclass(frozen=True)
@@ -383,9 +364,6 @@ class LossOfWeights(LossWithoutParameters):
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {"name": self.name, "rho": list(self.rho)}
-
-    def _rank_weights(self) -> Float64Array:
-        return np.array(self.rho)
 
 
 def rank_form(m: int, family: Family, rho: Float64Array, name: str, *, of_others: bool = False) -> LossForm:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from topline.solvers.blocks import most_kept
-from topline.solvers.blocks.block import whole_bytes
+from topline.solvers.blocks.block import array_bytes
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import RowSource
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
@@ -117,7 +117,7 @@ class MethodSpec:
 
     def refuse_budget(self, problem: Problem, dual_bytes: int | None) -> None:
         """Raise UnsupportedCombinationError if dual variables must be arrays and exceed the budget."""
-        needed = whole_bytes(problem.n, problem.m)
+        needed = array_bytes(problem.n, problem.m)
         if self.whole_duals and dual_bytes is not None and dual_bytes < needed:
             raise UnsupportedCombinationError(
                 f"the method {self.name} works on the dual variables as arrays of {needed} bytes, and there "

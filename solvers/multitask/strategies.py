@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.problem import number_from_zero, positive_integer, positive_number
+from topline.solvers.core.problem import positive_integer, positive_number
 from topline.solvers.core.state import HasObjective, Objective, Status, StoppingCriteria, relative_gap
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.jit_cache import jit
@@ -453,7 +453,7 @@ def solve_multi(
     K, signs = _checked(K, signs, smoothing, C=C, C_tasks=C_tasks, C_shared=C_shared)
     criteria = StoppingCriteria(tol, max_passes)
     positive_integer("max_alternations", max_alternations)
-    number_from_zero("change_tol", change_tol)
+    positive_number("change_tol", change_tol, or_zero=True)
     first = _svms(K, signs, C, smoothing, criteria, seed)
     problem = SharedProblem(K, signs, C_tasks, C_shared, smoothing)
     point, turns, status = alternate(
@@ -511,5 +511,5 @@ def _checked(K: Any, signs: Any, smoothing: Any, **weights: Any) -> tuple[Float6
         )
     for name, value in weights.items():
         positive_number(name, value)
-    number_from_zero("smoothing", smoothing)
+    positive_number("smoothing", smoothing, or_zero=True)
     return K, signs

@@ -30,17 +30,17 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar
 import numpy as np
 
 from topline.solvers.blocks.ascent.extrapolation import extrapolation_bytes
-from topline.solvers.blocks.ascent.rows import RowNorms
+from topline.solvers.blocks.ascent.rows import unknown_norms
 from topline.solvers.blocks.block import Block, BlockDuals, RunSpec, array_bytes
 from topline.solvers.core.answers import (
     A,
     Answer,
     Clock,
+    Node,
     TileReader,
     TileSums,
     TileWork,
     TreeMerger,
-    leaf,
     merged_by,
     work_through,
 )
@@ -117,13 +117,9 @@ class TileOperation(Operation[A]):
     def sums(self, block: Block, crew: Crew) -> TileSums[A]:
         """Return the generator that processes the tiles, with the help of a crew."""
 
-    def work(self, block: Block, crew: Crew) -> TileWork[A]:
-        """Return the work on the tiles of a block, whose reading may be shared."""
-        return TileWork(self.sums(block, crew), block.tiles)
-
     def answer(self, block: Block, crew: Crew) -> A:
         """Return the answer of one block."""
-        work = self.work(block, crew)
+        work = TileWork(self.sums(block, crew), block.tiles)
         work_through(block.tiles, [work], crew)
         return work.answer()
 
@@ -358,7 +354,7 @@ class RowBlock:
         self._tiles = TileReader(self._X, self._y, np.ones(stop - start), start, self.problem.m)
         self._heads: dict[int, Head] = {}
         self._blocks: dict[int, Block] = {}
-        self._helpers, self._norms = Helpers(), RowNorms(stop - start)
+        self._helpers, self._norms = Helpers(), unknown_norms(stop - start)
 
     def run(self, operation: Operation[A], threads: int = 1) -> A:
         """Answer an operation on `threads` threads (`Block.run`); new heads start with A = 0."""
@@ -384,7 +380,8 @@ class RowBlock:
         with np.errstate(over="ignore", invalid="ignore"):
             for head, asked in request.asked:
                 if isinstance(asked, TileOperation):
-                    works[head.number] = asked.work(self._of(head), crew)
+                    block = self._of(head)
+                    works[head.number] = TileWork(asked.sums(block, crew), block.tiles)
                 elif not isinstance(asked, CopyDuals):
                     self._of(head)
                     sweeps[head.number] = asked
@@ -584,8 +581,12 @@ class BlockSet:
 
         merger: TreeMerger[A] = TreeMerger(self._total)
         with one_blas_thread():
-            for block, answer in zip(self.blocks, self._each(run_one), strict=True):
-                merger.add(leaf(block.index), answer)
+            if self._pool is None:
+                answers: Iterator[A] = map(run_one, self.blocks)
+            else:
+                answers = _results_of([self._pool.submit(run_one, block) for block in self.blocks])
+            for block, answer in zip(self.blocks, answers, strict=True):
+                merger.add(Node(0, block.index), answer)
         return merger
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:
@@ -611,11 +612,6 @@ class BlockSet:
         parts = [self.blocks[a:b] for a, b in pairwise(cuts)]
         futures = [pool.submit(visit, _dual_rows(part, pending_step)) for part in parts]
         return [item for answer in _results_of(futures) for item in answer]
-
-    def _each(self, run_one: Callable[[RowBlock], T]) -> Iterator[T]:
-        if self._pool is None:
-            return map(run_one, self.blocks)
-        return _results_of([self._pool.submit(run_one, block) for block in self.blocks])
 
 
 def parts_of(

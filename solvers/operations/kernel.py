@@ -327,7 +327,7 @@ class FindKernelVertices(KernelOperation[KernelVertices]):
         sums, cross, changed = np.zeros(ranking.N_SUMS), 0.0, 0
         for _, start, stop in block.tiles.bounds():
             rows = slice(start, stop)
-            y, weights = block.tiles.labels_and_weights(rows)
+            y, weights = block.tiles.y[rows], block.tiles.weights[rows]
             A, lifted, U = duals.A.read(start, stop), here.scores[rows].copy(), here.vertices[rows]
             duals.lift(lifted, A, rows)
             vertices.find(lifted, y, weights, sums)
@@ -415,7 +415,7 @@ class MixVertices(KernelOperation[VertexProducts]):
         u_s = u_t = 0.0
         for _, start, stop in block.tiles.bounds():
             rows = slice(start, stop)
-            U, (_, weights) = here.vertices[rows], block.tiles.labels_and_weights(rows)
+            U, weights = here.vertices[rows], block.tiles.weights[rows]
             u_s += float(np.einsum("ij,ij->i", U, here.scores[rows], dtype=np.float64) @ weights)
             u_t += float(np.einsum("ij,ij->i", U, here.of_vertices[rows], dtype=np.float64) @ weights)
         return u_s, u_t

@@ -39,7 +39,7 @@ class SumMoments(Operation[Moments]):
             taken = slice(-(block.start + tile.start) % self.stride, None, self.stride)
             waiting.append((tile.X[taken], tile.weights[taken]))
             rows += len(waiting[-1][1])
-            if sum(len(weights) for _, weights in waiting) >= tiles.rows or tile.stop == tiles.stop:
+            if sum(len(weights) for _, weights in waiting) >= tiles.rows or tile.stop == len(tiles.y):
                 X, weights = stacked([part for part, _ in waiting]), np.concatenate([w for _, w in waiting])
                 gram = _gram(X, weights)
                 total = gram.astype(np.float64) if total is None else total + gram

@@ -340,7 +340,7 @@ class FindSlope(_PointOperation[SlopeSum]):
         for number, rows, scores, moves, made in here.line(self.V):
             multiplied += made
             clock.product()
-            y, weights = here.tiles.labels_and_weights(rows)
+            y, weights = here.tiles.y[rows], here.tiles.weights[rows]
             A = here.dual_rows(number, rows)
             at = here.shifted(scores, A, y)
             at += np.asarray(self.step * moves, dtype=here.dtype)

@@ -17,4 +17,4 @@ from topline.solvers.run.api import (
 )
 from topline.solvers.run.compression import CompressedKernel, compress
 from topline.solvers.run.loop import Callback, Ends, Run, Start, iterate
-from topline.solvers.run.task import ProblemSpec, RunOptions, Task, compile_jit_functions, run_task
+from topline.solvers.run.task import ProblemSpec, Task, compile_jit_functions, run_task

@@ -40,7 +40,7 @@ from topline.solvers.methods.auto import AutoMemory
 from topline.solvers.methods.quasi_newton import LbfgsMemory
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run.loop import Callback
-from topline.solvers.run.task import ProblemSpec, RunOptions, Task, run_task
+from topline.solvers.run.task import ProblemSpec, Task, run_task
 from topline.solvers.typing import Float64Array
 
 
@@ -198,11 +198,10 @@ def solve(
         of_duals=of_duals,
     )  # fmt: skip
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
-    options = RunOptions(criteria, seed, executor, callbacks, state, duals, duals_near)
-    if verbose:
-        options = replace(options, callbacks=(*callbacks, PrintProgress()))
     examples = LabelledRows.of(loss, X, y, m=m, label_sets=label_sets, sample_weight=sample_weight)
-    task = Task.of(spec, examples, options)
+    task = Task(spec, examples, criteria, seed, executor, callbacks, state, duals, duals_near)
+    if verbose:
+        task = replace(task, callbacks=(*callbacks, PrintProgress()))
     return run_task(task) if kernel is None else _with_kernel(task)
 
 
@@ -218,13 +217,12 @@ def _with_kernel(task: Task) -> KernelResult:
         task = replace(task, kernel=kernel)
     else:
         features = KernelFeatures.of(task.spec.kernel, rows)
-        kernel, wide = features.kernel, replace(problem, d=features.rows.shape[1])
-        task = replace(task, examples=replace(examples, rows=features.rows), problem=wide)
+        kernel, task = features.kernel, replace(task, examples=replace(examples, rows=features.rows))
     begun = time.perf_counter()
     result = run_task(task)
     solved, A = time.perf_counter(), result.A
-    if A is None and task.duals_kept and task.options.executor is not None:
-        A = np.concatenate([part for _, _, part in task.options.executor.duals(result.state.pending_step)])
+    if A is None and task.duals_kept and task.executor is not None:
+        A = np.concatenate([part for _, _, part in task.executor.duals(result.state.pending_step)])
         A = result.dual_share * inside(problem, A, examples.labels, examples.weights)
     found: dict[str, Any] = {part.name: getattr(result, part.name) for part in fields(SolveResult)}
     if features is None:
@@ -233,7 +231,7 @@ def _with_kernel(task: Task) -> KernelResult:
     else:
         found |= certified_on_matrix(features, problem, examples.labels, examples.weights, result, A)
         found["kernel_seconds"] = begun - began + time.perf_counter() - solved
-    return judged_by_gap(KernelResult(**{**found, "A": A}), task.options.criteria.tol)
+    return judged_by_gap(KernelResult(**{**found, "A": A}), task.criteria.tol)
 
 
 def regularisation_path(
@@ -380,7 +378,7 @@ def solve_with_features(
     spec = ProblemSpec(loss, lam, smoothing=smoothing, method=method)
     criteria = StoppingCriteria(tol=tol, max_passes=max_passes, time_limit=time_limit)
     examples = LabelledRows.of(loss, X, y, m=feature_map.classes, sample_weight=sample_weight)
-    result = run_task(Task.of(spec, examples, RunOptions(criteria, seed, executor, callbacks), feature_map))
+    result = run_task(Task(spec, examples, criteria, seed, executor, callbacks, feature_map=feature_map))
     return MappedResult(
         **{part.name: getattr(result, part.name) for part in fields(result)}, feature_map=feature_map
     )

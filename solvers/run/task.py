@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from topline.solvers.core.problem import (
     Problem,
     Risk,
     SmoothingKind,
-    checked_seed,
+    positive_integer,
     positive_number,
     problem_key,
     squared_norm,
@@ -228,7 +228,7 @@ class ProblemSpec:
             )
 
 
-def started(problem: Problem, executor: Executor, options: RunOptions, method: Method) -> SolverState:
+def started(task: Task, executor: Executor, method: Method) -> SolverState:
     """Return the state to start from, after loading the duals that belong to it into the executor.
 
     A alone is feasible whatever the features, lam and gamma are, and so is every multiple s A with s in
@@ -238,7 +238,7 @@ def started(problem: Problem, executor: Executor, options: RunOptions, method: M
     If A comes `near`, from nearly the same problem, dual ascent uses shorter first rounds until the gap is
     within the tolerance.
     """
-    state, duals = options.state, options.duals
+    problem, state, duals = task.bound, task.state, task.duals
     if duals is None:
         return SolverState.start(problem) if state is None else state
     if state is not None:
@@ -263,9 +263,9 @@ def started(problem: Problem, executor: Executor, options: RunOptions, method: M
     if isinstance(method, KernelMethod):
         return method.at_best_multiple(problem, executor, shrink)
     state = state_of_best_multiple(problem, executor, shrink)
-    if not options.near or not state.W.any():
+    if not task.near or not state.W.any():
         return state
-    near_start = NearStart.of(problem, options.criteria.tol, with_mass / problem.n, executor.blocks)
+    near_start = NearStart.of(problem, task.criteria.tol, with_mass / problem.n, executor.blocks)
     return replace(state, memory=AscentMemory(near=near_start))
 
 
@@ -340,8 +340,8 @@ _NO_BETTER = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class RunOptions:
-    """When a run ends, where it runs and begins, and who watches it.
+class Task:
+    """A problem with its examples: when its run ends, where it runs and begins, and who watches it.
 
     Attributes
     ----------
@@ -351,9 +351,20 @@ class RunOptions:
     callbacks : called after each round, as for `solve`.
     state, duals, near : where it begins: a state with the duals that belong to it, or duals alone, which may
         come from nearly the same problem; by default at A = 0.
-    picked : rows that a round of dual ascent updates where blocks compute the kernel.
+    feature_map : what the weights V belong to, if any.
+    kernel : with its parameters resolved: blocks compute its values on demand, and W of the result is zero.
+    picked : rows that a round of dual ascent then updates.
+    problem, bound : the problem, and the one bound to the blocks: with a kernel W is not formed, and d = 1
+        stands in for it.
+    method, choice : the chosen method, and the reason.
+    duals_kept, of_duals : whether blocks keep A, and whether the result is W(A) of it.
+    key : `problem_key` of the problem.
+
+    Raises UnsupportedCombinationError as `ProblemSpec.chosen` does.
     """
 
+    spec: ProblemSpec
+    examples: LabelledRows
     criteria: StoppingCriteria
     seed: int = 0
     executor: Executor | None = None
@@ -361,97 +372,64 @@ class RunOptions:
     state: SolverState | None = None
     duals: Iterable[DualRows] | None = None
     near: bool = False
-    picked: int = PICKED_ROWS
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "seed", checked_seed(self.seed))
-        if callable(self.callbacks):
-            raise InvalidProblemError("callbacks is one function: put it in a list, callbacks=[function]")
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """A problem with its examples and the chosen method; `of` makes it from a spec.
-
-    `method` solves it, and `choice` gives the reason.  With a `feature_map` the weights are V.  With a
-    `kernel`, its parameters resolved, blocks compute the values on demand, and W of the result is zero.
-    """
-
-    spec: ProblemSpec
-    examples: LabelledRows
-    options: RunOptions
-    problem: Problem
-    method: MethodSpec
-    choice: Choice
     feature_map: FeatureMap | None = None
     kernel: Kernel | None = None
+    picked: int = PICKED_ROWS
+    problem: Problem = field(init=False)
+    bound: Problem = field(init=False)
+    method: MethodSpec = field(init=False)
+    choice: Choice = field(init=False)
+    duals_kept: bool = field(init=False)
+    of_duals: bool = field(init=False)
+    key: str = field(init=False)
 
-    @classmethod
-    def of(
-        cls,
-        spec: ProblemSpec,
-        examples: LabelledRows,
-        options: RunOptions,
-        feature_map: FeatureMap | None = None,
-    ) -> Task:
-        """Return the task with its method; raises UnsupportedCombinationError as `ProblemSpec` does."""
-        joint = feature_map is not None and not is_ordinary(feature_map)
-        problem, state, duals = spec.problem_of(examples, joint=joint), options.state, options.duals
-        if spec.method == DEFAULT_METHOD and duals is not None and problem.mean_risk:
+    def __post_init__(self) -> None:
+        seed, examples, begun = positive_integer("seed", self.seed, or_zero=True), self.examples, None
+        if callable(self.callbacks):
+            raise InvalidProblemError("callbacks is one function: put it in a list, callbacks=[function]")
+        joint = self.feature_map is not None and not is_ordinary(self.feature_map)
+        spec, problem = self.spec, self.spec.problem_of(examples, joint=joint)
+        if spec.method == DEFAULT_METHOD and self.duals is not None and problem.mean_risk:
             spec = replace(spec, keep_duals=True)
-        method, choice = spec.chosen(
-            problem,
-            rows=examples.rows if feature_map is None else None,
-            begun=None if state is None else begun_by(state, duals=duals is not None),
+        if self.state is not None:
+            begun = begun_by(self.state, duals=self.duals is not None)
+        rows = examples.rows if self.feature_map is None else None
+        method, choice = spec.chosen(problem, rows=rows, begun=begun)
+        kept = self.kernel is not None or spec.keeps_duals(problem, method)
+        vars(self).update(
+            spec=spec, seed=seed, problem=problem, method=method, choice=choice, duals_kept=kept,
+            bound=problem if self.kernel is None else replace(problem, d=1),
+            of_duals=kept and (spec.of_duals or spec.kernel is not None),
+            key=problem_key(problem, examples.labels, examples.weights),
+        )  # fmt: skip
+
+
+def _refuse_start(task: Task) -> None:
+    """Refuse a state and duals that do not fit each other or the problem."""
+    state, duals, shape = task.state, task.duals, (task.bound.d, task.bound.m)
+    if duals is not None and not task.duals_kept:
+        raise UnsupportedCombinationError("duals are given but would not be kept; say keep_duals=True")
+    if state is None:
+        return
+    if state.W.shape != shape:
+        raise InvalidProblemError(
+            f"the state has weights of shape {state.W.shape}; the problem needs {shape}"
         )
-        if method.name != spec.method:
-            logger.info("%s: %s", method.name, choice.why)
-        return cls(spec, examples, options, problem, method, choice, feature_map)
-
-    @property
-    def bound(self) -> Problem:
-        """The problem bound to the blocks; with a kernel W is not formed, and d = 1 stands in for it."""
-        return self.problem if self.kernel is None else replace(self.problem, d=1)
-
-    @property
-    def duals_kept(self) -> bool:
-        """Whether blocks keep A."""
-        return self.kernel is not None or self.spec.keeps_duals(self.problem, self.method)
-
-    @property
-    def of_duals(self) -> bool:
-        """Whether the result is W(A) of the A that blocks keep."""
-        return self.duals_kept and (self.spec.of_duals or self.spec.kernel is not None)
-
-    @cached_property
-    def key(self) -> str:
-        """Digest of all that W and b of a state depend on, except the features."""
-        return problem_key(self.problem, self.examples.labels, self.examples.weights)
-
-    def refuse_start(self, shape: tuple[int, int], *, duals_kept: bool) -> None:
-        """Refuse a state and duals that do not fit each other or the problem, whose W has shape `shape`."""
-        state, duals = self.options.state, self.options.duals
-        if duals is not None and not duals_kept:
-            raise UnsupportedCombinationError("duals are given but would not be kept; say keep_duals=True")
-        if state is None:
-            return
-        if state.W.shape != shape:
-            raise InvalidProblemError(
-                f"the state has weights of shape {state.W.shape}; the problem needs {shape}"
-            )
-        if state.problem_key not in {"", self.key}:
-            raise StateLostError(
-                "the state belongs to a problem with another loss, lam, smoothing, labels or weights, where"
-                " its W and b mean something else; give its duals alone to start from them"
-            )
-        if duals_kept and state.round > 0 and duals is None:
-            raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
+    if state.problem_key not in {"", task.key}:
+        raise StateLostError(
+            "the state belongs to a problem with another loss, lam, smoothing, labels or weights, where"
+            " its W and b mean something else; give its duals alone to start from them"
+        )
+    if task.duals_kept and state.round > 0 and duals is None:
+        raise StateLostError(f"the state of round {state.round} is given without its duals; load both")
 
 
 def run_task(task: Task) -> SolveResult:
     """Bind an executor to the rows, run the rounds, and return the certified result."""
-    problem, examples, executor = task.bound, task.examples, task.options.executor
-    task.refuse_start((problem.d, problem.m), duals_kept=task.duals_kept)
+    problem, examples, executor = task.bound, task.examples, task.executor
+    if task.method.name != task.spec.method:
+        logger.info("%s: %s", task.method.name, task.choice.why)
+    _refuse_start(task)
     with ExitStack() as stack:
         # Held between requests too: threads that share the norm of a matrix wait longer than one takes alone.
         stack.enter_context(one_blas_thread())
@@ -467,21 +445,21 @@ def run_task(task: Task) -> SolveResult:
         # A dual point found at weights replaces an A that only the method needed.
         kept = task.duals_kept and (run.final.found_at is None or task.spec.keep_duals)
         A = final_duals(problem, executor, run, examples, goes_on=goes_on) if kept else None
-    return result_of(task.problem, run, A, task.options.criteria.tol, task.choice)
+    return result_of(task.problem, run, A, task.criteria.tol, task.choice)
 
 
 def _rounds(task: Task, executor: Executor) -> Run:
     """Run the rounds of a task on an executor bound to its problem."""
-    problem, risk, criteria, examples = task.bound, task.problem.risk, task.options.criteria, task.examples
+    problem, risk, criteria, examples = task.bound, task.problem.risk, task.criteria, task.examples
     method = _method(task, executor.blocks)
-    state = started(problem, executor, task.options, method)
+    state = started(task, executor, method)
     if task.feature_map is not None:
         state = state.with_point(W=np.zeros(task.feature_map.shape(problem.d)))
     if isinstance(state.memory, AutoMemory) and not isinstance(method, Auto):
         state = replace(state, memory=state.memory.memory)
     goes_on = isinstance(method, Auto | ProximalNewton)
     apart: tuple[type, ...] = (LbfgsMemory,) if goes_on else (LbfgsMemory, NewtonMemory)
-    if task.options.duals is not None and isinstance(state.memory, apart) and method.follows(state):
+    if task.duals is not None and isinstance(state.memory, apart) and method.follows(state):
         # W of another method may not be the W(A) of the given duals.
         W, conjugate_mean, mean_sq_dual = rebuild(problem, executor, state.point)
         state = state.with_point(W=W, conjugate_mean=conjugate_mean, mean_sq_dual=mean_sq_dual)
@@ -502,12 +480,12 @@ def _rounds(task: Task, executor: Executor) -> Run:
     if task.feature_map is not None:
         blocks = MappedBlocks(executor, task.feature_map, problem.d)
     ends = Ends(task.duals_kept, task.of_duals)
-    return iterate(problem, blocks, method, criteria, ends, Start(state), task.options.callbacks)
+    return iterate(problem, blocks, method, criteria, ends, Start(state), task.callbacks)
 
 
 def _method(task: Task, blocks: int) -> Method:
     """Return the method of a task on `blocks` blocks, in the space of its kernel if it has one."""
-    seed = task.options.seed
+    seed = task.seed
     if task.kernel is None:
         method = task.method.method_for(task.problem, blocks, seed)
         if not isinstance(method, Auto):
@@ -515,7 +493,7 @@ def _method(task: Task, blocks: int) -> Method:
         known = priors(task.problem, blocks, task.examples.rows, task.examples.weights)
         return replace(method, priors=known, asked=bool(task.spec.keep_duals))
     plain = method_named(task.choice.method).make(blocks, seed)
-    return kernel_method(task.kernel, plain, blocks=blocks, seed=seed, tile=task.options.picked)
+    return kernel_method(task.kernel, plain, blocks=blocks, seed=seed, tile=task.picked)
 
 
 def default_executor(task: Task) -> Executor:
@@ -620,9 +598,11 @@ def compile_jit_functions(
         X = X @ X.T if is_precomputed(tiny.kernel) else X
     rows = scipy_sparse.csr_matrix(X) if sparse else X
     with SerialExecutor() as executor:
-        options = RunOptions(StoppingCriteria(tol=FINEST_TOL, max_passes=_PASSES), executor=executor)
-        task = Task.of(tiny, LabelledRows(rows, y, None, m, label_sets), options)
-        run_task(task if tiny.kernel is None else replace(task, kernel=as_kernel(tiny.kernel)))
+        criteria = StoppingCriteria(tol=FINEST_TOL, max_passes=_PASSES)
+        kernel = None if tiny.kernel is None else as_kernel(tiny.kernel)
+        examples = LabelledRows(rows, y, None, m, label_sets)
+        task = Task(tiny, examples, criteria, executor=executor, kernel=kernel)
+        run_task(task)
     if tiny.kernel is None:
         _compile_what_few_rounds_meet(task.problem.form, y[:1], duals=task.duals_kept)
 

@@ -242,7 +242,7 @@ def test_a_run_that_lost_its_scheduler_goes_on_from_its_checkpoint(
     run_task, rounds_before = session.run_task, []
 
     def losing(task: Task) -> SolveResult:
-        state, callbacks = task.options.state, task.options.callbacks
+        state, callbacks = task.state, task.callbacks
         rounds_before.append(0 if state is None else state.round)
 
         def lost_after_two_rounds(record: IterationRecord, state: SolverState) -> bool:
@@ -251,8 +251,7 @@ def test_a_run_that_lost_its_scheduler_goes_on_from_its_checkpoint(
                 raise ClusterError("the connection to the scheduler is closed")
             return True
 
-        options = replace(task.options, callbacks=(*callbacks, lost_after_two_rounds))
-        return run_task(replace(task, options=options))
+        return run_task(replace(task, callbacks=(*callbacks, lost_after_two_rounds)))
 
     monkeypatch.setattr(session, "run_task", losing)
     steps = replace(definitions.STEPS, fit=fit_model.with_options(retry_delay_seconds=0.0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from topline.solvers.core.state import StoppingCriteria
 from topline.solvers.errors import DualsReplacedError
 from topline.solvers.executors import SerialExecutor
 from topline.solvers.losses import OneVsAll, Softmax, TopKEntropy, TopKOthersHinge, TruncatedTopKEntropy
-from topline.solvers.run import RunOptions, Task, run_task
+from topline.solvers.run import Task, run_task
 
 M = 5
 
@@ -62,10 +61,10 @@ MULTILABEL_LOSSES = [MultilabelHinge(), MultilabelSoftmax()]
 
 
 def solved_on_blocks(spec, X, y, executor, *, tol, max_passes=2000, weights=None, m=M, **more):
-    """Solve the problem of a kernel on the blocks of an executor; `more` are of `RunOptions`."""
+    """Solve the problem of a kernel on the blocks of an executor; `more` are of `Task`."""
     examples = LabelledRows.of(spec.loss, X, y, m=m, sample_weight=weights)
-    options = RunOptions(StoppingCriteria(tol, max_passes), executor=executor, **more)
-    return run_task(replace(Task.of(spec, examples, options), kernel=spec.kernel))
+    criteria = StoppingCriteria(tol, max_passes)
+    return run_task(Task(spec, examples, criteria, executor=executor, kernel=spec.kernel, **more))
 
 
 class Requests(SerialExecutor):

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from topline.solvers.blocks.ascent.row_feed import RowFeed
+from topline.solvers.blocks.ascent.rows import RowFeed
 from topline.solvers.blocks.ascent.sweeps import Scratch, SweptPart, carry, scores, scratch_for, store_row
 from topline.solvers.core.rows import Rows, is_sparse
 from topline.solvers.jit_cache import JitFunction, borrowed, jit, keep

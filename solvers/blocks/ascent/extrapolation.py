@@ -8,7 +8,7 @@ import numpy as np
 
 from topline.solvers.blocks.ascent.dual_changes import change_sums
 from topline.solvers.blocks.ascent.passes import AscentPass
-from topline.solvers.blocks.ascent.row_feed import HeldRows, RowFeed
+from topline.solvers.blocks.ascent.rows import HeldRows, RowFeed
 from topline.solvers.core.problem import Problem
 from topline.solvers.typing import Float64Array, Int64Array, IntArray
 

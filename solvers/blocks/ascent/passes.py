@@ -12,8 +12,7 @@ import numpy as np
 from topline.solvers.blocks.ascent.class_subset import fill_lists, project_in_lists, room_for_lists
 from topline.solvers.blocks.ascent.dual_changes import add_changes, change_sums, project_rows
 from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums
-from topline.solvers.blocks.ascent.row_feed import HeldRows, RowFeed
-from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, Portion
+from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, HeldRows, Portion, RowFeed
 from topline.solvers.blocks.ascent.shared_tiles import TiledWeights
 from topline.solvers.blocks.ascent.sweeps import (
     ALL_CLASSES,

@@ -38,8 +38,7 @@ from topline.solvers.blocks.ascent.alike_rows import Groups, ascend_groups, find
 from topline.solvers.blocks.ascent.extrapolation import Extrapolation, PassRows
 from topline.solvers.blocks.ascent.passes import AscentPass
 from topline.solvers.blocks.ascent.plan import AscentPlan, AscentSums, Turn
-from topline.solvers.blocks.ascent.row_feed import MIXED, HeldRows, RowFeed
-from topline.solvers.blocks.ascent.rows import BlockRows, DualWindow, rows_with_mass
+from topline.solvers.blocks.ascent.rows import MIXED, BlockRows, DualWindow, HeldRows, RowFeed, rows_with_mass
 from topline.solvers.blocks.ascent.sweeps import ALL_CLASSES, STILL, tile_of
 from topline.solvers.blocks.block import BlockDuals
 from topline.solvers.core.dual_rows import DualStore

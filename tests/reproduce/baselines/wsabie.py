@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tests.reproduce.baselines.rows import finite_rows
-from topline.solvers.core.problem import checked_seed, positive_integer, positive_number
+from topline.solvers.core.problem import positive_integer, positive_number
 from topline.solvers.core.rows import is_sparse
 from topline.solvers.errors import InvalidProblemError, NonFiniteError
 from topline.solvers.jit_cache import jit
@@ -75,7 +75,10 @@ def fit_wsabie(
     if is_sparse(X):
         raise InvalidProblemError("Wsabie takes features as an array; give X.toarray()")
     X = np.ascontiguousarray(X, dtype=np.float64)
-    seed, memory = checked_seed(seed), memory if memory == 0 else positive_integer("memory", memory)
+    seed, memory = (
+        positive_integer("seed", seed, or_zero=True),
+        memory if memory == 0 else positive_integer("memory", memory),
+    )
     classes, labels = named_classes(y)
     m, dimension = len(classes), positive_integer("dimension", dimension)
     if np.ndim(y) != 1 or len(labels) != len(X) or m < 2:

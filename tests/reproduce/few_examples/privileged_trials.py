@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from topline.solvers.core.problem import number_from_zero, positive_number
+from topline.solvers.core.problem import positive_number
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.kernels import RBFKernel
 from topline.solvers.privileged.weight_learning import TwiceSmoothHinge, learn_weights
@@ -32,7 +32,7 @@ def probability_weights(eta: Any, y: Any, tau: float = 1.0) -> Float64Array:
             f"eta reaches {eta[np.argmax(np.abs(eta))]:g}; give E(Y | X) = 2 P(Y = 1 | X) - 1 in [-1, 1]"
         )
     likely = np.clip(0.5 * (1.0 + y * eta), 0.0, 1.0)
-    return np.asarray(likely ** number_from_zero("tau", tau))
+    return np.asarray(likely ** positive_number("tau", tau, or_zero=True))
 
 
 def nadaraya_watson(X: Any, y: Any, X_new: Any, bandwidth: float) -> Float64Array:

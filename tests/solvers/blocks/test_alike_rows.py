@@ -11,7 +11,7 @@ from scipy import sparse
 from tests.reference.training_qp import optimum
 from topline import MaxHinge, SerialExecutor, Status, TopKHinge, solve
 from topline.solvers.blocks.ascent.alike_rows import find_groups
-from topline.solvers.blocks.ascent.row_feed import RowFeed
+from topline.solvers.blocks.ascent.rows import RowFeed
 from topline.solvers.methods import dual_ascent
 from topline.solvers.methods.dual_ascent import DualAscent
 

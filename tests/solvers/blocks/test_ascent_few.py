@@ -16,7 +16,8 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.blocks.ascent import class_subset, passes, row_feed
+from topline.solvers.blocks.ascent import class_subset, passes
+from topline.solvers.blocks.ascent import rows as ascent_rows
 from topline.solvers.blocks.ascent.class_subset import (
     choose_classes,
     count_classes,
@@ -101,7 +102,7 @@ def test_a_sweep_over_few_classes_finds_the_update_of_all_where_the_others_get_n
         monkeypatch.setattr(passes, "_LARGE_W", 0)
         monkeypatch.setattr(class_subset, "_FEW_OF_TILES", 0.6)
     # Windows of 15 rows, which lie in three pieces that are read.
-    monkeypatch.setattr(row_feed, "_OPENED_BYTES", 2 * 15 * 8 * M)
+    monkeypatch.setattr(ascent_rows, "_OPENED_BYTES", 2 * 15 * 8 * M)
     X, y, problem, block, work, feed = swept(
         loss, smoothing, ByteBudget(1 << 20) if where == "packed" else None
     )

@@ -6,15 +6,15 @@ import numpy as np
 
 from tests.benchmarks.scale.gap_curve import features
 from topline import SerialExecutor, Status, TopKHinge, solve
-from topline.solvers.blocks.ascent import row_feed
-from topline.solvers.blocks.ascent.row_feed import RowFeed
+from topline.solvers.blocks.ascent import rows as ascent_rows
+from topline.solvers.blocks.ascent.rows import RowFeed
 from topline.solvers.core import rows
 
 
 def test_slabs_are_visited_in_turns_with_others_in_every_sweep(monkeypatch) -> None:
     n, window = 12 * 512, 512
-    monkeypatch.setattr(row_feed, "_PART_ROWS", 64)
-    monkeypatch.setattr(row_feed, "_OPENED_BYTES", 2 * window * 4 * 3)
+    monkeypatch.setattr(ascent_rows, "_PART_ROWS", 64)
+    monkeypatch.setattr(ascent_rows, "_OPENED_BYTES", 2 * window * 4 * 3)
     feed = RowFeed(np.ones((n, 8), dtype=np.float32), np.dtype(np.float32), opened=3)
     random, together = np.random.default_rng(0), []
     for _ in range(2):
@@ -32,8 +32,8 @@ def test_slabs_are_visited_in_turns_with_others_in_every_sweep(monkeypatch) -> N
 def test_the_next_slab_is_asked_for_after_parts_of_the_others(monkeypatch) -> None:
     """So that there is time to read it: three at once would come one after the other."""
     n, window = 12 * 512, 512
-    monkeypatch.setattr(row_feed, "_PART_ROWS", 64)
-    monkeypatch.setattr(row_feed, "_OPENED_BYTES", 2 * window * 4 * 3)
+    monkeypatch.setattr(ascent_rows, "_PART_ROWS", 64)
+    monkeypatch.setattr(ascent_rows, "_OPENED_BYTES", 2 * window * 4 * 3)
     asked: list[int] = []
     visited = 0
 
@@ -42,8 +42,8 @@ def test_the_next_slab_is_asked_for_after_parts_of_the_others(monkeypatch) -> No
             asked.append(visited)
             yield slab
 
-    read_slabs = row_feed.read_slabs
-    monkeypatch.setattr(row_feed, "read_slabs", told)
+    read_slabs = ascent_rows.read_slabs
+    monkeypatch.setattr(ascent_rows, "read_slabs", told)
     feed = RowFeed(np.ones((n, 8), dtype=np.float32), np.dtype(np.float32), opened=3)
     for _ in feed.shuffled(np.arange(n), np.random.default_rng(0)):
         visited += 1
@@ -71,8 +71,8 @@ def test_blocks_without_rows_that_count_are_swept() -> None:
 def test_packed_dual_variables_cost_few_passes_where_rows_share_a_direction(monkeypatch) -> None:
     """Slabs that were visited one after the other took three times as many."""
     X, y = features(6_000, 128, 30)
-    monkeypatch.setattr(row_feed, "_OPENED_BYTES", 2 * 2_048 * 4 * 30)
-    monkeypatch.setattr(row_feed, "_PART_ROWS", 256)
+    monkeypatch.setattr(ascent_rows, "_OPENED_BYTES", 2 * 2_048 * 4 * 30)
+    monkeypatch.setattr(ascent_rows, "_PART_ROWS", 256)
     passes = []
     for dual_bytes in (None, 100_000):
         with SerialExecutor(dual_bytes=dual_bytes) as executor:
@@ -85,8 +85,8 @@ def test_rows_that_are_read_cost_few_passes_as_well(monkeypatch, tmp_path) -> No
     X, y = features(6_000, 128, 30)
     np.save(tmp_path / "X.npy", X)
     monkeypatch.setattr(rows, "_SLAB_BYTES", X.nbytes // 4)
-    monkeypatch.setattr(row_feed, "_HELD_BYTES", 0)
-    monkeypatch.setattr(row_feed, "_PART_ROWS", 128)
+    monkeypatch.setattr(ascent_rows, "_HELD_BYTES", 0)
+    monkeypatch.setattr(ascent_rows, "_PART_ROWS", 128)
     passes = [
         solve(source, y, TopKHinge(5), 1 / len(y), method="dual_ascent").passes
         for source in (X, np.load(tmp_path / "X.npy", mmap_mode="r"))

@@ -22,7 +22,7 @@ from topline.solvers.losses import Loss
 from topline.solvers.methods import Auto, change_of_method, chosen_method, priors
 from topline.solvers.methods.auto import Prior
 from topline.solvers.run.loop import Callback, Ends, Run, Start, iterate
-from topline.solvers.run.task import ProblemSpec, RunOptions, Task, default_executor
+from topline.solvers.run.task import ProblemSpec, Task, default_executor
 
 N, D, M = 600, 400, 4
 
@@ -329,7 +329,7 @@ def test_blocks_of_sparse_rows_have_entries_for_each_column(per_column: int, blo
     X = sparse.random_array((n, d), density=per_column / n, format="csr", dtype=np.float32, rng=0)
     spec, y = ProblemSpec(Softmax(), C=1.0, method="lbfgs"), np.arange(n, dtype=np.int32) % m
     for rows, expected in ((X, blocks), (np.broadcast_to(np.float32(1.0), (n, d)), 16)):
-        task = Task.of(spec, LabelledRows(rows, y, None, m), RunOptions(StoppingCriteria()))
+        task = Task(spec, LabelledRows(rows, y, None, m), StoppingCriteria())
         with default_executor(task) as executor:
             executor.bind(task.problem, X, y, keep_duals=False)
             assert executor.blocks == expected

@@ -21,7 +21,7 @@ from topline import (
     UsunierHinge,
     solve,
 )
-from topline.solvers.blocks.ascent import row_feed
+from topline.solvers.blocks.ascent import rows as ascent_rows
 from topline.solvers.blocks.block import Block, RunSpec
 from topline.solvers.core import rows
 from topline.solvers.core.problem import Problem
@@ -186,8 +186,8 @@ def test_sparse_features_and_features_read_from_disk_reach_the_same_optimum(
 ) -> None:
     """In one read or several, with the rows that still move held in memory or read again."""
     monkeypatch.setattr(rows, "_SLAB_BYTES", slab_rows * 30 * 4)
-    monkeypatch.setattr(row_feed, "_GATHERED_ROWS", 20)
-    monkeypatch.setattr(row_feed, "_HELD_BYTES", held_bytes)
+    monkeypatch.setattr(ascent_rows, "_GATHERED_ROWS", 20)
+    monkeypatch.setattr(ascent_rows, "_HELD_BYTES", held_bytes)
     X, y = examples(n=400, d=30)
     X = np.where(np.abs(X) > 0.8, X, 0.0).astype(np.float32)
     np.save(tmp_path / "X.npy", X)
@@ -264,7 +264,7 @@ def test_it_needs_far_fewer_passes_than_frank_wolfe() -> None:
 def test_no_part_of_a_round_is_without_rows(monkeypatch) -> None:
     """Packed dual rows are opened slab by slab, of which a block has fewer than there may be parts."""
     X, y = examples(n=600, d=3)
-    monkeypatch.setattr(row_feed, "_OPENED_BYTES", 1 << 12)
+    monkeypatch.setattr(ascent_rows, "_OPENED_BYTES", 1 << 12)
     visited, executor = [], SerialExecutor(blocks=2, dual_bytes=2000)
     genuine = executor.run
 
