@@ -172,7 +172,7 @@ def retraining_summary(result: RetrainResult) -> str:
 
 
 def _metrics(evaluation: Mapping[str, Any]) -> dict[str, str]:
-    return {metric.column: metric.said(evaluation) for metric, _ in measured(evaluation)}
+    return {metric.column: metric.text_in(evaluation) for metric, _ in measured(evaluation)}
 
 
 def _table(title: str, facts: Mapping[str, str]) -> str:

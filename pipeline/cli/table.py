@@ -70,7 +70,7 @@ def metrics_line(evaluation: Mapping[str, Any]) -> str:
     from topline.pipeline.evaluation import measured
 
     return "   ".join(
-        f"{metric.column} {metric.said(evaluation) if metric.headline else metric.text(value)}"
+        f"{metric.column} {metric.text_in(evaluation) if metric.headline else metric.text(value)}"
         for metric, value in measured(evaluation)
         if metric.headline or getattr(metric, "class_weights", None) is None
     )

@@ -96,7 +96,7 @@ class Metric:
         """Return a value for people, with `digits` decimals of a percent; `sign` is "+" for a difference."""
         return f"{value:{sign}.{digits}%}" if self.percent else f"{value:{sign}.{digits + 3}f}"
 
-    def said(self, evaluation: Mapping[str, Any], digits: int = 1) -> str:
+    def text_in(self, evaluation: Mapping[str, Any], digits: int = 1) -> str:
         """Return the value in an evaluation record for people, with its interval where there is one."""
         value, interval = self.read(evaluation), self.interval_in(evaluation)
         if value is None:

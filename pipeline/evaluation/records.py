@@ -147,7 +147,7 @@ class Evaluation(Recorded):
         if low > self.majority_baseline:
             return None
         return (
-            f"{METRICS['top-1'].said(self.to_dict())} of {self.rows:,} {self.split} rows are right, no"
+            f"{METRICS['top-1'].text_in(self.to_dict())} of {self.rows:,} {self.split} rows are right, no"
             f" better than always answering {self.majority_class} ({self.majority_baseline:.1%}), as far as"
             " these rows tell: scale columns that differ in size (--transforms standardize,bias),"
             " or use a larger --C, more rows or other features"

@@ -326,7 +326,7 @@ def answer_words(evaluation: Evaluation | None, unit: str = "images") -> str:
     if evaluation is None or 1 not in evaluation.topk:
         return ""
     right = round(evaluation.topk[1] * evaluation.rows)
-    share = METRICS["top-1"].said(evaluation.to_dict())
+    share = METRICS["top-1"].text_in(evaluation.to_dict())
     said = f"{right:,} of {evaluation.rows:,} {evaluation.split} {unit} are classified correctly ({share})"
     enough = next((k for k, share in evaluation.topk.items() if share >= 0.99), None)
     if enough is not None and enough > 1:

@@ -20,7 +20,7 @@ def accuracy_facts(evaluation: Evaluation) -> Pairs:
     """Return all metrics, shares with their intervals, without means over rare classes that are over all."""
     record, values = evaluation.to_dict(), evaluation.summary()
     return [
-        (metric.label, metric.said(record))
+        (metric.label, metric.text_in(record))
         for metric, value in evaluation.measured()
         if not metric.name.startswith("tail-") or value != values[metric.name.replace("tail", "macro")]
     ]

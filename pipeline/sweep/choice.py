@@ -71,7 +71,7 @@ def choose(
         return config
     limit = memory_limit(None if cluster is None else cluster.memory_limit)
     task = _Task(config, search, dataset, None if limit is None else room_for_rows(limit, 0, 0))
-    logger.info("%s", task.said_before())
+    logger.info("%s", task.plan_text())
     began = time.monotonic()
     try:
         found = task.find(progress)
@@ -119,7 +119,7 @@ class _Task:
             losses = [(chosen_loss(self.config, m), 0.0)]
         return [Trial(",".join(names), *loss) for loss in losses for names in self._scalings]
 
-    def said_before(self) -> str:
+    def plan_text(self) -> str:
         """Return what is searched and its largest cost, as a sentence."""
         smooth = (f"{'smooth ' if trial.smoothing else ''}{trial.loss.name}" for trial in self._trials)
         names = ", ".join(dict.fromkeys(smooth))

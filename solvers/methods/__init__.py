@@ -6,7 +6,7 @@ The loop over rounds is in `topline.solvers.run`, the work on examples in `topli
 
 from __future__ import annotations
 
-from topline.solvers.methods.auto import Auto, AutoMemory, Choice, begun_by, change_of_method, priors
+from topline.solvers.methods.auto import Auto, AutoMemory, Choice, begun_by, change_of_method, choose, priors
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.certificate import FinalValues
 from topline.solvers.methods.newton import Newton, NewtonMemory, ProximalNewton
@@ -16,7 +16,6 @@ from topline.solvers.methods.registry import (
     PLAIN,
     MethodMemory,
     MethodSpec,
-    chosen_method,
     method_memory,
     method_named,
 )

@@ -184,8 +184,8 @@ def _by_float32(
         return None
     size = abs(primal) + abs(mean) + rounding / _ROUNDING
     objective = replace(Objective.checked(primal, dual, size, _ROUNDING), rounding=rounding)
-    told = objective.reaches(tol) or rounding <= _SMALL_SHARE * objective.gap
-    if not told or (state.primal_at_zero is not None and state.primal_at_zero < primal):
+    conclusive = objective.reaches(tol) or rounding <= _SMALL_SHARE * objective.gap
+    if not conclusive or (state.primal_at_zero is not None and state.primal_at_zero < primal):
         return None
     return FinalValues(
         W=V,

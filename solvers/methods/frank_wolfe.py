@@ -60,7 +60,7 @@ _FINE, _STALLED = 1e-4, 1e-5
 _SHORTER = 0.6
 
 
-class Way(NamedTuple):
+class Move(NamedTuple):
     """The direction from A to the vertices, the number of active examples, and further inputs of the step."""
 
     direction: Direction
@@ -105,14 +105,14 @@ class FrankWolfe(Method):
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
         """Step towards the vertex."""
         before = measured.before
-        way = self.way(problem, run, measured)
-        step = self.rule.step(before.round, way.direction)
-        landing = self.landing(problem, run, measured, way, step)
-        spent = self.spent(measured, way.direction, step)
-        return Advance(step, landing.point, landing.memory, way.active, landing.passes, spent=spent)
+        move = self.move(problem, run, measured)
+        step = self.rule.step(before.round, move.direction)
+        landing = self.land(problem, run, measured, move, step)
+        spent = self.spent(measured, move.direction, step)
+        return Advance(step, landing.point, landing.memory, move.active, landing.passes, spent=spent)
 
-    def way(self, problem: Problem, run: Runner, measured: Measurement) -> Way:  # noqa: ARG002 - of kernels
-        """Return the way to the vertices."""
+    def move(self, problem: Problem, run: Runner, measured: Measurement) -> Move:  # noqa: ARG002 - of kernels
+        """Return the direction to the vertices."""
         point, stats = measured.before.point, measured.stats
         alpha_u = stats.alpha_u / problem.n
         direction = Direction.of(
@@ -125,19 +125,19 @@ class FrankWolfe(Method):
         )
         # The sums are themselves differences.
         terms = direction.terms + abs(point.conjugate_mean) + problem.smoothing * point.mean_sq_dual
-        return Way(replace(direction, terms=terms), stats.active)
+        return Move(replace(direction, terms=terms), stats.active)
 
-    def landing(
+    def land(
         self,
         problem: Problem,
         run: Runner,  # noqa: ARG002 - blocks take the step when they are asked next
         measured: Measurement,
-        way: Way,
+        move: Move,
         step: float,
     ) -> Landing:
-        """Take `step` along the way, then project on the ball if the rule asks for it."""
+        """Take `step` along the direction, then project on the ball if the rule asks for it."""
         before = measured.before
-        after = stepped(before.point, way.direction, step)
+        after = stepped(before.point, move.direction, step)
         if not self.rule.projects:
             return Landing(after, None)
         shrink = _shrink_to_ball(problem, after, before.loss_at_zero)
@@ -244,15 +244,15 @@ class ColumnFrankWolfe(FrankWolfe):
         )
         return _measured_by_duals(problem, state, stats, lifted=False)
 
-    def way(self, problem: Problem, _run: Runner, measured: Measurement) -> Way:
+    def move(self, problem: Problem, _run: Runner, measured: Measurement) -> Move:
         """Return the sum of the directions of the examples."""
         stats = measured.stats
-        return Way(change_of(problem, measured.before.W, stats), stats.active)
+        return Move(change_of(problem, measured.before.W, stats), stats.active)
 
-    def landing(self, problem: Problem, run: Runner, measured: Measurement, way: Way, step: float) -> Landing:
+    def land(self, problem: Problem, run: Runner, measured: Measurement, move: Move, step: float) -> Landing:
         """Step along the sum of the directions, and choose the length for the next round."""
-        memory = measured.before.recalled(ColumnMemory).after(way.direction)
-        return super().landing(problem, run, measured, way, step)._replace(memory=memory)
+        memory = measured.before.recalled(ColumnMemory).after(move.direction)
+        return super().land(problem, run, measured, move, step)._replace(memory=memory)
 
     def spent(self, measured: Measurement, direction: Direction, step: float) -> bool:
         """Return whether scores of this precision are too coarse to choose vertices."""
@@ -361,7 +361,7 @@ class AtomFrankWolfe(Method):
                 kept = more.to_keep(weights, self.rule.idle, self.most(problem))
                 atoms = more.mixed(weights, kept)
         mixture = Mixture(atoms, kept, slope, step, raised)
-        landing = self.landing(problem, run, measured, joined, mixture)
+        landing = self.land(problem, run, measured, joined, mixture)
         spent = self.spent(measured, mixture)
         return Advance(step, landing.point, landing.memory, joined.active, landing.passes, spent=spent)
 
@@ -378,7 +378,7 @@ class AtomFrankWolfe(Method):
         more, newest = atoms.with_atom(problem.lam, W, b, found_at)
         return Joined(atoms, more, newest, stats.active)
 
-    def landing(
+    def land(
         self,
         problem: Problem,
         run: Runner,  # noqa: ARG002 - nothing is kept in blocks

@@ -37,7 +37,7 @@ from topline.solvers.errors import StateLostError
 from topline.solvers.methods.atoms import Atoms
 from topline.solvers.methods.base import Advance, Measurement, Method
 from topline.solvers.methods.certificate import FinalValues
-from topline.solvers.methods.frank_wolfe import AtomFrankWolfe, FrankWolfe, Joined, Landing, Mixture, Way
+from topline.solvers.methods.frank_wolfe import AtomFrankWolfe, FrankWolfe, Joined, Landing, Mixture, Move
 from topline.solvers.methods.step_rules import Direction
 from topline.solvers.operations import OperationRunner, PutInside, Runner
 from topline.solvers.operations.kernel import (
@@ -307,7 +307,7 @@ class _Found(NamedTuple):
 class KernelFrankWolfe(KernelVertexMethod, FrankWolfe):
     """Frank-Wolfe with exact steps, with the kernel `kernel`."""
 
-    def way(self, problem: Problem, run: Runner, measured: Measurement) -> Way:
+    def move(self, problem: Problem, run: Runner, measured: Measurement) -> Move:
         """Return the direction U - A by its sums."""
         found = self.vertices(problem, run, measured.before)
         sums = run(MixVertices(**found.asked))
@@ -327,11 +327,11 @@ class KernelFrankWolfe(KernelVertexMethod, FrankWolfe):
             curvature=max(theirs - 2.0 * mixed + own, 0.0) + gamma * square,
             terms=terms + gamma * (abs(cross) + point.mean_sq_dual),
         )
-        return Way(direction, us.active, found)
+        return Move(direction, us.active, found)
 
-    def landing(self, problem: Problem, run: Runner, measured: Measurement, way: Way, step: float) -> Landing:
+    def land(self, problem: Problem, run: Runner, measured: Measurement, move: Move, step: float) -> Landing:
         """Let the blocks take `step` towards the vertices."""
-        before, found = measured.before, way.found
+        before, found = measured.before, move.found
         refuse_stale(run(MixVertices(**found.asked, step=step, after=_after(before))))
         memory = replace(before.recalled(KernelMemory), vertices=mark_of(before))
         return _landing(problem, before, memory, found.columns)
@@ -362,7 +362,7 @@ class KernelAtomFrankWolfe(KernelVertexMethod, AtomFrankWolfe):
         """Return the largest number of atoms."""
         return most_kernel_atoms(problem)
 
-    def landing(
+    def land(
         self, problem: Problem, run: Runner, measured: Measurement, joined: Joined, mixture: Mixture
     ) -> Landing:
         """Let the blocks set A and its scores to the mixture of the atoms."""

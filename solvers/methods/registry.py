@@ -10,11 +10,10 @@ from typing import Any
 from topline.solvers.blocks import most_kept
 from topline.solvers.blocks.block import array_bytes
 from topline.solvers.core.problem import Problem
-from topline.solvers.core.rows import RowSource
 from topline.solvers.errors import InvalidProblemError, UnsupportedCombinationError
 from topline.solvers.losses import LossForm
 from topline.solvers.methods.atoms import AwaySteps, FullyCorrective, PairwiseSteps
-from topline.solvers.methods.auto import Auto, Choice, choose
+from topline.solvers.methods.auto import Auto
 from topline.solvers.methods.base import Method
 from topline.solvers.methods.dual_ascent import DualAscent, Sdca
 from topline.solvers.methods.frank_wolfe import (
@@ -207,25 +206,6 @@ def method_named(name: Any) -> MethodSpec:
     if not isinstance(name, str) or name not in METHODS:
         raise InvalidProblemError(f"there is no method named {name!r}; use one of {', '.join(METHODS)}")
     return METHODS[name]
-
-
-def chosen_method(
-    name: Any,
-    problem: Problem,
-    *,
-    kernel: bool = False,
-    rows: RowSource | None = None,
-    begun: str | None = None,
-) -> tuple[MethodSpec, Choice]:
-    """Return the named method, or the choice of "auto" for problem and rows, with the reason.
-
-    `rows` are given if they are one block, `begun` is the method of a continued run.
-    """
-    spec = method_named(name)
-    if spec.name != "auto":
-        return spec, Choice(spec.name, "asked for")
-    choice = choose(problem, kernel=kernel, rows=rows, begun=begun)
-    return METHODS[choice.method], choice
 
 
 @dataclass(frozen=True)

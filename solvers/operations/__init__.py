@@ -28,9 +28,18 @@ from topline.solvers.operations.base import (
     parts_of,
 )
 from topline.solvers.operations.columns import DirectionSums, FindDirections
-from topline.solvers.operations.evaluate import Evaluate, Evaluation, FindLargestLosses, Largest
-from topline.solvers.operations.kept_duals import Ascend, Certify, DualSums, PutInside, Rebuild
 from topline.solvers.operations.moments import Moments, SumMoments
+from topline.solvers.operations.point import (
+    Ascend,
+    Certify,
+    DualSums,
+    Evaluate,
+    Evaluation,
+    FindLargestLosses,
+    Largest,
+    PutInside,
+    Rebuild,
+)
 from topline.solvers.operations.second_order import (
     CurvatureProduct,
     EnvelopeSums,

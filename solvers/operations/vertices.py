@@ -18,7 +18,7 @@ from topline.solvers.crew import Crew
 from topline.solvers.errors import StateLostError
 from topline.solvers.losses import ranking
 from topline.solvers.operations.base import Operation, Runner, TileOperation
-from topline.solvers.operations.evaluate import find_largest, risk_of
+from topline.solvers.operations.point import find_largest, risk_of
 from topline.solvers.typing import Float64Array, FloatArray
 
 

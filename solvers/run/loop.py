@@ -145,8 +145,16 @@ class _Loop:
         """Take one round; return the run if it was the last."""
         self.pace.begin_round()
         measured = self._measured()
-        solved = self._looks_solved(measured)
-        advance = self._advanced(measured, solved=solved)
+        objective, left = self._bounds(measured), self.pace.left(self.pace.passes)
+        if measured.before.left_behind:
+            self.start_primal = objective.primal
+        good = objective.reaches(self.target.tol) and objective.primal < self.start_primal
+        solved = good and not self.refuted
+        exhausted = left.passes < 1 or (left.seconds is not None and left.seconds <= 0.0)
+        if solved or (self.method.advances_by_passes and exhausted):
+            advance = no_step(measured)
+        else:
+            advance = self.method.advance(self.problem, self.pace.run, measured)
         claim = self._certified_claim(measured, advance) if advance.claims else None
         record = self.pace.record(self.problem, measured, self._bounds(measured, claim), advance)
         self.history.add(record)
@@ -198,20 +206,6 @@ class _Loop:
         if claim is not None:
             primal, dual = min(claim.primal, primal), max(claim.dual, dual)
         return replace(found, primal=primal, dual=dual)
-
-    def _looks_solved(self, measured: Measurement) -> bool:
-        """Return whether the measured point may be the answer, as far as the round's products tell."""
-        objective = self._bounds(measured)
-        if measured.before.left_behind:
-            self.start_primal = objective.primal
-        good = objective.reaches(self.target.tol)
-        return good and not self.refuted and objective.primal < self.start_primal
-
-    def _advanced(self, measured: Measurement, *, solved: bool) -> Advance:
-        """Let the method advance; take no step from an answer or without budget."""
-        if solved or (self.method.advances_by_passes and self.pace.left(self.pace.passes).exhausted):
-            return no_step(measured)
-        return self.method.advance(self.problem, self.pace.run, measured)
 
     def _certified_claim(self, measured: Measurement, advance: Advance) -> FinalValues | None:
         """Return the float64 value of the next point; None where it is not finite."""
@@ -351,11 +345,6 @@ class Budget(NamedTuple):
 
     passes: int
     seconds: float | None
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether less than one pass is left."""
-        return self.passes < 1 or (self.seconds is not None and self.seconds <= 0.0)
 
 
 class Pace:

@@ -35,7 +35,7 @@ from topline.solvers.core.problem import (
     problem_key,
     squared_norm,
 )
-from topline.solvers.core.rows import kept_in_memory, widened
+from topline.solvers.core.rows import RowSource, kept_in_memory, widened
 from topline.solvers.core.state import (
     FINEST_TOL,
     Objective,
@@ -58,6 +58,7 @@ from topline.solvers.kernels import Kernel, KernelFeatures, as_kernel, is_positi
 from topline.solvers.losses import LabelSets, Loss, LossForm
 from topline.solvers.losses.rows import nearest_rows
 from topline.solvers.methods import (
+    METHODS,
     Auto,
     AutoMemory,
     Choice,
@@ -71,7 +72,7 @@ from topline.solvers.methods import (
     SampledStep,
     begun_by,
     change_of_method,
-    chosen_method,
+    choose,
     method_named,
     priors,
 )
@@ -150,13 +151,19 @@ class ProblemSpec:
         n, d = (int(size) for size in examples.rows.shape)
         return self.problem(n, d, examples.m, examples.label_sets, joint=joint)
 
-    def chosen(self, problem: Problem, **known: Any) -> tuple[MethodSpec, Choice]:
-        """Return the method for this problem and the reason; `known` is as for `chosen_method`.
+    def chosen(
+        self, problem: Problem, rows: RowSource | None = None, begun: str | None = None
+    ) -> tuple[MethodSpec, Choice]:
+        """Return the method for this problem, or the choice of "auto", and the reason.
 
-        Raises UnsupportedCombinationError for options that cannot be combined.
+        `rows` are given if they are one block, `begun` is the method of a continued run.  Raises
+        UnsupportedCombinationError for options that cannot be combined.
         """
-        of_duals = self.of_duals or self.kernel is not None
-        method, choice = chosen_method(self.method, problem, kernel=of_duals, **known)
+        of_duals, method = self.of_duals or self.kernel is not None, method_named(self.method)
+        choice = Choice(method.name, "asked for")
+        if method.name == "auto":
+            choice = choose(problem, kernel=of_duals, rows=rows, begun=begun)
+            method = METHODS[choice.method]
         method.refuse(problem, kernel=of_duals)
         if not problem.mean_risk:
             self._refuse_with_risk(problem)

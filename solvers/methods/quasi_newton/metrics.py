@@ -103,8 +103,8 @@ class RowMetric:
         if self.balanced:
             opened -= np.outer(opened.sum(axis=1), self.openness / self.openness.sum())
         opened *= self.spectrum[:, None]
-        said, seen = squared_norm(opened), inner(opened, self._turned(change) - self.lam * moved)
-        return replace(self, scale=seen / said if seen > 0.0 and said > 0.0 else 1.0)
+        predicted, observed = squared_norm(opened), inner(opened, self._turned(change) - self.lam * moved)
+        return replace(self, scale=observed / predicted if observed > 0.0 and predicted > 0.0 else 1.0)
 
     def inverse_times(self, V: Float64Array) -> Float64Array:
         """Return the product of the inverse with V (d, m); the second term of J by Sherman and Morrison."""
@@ -232,8 +232,8 @@ class ClassMetric:
 
     def fitted(self, step: Float64Array, change: Float64Array) -> ClassMetric:
         """Return the metric, scaled by the untrusted part of a step's curvature ratio."""
-        said = inner(change, self.inverse_times(change))
-        ratio = inner(step, change) / said if said > 0.0 else 1.0
+        predicted = inner(change, self.inverse_times(change))
+        ratio = inner(step, change) / predicted if predicted > 0.0 else 1.0
         return replace(self, scale=ratio / min(max(ratio, 1.0 / _TRUSTED), _TRUSTED))
 
     def inverse_times(self, V: Float64Array) -> Float64Array:

@@ -19,7 +19,7 @@ from topline.solvers.core.codec import decoded, encoded
 from topline.solvers.core.problem import LabelledRows, Problem
 from topline.solvers.executors import Executor
 from topline.solvers.losses import Loss
-from topline.solvers.methods import Auto, change_of_method, chosen_method, priors
+from topline.solvers.methods import Auto, change_of_method, choose, priors
 from topline.solvers.methods.auto import Prior
 from topline.solvers.run.loop import Callback, Ends, Run, Start, iterate
 from topline.solvers.run.task import ProblemSpec, Task, default_executor
@@ -289,11 +289,11 @@ def test_sparse_rows_take_dual_ascent_up_to_a_moderate_size(loss: Loss) -> None:
 
 def test_a_problem_that_is_large_is_for_workers() -> None:
     X = texts()[0]
-    assert chosen_method("auto", Problem(Softmax(), N, D, M, 1.0 / N))[1].method == "lbfgs"
-    assert chosen_method("auto", Problem(Softmax(), N, D, M, 1.0 / N), rows=X)[1].method == "auto"
+    assert choose(Problem(Softmax(), N, D, M, 1.0 / N), kernel=False).method == "lbfgs"
+    assert choose(Problem(Softmax(), N, D, M, 1.0 / N), kernel=False, rows=X).method == "auto"
     for n, d in ((1 << 23, 8), (1 << 20, 256)):
         rows = np.broadcast_to(np.float32(1.0), (n, d))
-        assert chosen_method("auto", Problem(Softmax(), n, d, M, 1.0), rows=rows)[1].method == "lbfgs"
+        assert choose(Problem(Softmax(), n, d, M, 1.0), kernel=False, rows=rows).method == "lbfgs"
 
 
 def test_weights_alone_are_a_start_for_lbfgs() -> None:
