@@ -45,30 +45,13 @@ from topline.pipeline.dashboard.overview import (
 from topline.pipeline.dashboard.overview import tiles as run_tiles
 from topline.pipeline.dashboard.store_follower import StoreFollower
 from topline.pipeline.evaluation import Metric, read_evaluation
-from topline.pipeline.pages import (
-    Live,
-    Page,
-    Scale,
-    Series,
-    clock,
-    count,
-    curve,
-    flat,
-    legend,
-    macros,
-    make_page,
-    percent,
-    svg,
-    when,
-    x_ticks,
-    y_grid,
-)
+from topline.pipeline.pages import Live, Page, Scale, charts, clock, count, flat, macros, make_page
 from topline.pipeline.registry import settings
 from topline.pipeline.report import tables
 from topline.pipeline.report.document import answer_words, confusion_matrix, unit_of
 from topline.pipeline.report.run_section import event_table, run_charts, work_charts, work_facts
 from topline.pipeline.report.training_sizes import size_words
-from topline.pipeline.telemetry import RunEvent, RunView, WorkerTimeline
+from topline.pipeline.telemetry import RunView, WorkerTimeline
 from topline.solvers.counts import how_many
 from topline.storage.models import Reign
 from topline.storage.runs import RunRecord, SweepRecord
@@ -254,7 +237,7 @@ MOST_WORKERS = 24
 STRETCHES = 120
 # Most versions of a chart, and reigns of a strip.
 MOST_VERSIONS, MOST_REIGNS = 60, 60
-# Largest width of one version.
+# Largest width of one version, in pixels.
 MOST_APART = 110.0
 # Smallest span of an axis of accuracies.
 LEAST_SPAN = 0.1
@@ -272,29 +255,28 @@ _MARKED = {
     "rollback": "loss",
     "checkpoint": "saved",
 }
-_AXIS_TITLE = Markup(
-    '<text class="note" x="{0}" y="{1}" text-anchor="middle">seconds since the first record</text>'
-)
 
 
 def timelines_chart(run: RunView) -> Markup:
     """Draw a timeline per worker: how busy it was in each stretch of time, and the events."""
     known = [worker for worker in run.workers if len(worker.at)]
-    if not known or run.begun is None:
+    begun = run.begun
+    if not known or begun is None:
         return Markup('<p class="empty">No worker has reported yet.</p>')
-    shown = sorted(known, key=lambda worker: -worker.seconds_busy)[:MOST_WORKERS]
-    shown = [worker for worker in known if any(worker is one for one in shown)]
-    end = max(max(float(worker.at[-1]) for worker in shown), run.heard or 0.0, run.begun + 1e-3)
-    axis = Scale(0.0, end - run.begun, NAMES, WIDE - SHARES)
-    bottom = ROW * len(shown) + 22
-    parts = [_timeline(worker, 22 + ROW * row, axis, run.begun) for row, worker in enumerate(shown)]
-    parts += [_mark(event, axis, run.begun, bottom) for event in run.events if event.kind in _MARKED]
-    parts.append(x_ticks(axis, bottom + 16))
-    parts.append(_AXIS_TITLE.format((NAMES + WIDE - SHARES) / 2, bottom + 34))
+    busiest = sorted(known, key=lambda worker: -worker.seconds_busy)[:MOST_WORKERS]
+    shown = [worker for worker in known if any(worker is one for one in busiest)]
+    end = max(max(float(worker.at[-1]) for worker in shown), run.heard or 0.0, begun + 1e-3) - begun
+    marks = [
+        (_MARKED[event.kind], f"{event.kind} at {clock(event.at)}", min(max(event.at - begun, 0.0), end))
+        for event in run.events
+        if event.kind in _MARKED
+    ]
     workers = how_many(len(known), "workers")
     note = f"{len(shown)} of {workers}" if len(known) > len(shown) else workers
-    label = f"{note}: share of the time in which each worked, over {end - run.begun:.0f} seconds"
-    return svg(WIDE, bottom + 40, label, parts, "workers")
+    label = f"{note}: share of the time in which each worked, over {end:.0f} seconds"
+    lines, axis = [_timeline(worker, begun, end) for worker in shown], Scale(0.0, end, NAMES, WIDE - SHARES)
+    drawn: Markup = charts().timelines(lines, marks, axis, ROW * len(shown) + 62, label)
+    return drawn
 
 
 def busy_shares(worker: WorkerTimeline, begun: float, edges: np.ndarray) -> np.ndarray:
@@ -311,75 +293,39 @@ def busy_shares(worker: WorkerTimeline, begun: float, edges: np.ndarray) -> np.n
     return shares
 
 
-def _timeline(worker: WorkerTimeline, top: float, axis: Scale, begun: float) -> Markup:
-    edges = np.linspace(axis.low, axis.high, STRETCHES + 1)
-    shares = busy_shares(worker, begun, edges)
-    tall = ROW - 8
-    bars = Markup("").join(
-        Markup('<rect class="busy" x="{0}" y="{1}" width="{2}" height="{3}"/>').format(
-            f"{axis(float(edges[i])):.1f}",
-            f"{top + tall * (1 - share):.1f}",
-            f"{axis(float(edges[i + 1])) - axis(float(edges[i])):.2f}",
-            f"{tall * share:.1f}",
-        )
-        for i, share in enumerate(shares.tolist())
-        if share > 0.0
-    )
-    whole = max(float(worker.at[-1]) - begun, 1e-9)
+def _timeline(worker: WorkerTimeline, begun: float, end: float) -> dict[str, Any]:
+    edges = np.linspace(0.0, end, STRETCHES + 1)
+    shares = busy_shares(worker, begun, edges).tolist()
     state = "" if worker.here else ", gone"
-    title = f"{worker.name}: {count(worker.rows)} rows, worked {worker.seconds_busy:.1f} s{state}"
-    name = worker.name if len(worker.name) <= 30 else f"\u2026{worker.name[-29:]}"
-    return Markup(
-        '<g class="{8}"><title>{0}</title><text class="tick" x="{1}" y="{2}" text-anchor="end">{3}</text>'
-        '<rect class="track" x="{4}" y="{5}" width="{6}" height="{7}"/>{9}'
-        '<text class="value" x="{10}" y="{2}">{11}</text></g>'
-    ).format(
-        title, NAMES - 8, top + tall - 4, name, NAMES, top, axis.stop - axis.start, tall,
-        "here" if worker.here else "gone", bars, WIDE - SHARES + 8,
-        percent(min(1.0, worker.seconds_busy / whole)),
-    )  # fmt: skip
-
-
-def _mark(event: RunEvent, axis: Scale, begun: float, bottom: float) -> Markup:
-    at = axis(min(max(event.at - begun, axis.low), axis.high))
-    return Markup(
-        '<g class="mark {0}"><title>{1} at {2}</title><line x1="{3}" x2="{3}" y1="16" y2="{4}"/>'
-        '<path d="M{5},4 h8 l-4,9 z"/></g>'
-    ).format(_MARKED[event.kind], event.kind, clock(event.at), f"{at:.1f}", bottom, f"{at - 4:.1f}")
+    return {
+        "here": worker.here,
+        "name": worker.name if len(worker.name) <= 30 else f"\u2026{worker.name[-29:]}",
+        "title": f"{worker.name}: {count(worker.rows)} rows, worked {worker.seconds_busy:.1f} s{state}",
+        "stretches": list(zip(edges[:-1].tolist(), edges[1:].tolist(), shares, strict=True)),
+        "busy": min(1.0, worker.seconds_busy / max(float(worker.at[-1]) - begun, 1e-9)),
+    }
 
 
 def versions_chart(models: Sequence[Model], metrics: Sequence[Metric]) -> Markup:
     """Draw metrics that are shares over the newest versions of `models` (newest first), champions ringed."""
     drawn = [metric for metric in metrics if metric.percent]
     known = [model for model in models if model["metrics"]][:MOST_VERSIONS][::-1]
-    shares = [
-        model["metrics"][metric.name]
-        for model in known
-        for metric in drawn
-        if metric.name in model["metrics"]
-    ]
+    names = {metric.name for metric in drawn}
+    shares = [share for model in known for name, share in model["metrics"].items() if name in names]
     if not shares:
         return Markup('<p class="empty">No model has been evaluated.</p>')
     low, high = min(shares), max(shares)
     # A wide enough axis keeps a difference of a few rows from looking like a cliff.
     short = max(0.0, LEAST_SPAN - (high - low))
     air = 0.08 * (high - low) + 0.004
-    y_axis = Scale(max(0.0, low - air - short), min(1.0, high + air), TALL - BOTTOM, TOP)
+    y = Scale(max(0.0, low - air - short), min(1.0, high + air), TALL - BOTTOM, TOP)
     # A phone shows the left end, where a few versions should be visible without scrolling.
-    step = min((WIDE - LEFT - RIGHT) / len(known), MOST_APART)
-    places = [LEFT + step * (number + 0.5) for number in range(len(known))]
-    parts = [y_grid(y_axis, LEFT, WIDE - RIGHT, percent), _names(known, places)]
-    lines = []
-    for style, metric in enumerate(drawn, start=1):
-        points = [
-            (x, y_axis(model["metrics"][metric.name]), model)
-            for x, model in zip(places, known, strict=True)
-            if metric.name in model["metrics"]
-        ]
-        parts.append(_line(points, style, metric))
-        lines.append(Series.of(metric.column, [], [], style))
-    spoken = ", ".join(metric.column for metric in drawn)
-    return svg(WIDE, TALL, f"{spoken} of {len(known)} versions", parts, "wide") + legend(lines)
+    width = min(WIDE - LEFT - RIGHT, MOST_APART * len(known))
+    x = Scale(-0.5, len(known) - 0.5, LEFT, LEFT + width)
+    # A name takes about 56 pixels, 70 in the larger letters of phones.
+    every = max(1, math.ceil(70 * len(known) / (WIDE - LEFT - RIGHT)))
+    made: Markup = charts().versions(known, drawn, x, y, WIDE - RIGHT, every)
+    return made
 
 
 def reigns_chart(reigns: Sequence[Reign], now: float) -> Markup:
@@ -388,61 +334,10 @@ def reigns_chart(reigns: Sequence[Reign], now: float) -> Markup:
     if not shown:
         return Markup('<p class="empty">No model has been champion.</p>')
     spans = [(_seconds(reign.since), _seconds(reign.until) if reign.until else now, reign) for reign in shown]
-    first, last = spans[0][0], max(now, spans[-1][1], spans[0][0] + 1.0)
-    axis = Scale(first, last, LEFT, WIDE - RIGHT)
-    blocks = [_reign(axis(start), axis(max(end, start)), reign) for start, end, reign in spans]
-    last_reign = shown[-1]
-    until = "now" if last_reign.until is None else when(last_reign.until)
-    current = last_reign.model if last_reign.until is None else "none"
-    tick = Markup('<text class="tick" x="{0}" y="54" text-anchor="{1}">{2}</text>')
-    ends = tick.format(LEFT, "start", when(shown[0].since)) + tick.format(WIDE - RIGHT, "end", until)
-    track = Markup('<rect class="track" x="{0}" y="8" width="{1}" height="28"/>')
-    parts = [track.format(LEFT, WIDE - RIGHT - LEFT), *blocks, ends]
-    return svg(WIDE, 60, f"Champions over time, now {current}", parts, "wide reigns")
-
-
-def _reign(start: float, end: float, reign: Reign) -> Markup:
-    width = max(end - start, 2.0)
-    until = "now" if reign.until is None else when(reign.until)
-    title = f"{reign.model}: {when(reign.since)} to {until}, by {reign.by} ({reign.reason})"
-    name = reign.model if width > 9.0 * len(reign.model) else ""
-    return Markup(
-        '<g class="{0}"><title>{1}</title><rect x="{2:.1f}" y="8" width="{3:.1f}" height="28" rx="3"/>'
-        '<text x="{4:.1f}" y="27" text-anchor="middle">{5}</text></g>'
-    ).format(
-        "reign now" if reign.until is None else "reign",
-        title,
-        start,
-        max(width - 1.5, 1.0),
-        start + width / 2,
-        name,
-    )
+    first, end = spans[0][0], max(now, spans[-1][1], spans[0][0] + 1.0)
+    drawn: Markup = charts().reigns(spans, Scale(first, end, LEFT, WIDE - RIGHT), shown[-1])
+    return drawn
 
 
 def _seconds(text: str) -> float:
     return dt.datetime.fromisoformat(text).timestamp()
-
-
-def _names(models: Sequence[Model], places: Sequence[float]) -> Markup:
-    # A name takes about 56 pixels, 70 in the larger letters of phones.
-    every = max(1, math.ceil(70 * len(models) / (WIDE - LEFT - RIGHT)))
-    text = Markup('<text class="{0}" x="{1:.1f}" y="{2}" text-anchor="middle">{3}</text>')
-    return Markup("").join(
-        text.format(
-            "tick now" if model["stage"] == "champion" else "tick", x, TALL - BOTTOM + 20, model["id"]
-        )
-        for number, (model, x) in enumerate(zip(models, places, strict=True))
-        if (len(models) - 1 - number) % every == 0
-    )
-
-
-def _line(points: Sequence[tuple[float, float, Model]], style: int, metric: Metric) -> Markup:
-    ring = Markup('<circle class="ring" cx="{0:.1f}" cy="{1:.1f}" r="7.5"/>')
-    dot = Markup('<circle class="dot" cx="{0:.1f}" cy="{1:.1f}" r="4"><title>{2}</title></circle>')
-    marks = []
-    for x, y, model in points:
-        value = metric.text(model["metrics"][metric.name])
-        said = f"{model['id']}, {model['stage']}: {metric.column} {value} on {model['dataset']}"
-        marks += [ring.format(x, y)] if model["reigned"] else []
-        marks.append(dot.format(x, y, said))
-    return curve(points, style, marks)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
+
+from topline.pipeline.pages.formatting import tick
+from topline.pipeline.pages.templating import environment
 
 WIDTH, HEIGHT = 560, 280
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 44
@@ -21,6 +24,16 @@ MOST_DECADES = 7
 # Of a linear axis the least span, as a share of its largest value, and of a logarithmic one as a ratio: what
 # varies by less is drawn nearly flat.
 LEAST_SHARE, LEAST_RATIO = 0.3, 2.0
+
+
+class Point(NamedTuple):
+    """A point of a line: its pixels, what it shows, and whether its disc is hollow."""
+
+    x: float
+    y: float
+    at: float
+    value: float
+    hollow: bool
 
 
 @dataclass(frozen=True)
@@ -54,6 +67,15 @@ class Series:
         if positive:
             seen &= np.where(seen, ys, -1.0) > 0.0
         return cls(name, xs[seen], ys[seen], style, (True,) * int(seen.sum()) if dots else ())
+
+    def points(self, x: Scale, y: Scale) -> list[Point]:
+        """Return the points to draw; what lies below the axis stands at its end."""
+        found = []
+        for i in thin(self.x, self.y):
+            at, value = float(self.x[i]), float(self.y[i])
+            hollow = bool(self.dots) and not self.dots[i]
+            found.append(Point(x(at), y(max(value, y.low)), at, value, hollow))
+        return found
 
 
 @dataclass(frozen=True)
@@ -116,76 +138,19 @@ def line_chart(
         values = np.append(values, target[1])
     x_axis = _x_scale(np.concatenate([line.x for line in shown]), log=log_x)
     y_axis = _y_scale(values, log=log, decades=decades, most=most)
-    parts = [axes(x_axis, y_axis, x_label, y_label)]
-    if target is not None and y_axis.low <= target[1] <= y_axis.high:
-        drawn_at = Markup('<line class="target" x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}"/>')
-        parts.append(drawn_at.format(LEFT, WIDTH - RIGHT, y_axis(target[1])))
-    parts += [_line(line, x_axis, y_axis) for line in shown]
-    names = ", ".join(line.name for line in shown if line.name)
-    drawn = svg(WIDTH, HEIGHT, f"{names} against {x_label}", parts)
-    return drawn + legend(shown, None if target is None else target[0])
-
-
-def legend(lines: Sequence[Series], target: str | None = None) -> Markup:
-    """Name the lines below a chart, and its target; a single line is named by its axis already."""
-    item = Markup('<span class="key {0}"><i></i>{1}</span>')
-    named = [line for line in lines if line.name]
-    keys = [item.format(f"s{line.style}", line.name) for line in named] if len(lines) > 1 else []
-    if target is not None:
-        keys.append(item.format("target", target))
-    return Markup('<div class="legend">{}</div>').format(Markup("").join(keys)) if keys else Markup("")
+    drawn: Markup = charts().line_chart(shown, x_axis, y_axis, x_label, y_label, target, tick)
+    return drawn
 
 
 def bar_chart(rows: Sequence[tuple[str, float]], *, mark: tuple[str, float] | None = None) -> Markup:
     """Draw shares between 0 and 1 as horizontal bars; `mark` is a named vertical line across them."""
-    height = 34 * len(rows) + 30
-    axis = Scale(0.0, 1.0, 74, WIDTH - 84)
-    parts = []
-    for index, (name, share) in enumerate(rows):
-        top = 34 * index + 6
-        parts.append(
-            Markup(
-                '<text class="tick" x="66" y="{1}" text-anchor="end">{0}</text>'
-                '<rect class="track" x="{2}" y="{3}" width="{4}" height="20" rx="3"/>'
-                '<rect class="bar" x="{2}" y="{3}" width="{5}" height="20" rx="3"/>'
-                '<text class="value" x="{6}" y="{1}">{7}</text>'
-            ).format(
-                name,
-                top + 15,
-                axis(0),
-                top,
-                axis(1) - axis(0),
-                f"{axis(share) - axis(0):.1f}",
-                axis(1) + 8,
-                f"{share:.1%}",
-            )
-        )
-    if mark is not None:
-        at = axis(mark[1])
-        side = "end" if mark[1] > 0.6 else "start"
-        parts.append(
-            Markup(
-                '<line class="target" x1="{0}" x2="{0}" y1="0" y2="{1}"/>'
-                '<text class="note" x="{0}" y="{2}" text-anchor="{3}">{4}</text>'
-            ).format(f"{at:.1f}", height - 24, height - 8, side, mark[0])
-        )
-    return svg(WIDTH, height, "top-k accuracies", parts)
+    drawn: Markup = charts().bar_chart(rows, Scale(0.0, 1.0, 74, WIDTH - 84), mark, 34 * len(rows) + 30)
+    return drawn
 
 
-def svg(width: int, height: float, label: str, parts: Iterable[Markup], kind: str = "") -> Markup:
-    """Put drawn parts into one picture; `label` is read aloud in its place, `kind` its class, if any."""
-    named = Markup('class="{}" ').format(kind) if kind else Markup("")
-    return Markup('<svg {0}viewBox="0 0 {1} {2}" role="img" aria-label="{3}">{4}</svg>').format(
-        named, width, height, label, Markup("").join(parts)
-    )
-
-
-def curve(points: Iterable[Sequence[Any]], style: int, marks: Iterable[Markup]) -> Markup:
-    """Draw a line of a style through points, of which x and y in pixels come first, and marks on it."""
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y, *_ in points)
-    return Markup('<g class="s{0}"><polyline points="{1}"/>{2}</g>').format(
-        style, path, Markup("").join(marks)
-    )
+def charts() -> Any:
+    """Return the macros that draw charts."""
+    return environment().get_template("charts.html.j2").module
 
 
 def _x_scale(values: NDArray[np.float64], *, log: bool) -> Scale:
@@ -230,74 +195,3 @@ def _round_steps(low: float, high: float) -> list[float]:
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [index * step for index in range(first, last + 1)]
-
-
-def tick_text(value: float) -> str:
-    """Return the value of a tick, briefly."""
-    if value != 0 and not 1e-3 <= abs(value) < 1e5:
-        mantissa, exponent = f"{value:.1e}".split("e")
-        return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
-    return f"{value:.6g}"
-
-
-def axes(
-    x_axis: Scale,
-    y_axis: Scale,
-    x_label: str,
-    y_label: str,
-    *,
-    text: Callable[[float], str] = tick_text,
-    ticks: Sequence[float] | None = None,
-    below: int = 16,
-) -> Markup:
-    """Draw the axes of a chart with their names, the grid, and ticks at round values or at `ticks`.
-
-    `text` writes the values of the vertical axis; those of the other stand so many pixels `below` it.
-    """
-    left, right, top, bottom = x_axis.start, x_axis.stop, y_axis.stop, y_axis.start
-    frame = Markup(
-        '<line class="axis" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
-        '<text class="note" x="{3}" y="{4}" text-anchor="middle">{5}</text>'
-        '<text class="note upright" transform="translate(12 {6}) rotate(-90)" text-anchor="middle">{7}</text>'
-    ).format(
-        left, right, bottom, (left + right) / 2, bottom + BOTTOM - 6, x_label, (top + bottom) / 2, y_label
-    )  # fmt: skip
-    return y_grid(y_axis, left, right, text) + x_ticks(x_axis, bottom + below, ticks) + frame
-
-
-def y_grid(axis: Scale, left: float, right: float, text: Callable[[float], str] = tick_text) -> Markup:
-    """Draw a horizontal line at each tick of a vertical axis, with its value as text to the left."""
-    line = Markup(
-        '<line class="grid" x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}"/>'
-        '<text class="tick" x="{3}" y="{4:.1f}" text-anchor="end">{5}</text>'
-    )
-    return Markup("").join(
-        line.format(left, right, axis(value), left - 8, axis(value) + 4, text(value))
-        for value in axis.ticks()
-    )
-
-
-def x_ticks(axis: Scale, y: float, values: Sequence[float] | None = None) -> Markup:
-    """Write round values of a horizontal axis, or `values`, at the height `y`, in pixels."""
-    tick = Markup('<text class="tick" x="{0:.1f}" y="{1}" text-anchor="middle">{2}</text>')
-    shown = axis.ticks() if values is None else values
-    return Markup("").join(tick.format(axis(value), y, tick_text(value)) for value in shown)
-
-
-def _line(line: Series, x_axis: Scale, y_axis: Scale) -> Markup:
-    kept = thin(line.x, line.y)
-    floor = y_axis.low
-    points = [(x_axis(float(line.x[i])), y_axis(max(float(line.y[i]), floor)), i) for i in kept]
-    # Invisible discs carry the browser's own tool tips: the value under the pointer, without a script.
-    spot = Markup('<circle class="spot" cx="{0:.1f}" cy="{1:.1f}" r="5"><title>{2}</title></circle>')
-    marks = [
-        spot.format(x, y, f"{line.name} at {tick_text(float(line.x[i]))}: {float(line.y[i]):.6g}")
-        for x, y, i in points
-    ]
-    disc = Markup('<circle class="dot{2}" cx="{0:.1f}" cy="{1:.1f}" r="3.5"/>')
-    if line.dots:
-        marks += [disc.format(x, y, "" if line.dots[i] else " hollow") for x, y, i in points]
-    elif len(points) == 1:
-        # A line of one point draws nothing.
-        marks.append(disc.format(*points[0][:2], ""))
-    return curve(points, line.style, marks)

@@ -58,6 +58,19 @@ def amount(size: float | None) -> str:
     return f"{size:,.3g} GB" if size < 1000 else f"{size / 1000:,.3g} TB"
 
 
+def px(value: float) -> str:
+    """Return a length in pixels to one decimal."""
+    return f"{value:.1f}"
+
+
+def tick(value: float) -> str:
+    """Return the value of a tick of an axis, briefly."""
+    if value != 0 and not 1e-3 <= abs(value) < 1e5:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
+    return f"{value:.6g}"
+
+
 def clock(at: float | None) -> str:
     """Return a time in seconds since 1970 as a date and time in UTC, to the second; "" where unknown."""
     if at is None or math.isnan(at):

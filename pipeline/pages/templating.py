@@ -18,9 +18,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from topline.pipeline.pages import formatting
 from topline.pipeline.pages.formatting import csv_url
+from topline.solvers.counts import how_many
 from topline.storage.stores import open_store
 
-FILTERS = ("number", "percent", "duration", "count", "when", "gap", "harmless")
+FILTERS = ("number", "percent", "duration", "count", "when", "gap", "harmless", "px", "tick")
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update((name, getattr(formatting, name)) for name in FILTERS)
+    made.filters["how_many"] = how_many
     made.filters["pairs_csv"] = partial(csv_url, ("name", "value"))
     return made
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -24,15 +23,14 @@ from topline.pipeline.pages import (
     Scale,
     Series,
     Tile,
-    axes,
     bar_chart,
+    charts,
     count,
     flat,
     gap,
     line_chart,
     make_page,
     percent,
-    svg,
 )
 from topline.pipeline.pages.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 from topline.pipeline.progress import Progress, begin
@@ -42,7 +40,6 @@ from topline.pipeline.report.training_sizes import measure_training_sizes, size_
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.telemetry import RunView, view_run
 from topline.solvers.calibration import Interval, ReliabilityBin
-from topline.solvers.counts import how_many
 from topline.storage.errors import AccessError, NotFoundError
 from topline.storage.models import ModelRecord
 from topline.storage.records import now
@@ -50,9 +47,6 @@ from topline.storage.stores import open_store
 from topline.storage.stores.urls import join
 
 logger = logging.getLogger(__name__)
-
-# Format of axes of shares.
-_SHARES: Final[dict[str, Any]] = {"text": "{:.0%}".format, "below": 17}
 
 
 def accuracy_chart(evaluation: Evaluation | None) -> Markup:
@@ -68,26 +62,9 @@ def reliability_chart(bins: Sequence[ReliabilityBin]) -> Markup:
 
     The area of a disc is its share of the rows, so that a bin of three rows does not look like a finding.
     """
-    x_axis, y_axis = Scale(0.0, 1.03, LEFT, WIDTH - RIGHT), Scale(0.0, 1.06, HEIGHT - BOTTOM, TOP)
-    total = max(sum(part.rows for part in bins), 1)
-    disc = Markup('<circle class="bin" cx="{0:.1f}" cy="{1:.1f}" r="{2:.1f}"><title>{3}</title></circle>')
-    discs = [
-        disc.format(
-            x_axis(part.confidence),
-            y_axis(part.accuracy),
-            3.0 + 20.0 * math.sqrt(part.rows / total),
-            f"{how_many(part.rows, 'rows')} of probability {part.confidence:.1%} on average:"
-            f" {part.accuracy:.1%} right",
-        )
-        for part in sorted(bins, key=lambda part: -part.rows)
-    ]
-    exact = Markup('<line class="target" x1="{0}" y1="{1}" x2="{2}" y2="{3}"/>').format(
-        x_axis(0.0), y_axis(0.0), x_axis(1.0), y_axis(1.0)
-    )
-    frame = axes(x_axis, y_axis, "probability of the first class", "share right", **_SHARES)
-    return svg(
-        WIDTH, HEIGHT, "Share right against the probability of the first class", [frame, exact, *discs]
-    )
+    x, y = Scale(0.0, 1.03, LEFT, WIDTH - RIGHT), Scale(0.0, 1.06, HEIGHT - BOTTOM, TOP)
+    drawn: Markup = charts().reliability(bins, x, y)
+    return drawn
 
 
 def sizes_chart(points: Sequence[SizePoint]) -> Markup:
