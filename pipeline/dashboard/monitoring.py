@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
@@ -24,6 +24,10 @@ from topline.storage.stores import Store
 WAITS = 9
 
 
+#: The value of a gauge, or its values by what they are of; None is not known.
+Value: TypeAlias = float | Mapping[str, float | None] | None
+
+
 def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes: int | None) -> bytes:
     """Return a store's gauges in Prometheus' text format; `now` is in seconds since 1970.
 
@@ -32,21 +36,24 @@ def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes:
     """
     registry = CollectorRegistry()
 
-    def gauge(name: str, what: str, *labels: str) -> Gauge:
-        return Gauge(f"topline_{name}", what, labels, registry=registry)
+    def gauge(name: str, what: str, value: Value, label: str = "") -> None:
+        """Add a gauge of one value, or of a value for each `label`."""
+        values = value if isinstance(value, Mapping) else {"": value}
+        known = {of: number for of, number in values.items() if number is not None}
+        if known:
+            made = Gauge(f"topline_{name}", what, (label,) if label else (), registry=registry)
+            for of, number in known.items():
+                (made.labels(of) if label else made).set(number)
 
-    gauge("info", "1, with the version of the dashboard", "version").labels(version("topline")).set(1)
-    gauge("models", "Published models").set(seen.in_all["models"])
-    gauge("damaged_models", "Models whose records cannot be read").set(len(seen.damaged))
-    if free_bytes is not None:
-        gauge("free_bytes", "Room left where the store lies").set(free_bytes)
-    if used_bytes is not None:
-        gauge("store_bytes", "Room that the files of the store take").set(used_bytes)
     at_work = seen.retraining is not None and not seen.retraining.is_silent(now)
-    gauge("retraining", "1 while somebody retrains the store").set(at_work)
+    gauge("info", "1, with the version of the dashboard", {version("topline"): 1}, "version")
+    gauge("models", "Published models", seen.in_all["models"])
+    gauge("damaged_models", "Models whose records cannot be read", len(seen.damaged))
+    gauge("free_bytes", "Room left where the store lies", free_bytes)
+    gauge("store_bytes", "Room that the files of the store take", used_bytes)
+    gauge("retraining", "1 while somebody retrains the store", at_work)
     left = _certificates_left(now)
-    if left is not None:
-        gauge("tls_days_left", "Until the first certificate of Dask's configuration here expires").set(left)
+    gauge("tls_days_left", "Until the first certificate of Dask's configuration here expires", left)
     _runs(gauge, seen)
     _decisions(gauge, seen, now)
     _schedule(gauge, seen, now)
@@ -54,62 +61,47 @@ def metrics_text(seen: Overview, now: float, free_bytes: int | None, used_bytes:
     return generate_latest(registry)
 
 
-def _runs(gauge: Callable[..., Gauge], seen: Overview) -> None:
-    runs = gauge("runs", "The newest runs, by outcome", "state")
-    for words, number in Counter(run.words.lower() for run in seen.runs).items():
-        runs.labels(words).set(number)
-    if seen.runs and seen.runs[0].gap is not None:
-        gauge("last_run_relative_gap", "Smallest relative gap of the newest run").set(seen.runs[0].gap)
+def _runs(gauge: Callable[..., None], seen: Overview) -> None:
+    words = Counter(run.words.lower() for run in seen.runs)
+    gauge("runs", "The newest runs, by outcome", words, "state")
     if seen.runs:
-        events = gauge("last_run_events", "What happened to the newest run, such as worker-lost", "event")
-        for kind in RUN_TROUBLES:
-            events.labels(kind).set(seen.troubles.get(kind, 0))
+        gauge("last_run_relative_gap", "Smallest relative gap of the newest run", seen.runs[0].gap)
+        troubles = {kind: seen.troubles.get(kind, 0) for kind in RUN_TROUBLES}
+        gauge("last_run_events", "What happened to the newest run, such as worker-lost", troubles, "event")
 
 
-def _decisions(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
+def _decisions(gauge: Callable[..., None], seen: Overview, now: float) -> None:
     if not seen.decisions:
         return
     newest = seen.decisions[0]
-    decided = gauge("last_decision_seconds", "Age of the newest decision on a model", "action")
-    decided.labels(newest.action).set(now - _seconds(newest.when))
-    changed = newest.evidence.get("images")
-    if changed:
-        images = gauge("images", "Images that the newest decision was made on", "state")
-        for name in ("seen", *IMAGES):
-            images.labels(name).set(changed.get(name, 0))
-    drift = newest.evidence.get("drift") or {}
-    if drift.get("features") is not None:
-        moved = gauge("feature_drift", "Stability index of the features at the newest decision")
-        moved.set(drift["features"])
-    if drift.get("classes") is not None:
-        gauge("class_drift", "Total variation of the class shares then").set(drift["classes"])
+    age = {newest.action: now - _seconds(newest.when)}
+    gauge("last_decision_seconds", "Age of the newest decision on a model", age, "action")
+    changed, drift = newest.evidence.get("images"), newest.evidence.get("drift") or {}
+    images = {name: changed.get(name, 0) for name in ("seen", *IMAGES)} if changed else {}
+    gauge("images", "Images that the newest decision was made on", images, "state")
+    moved = "Stability index of the features at the newest decision"
+    gauge("feature_drift", moved, drift.get("features"))
+    gauge("class_drift", "Total variation of the class shares then", drift.get("classes"))
 
 
-def _schedule(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
+def _schedule(gauge: Callable[..., None], seen: Overview, now: float) -> None:
     found = seen.schedule
     if found is None:
         return
-    state = gauge("schedule", "1 for what the schedule is, such as served, failing or dead", "state")
-    for one in Served:
-        state.labels(one.value).set(found.served is one)
-    silent = gauge(
-        "schedule_silent_seconds", "Seconds since the last heartbeat of the process that serves it"
-    )
-    silent.set(found.silent)
-    gauge("schedule_failures", "Runs that failed since the last one that did not").set(
-        found.schedule.failures
-    )
-    if found.schedule.succeeded:
-        success = gauge("schedule_last_success_seconds", "Since when no run of the schedule succeeded")
-        success.set(now - _seconds(found.schedule.succeeded))
-    gauge("schedule_interval_seconds", "Between two times at which the schedule falls due").set(
-        _interval(found.schedule, now)
-    )
-    if found.served in (Served.ENDED, Served.BROKEN, Served.DEAD, Served.PAUSED):
-        return
-    due = next_time(found.schedule.every, found.schedule.timezone, datetime.fromtimestamp(now, UTC))
-    if due is not None:
-        gauge("schedule_next_seconds", "Until the schedule falls due").set(due.timestamp() - now)
+    schedule, states = found.schedule, {one.value: found.served is one for one in Served}
+    succeeded = now - _seconds(schedule.succeeded) if schedule.succeeded else None
+    due = None
+    if found.served not in (Served.ENDED, Served.BROKEN, Served.DEAD, Served.PAUSED):
+        due = next_time(schedule.every, schedule.timezone, datetime.fromtimestamp(now, UTC))
+    gauge("schedule", "1 for what the schedule is, such as served, failing or dead", states, "state")
+    heard = "Seconds since the last heartbeat of the process that serves it"
+    gauge("schedule_silent_seconds", heard, found.silent)
+    gauge("schedule_failures", "Runs that failed since the last one that did not", schedule.failures)
+    gauge("schedule_last_success_seconds", "Since when no run of the schedule succeeded", succeeded)
+    interval = _interval(schedule, now)
+    gauge("schedule_interval_seconds", "Between two times at which the schedule falls due", interval)
+    left = None if due is None else due.timestamp() - now
+    gauge("schedule_next_seconds", "Until the schedule falls due", left)
 
 
 def _interval(schedule: ServedSchedule, now: float) -> float:
@@ -129,19 +121,16 @@ def _certificates_left(now: float) -> float | None:
     return None if expires is None else (expires.timestamp() - now) / 86400
 
 
-def _champion(gauge: Callable[..., Gauge], seen: Overview, now: float) -> None:
+def _champion(gauge: Callable[..., None], seen: Overview, now: float) -> None:
     reign = seen.reigns[-1] if seen.reigns and seen.reigns[-1].until is None else None
-    if reign is not None:
-        gauge("champion_age_seconds", "Since when the champion is champion").set(now - _seconds(reign.since))
+    age = None if reign is None else now - _seconds(reign.since)
+    gauge("champion_age_seconds", "Since when the champion is champion", age)
     champion = next((line for line in seen.models if line["stage"] == "champion"), None)
-    if champion is None:
-        return
-    gauge("champion_certified", "Whether the champion's gap is certified").set(bool(champion["certified"]))
-    if champion["relative_gap"] is not None:
-        gauge("champion_relative_gap", "Relative gap of its certificate").set(champion["relative_gap"])
-    accuracy = gauge("champion_accuracy", "What was measured of the champion on held-out rows", "metric")
-    for name, value in champion["metrics"].items():
-        accuracy.labels(name).set(value)
+    if champion is not None:
+        gauge("champion_certified", "Whether the champion's gap is certified", bool(champion["certified"]))
+        gauge("champion_relative_gap", "Relative gap of its certificate", champion["relative_gap"])
+        measured = "What was measured of the champion on held-out rows"
+        gauge("champion_accuracy", measured, champion["metrics"], "metric")
 
 
 def health(seen: Overview) -> dict[str, Any]:
