@@ -90,9 +90,6 @@ ONE_IMPORTER: Final = {
         "topline.pipeline.inspection.duplicates",
         "topline.pipeline.training.executor",
     },
-    "To be merged into their importers.": {
-        "topline.pipeline.training.starting_point",
-    },
 }
 
 #: Modules of the solvers with a single importer; it falls as they are merged.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -95,9 +95,9 @@ class FittableBackbone(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class IntegerOptions:
-    """A backbone whose fields are whole numbers, written name:option=number,option=number."""
+    """A backbone whose options are its fields of whole numbers, written name:option=number,option=number."""
 
     name: ClassVar[str]
 
@@ -105,32 +105,36 @@ class IntegerOptions:
     def from_config(cls, argument: str, config: BackboneConfig) -> Self:
         """Read "size=96,cells=12"; `ConfigError` for anything else, and for the flags of networks."""
         refuse_options(cls.name, config)
-        return cls(**whole_numbers(cls.name, [field.name for field in fields(cls)], argument))
+        known, values = cls._names(), dict[str, int]()
+        for part in filter(None, (part.strip() for part in argument.split(","))):
+            option, _, text = part.partition("=")
+            if option not in known or not text.isdecimal():
+                raise ConfigError(
+                    f"{cls.name} has no option {part!r}: write name=number, with names {', '.join(known)}"
+                )
+            values[option] = int(text)
+        return cls(**values)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         """Return the backbone that gave `spec`."""
-        return cls(**{field.name: int(spec[field.name]) for field in fields(cls)})
+        return cls(**{name: int(spec[name]) for name in cls._names()})
 
     def spec(self) -> dict[str, Any]:
         """Return name and options."""
-        return {"name": self.name, **asdict(self)}
+        return {"name": self.name, **self.options()}
+
+    def options(self) -> dict[str, int]:
+        """Return the options by name."""
+        return {name: getattr(self, name) for name in self._names()}
 
     def about(self) -> str:
         """Return the name."""
         return f"the backbone {self.name}"
 
-
-def whole_numbers(name: str, options: Sequence[str], argument: str) -> dict[str, int]:
-    """Return the options in "size=96,cells=12"; `ConfigError` for those that `name` does not have."""
-    values: dict[str, int] = {}
-    for part in filter(None, (part.strip() for part in argument.split(","))):
-        option, _, text = part.partition("=")
-        if option not in options or not text.isdecimal():
-            known = ", ".join(options)
-            raise ConfigError(f"{name} has no option {part!r}: write name=number, with names {known}")
-        values[option] = int(text)
-    return values
+    @classmethod
+    def _names(cls) -> list[str]:
+        return [field.name for field in fields(cls) if field.type in ("int", int)]
 
 
 def resized(image: Pixels, width: int, height: int, resample: Image.Resampling) -> Image.Image:

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from topline.pipeline.backbones.base import FeatureFunction, Features, refuse_options, resized, whole_numbers
+from topline.pipeline.backbones.base import FeatureFunction, Features, IntegerOptions, resized
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.images import Pixels
-from topline.pipeline.options import BackboneConfig
 from topline.solvers.crew import one_blas_thread
 
 Float32Array = NDArray[np.float32]
@@ -147,8 +146,6 @@ class Vocabulary:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-Float64Array = NDArray[np.float64]
-
 LARGEST_SIDE = 512
 # DAISY with two rings of six histograms of eight directions, and the one in the middle.
 _RINGS, _HISTOGRAMS, _ORIENTATIONS = 2, 6, 8
@@ -162,7 +159,7 @@ _OF_ONE_IMAGE = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class Fisher:
+class Fisher(IntegerOptions):
     """Improved Fisher vectors of dense descriptors of gradients (DAISY) and colours, by scikit-image.
 
     An image, resized to `size` x `size` pixels whatever its proportions, gives a descriptor of the pixels up
@@ -193,17 +190,9 @@ class Fisher:
     vocabulary: Vocabulary | None = field(default=None, repr=False)
 
     @classmethod
-    def from_config(cls, argument: str, config: BackboneConfig) -> Self:
-        """Read "words=32,stripes=0"; `ConfigError` for anything that gives no features."""
-        refuse_options(cls.name, config)
-        options: dict[str, Any] = {**whole_numbers(cls.name, _OPTIONS, argument)}
-        return cls(**options)
-
-    @classmethod
     def from_spec(cls, spec: Mapping[str, Any]) -> Self:
         """Return the backbone that gave `spec`; `InputError` where its vocabulary is damaged."""
-        options: dict[str, Any] = {name: int(spec[name]) for name in _OPTIONS}
-        plain = cls(**options)
+        plain = super().from_spec(spec)
         words = Vocabulary.from_dict(spec["vocabulary"], plain.components, plain.words, str(spec["sha256"]))
         if len(words.mean) != plain._numbers:
             raise InputError(
@@ -242,7 +231,7 @@ class Fisher:
     def spec(self) -> dict[str, Any]:
         """Return name, options, and the vocabulary with its digest."""
         words = self._words()
-        return {"name": self.name, **self._options(), "sha256": words.sha256, "vocabulary": words.to_dict()}
+        return {**super().spec(), "sha256": words.sha256, "vocabulary": words.to_dict()}
 
     def open(self) -> FeatureFunction:
         """Return the function of images by the vocabulary; `InputError` without one."""
@@ -255,8 +244,8 @@ class Fisher:
 
     def fitted_as(self, spec: Mapping[str, Any]) -> Self | None:
         """Return the backbone with the vocabulary of `spec`; None where its options are not these."""
-        same = all(spec.get(name) == value for name, value in self._options().items())
-        return self.from_spec(spec) if same and spec.get("name") == self.name else None
+        same = all(spec.get(name) == value for name, value in super().spec().items())
+        return self.from_spec(spec) if same else None
 
     def about(self) -> str:
         """Return what they are."""
@@ -288,9 +277,6 @@ class Fisher:
     @property
     def _sides(self) -> list[int]:
         return [round(self.size / 2.0 ** (scale / 2)) for scale in range(max(self.scales, 1))]
-
-    def _options(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in _OPTIONS}
 
     def _words(self) -> Vocabulary:
         if self.vocabulary is None:
@@ -333,10 +319,7 @@ class Fisher:
         return np.concatenate(vectors).astype(np.float32)
 
 
-_OPTIONS = tuple(field.name for field in fields(Fisher) if field.name != "vocabulary")
-
-
-def gradient_grid(image: Image.Image, step: int, radius: int) -> Float64Array:
+def gradient_grid(image: Image.Image, step: int, radius: int) -> NDArray[np.float64]:
     """Return DAISY descriptors of length 1 (rows, columns, 104) of the grey values at every `step`-th pixel.
 
     Source: E. Tola, V. Lepetit, P. Fua, "DAISY: an efficient dense descriptor applied to wide-baseline
@@ -349,7 +332,7 @@ def gradient_grid(image: Image.Image, step: int, radius: int) -> Float64Array:
     return np.asarray(daisy(grey, step, radius, _RINGS, _HISTOGRAMS, _ORIENTATIONS, normalization="l2"))
 
 
-def colour_grid(image: Image.Image, step: int, radius: int) -> Float64Array:
+def colour_grid(image: Image.Image, step: int, radius: int) -> NDArray[np.float64]:
     """Return local colour statistics of length 1 (rows, columns, 96) around the same pixels.
 
     They are the square roots of means and standard deviations of red, green and blue in 4 x 4 cells of a
@@ -369,7 +352,7 @@ def colour_grid(image: Image.Image, step: int, radius: int) -> Float64Array:
         for down in corners
         for right in corners
     ]
-    rooted: Float64Array = np.sqrt(np.concatenate(cells, axis=2))
+    rooted: NDArray[np.float64] = np.sqrt(np.concatenate(cells, axis=2))
     norms = np.linalg.norm(rooted, axis=2, keepdims=True)
     return np.asarray(np.divide(rooted, norms, out=np.zeros_like(rooted), where=norms > 0.0))
 

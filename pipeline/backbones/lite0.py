@@ -9,13 +9,14 @@ is one longer at the end where it is odd.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,9 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options import BackboneConfig
 from topline.storage.errors import StorageError
 from topline.storage.stores import open_store
+
+if TYPE_CHECKING:
+    from topline.pipeline.backbones.onnx_graph import OnnxGraph
 
 logger = logging.getLogger(__name__)
 
@@ -42,71 +46,38 @@ EPSILON = 1e-3
 # Blocks and first stride of each stage; kernels and channels follow from the weights.
 STAGES = ((1, 1), (2, 2), (2, 2), (3, 2), (3, 1), (4, 2), (1, 1))
 
-_OPSET, _IR_VERSION = 17, 8
 
-
-@dataclass(eq=False)
 class _Layers:
-    """Nodes and weights of a graph while they are added, one behind the other, and the side of the maps."""
+    """Layers of a graph while they are added, one behind the other, and the side of the maps."""
 
-    tensors: Tensors
-    side: int = SIDE
-    nodes: list[Any] = field(default_factory=list)
-    weights: list[Any] = field(default_factory=list)
+    def __init__(self, tensors: Tensors, graph: OnnxGraph) -> None:
+        self._tensors, self._graph, self._side = tensors, graph, SIDE
+        self._bounds = [graph.constant(np.float32(value)) for value in (0, 6)]
 
     def convolution(
-        self,
-        source: str,
-        name: str,
-        norm: str,
-        *,
-        stride: int = 1,
-        depthwise: bool = False,
-        active: bool = True,
-    ) -> str:
-        """Add a convolution with its batch normalisation folded in, and ReLU6; return its output."""
-        from onnx import helper, numpy_helper
+        self, name: str, norm: str, *, stride: int = 1, depthwise: bool = False, active: bool = True
+    ) -> None:
+        """Add a convolution with its batch normalisation folded in, and ReLU6."""
+        graph, parts = self._graph, folded(self._tensors, name, norm)
+        before, after = same_padding(self._side, parts[0].shape[2], stride)
+        self._side = -(-self._side // stride)
+        graph.last = graph.add(
+            "Conv", graph.last, *map(graph.constant, parts), group=len(parts[0]) if depthwise else 1,
+            strides=[stride] * 2, pads=[before, before, after, after],
+        )  # fmt: skip
+        if active:
+            graph.last = graph.add("Clip", graph.last, *self._bounds)
 
-        weight, bias = folded(self.tensors, name, norm)
-        kernel = weight.shape[2]
-        before, after = same_padding(self.side, kernel, stride)
-        self.side = -(-self.side // stride)
-        self.weights += [
-            numpy_helper.from_array(weight, f"{name}.weight"),
-            numpy_helper.from_array(bias, f"{name}.bias"),
-        ]
-        target = f"{name}.output"
-        options: dict[str, Any] = {
-            "group": len(weight) if depthwise else 1,
-            "strides": [stride] * 2,
-            "kernel_shape": [kernel] * 2,
-        }
-        options["pads"] = [before, before, after, after]
-        self.nodes.append(
-            helper.make_node("Conv", [source, f"{name}.weight", f"{name}.bias"], [target], **options)
-        )
-        if not active:
-            return target
-        self.nodes.append(helper.make_node("Clip", [target, "zero", "six"], [f"{name}.active"]))
-        return f"{name}.active"
-
-    def block(self, source: str, name: str, stride: int) -> str:
-        """Add an inverted residual block; return its output."""
-        from onnx import helper
-
-        inner = source
-        expand = self.tensors.get(f"{name}._expand_conv.weight")
+    def block(self, name: str, stride: int) -> None:
+        """Add an inverted residual block."""
+        source, expand = self._graph.last, self._tensors.get(f"{name}._expand_conv.weight")
         if expand is not None:
-            inner = self.convolution(inner, f"{name}._expand_conv", f"{name}._bn0")
-        inner = self.convolution(
-            inner, f"{name}._depthwise_conv", f"{name}._bn1", stride=stride, depthwise=True
-        )
-        inner = self.convolution(inner, f"{name}._project_conv", f"{name}._bn2", active=False)
-        entered = len(self.tensors[f"{name}._depthwise_conv.weight"]) if expand is None else expand.shape[1]
-        if stride > 1 or entered != len(self.tensors[f"{name}._project_conv.weight"]):
-            return inner
-        self.nodes.append(helper.make_node("Add", [inner, source], [f"{name}.output"]))
-        return f"{name}.output"
+            self.convolution(f"{name}._expand_conv", f"{name}._bn0")
+        self.convolution(f"{name}._depthwise_conv", f"{name}._bn1", stride=stride, depthwise=True)
+        self.convolution(f"{name}._project_conv", f"{name}._bn2", active=False)
+        entered = len(self._tensors[f"{name}._depthwise_conv.weight"]) if expand is None else expand.shape[1]
+        if stride == 1 and entered == len(self._tensors[f"{name}._project_conv.weight"]):
+            self._graph.last = self._graph.add("Add", self._graph.last, source)
 
 
 def folded(tensors: Tensors, name: str, norm: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -131,34 +102,22 @@ def lite0_graph(tensors: Tensors) -> bytes:
 
     Input "images" (b, 3, 224, 224), RGB, (x - 127) / 128 of bytes x; output "features" (b, 1280).
     """
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import TensorProto, helper
 
-    layers = _Layers(tensors)
-    layers.weights = [
-        numpy_helper.from_array(np.array(value, np.float32), name)
-        for name, value in (("zero", 0), ("six", 6))
-    ]
-    found = layers.convolution(INPUT, "_conv_stem", "_bn0", stride=2)
-    number = 0
+    from topline.pipeline.backbones.onnx_graph import OnnxGraph
+
+    graph = OnnxGraph(INPUT)
+    layers = _Layers(tensors, graph)
+    layers.convolution("_conv_stem", "_bn0", stride=2)
+    number = itertools.count()
     for repeats, stride in STAGES:
         for repeat in range(repeats):
-            found = layers.block(found, f"_blocks.{number}", stride if repeat == 0 else 1)
-            number += 1
-    found = layers.convolution(found, "_conv_head", "_bn1")
-    layers.nodes.append(helper.make_node("GlobalAveragePool", [found], ["pooled"]))
-    layers.nodes.append(helper.make_node("Flatten", ["pooled"], [OUTPUT]))
-    graph = helper.make_graph(
-        layers.nodes,
-        "efficientnet_lite0",
+            layers.block(f"_blocks.{next(number)}", stride if repeat == 0 else 1)
+    layers.convolution("_conv_head", "_bn1")
+    graph.add_named("Flatten", [graph.add("GlobalAveragePool", graph.last)], [OUTPUT])
+    model = graph.model(
         [helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["batch", 3, SIDE, SIDE])],
         [helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, ["batch", FEATURES])],
-        layers.weights,
-    )
-    model = helper.make_model(
-        graph,
-        opset_imports=[helper.make_opsetid("", _OPSET)],
-        ir_version=_IR_VERSION,
-        producer_name="topline",
     )
     return bytes(model.SerializeToString(deterministic=True))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,12 +11,13 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnx.compose import add_prefix, merge_models
 from onnx.utils import Extractor
 from onnx.version_converter import convert_version
 
 from topline.pipeline.backbones import backbone_of_spec
+from topline.pipeline.backbones.onnx_graph import IR_VERSION, OPSET, OnnxGraph
 from topline.pipeline.backbones.onnx_session import INPUT_TYPES, Network, NetworkBackbone, open_session
 from topline.pipeline.backbones.preprocessing import Preprocessing
 from topline.pipeline.calibration import calibration_of
@@ -37,93 +37,47 @@ from topline.pipeline.rows import (
 from topline.solvers.calibration import Calibration, ProbabilityMap, SetRule
 from topline.solvers.calibration.conformal import SETTLES
 
-# Old enough for every runtime in use, new enough for ReduceL2 with axes as an input.
-OPSET = 18
-IR_VERSION = 9
 # Protobuf holds no more than 2 GiB in a file.
 LARGEST = (2 << 30) - (64 << 20)
 
 
-@dataclass
-class _Graph:
-    """A graph that grows node by node; `last` names the value to continue from."""
-
-    last: str
-    prefix: str = ""
-    nodes: list[Any] = field(default_factory=list)
-    constants: list[Any] = field(default_factory=list)
-
-    def constant(self, values: Any) -> str:
-        name = f"{self.prefix}constant{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.array(values, order="C"), name))
-        return name
-
-    def integers(self, *values: int) -> str:
-        return self.constant(np.array(values, np.int64))
-
-    def texts(self, values: Sequence[str]) -> str:
-        name = f"{self.prefix}constant{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.array(values, dtype=object), name))
-        return name
-
-    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        name = f"{self.prefix}value{len(self.nodes)}"
-        self.add_named(operator, inputs, [name], **attributes)
-        return name
-
-    def add_named(
-        self, operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
-    ) -> None:
-        self.nodes.append(helper.make_node(operator, list(inputs), list(outputs), **attributes))
-
-    def model(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], version: int = OPSET, ir: int = IR_VERSION
-    ) -> Any:
-        return helper.make_model(
-            helper.make_graph(self.nodes, "topline", list(inputs), list(outputs), self.constants),
-            opset_imports=[helper.make_opsetid("", version)],
-            ir_version=ir,
-            producer_name="topline",
-        )
-
-
-def _standardize(graph: _Graph, step: Standardize) -> None:
+def _standardize(graph: OnnxGraph, step: Standardize) -> None:
     centred = graph.add("Sub", graph.last, graph.constant(step.mean))
     graph.last = graph.add("Mul", centred, graph.constant(step.scale))
 
 
-def _pca(graph: _Graph, step: PCA) -> None:
+def _pca(graph: OnnxGraph, step: PCA) -> None:
     centred = graph.add("Sub", graph.last, graph.constant(step.mean))
     graph.last = graph.add("MatMul", centred, graph.constant(step.components))
 
 
-def _l2(graph: _Graph, step: L2Normalize) -> None:  # noqa: ARG001 - has nothing fitted
-    norm = graph.add("ReduceL2", graph.last, graph.constant(np.array([1], dtype=np.int64)), keepdims=1)
+def _l2(graph: OnnxGraph, step: L2Normalize) -> None:  # noqa: ARG001 - has nothing fitted
+    norm = graph.add("ReduceL2", graph.last, graph.integers(1), keepdims=1)
     # A row of zeros stays zero.
     graph.last = graph.add("Div", graph.last, _positive(graph, norm))
 
 
-def _positive(graph: _Graph, values: str) -> str:
+def _positive(graph: OnnxGraph, values: str) -> str:
     tiny = np.array([[np.finfo(np.float32).tiny]], dtype=np.float32)
     return graph.add("Max", values, graph.constant(tiny))
 
 
-def _scaled(graph: _Graph, values: str, factor: float) -> str:
+def _scaled(graph: OnnxGraph, values: str, factor: float) -> str:
     return graph.add("Mul", values, graph.constant(np.array(factor, dtype=np.float32)))
 
 
-def _power(graph: _Graph, step: Power) -> None:
+def _power(graph: OnnxGraph, step: Power) -> None:
     powers = graph.add("Pow", graph.add("Abs", graph.last), graph.constant(step.exponent))
     graph.last = graph.add("Mul", graph.add("Sign", graph.last), powers)
 
 
-def _hellinger(graph: _Graph, step: Hellinger) -> None:  # noqa: ARG001 - has nothing fitted
-    norm = graph.add("ReduceL1", graph.last, graph.constant(np.array([1], dtype=np.int64)), keepdims=1)
+def _hellinger(graph: OnnxGraph, step: Hellinger) -> None:  # noqa: ARG001 - has nothing fitted
+    norm = graph.add("ReduceL1", graph.last, graph.integers(1), keepdims=1)
     shares = graph.add("Div", graph.last, _positive(graph, norm))
     graph.last = graph.add("Mul", graph.add("Sign", shares), graph.add("Sqrt", graph.add("Abs", shares)))
 
 
-def _chi_squared(graph: _Graph, step: ChiSquared) -> None:
+def _chi_squared(graph: OnnxGraph, step: ChiSquared) -> None:
     lengths = graph.add("Abs", graph.last)
     roots = graph.add("Mul", graph.add("Sign", graph.last), graph.add("Sqrt", lengths))
     logarithms = graph.add("Log", _positive(graph, lengths))
@@ -134,23 +88,23 @@ def _chi_squared(graph: _Graph, step: ChiSquared) -> None:
     graph.last = graph.add("Concat", *copies, axis=1)
 
 
-def _fourier(graph: _Graph, step: Fourier) -> None:
+def _fourier(graph: OnnxGraph, step: Fourier) -> None:
     phases = graph.add("MatMul", graph.last, graph.constant(step.directions))
     cosines = graph.add("Cos", graph.add("Add", phases, graph.constant(step.offsets)))
     factor = np.array(np.sqrt(2.0 / len(step.offsets)), dtype=np.float32)
     graph.last = graph.add("Mul", cosines, graph.constant(factor))
 
 
-def _bias(graph: _Graph, step: Bias) -> None:  # noqa: ARG001 - has nothing fitted
-    start, stop = (graph.constant(np.array([value], dtype=np.int64)) for value in (0, 1))
+def _bias(graph: OnnxGraph, step: Bias) -> None:  # noqa: ARG001 - has nothing fitted
+    start, stop = (graph.integers(value) for value in (0, 1))
     rows = graph.add("Slice", graph.add("Shape", graph.last), start, stop)
-    shape = graph.add("Concat", rows, graph.constant(np.array([1], dtype=np.int64)), axis=0)
+    shape = graph.add("Concat", rows, graph.integers(1), axis=0)
     one = helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])
     ones = graph.add("ConstantOfShape", shape, value=one)
     graph.last = graph.add("Concat", graph.last, ones, axis=1)
 
 
-OPERATORS: Mapping[str, Callable[[_Graph, Any], None]] = MappingProxyType(
+OPERATORS: Mapping[str, Callable[[OnnxGraph, Any], None]] = MappingProxyType(
     {
         Standardize.name: _standardize,
         PCA.name: _pca,
@@ -164,7 +118,7 @@ OPERATORS: Mapping[str, Callable[[_Graph, Any], None]] = MappingProxyType(
 )
 
 
-def _normalised(graph: _Graph, preprocessing: Preprocessing, input_type: str) -> None:
+def _normalised(graph: OnnxGraph, preprocessing: Preprocessing, input_type: str) -> None:
     """Lay bytes (1, 3, crop, crop), RGB, out as the network takes them, as `Preprocessing.laid_out` does."""
     if input_type != "tensor(uint8)":
         values = graph.add("Cast", graph.last, to=TensorProto.FLOAT)
@@ -182,7 +136,7 @@ def _normalised(graph: _Graph, preprocessing: Preprocessing, input_type: str) ->
         graph.last = graph.add("Cast", graph.last, to=TensorProto.FLOAT16)
 
 
-def _square(graph: _Graph, preprocessing: Preprocessing) -> None:
+def _square(graph: OnnxGraph, preprocessing: Preprocessing) -> None:
     """Resize pixels (h, w, 3) and cut the centre out, as `Preprocessing.square` does.
 
     The result is bytes (1, 3, crop, crop).  Columns come first, and are rounded to bytes, as in Pillow.
@@ -209,13 +163,13 @@ def _square(graph: _Graph, preprocessing: Preprocessing) -> None:
 
 
 def _answers(
-    graph: _Graph, m: int, k: int, names: Sequence[str], known: Calibration, rule: SetRule | None
+    graph: OnnxGraph, m: int, k: int, names: Sequence[str], known: Calibration, rule: SetRule | None
 ) -> list[Any]:
     """Add the best `k` classes, probabilities and sets behind `scores` (rows, m); return the outputs."""
     found = [("scores", TensorProto.FLOAT, m), ("top_scores", TensorProto.FLOAT, k)]
     found += [("top_classes", TensorProto.INT64, k), ("top_names", TensorProto.STRING, k)]
     graph.add_named("TopK", ["scores", graph.integers(k)], ["top_scores", "top_classes"], axis=1)
-    graph.add_named("Gather", [graph.texts(names), "top_classes"], ["top_names"])
+    graph.add_named("Gather", [graph.constant(np.array(names, dtype=object)), "top_classes"], ["top_names"])
     if known.probabilities is not None:
         _probabilities(graph, known.probabilities)
         found.append(("probabilities", TensorProto.FLOAT, m))
@@ -225,7 +179,7 @@ def _answers(
     return [helper.make_tensor_value_info(name, kind, ["rows", width]) for name, kind, width in found]
 
 
-def _probabilities(graph: _Graph, known: ProbabilityMap) -> None:
+def _probabilities(graph: OnnxGraph, known: ProbabilityMap) -> None:
     """Add `probabilities` (rows, m), as `ProbabilityMap.probabilities` gives them."""
     z = graph.add("Add", _scaled(graph, "scores", known.slope), graph.constant(np.float32(known.offset)))
     if known.kind == "labels":
@@ -237,7 +191,7 @@ def _probabilities(graph: _Graph, known: ProbabilityMap) -> None:
     graph.add_named("Softmax", [z], ["probabilities"], axis=1)
 
 
-def _sets(graph: _Graph, m: int, rule: SetRule) -> None:
+def _sets(graph: OnnxGraph, m: int, rule: SetRule) -> None:
     """Add `sets` (rows, m): the classes whose conformity with a draw of 0 is at most their threshold.
 
     The conformity rises with the draw, so these hold every set that a draw gives, and keep its guarantee.
@@ -265,7 +219,7 @@ def _head(stored: StoredModel, options: ExportOptions) -> Any:
     """Return the model from `features` (rows, d) to scores and answers."""
     record, double = stored.model.record, options.input_type == "float64"
     known = calibration_of(stored)
-    graph = _Graph("features")
+    graph = OnnxGraph("features")
     if double:
         graph.last = graph.add("Cast", graph.last, to=TensorProto.FLOAT)
     for step in stored.transforms.steps:
@@ -310,7 +264,7 @@ def _described_by(found: Network) -> Any:
     cast = helper.make_node("Cast", ["flat"], ["features"], to=TensorProto.FLOAT)
     network.graph.node.extend([flat, cast])
     network.graph.output.append(helper.make_tensor_value_info("features", TensorProto.FLOAT, [1, None]))
-    front = _Graph("image", prefix="picture_")
+    front = OnnxGraph("image", prefix="picture_")
     _square(front, found.preprocessing)
     _normalised(front, found.preprocessing, found.input_type)
     front.add_named("Identity", [front.last], ["prepared"])

@@ -6,9 +6,14 @@ checkpoints from which a run that stopped continues.
 
 from __future__ import annotations
 
-from topline.pipeline.training.continued import continued, handed_on, settings_of_model
-from topline.pipeline.training.plan import dataset_loss, resolve_options, resume_options
+from topline.pipeline.training.plan import (
+    continued,
+    dataset_loss,
+    handed_on,
+    resolve_options,
+    resume_options,
+    settings_of_model,
+)
 from topline.pipeline.training.problem_checks import check_options, checked_spec, spec_of, spec_of_model
-from topline.pipeline.training.result import TrainResult
-from topline.pipeline.training.run import already_solved, resuming, runs_of, unfinished_run
+from topline.pipeline.training.run import TrainResult, already_solved, resuming, runs_of, unfinished_run
 from topline.pipeline.training.session import Fitted, fit, train

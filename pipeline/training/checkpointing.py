@@ -4,29 +4,87 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.progress import Progress
 from topline.pipeline.telemetry import Forecast, HistoryRecorder, TimeLeft
-from topline.pipeline.training.held_out import Watch
-from topline.pipeline.training.saved_state import RunPlace, find_checkpoint, save_state
+from topline.solvers.core.codec import decoded, encoded
 from topline.solvers.core.dual_points import PendingStep
-from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
+from topline.solvers.core.state import IterationRecord, Point, SolveResult, SolverState
 from topline.solvers.counts import how_many
 from topline.solvers.executors import Executor, SerialExecutor
 from topline.solvers.methods import Choice, change_of_method
+from topline.solvers.methods.quasi_newton import LbfgsMemory
 from topline.storage.arrays import DualSource, DualWriter, StoredDuals
 from topline.storage.errors import StorageError
-from topline.storage.runs import RunLock
-from topline.storage.stores import FileEntry, repeated_requests
+from topline.storage.runs import Checkpoint, RunLock, latest_checkpoint, save_checkpoint
+from topline.storage.stores import FileEntry, Store, repeated_requests
 
 logger = logging.getLogger(__name__)
+
+# Shown for a checkpoint of version 0.1.
+EARLIER_FORMAT = (
+    "the checkpoint of round %d is of an earlier format: the run goes on from its weights and dual variables "
+    "alone"
+)
+# Arrays of such a checkpoint; the first present belongs to its dual variables or is the best W.
+_EARLIER_WEIGHTS = ("memory.newton.W_dual", "memory.mixture.W", "memory.best", "W")
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """Where a run keeps its files, and what identifies it, by name: dataset and problem."""
+
+    store: Store
+    run_id: str
+    fingerprint: Mapping[str, Any]
+    transforms: Mapping[str, NDArray[Any]]
+    keep_duals: bool
+
+
+def save_state(place: RunPlace, state: SolverState, duals: DualSource | None) -> int:
+    """Save `state` and any dual variables, with its pending step applied; return the bytes."""
+    plain, arrays = encoded(state.with_point(pending_step=None))
+    meta = {"fingerprint": dict(place.fingerprint), "state": plain}
+    return save_checkpoint(
+        place.store, place.run_id, state.round, {**arrays, **place.transforms}, duals, meta
+    )
+
+
+def load_state(checkpoint: Checkpoint) -> SolverState:
+    """Return the saved state; its dual variables have every step applied.
+
+    Raises InvalidProblemError for the state of another version that this one does not know.
+    """
+    stored = checkpoint.meta["state"]
+    if not is_of_earlier_format(checkpoint):
+        state: SolverState = decoded(stored, checkpoint.arrays)
+        return state
+    W = next(checkpoint.arrays[name] for name in _EARLIER_WEIGHTS if name in checkpoint.arrays)
+    point = Point(stored["round"], np.asarray(W, dtype=np.float64), stored["b"], stored["aa"])
+    memory = LbfgsMemory() if "memory.best" in checkpoint.arrays else None
+    return SolverState(point, memory=memory, passes=stored["passes"], seconds=stored["seconds"])
+
+
+def is_of_earlier_format(checkpoint: Checkpoint) -> bool:
+    """Return whether this version can no longer read the method's memory."""
+    return "is" not in checkpoint.meta["state"]
+
+
+def find_checkpoint(place: RunPlace) -> Checkpoint | None:
+    """Return the run's newest whole checkpoint; `MismatchError` names what has changed since."""
+    found = latest_checkpoint(place.store, place.run_id, fingerprint=place.fingerprint)
+    for damage in () if found is None else found.skipped:
+        logger.warning("a checkpoint is skipped: %s", damage)
+    return found
+
 
 # Interval between forecasts of the remaining time.
 FORECAST_SECONDS = 0.5
@@ -63,7 +121,7 @@ class RunRecorder:
     """Callback of the solver's loop: appends each round to the history and saves checkpoints.
 
     Returns False, which ends the loop, once `flag` is set.  `progress` gets each round with `left`, the
-    `TimeLeft` to reach `tol` or None, and the held-out accuracy at the last look of `watch`.
+    `TimeLeft` to reach `tol` or None, and the held-out accuracy that `look` last found.
     """
 
     def __init__(
@@ -75,10 +133,10 @@ class RunRecorder:
         progress: Progress | None,
         tol: float = 0.0,
         lock: RunLock | None = None,
-        watch: Watch | None = None,
+        look: Callable[[SolverState], Mapping[str, Any]] | None = None,
     ) -> None:
         self._place = place
-        self._watch, self._seen = watch, dict[str, Any]()
+        self._look, self._seen = look, dict[str, Any]()
         self._lock = lock or RunLock()
         self._executor = executor
         self._flag = flag
@@ -117,13 +175,13 @@ class RunRecorder:
 
     def _looked(self, state: SolverState) -> dict[str, Any]:
         """Return the held-out accuracy of W; training continues if its rows cannot be read."""
-        if self._watch is None:
+        if self._look is None:
             return {}
         try:
-            return self._watch.look(state)
+            return dict(self._look(state))
         except (StorageError, OSError) as error:
             logger.warning("held-out rows are not looked at any more: %s", error)
-            self._watch = None
+            self._look = None
             return {}
 
     def _note_repetitions(self) -> None:

@@ -1,33 +1,221 @@
 """Training with an exact kernel when a method needs features: it reads the rows of a factor of the matrix.
 
-Values are those of the matrix itself.  Methods that only use scores need neither
-(`topline.solvers.run.task`).
+The matrix of the training rows is computed by tiles, factored, and kept in the store.  A task computes and
+writes a run of whole shards, on the workers if there are any; the factor is computed here
+(`topline.solvers.kernels.problem`).  Values are those of the matrix itself.  Methods that only use scores
+need neither (`topline.solvers.run.task`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from distributed import Client
+from distributed import Client, fire_and_forget, wait
 from numpy.typing import NDArray
 
-from topline.pipeline.errors import InterruptedRunError
+from topline.pipeline.cluster import known_workers
+from topline.pipeline.errors import ClusterError, InterruptedRunError
 from topline.pipeline.interrupts import StopFlag
-from topline.pipeline.progress import Progress
-from topline.pipeline.rows import TrainingRows
-from topline.pipeline.training.kernel_matrix import StopAskedError, kernel_of_rows
+from topline.pipeline.progress import Progress, advance, begin
+from topline.pipeline.rows import TrainingRows, Transforms
 from topline.pipeline.training.plan import TrainingPlan
 from topline.pipeline.training.run import Run
 from topline.solvers.blocks.block import inside
+from topline.solvers.core.rows import as_rows
 from topline.solvers.core.state import SolveResult, Status
+from topline.solvers.crew import one_blas_thread
 from topline.solvers.executors import Executor
-from topline.solvers.kernels import judged_by_gap, values_on_matrix
-from topline.storage.arrays import ArrayReader
-from topline.storage.cache import StoredKernel
+from topline.solvers.kernels import Kernel, factor, is_precomputed, judged_by_gap, values_on_matrix
+from topline.storage.arrays import ArrayReader, Span
+from topline.storage.cache import KernelDraft, StoredKernel, cache_key
 from topline.storage.datasets import Dataset, LabelSetTable
+from topline.storage.fingerprint import digest_array
 from topline.storage.schema import SPLITS
+from topline.storage.stores import FileEntry
+
+logger = logging.getLogger(__name__)
+
+ROW_TILE = 512
+COLUMN_TILE = 4096
+POLL_SECONDS = 0.25
+# Tasks submitted per thread: enough to keep it busy, few enough to stop soon.
+TASKS_AHEAD = 2
+# How long there may be no worker at all.
+ALONE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTask:
+    """What every tile of one matrix needs."""
+
+    rows: TrainingRows
+    kernel: Kernel
+    draft: KernelDraft
+
+
+class StopAskedError(Exception):
+    """A stop was requested between two tiles."""
+
+
+def kernel_of_rows(
+    rows: TrainingRows,
+    transforms: Transforms,
+    kernel: Kernel,
+    client: Client | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> StoredKernel:
+    """Return the matrix of these rows from their store, or compute, factor and store it.
+
+    Raises `StopAskedError` soon after `stop` returns True, `InvalidProblemError` or
+    `UnsupportedCombinationError` for features that the kernel cannot take, and `ClusterError` if all workers
+    stay away.
+    """
+    info, store = rows.dataset.info, rows.dataset.store
+    facts = {
+        "dataset": info.id,
+        "digest": info.digest,
+        "transforms": list(transforms.names),
+        "arrays": {name: digest_array(array) for name, array in transforms.arrays().items()},
+        "kernel": kernel.to_dict(),
+        "rows": len(rows),
+    }
+    key = cache_key(facts)
+    found = StoredKernel.find(store, key)
+    if found is not None:
+        logger.info("kernel %s of %s is there already", key, store.url)
+        return found
+    task = KernelTask(rows, kernel, KernelDraft.begin(store, key, len(rows)))
+    begin(progress, "kernel", len(rows), "rows")
+    try:
+        entries = _computed(task, client, progress, stop)
+        begin(progress, "factor the kernel")
+        F = _factored(task, entries)
+        return task.draft.publish(key, entries, _row_blocks(F), facts)
+    except BaseException:
+        task.draft.discard()
+        raise
+
+
+def _computed(
+    task: KernelTask, client: Client | None, progress: Progress | None, stop: Callable[[], bool]
+) -> list[FileEntry]:
+    """Compute and write every shard."""
+    runs = _runs(task.draft.plan.units, task.draft.plan.shard_rows)
+    entries: list[FileEntry] = []
+    local = client is None or task.draft.store.url.startswith("memory://")
+    done = _here(task, runs) if local or client is None else _on_workers(task, runs, client)
+    for written in done:
+        entries += written
+        advance(progress, sum(entry.rows[1] - entry.rows[0] for entry in written if entry.rows))
+        if stop():
+            raise StopAskedError
+    return sorted(entries)
+
+
+def _runs(units: int, shard_rows: int) -> list[tuple[int, int]]:
+    """Cut the units into runs of about one tile of rows."""
+    step = max(1, ROW_TILE // shard_rows)
+    return [(first, min(units, first + step)) for first in range(0, units, step)]
+
+
+def _here(task: KernelTask, runs: list[tuple[int, int]]) -> Iterator[list[FileEntry]]:
+    for first, last in runs:
+        yield compute_units(task, first, last)
+
+
+def _on_workers(task: KernelTask, runs: list[tuple[int, int]], client: Client) -> Iterator[list[FileEntry]]:
+    """Submit the runs, a few at a time; another worker repeats a run whose worker died."""
+    waiting = list(reversed(runs))
+    pending: list[Any] = []
+    heard = time.monotonic()
+    try:
+        while waiting or pending:
+            workers = known_workers(client).values()
+            threads = sum(int(info["nthreads"]) for info in workers)
+            while waiting and len(pending) < TASKS_AHEAD * max(1, threads):
+                first, last = waiting.pop()
+                pending.append(client.submit(_compute_alone, task, first, last, pure=False, retries=3))
+            with contextlib.suppress(TimeoutError), client.as_current():
+                wait(pending, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
+            heard = time.monotonic() if threads else heard
+            if time.monotonic() - heard > ALONE_SECONDS:
+                raise ClusterError(f"no worker for {ALONE_SECONDS:g} s while the kernel was computed")
+            ready = [future for future in pending if future.done()]
+            pending = [future for future in pending if not future.done()]
+            # Yield even if nothing is ready: the caller checks its stop flag.
+            yield [entry for future in ready for entry in future.result()]
+    finally:
+        client.cancel(pending)
+        for worker in known_workers(client):
+            fire_and_forget(client.submit(forget_features, workers=[worker], pure=False))
+
+
+def _compute_alone(task: KernelTask, first: int, last: int) -> list[FileEntry]:
+    """Compute units on a worker thread, with one BLAS thread each."""
+    with one_blas_thread():
+        return compute_units(task, first, last)
+
+
+def compute_units(task: KernelTask, first: int, last: int) -> list[FileEntry]:
+    """Compute and write the units first..last-1 of the matrix."""
+    draft, X = task.draft, _features(task)
+    n = len(task.rows)
+    spans = [draft.plan.bounds(unit) for unit in range(first, last)]
+    whole = Span(spans[0].start, spans[-1].stop)
+    K = np.empty((whole.rows, n))
+    if is_precomputed(task.kernel):
+        K[:] = task.kernel.matrix(X[whole.start : whole.stop], None)
+    for start in range(0, 0 if is_precomputed(task.kernel) else n, COLUMN_TILE):
+        stop = min(n, start + COLUMN_TILE)
+        K[:, start:stop] = task.kernel.matrix(X[whole.start : whole.stop], X[start:stop])
+    return [
+        draft.write_unit(unit, K[span.start - whole.start : span.stop - whole.start])
+        for unit, span in zip(range(first, last), spans, strict=True)
+    ]
+
+
+_features_lock = threading.Lock()
+_features_held: tuple[str, Any] | None = None
+
+
+def _features(task: KernelTask) -> Any:
+    """Return all training rows, read once per process; they replace those of the last matrix."""
+    global _features_held
+    with _features_lock:
+        if _features_held is None or _features_held[0] != task.draft.folder:
+            _features_held = None
+            X = as_rows(task.rows[0 : len(task.rows)], np.dtype(np.float32))
+            _features_held = (task.draft.folder, X)
+        return _features_held[1]
+
+
+def forget_features() -> None:
+    """Release the training rows of the last matrix."""
+    global _features_held
+    with _features_lock:
+        _features_held = None
+
+
+def _factored(task: KernelTask, entries: list[FileEntry]) -> NDArray[np.float64]:
+    """Factor the matrix, read back from the store."""
+    forget_features()
+    n = len(task.rows)
+    F, _, _ = factor(task.draft.reader(entries).rows(0, n), task.kernel.name)
+    return F if F.shape[1] else np.zeros((n, 1))
+
+
+def _row_blocks(F: NDArray[np.float64]) -> Iterator[tuple[int, int, NDArray[np.float32]]]:
+    for start in range(0, len(F), COLUMN_TILE):
+        rows = F[start : start + COLUMN_TILE]
+        yield start, start + len(rows), rows.astype(np.float32)
 
 
 def factored_kernel(

@@ -1,9 +1,12 @@
-"""The plan of a training run: data, problem, blocks and start, checked before anything is written."""
+"""The plan of a training run: data, problem, blocks and start, checked before anything is written.
+
+A run starts from zero, or continues an earlier model from its dual variables or its weights.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -12,16 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from topline.pipeline.errors import ConfigError
+from topline.pipeline.certification import DUAL_W
+from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options import BLOCKS_AT_MOST, TrainConfig
 from topline.pipeline.options.problem import ClassFacts, chosen_loss, resolved_k
-from topline.pipeline.rows import TrainingRows, Transforms, class_weights, example_weights
-from topline.pipeline.training.kernel_matrix import refuse_size
-from topline.pipeline.training.problem_checks import check_kernel_values, check_labels, checked_spec
-from topline.pipeline.training.saved_state import load_state
-from topline.pipeline.training.starting_point import StartingPoint, Successor, starting_point
+from topline.pipeline.rows import StoredModel, TrainingRows, Transforms, class_weights, example_weights
+from topline.pipeline.training.checkpointing import load_state
+from topline.pipeline.training.problem_checks import (
+    check_kernel_values,
+    check_labels,
+    checked_spec,
+    refuse_size,
+)
 from topline.solvers.core.problem import LabelledRows, Problem
-from topline.solvers.core.state import SolveResult
+from topline.solvers.core.state import SolveResult, SolverState
 from topline.solvers.counts import how_many
 from topline.solvers.executors import block_bounds
 from topline.solvers.kernels import is_precomputed
@@ -30,10 +37,13 @@ from topline.solvers.methods import METHODS, Choice, MethodSpec, begun_by
 from topline.solvers.methods.shared_work import SharedWork
 from topline.solvers.names import DEFAULT_METHOD
 from topline.solvers.run import ProblemSpec
+from topline.storage.arrays import StoredDuals
 from topline.storage.datasets import Dataset
-from topline.storage.errors import MismatchError
+from topline.storage.errors import IntegrityError, MismatchError
+from topline.storage.models import ModelRecord, load_model
 from topline.storage.runs import latest_checkpoint, read_run
 from topline.storage.stores import Store, open_store
+from topline.storage.stores.urls import join
 
 # Dual variables up to this size are stored with the model by default.
 STORED_DUALS_BYTES = 256 << 20
@@ -48,7 +58,73 @@ MAY_CHANGE = frozenset(
     | {"start_from", "chosen"}
 )
 
+RUN_BYTES = 16 << 20
+#: Share of common rows from which two trainings count as near.
+_NEAR = 0.9
+#: Settings that near trainings share.
+_SAME = ("loss", "k", "C", "smoothing", "smoothing_kind")
+#: Settings that a model does not pass on: where and how long its training ran, and its start.
+_OWN = {"store", "dataset", "resume", "start_from", "checkpoint_seconds", "certify", "chosen"}
+#: Settings that concern one loss and are not passed on to another.
+_OF_LOSS = {"k", "weights", "margins", "smoothing", "smoothing_kind", "method"}
+
 Options = TypeVar("Options", bound=BaseModel)
+
+
+@dataclass(frozen=True, eq=False)
+class MovedDuals:
+    """An earlier model's dual variables for other rows; pickles, so that each worker reads its own.
+
+    Row i was row `places[i]` of the earlier model, and class j its class `columns[j]`; -1 for new ones, whose
+    dual variables are 0, which is feasible for every loss.
+    """
+
+    stored: StoredDuals
+    places: NDArray[np.int64]
+    columns: NDArray[np.int64]
+
+    def __iter__(self) -> Iterator[tuple[int, int, NDArray[Any]]]:
+        return self.between(0, len(self.places))
+
+    def between(self, start: int, stop: int) -> Iterator[tuple[int, int, NDArray[Any]]]:
+        """Yield the rows [start, stop), a few megabytes at a time."""
+        step = max(1, RUN_BYTES // (4 * len(self.columns)))
+        for low in range(start, stop, step):
+            high = min(low + step, stop)
+            yield low, high, self._rows(self.places[low:high])
+
+    def _rows(self, places: NDArray[np.int64]) -> NDArray[Any]:
+        out = np.zeros((len(places), len(self.columns)), dtype=np.float32)
+        here = np.flatnonzero(places >= 0)
+        here = here[np.argsort(places[here], kind="stable")]
+        if not len(here):
+            return out
+        wanted, known = places[here], self.columns >= 0
+        for first, last, rows in self.stored.between(int(wanted[0]), int(wanted[-1]) + 1):
+            part = slice(*np.searchsorted(wanted, [first, last]))
+            out[np.ix_(here[part], known)] = rows[wanted[part] - first][:, self.columns[known]]
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class StartingPoint:
+    """The start of a run; `how` is "duals", "weights" or "zero", `why` the reason for zero.
+
+    `rows` of the run's rows are in the earlier model with the same content and label; `near` says that they
+    are nearly all, but not all, of them, trained with the same settings.
+    """
+
+    model: str
+    how: str
+    rows: int = 0
+    why: str = ""
+    duals: MovedDuals | None = None
+    near: bool = False
+    state: SolverState | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record of it in a model's lineage."""
+        return {"model": self.model, "from": self.how, "rows": self.rows, "why": self.why}
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,8 +305,7 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
         refuse_size(len(rows), config.kernel_bytes)
     if config.start_from is None:
         return plan
-    successor = Successor(config, rows, transforms, spec.loss, plan.choice.method, plan.keep_duals)
-    return replace(plan, start=starting_point(successor, config.start_from))
+    return replace(plan, start=_starting_point(plan, config.start_from))
 
 
 def resolve_options(config: TrainConfig, dataset: Dataset) -> TrainConfig:
@@ -291,3 +366,141 @@ def _fitted(config: TrainConfig, raw: TrainingRows) -> Transforms:
         is_sparse=raw.dataset.info.layout == "csr",
         seed=config.seed,
     )
+
+
+def settings_of_model(config: TrainConfig, model_url: str) -> TrainConfig:
+    """Return `config`, which starts from a model, with open settings taken from that model's training.
+
+    Store and dataset are the model's; k, weights, margins, smoothing and method only for the same loss.
+    Raises `ConfigError` if the settings do not fit together.
+    """
+    model = load_model(model_url)
+    given = config.model_dump(include=config.model_fields_set)
+    own = {"store": model.store.url, "dataset": model.record.dataset}
+    values = {**handed_on(config, model.record), **own, **given, "start_from": model.record.id}
+    return continued(values, model.record)
+
+
+def handed_on(config: TrainConfig, record: ModelRecord) -> dict[str, Any]:
+    """Return, by name, the settings that `config` leaves open; a loss's own only for the same loss."""
+    recorded, given = record.config, config.model_fields_set
+    other_loss = "loss" in given and config.loss != recorded.get("loss")
+    left_out = _OWN | given | (_OF_LOSS if other_loss else set())
+    return {
+        name: value
+        for name, value in recorded.items()
+        if name in TrainConfig.model_fields and name not in left_out
+    }
+
+
+def continued(values: dict[str, Any], record: ModelRecord) -> TrainConfig:
+    """Return the options of training continued from a model; raise `ConfigError` if they do not fit."""
+    try:
+        return TrainConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(f"the settings of {record.id} cannot be continued: {error}") from error
+
+
+def _starting_point(plan: TrainingPlan, model: str) -> StartingPoint:
+    """Return the start that the model of id `model` gives; raise `NotFoundError` if there is none.
+
+    A is feasible for any n, lam and features, so stored dual variables are taken if the method keeps them.
+    W alone starts L-BFGS and Newton's method on a smooth loss, which step from any W, even one that learned
+    from removed rows; Frank-Wolfe only with the sums of its A, while every row of that A is still there.
+    """
+    try:
+        earlier = StoredModel.open(join(plan.rows.dataset.store.url, "models", model))
+        places, n_before = _places(plan.rows, earlier)
+    except (InputError, IntegrityError) as error:
+        return StartingPoint(model, "zero", why=str(error))
+    columns = _columns(plan.rows.dataset.class_names, earlier.model.record.class_names)
+    carried = int((places >= 0).sum())
+    if _has_seen_calibration_rows(plan.rows, earlier):
+        why = f"{model} was trained on rows that are for calibration now"
+        return StartingPoint(model, "zero", carried, why)
+    problem = _weights_misfit(plan, earlier)
+    primal = _moves_weights(plan) and not problem
+    if plan.keep_duals and earlier.model.has_duals and not primal:
+        duals = MovedDuals(earlier.model.dual_blocks(), places, columns)
+        # If every row stayed, the start may be the answer, so measure it first.
+        most = max(n_before, len(plan.rows))
+        near = _NEAR * most <= carried < most and _same_settings(plan, earlier)
+        return StartingPoint(model, "duals", carried, duals=duals, near=near)
+    if problem:
+        return StartingPoint(model, "zero", carried, problem)
+    record = earlier.model.record
+    # The best W need not be W(A), to which b belongs.
+    stored = earlier.W
+    if not primal and DUAL_W in earlier.model.arrays:
+        stored = np.asarray(earlier.model.array(DUAL_W))
+    W = np.zeros((plan.rows.shape[1], plan.m))
+    W[:, columns >= 0] = stored[:, columns[columns >= 0]]
+    if primal:
+        state = replace(SolverState.at(W), left_behind=carried < n_before)
+        return StartingPoint(model, "weights", carried, state=state)
+    if carried < n_before or (columns < 0).any() or "dual_sums" not in earlier.model.arrays:
+        why = f"rows or classes of {model} changed, and its dual variables are not stored"
+        return StartingPoint(model, "zero", carried, why)
+    # The same A with rows of zeros: means are over more rows, and W(A) = C X^T A has no n in it.
+    conjugate_mean, mean_sq_dual = earlier.model.array("dual_sums") * (record.n / len(plan.rows))
+    state = SolverState.at(W * (plan.config.C / record.C), float(conjugate_mean), float(mean_sq_dual))
+    return StartingPoint(model, "weights", carried, state=state)
+
+
+def _moves_weights(plan: TrainingPlan) -> bool:
+    """Return whether the method starts from any W, from which it makes the dual variables."""
+    newton = plan.choice.method == "newton" and plan.problem.form.smooth
+    return newton or plan.choice.method == "lbfgs"
+
+
+def _weights_misfit(plan: TrainingPlan, earlier: StoredModel) -> str:
+    record = earlier.model.record
+    if plan.config.kernel is not None or record.kernel is not None:
+        return "a kernel has no weights to start from"
+    if record.d != plan.rows.shape[1] or tuple(record.transforms) != tuple(plan.transforms.record()):
+        return f"{record.id} has other transforms"
+    earlier_top = record.config.get("average_top") is not None
+    if plan.config.average_top is not None or (earlier_top and plan.choice.method == "fw"):
+        return "the dual point of an average top-k risk is not carried over to other rows or risks"
+    if not _moves_weights(plan) and plan.choice.method != "fw":
+        return f"the method {plan.choice.method} starts from dual variables, and {record.id} has none"
+    if plan.choice.method == "fw" and record.loss != plan.spec.loss.to_dict():
+        return f"{record.id} has another loss"
+    return ""
+
+
+def _has_seen_calibration_rows(rows: TrainingRows, earlier: StoredModel) -> bool:
+    """Return whether a start from the earlier model would leak calibration rows into this one."""
+    held = TrainingRows(rows.dataset, "calibration")
+    return len(held) > 0 and not set(_keys(held)).isdisjoint(_keys(earlier.rows("train")))
+
+
+def _same_settings(plan: TrainingPlan, earlier: StoredModel) -> bool:
+    before = earlier.model.record.config
+    return all(
+        before.get(name) == value
+        for name, value in plan.config.model_dump(mode="json", include=set(_SAME)).items()
+    )
+
+
+def _places(rows: TrainingRows, earlier: StoredModel) -> tuple[NDArray[np.int64], int]:
+    """Return the earlier model's row of each row's content and label (-1 for none), and its row count."""
+    before = earlier.rows("train")
+    if before.dataset.info.d != rows.dataset.info.d:
+        raise InputError(f"{earlier.model.record.id} has rows of other features")
+    known = {key: place for place, key in enumerate(_keys(before))}
+    found = [known.get(key, -1) for key in _keys(rows)]
+    return np.array(found, dtype=np.int64), len(before)
+
+
+def _keys(rows: TrainingRows) -> list[tuple[str, str]]:
+    """Return the content (for imported features, the name) and class of each row."""
+    table = rows.dataset.manifest().select(["sample_id", "sha256"]).take(rows.indices)
+    names = rows.label_names()
+    pairs = zip(table["sample_id"].to_pylist(), table["sha256"].to_pylist(), names.tolist(), strict=True)
+    return [(digest or f"id {name}", label) for name, digest, label in pairs]
+
+
+def _columns(names: Sequence[str], before: Sequence[str]) -> NDArray[np.int64]:
+    known = {name: code for code, name in enumerate(before)}
+    return np.array([known.get(name, -1) for name in names], dtype=np.int64)

@@ -20,6 +20,7 @@ from topline.solvers.core.problem import SmoothingKind
 from topline.solvers.core.problem import scale_note as sizes_of_columns
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.kernels import ChiSquaredKernel, IntersectionKernel, LaplacianKernel, factor, make_kernel
+from topline.solvers.kernels.problem import ARRAYS
 from topline.solvers.losses import LabelSets, Loss, loss_from_dict
 from topline.solvers.run import ProblemSpec
 from topline.storage.models import ModelRecord
@@ -209,3 +210,13 @@ def check_kernel_values(rows: TrainingRows) -> None:
         factor(0.5 * (sample + sample.T), "precomputed", rounded=True)
     except InvalidProblemError as error:
         raise ConfigError(f"{len(chosen):,} rows of {name}: {error}") from error
+
+
+def refuse_size(n: int, budget: int) -> None:
+    """Raise if a matrix would not fit the budget beside its factor, before any work."""
+    needed = ARRAYS * 8 * n * n
+    if needed > budget:
+        raise ConfigError(
+            f"the kernel matrix of {n:,} rows and its factor take {needed:,} bytes, more than the {budget:,}"
+            " of --kernel-bytes: use the method dual_ascent, which holds no matrix, or raise it"
+        )

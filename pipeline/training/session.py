@@ -18,22 +18,21 @@ from topline.pipeline.log import kept_lines
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.progress import Progress, begin
 from topline.pipeline.rows import TrainingRows
-from topline.pipeline.training.checkpointing import RunRecorder
-from topline.pipeline.training.executor import lay_out, open_executor, picked_rows, refuse_memory
-from topline.pipeline.training.held_out import HeldOutRows, Watch
-from topline.pipeline.training.kernel_training import on_kernel
-from topline.pipeline.training.plan import TrainingPlan, plan_training
-from topline.pipeline.training.problem_checks import scale_note
-from topline.pipeline.training.result import TrainResult
-from topline.pipeline.training.run import Run, begin_run, store_model
-from topline.pipeline.training.saved_state import (
+from topline.pipeline.training.checkpointing import (
     EARLIER_FORMAT,
     RunPlace,
+    RunRecorder,
     find_checkpoint,
     is_of_earlier_format,
     load_state,
     save_state,
 )
+from topline.pipeline.training.executor import lay_out, open_executor, picked_rows, refuse_memory
+from topline.pipeline.training.held_out import HeldOutRows, Watch
+from topline.pipeline.training.kernel_training import on_kernel
+from topline.pipeline.training.plan import TrainingPlan, plan_training
+from topline.pipeline.training.problem_checks import scale_note
+from topline.pipeline.training.run import Run, TrainResult, begin_run, store_model
 from topline.solvers.core.problem import AverageTopK
 from topline.solvers.core.state import SolveResult, Status, StoppingCriteria
 from topline.solvers.counts import how_many
@@ -161,7 +160,7 @@ def _trained(
         held_out = HeldOutRows.of(run.plan)
         recorder = RunRecorder(
             place, executor, flag, config.checkpoint_seconds, progress, config.tol, lock,
-            None if held_out is None else Watch(held_out),
+            None if held_out is None else Watch(held_out).look,
         )  # fmt: skip
         if isinstance(executor, DaskExecutor):
             executor.recover_from(recorder)

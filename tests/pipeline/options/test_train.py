@@ -15,7 +15,7 @@ from topline.pipeline.options.train import (
     ClusterConfig,
     TrainConfig,
 )
-from topline.pipeline.training.continued import handed_on
+from topline.pipeline.training.plan import handed_on
 from topline.solvers.errors import InvalidProblemError
 from topline.solvers.losses import LOSSES, make_loss
 from topline.solvers.methods import METHODS

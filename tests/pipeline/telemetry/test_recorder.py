@@ -15,8 +15,7 @@ from tests.pipeline.small_data import make_features
 from topline import SerialExecutor, ThreadExecutor, TopKHinge, solve
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.training import checkpointing
-from topline.pipeline.training.checkpointing import RunRecorder
-from topline.pipeline.training.saved_state import RunPlace
+from topline.pipeline.training.checkpointing import RunPlace, RunRecorder
 from topline.storage.runs import read_history
 from topline.storage.runs.checkpoints import checkpoint_folder
 from topline.storage.stores import open_store

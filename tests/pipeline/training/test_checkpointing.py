@@ -13,8 +13,14 @@ from tests.pipeline.small_data import make_features
 from topline import SerialExecutor, ThreadExecutor, TopKHinge
 from topline.pipeline.cluster import DaskExecutor, open_cluster
 from topline.pipeline.options.train import ClusterConfig
-from topline.pipeline.training.checkpointing import SAVING_SHARE, Pace, written_where_held
-from topline.pipeline.training.saved_state import RunPlace, find_checkpoint, save_state
+from topline.pipeline.training.checkpointing import (
+    SAVING_SHARE,
+    Pace,
+    RunPlace,
+    find_checkpoint,
+    save_state,
+    written_where_held,
+)
 from topline.solvers.core.dual_points import PendingStep
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.state import Point, SolverState

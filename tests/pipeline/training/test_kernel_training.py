@@ -21,8 +21,8 @@ from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.rows.partition import TrainingRows
 from topline.pipeline.rows.stored_model import StoredModel
 from topline.pipeline.rows.transforms import Transforms
-from topline.pipeline.training import executor, kernel_matrix, session, train
-from topline.pipeline.training.kernel_matrix import kernel_of_rows
+from topline.pipeline.training import executor, kernel_training, session, train
+from topline.pipeline.training.kernel_training import kernel_of_rows
 from topline.pipeline.training.plan import plan_training
 from topline.solvers.kernels import ChiSquaredKernel, LinearKernel, PolynomialKernel
 from topline.storage.cache import StoredKernel
@@ -62,8 +62,8 @@ def trained(store: Path, cluster: ClusterConfig = HERE, **options: Any) -> Any:
     ids=["linear", "rbf", "polynomial", "chi2"],
 )
 def test_tiles_make_the_whole_matrix_and_its_factor(kernel, peer, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(kernel_matrix, "ROW_TILE", 32)
-    monkeypatch.setattr(kernel_matrix, "COLUMN_TILE", 77)
+    monkeypatch.setattr(kernel_training, "ROW_TILE", 32)
+    monkeypatch.setattr(kernel_training, "COLUMN_TILE", 77)
     dataset = small_dataset(tmp_path, n=300)
     if kernel.name == "chi2":
         dataset = absolute(tmp_path / "positive", features(dataset))
@@ -242,7 +242,7 @@ def test_few_rows_a_round_give_a_certified_model_of_the_same_problem(
 def test_workers_give_what_one_process_gives(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_matrix, "ROW_TILE", 16)
+    monkeypatch.setattr(kernel_training, "ROW_TILE", 16)
     small_dataset(tmp_path / "here", n=300)
     small_dataset(tmp_path / "there", n=300)
     options = {"method": method, "blocks": 3} if method == "dual_ascent" else {"method": method}

@@ -12,8 +12,7 @@ from tests.pipeline.small_data import make_features, make_split, write_dataset
 from topline.pipeline.options.train import ClusterConfig, TrainConfig
 from topline.pipeline.telemetry import view_run
 from topline.pipeline.training import TrainResult, train
-from topline.pipeline.training.plan import plan_training
-from topline.pipeline.training.starting_point import MovedDuals
+from topline.pipeline.training.plan import MovedDuals, plan_training
 from topline.storage.arrays import DualWriter, StoredDuals
 from topline.storage.datasets import Dataset, list_datasets
 from topline.storage.models import load_model
