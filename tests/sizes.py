@@ -62,7 +62,6 @@ ONE_IMPORTER: Final = {
         "topline.pipeline.cli.keeping",
         "topline.pipeline.cli.looking",
         "topline.pipeline.cli.making",
-        "topline.pipeline.cli.options",
         "topline.pipeline.cli.using",
     },
     "One file a backbone, a format or a kind of store.": {

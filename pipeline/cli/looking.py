@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from topline.pipeline.cli.arguments import StoreOption
-from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.command import Call, Outcome, StoreOption
 from topline.pipeline.cli.exits import FAILURE, SUCCESS
 from topline.pipeline.cli.table import facts, following
 from topline.pipeline.options import DASHBOARD_PORT, RUN_STORE

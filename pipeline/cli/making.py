@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from topline.pipeline.cli.arguments import ModelArgument, find_model
-from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.command import Call, ModelArgument, Outcome, find_model
 from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
 from topline.pipeline.cli.table import counted, facts, following, metrics_line, table
 from topline.pipeline.errors import ConfigError

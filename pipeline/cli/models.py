@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from topline.pipeline.cli.arguments import ModelArgument, StoreOption, find_model
-from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.command import Call, ModelArgument, Outcome, StoreOption, find_model
 from topline.pipeline.cli.exits import SHORT_OF_TOLERANCE, SUCCESS
 from topline.pipeline.cli.table import facts, following, table
 from topline.pipeline.errors import ConfigError

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from topline.pipeline.cli.arguments import ModelArgument, find_model
-from topline.pipeline.cli.command import Call, Outcome
+from topline.pipeline.cli.command import Call, ModelArgument, Outcome, find_model
 from topline.pipeline.cli.exits import FAILURE, SUCCESS
 from topline.pipeline.cli.table import facts, following, table, visible
 from topline.pipeline.errors import ConfigError

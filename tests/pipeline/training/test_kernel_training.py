@@ -292,12 +292,12 @@ def test_frank_wolfe_goes_on_and_holds_no_matrix(method: str, tmp_path: Path) ->
 
 
 def asked_to_stop(*_: Any) -> None:
-    raise kernel_matrix.StopAskedError
+    raise kernel_training.StopAskedError
 
 
 def test_a_stop_between_tiles_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = small_dataset(tmp_path, n=300)
-    with pytest.raises(kernel_matrix.StopAskedError):
+    with pytest.raises(kernel_training.StopAskedError):
         kernel_of_rows(TrainingRows(dataset), NONE, RBFKernel(0.1), stop=lambda: True)
     assert not verify_store(open_store(tmp_path))
     monkeypatch.setattr("topline.pipeline.training.kernel_training.kernel_of_rows", asked_to_stop)
