@@ -99,7 +99,7 @@ def serve(
     }
     flow_runner()("serve", parameters, call.progress)
     store = call.config(RetrainOptions).store
-    lines = ["the schedule has ended", *following(("topline", "status", store))]
+    lines = ["the schedule has ended", *following(("status", store))]
     return Outcome({"served": every, "store": store}, lines)
 
 
@@ -144,8 +144,8 @@ def retraining_lines(result: RetrainResult) -> list[str]:
         shown["pruned"] = f"{result.pruned_bytes:,} bytes"
     lines = [*facts(shown), "", f"{result.outcome}:", *(f"  {reason}" for reason in result.reasons)]
     if result.outcome == "kept":
-        return [*lines, *following(("topline", "inspect", result.model))]
-    return [*lines, *following(("topline", "status", result.store))]
+        return [*lines, *following(("inspect", result.model))]
+    return [*lines, *following(("status", result.store))]
 
 
 def fsck(
@@ -170,9 +170,7 @@ def fsck(
         if findings
         else f"{store}: everything is in order"
     )
-    lines += following(
-        ("topline", "prune", store, "--dry-run") if findings and not serious else ("topline", "status", store)
-    )
+    lines += following(("prune", store, "--dry-run") if findings and not serious else ("status", store))
     payload = {"store": store, "ok": not serious, "findings": [finding.to_json() for finding in findings]}
     return Outcome(payload, lines, code=FAILURE if serious else SUCCESS)
 
@@ -203,7 +201,7 @@ def prune(
             *_lines(plan.going),
             f"{how_many(len(plan.going), 'items')}, {plan.bytes:,} bytes would be removed from {store}",
         ]
-        lines += following(("topline", "prune" if plan.going else "status", store))
+        lines += following(("prune" if plan.going else "status", store))
         going = [item.to_json() for item in plan.going]
         payload = {"store": store, "would_go": going, "bytes": plan.bytes, "staying": plan.staying}
         return Outcome(payload, lines)
@@ -213,7 +211,7 @@ def prune(
         f"{how_many(len(done.gone), 'items')}, {done.bytes:,} bytes were removed from {store}",
     ]
     lines += [f"in use, and left: {item}" for item in done.in_use]
-    lines += following(("topline", "status", store))
+    lines += following(("status", store))
     return Outcome({"store": store, **done.to_json()}, lines)
 
 
@@ -284,5 +282,5 @@ def forget(
     verdict = "nothing is left of them" if done.clean else "traces of them are left"
     if done.models:
         verdict += ": run this again with --retrain, or with --delete-models"
-    lines = [*facts(shown), "", verdict, *following(("topline", "status", store))]
+    lines = [*facts(shown), "", verdict, *following(("status", store))]
     return Outcome({**done.to_dict(), "trained": made}, lines, code=SUCCESS if done.clean else FAILURE)

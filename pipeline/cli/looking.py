@@ -30,9 +30,9 @@ def status(
 
     found = store_status(open_store(store))
     payload = {"store": store, **found.health, "lines": dict(found.lines)}
-    after: list[tuple[str, ...]] = [("topline", "dashboard", "--store", store)]
+    after: list[tuple[str, ...]] = [("dashboard", "--store", store)]
     if found.unfinished is not None:
-        after.insert(0, ("topline", "train", "--store", store, "--resume", found.unfinished))
+        after.insert(0, ("train", "--store", store, "--resume", found.unfinished))
     lines = [*facts(found.lines), *following(*after)]
     return Outcome(payload, lines, code=SUCCESS if found.healthy else FAILURE)
 
@@ -89,7 +89,7 @@ def _write(store: str, run: str | None, out: Path) -> Outcome:
     from topline.pipeline.dashboard import write_page
 
     place = write_page(store, run, out)
-    after = following(("topline", "dashboard", "--store", store), hint="shows it live")
+    after = following(("dashboard", "--store", store), hint="shows it live")
     return Outcome({"store": store, "run": run, "page": place}, [*facts({"page": place}), *after])
 
 
@@ -146,7 +146,7 @@ def doctor(
     failed = [check for check in checks if not check.ok]
     lines.append(f"{len(failed)} of {len(checks)} checks failed" if failed else "everything works")
     after, hint = ("doctor", "once that is fixed") if failed else ("run", "")
-    lines += following(("topline", after), hint=hint)
+    lines += following((after,), hint=hint)
     payload = {"ok": not failed, "checks": [check.to_dict() for check in checks]}
     return Outcome(payload, lines, code=FAILURE if failed else SUCCESS)
 
@@ -166,7 +166,6 @@ def certs(
     until = made.expires.date().isoformat()
     payload = {"config": str(made.config), "hosts": list(made.hosts), "expires": made.expires.isoformat()}
     shown = {"certificates": f"{made.folder}, until {until}", "hosts": ", ".join(made.hosts)}
-    after = following(
-        ("export", f"DASK_CONFIG={made.config}"), hint="for the scheduler, the workers and topline"
-    )
+    hint = "for the scheduler, the workers and topline"
+    after = following((f"DASK_CONFIG={made.config}",), hint=hint, program="export")
     return Outcome(payload, [*facts(shown), *after])

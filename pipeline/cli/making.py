@@ -83,7 +83,7 @@ def import_(call: Call) -> Outcome:
 def _train_next(store: str, info: DatasetInfo) -> list[str]:
     searched = ("--auto",) if info.counts.get("train", 0) >= SEARCHED_ROWS else ()
     how = searched if info.label_sets is None else ("--loss", "multilabel_hinge")
-    return following(("topline", "train", "--store", store, *how))
+    return following(("train", "--store", store, *how))
 
 
 #: What is said of a model whose optimum is no model.
@@ -150,10 +150,10 @@ def train(
     if done is not None:
         left = f"run {done.run} reached the tolerance before, and {done.model} is its model"
         warnings = [f"nothing is left to do: {left}; a smaller --tol continues", *warnings]
-    after: list[tuple[str, ...]] = [("topline", "evaluate", result.model)]
+    after: list[tuple[str, ...]] = [("evaluate", result.model)]
     if config.kernel is None:
         form = "npz" if any(name.startswith("nystroem") for name in config.transforms) else "onnx"
-        after.append(("topline", "export", result.model, "--format", form, "--output", f"model.{form}"))
+        after.append(("export", result.model, "--format", form, "--output", f"model.{form}"))
     return Outcome(result.to_dict(), [*facts(training_facts(result)), *following(*after)], warnings, code)
 
 
@@ -243,7 +243,7 @@ def certify(call: Call, model: ModelArgument) -> Outcome:
         }
     )
     warnings = [] if found.certified else [f"{found.model} is not certified: {found.reason}"]
-    lines += following(("topline", "evaluate", url))
+    lines += following(("evaluate", url))
     return Outcome(found.to_dict(), lines, warnings, SUCCESS if found.certified else SHORT_OF_TOLERANCE)
 
 
@@ -266,12 +266,10 @@ def sweep(call: Call) -> Outcome:
         warnings.append(f"the best C, {result.best.C:g}, lies at the edge of the grid: try a wider --C")
     lines = [*table(HEAD, [_row(cell) for cell in result.cells]), "", *facts(result.facts())]
     if result.trained is None:
-        lines += following(
-            ("topline", "sweep", "--store", result.store, "--resume", result.sweep, "--train-best")
-        )
+        lines += following(("sweep", "--store", result.store, "--resume", result.sweep, "--train-best"))
     else:
         lines += ["", *facts(training_facts(result.trained))]
-        lines += following(("topline", "evaluate", result.trained.model))
+        lines += following(("evaluate", result.trained.model))
     return Outcome(result.to_dict(), lines, warnings)
 
 
@@ -337,8 +335,8 @@ def summary(result: JobResult) -> list[str]:
     return [
         *facts(shown),
         *following(
-            ("topline", "predict", model, "--images", "FOLDER", "--output", "predictions.csv"),
-            ("topline", "export", model, "--format", "onnx", "--output", "model.onnx"),
-            ("topline", "models", "list", "--store", result.store),
+            ("predict", model, "--images", "FOLDER", "--output", "predictions.csv"),
+            ("export", model, "--format", "onnx", "--output", "model.onnx"),
+            ("models", "list", "--store", result.store),
         ),
     ]

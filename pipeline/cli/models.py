@@ -56,12 +56,12 @@ def models_table(models: Sequence[Mapping[str, Any]], metrics: Sequence[Metric])
 def _next_of_list(store: str, champion: str | None, models: Sequence[str]) -> list[str]:
     """Return what comes after a list of models, of which the last is the newest."""
     if not models:
-        return following(("topline", "train", "--store", store))
+        return following(("train", "--store", store))
     if champion is None:
-        return following(("topline", "models", "promote", f"{store}/models/{models[-1]}", "--reason", "WHY"))
+        return following(("models", "promote", f"{store}/models/{models[-1]}", "--reason", "WHY"))
     if champion == models[-1]:
         return _next_of_champion(store)
-    return following(("topline", "models", "compare", store))
+    return following(("models", "compare", store))
 
 
 def _next_of_champion(store: str) -> list[str]:
@@ -70,7 +70,7 @@ def _next_of_champion(store: str) -> list[str]:
     champion = f"{store}/models/champion"
     described = load_model(find_model(champion)).record.features.get("kind") == "images"
     what = ("--images", "FOLDER") if described else ("--features", "FILE")
-    return following(("topline", "predict", champion, *what, "--output", "predictions.csv"))
+    return following(("predict", champion, *what, "--output", "predictions.csv"))
 
 
 def show(
@@ -106,14 +106,10 @@ def _next_of_model(url: str, standing: Standing, *, evaluated: bool) -> list[str
     """Return what comes after a model was looked at."""
     store, _, name = url.rpartition("/models/")
     if not evaluated:
-        return following(("topline", "evaluate", url))
+        return following(("evaluate", url))
     if standing.champion is None:
-        return following(("topline", "models", "promote", url, "--reason", "WHY"))
-    return _next_of_champion(store) if name == standing.champion else following(_comparison(url))
-
-
-def _comparison(url: str) -> tuple[str, ...]:
-    return "topline", "models", "compare", url
+        return following(("models", "promote", url, "--reason", "WHY"))
+    return _next_of_champion(store) if name == standing.champion else following(("models", "compare", url))
 
 
 def _champion_lines(standing: Standing) -> list[str]:
@@ -162,7 +158,7 @@ def compare(
     lines = [*_measured(found.evidence, ids), "", *table(("", *ids), rows)]
     if found.stages[0] == "champion":
         return Outcome(payload, [*lines, *_next_of_champion(first.rpartition("/models/")[0])])
-    return Outcome(payload, [*lines, *following(("topline", "models", "promote", first, "--by-rule"))])
+    return Outcome(payload, [*lines, *following(("models", "promote", first, "--by-rule"))])
 
 
 def promote(
@@ -192,7 +188,11 @@ def promote(
     ids = (url.rpartition("/")[2], (found.champion or "").rpartition("/")[2])
     lines = [*_measured(found.evidence, ids), "", f"{ids[0]} is {verdict}:"]
     lines += [f"  {reason}" for reason in found.decision.reasons]
-    lines += _next_of_champion(url.rpartition("/models/")[0]) if promoted else following(_comparison(url))
+    lines += (
+        _next_of_champion(url.rpartition("/models/")[0])
+        if promoted
+        else following(("models", "compare", url))
+    )
     return Outcome(found.to_dict(), lines, code=SUCCESS if promoted else SHORT_OF_TOLERANCE)
 
 
@@ -229,7 +229,7 @@ def _marked(
     """Write a decision on a model into the registry's log."""
     from topline.pipeline.registry import mark
 
-    listed = following(("topline", "models", *after)) if after else _next_of_room(url)
+    listed = following(("models", *after)) if after else _next_of_room(url)
     return _decided(mark(url, action, reason=reason), listed)
 
 
@@ -252,7 +252,7 @@ def delete(
 
 def _next_of_room(url: str) -> list[str]:
     """Return what comes after a model was kept or let go: what pruning its store would remove."""
-    return following(("topline", "prune", url.rpartition("/models/")[0], "--dry-run"))
+    return following(("prune", url.rpartition("/models/")[0], "--dry-run"))
 
 
 def _decided(standing: Standing, after: Sequence[str] = ()) -> Outcome:

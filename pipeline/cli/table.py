@@ -52,14 +52,14 @@ def facts(pairs: Mapping[str, str]) -> list[str]:
     return [f"  {name:<{width}}  {value}" for name, value in pairs.items()]
 
 
-def following(*commands: Sequence[str], hint: str = "") -> list[str]:
-    """Return the lines of what comes next, quoted for a shell, with `hint` behind them.
+def following(*commands: Sequence[str], hint: str = "", program: str = "topline") -> list[str]:
+    """Return the lines of the commands that come next, quoted for a shell, with `hint` behind them.
 
     A word in capitals, such as FOLDER, stands for one of the reader's.
     """
-    heads = ["  next:", *[" " * 7] * (len(commands) - 1)]
     behind = f"   {hint}" if hint else ""
-    return ["", *(f"{head} {shlex.join(words)}{behind}" for head, words in zip(heads, commands, strict=True))]
+    lines = [f"{'':7} {shlex.join((program, *words))}{behind}" for words in commands]
+    return ["", f"  next:{lines[0][7:]}", *lines[1:]]
 
 
 def metrics_line(evaluation: Mapping[str, Any]) -> str:

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from topline.pipeline.export.writing import Compression, ExportReport
     from topline.pipeline.inspection import Inspection
     from topline.pipeline.inspection.suspects import ClassGain
-    from topline.pipeline.prediction import Prediction, PredictResult
-    from topline.pipeline.prediction.answers import Scored
+    from topline.pipeline.prediction import FeaturesResult, Prediction, PredictResult
 
 
 # `topline.solvers.estimators.multilabel_metrics.THRESHOLD_RULES`; reading it would load the solvers for every
@@ -84,10 +83,8 @@ def evaluate(
         return _on_new_data(call, url, images=images, features=features, labels_name=labels_name)
     if labels_name is not None:
         raise ConfigError("--labels-name is about --features: name a file of them")
-    after = following(
-        ("topline", "predict", url, "--dataset", "latest", "--output", "predictions.csv"),
-        ("topline", "report", url),
-    )
+    classify = ("predict", url, "--dataset", "latest", "--output", "predictions.csv")
+    after = following(classify, ("report", url))
     options = {"split": config.split, "confused": config.confused, "threshold_for": threshold_for}
     found: Evaluation | MultilabelEvaluation = call.shown(
         lambda: call.run("evaluate", measure, model_url=url, **options)
@@ -211,25 +208,15 @@ def predict(call: Call, model: ModelArgument) -> Outcome:
     found: PredictResult = call.shown(lambda: classify(url, config, call.progress))
     # A table that was asked for may be missing, for want of room.
     listed = found.predictions if found.output is None else found.predictions[:LISTED]
-    more = len(found.predictions) - len(listed)
-    unreadable = found.rejected
-    warnings = [f"{unreadable} of {len(found.predictions)} images could not be read"] if unreadable else []
-    shown = {**_accuracy(found.scored), "probabilities": found.probabilities}
-    shown |= _written(found.output, found.page)
-    lines = _fitting(("image", *_heads(config)), listed, _width(call))
-    lines += [f"and {more:,} more, each in {found.output}"] if more else []
-    lines += ["", *facts(shown)]
+    unreadable, images = found.rejected, len(found.predictions)
+    warnings = [f"{unreadable} of {images} images could not be read"] if unreadable else []
+    lines = _listing(call, config, "image", listed, images, found)
     if config.output is None and config.page is None:
         files = ("--output", "predictions.csv", "--page", "predictions.html")
-        lines += following(("topline", "predict", url, "--images", str(config.images), *files))
+        lines += following(("predict", url, "--images", str(config.images), *files))
     else:
-        lines += following(("topline", "inspect", url))
-    nothing = 0 < unreadable == len(found.predictions)
-    return Outcome(found.to_dict(), lines, warnings, FAILURE if nothing else SUCCESS)
-
-
-def _accuracy(scored: Scored | None) -> dict[str, str]:
-    return {} if scored is None else {"accuracy": scored.text()}
+        lines += following(("inspect", url))
+    return Outcome(found.to_dict(), lines, warnings, FAILURE if 0 < unreadable == images else SUCCESS)
 
 
 def _refuse_two_things(config: PredictConfig) -> None:
@@ -282,29 +269,32 @@ def _predict_features(call: Call, url: str, config: PredictConfig) -> Outcome:
 
     found = call.shown(lambda: predict_features(url, config, call.progress))
     listed = [Prediction.of_row(row, "sample_id") for row in found.first]
-    head = ("row", *_heads(config))
-    lines = _fitting(head, listed, _width(call))
-    more = found.rows - len(listed)
-    where = f"each in {found.output}" if found.output else "each in the table that --output names"
-    lines += [f"and {more:,} more, {where}"] if more else []
-    shown = {**_accuracy(found.scored), "probabilities": found.probabilities}
-    lines += ["", *facts({**shown, **_written(found.output, found.page)})]
+    lines = _listing(call, config, "row", listed, found.rows, found)
     if config.output is None:
         names = {"--features-name": config.features_name, "--labels-name": config.labels_name}
         inside = [word for flag, name in names.items() if name is not None for word in (flag, name)]
         told = ("--features", str(config.features), *inside, "--output", "predictions.csv")
-        lines += following(("topline", "predict", url, *told))
+        lines += following(("predict", url, *told))
     return Outcome(found.to_dict(), lines)
 
 
-def _heads(config: PredictConfig) -> tuple[str, ...]:
-    sets = config.coverage is not None
-    return ("best classes", *([f"holds it with probability {config.coverage:g}"] if sets else []))
-
-
-def _width(call: Call) -> int | None:
-    """Return the columns of the window, None where lines go to a file."""
-    return shutil.get_terminal_size().columns if call.out.isatty() else None
+def _listing(
+    call: Call,
+    config: PredictConfig,
+    kind: str,
+    listed: Sequence[Prediction],
+    count: int,
+    found: PredictResult | FeaturesResult,
+) -> list[str]:
+    """Return the lines of the first of `count` predictions, where the others are, and what else is known."""
+    sets = [] if config.coverage is None else [f"holds it with probability {config.coverage:g}"]
+    width = shutil.get_terminal_size().columns if call.out.isatty() else None
+    lines = _fitting((kind, "best classes", *sets), listed, width)
+    where = f"each in {found.output}" if found.output else "each in the table that --output names"
+    lines += [f"and {count - len(listed):,} more, {where}"] if count > len(listed) else []
+    accuracy = {} if found.scored is None else {"accuracy": found.scored.text()}
+    shown = {**accuracy, "probabilities": found.probabilities, **_written(found.output, found.page)}
+    return [*lines, "", *facts(shown)]
 
 
 def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
@@ -331,7 +321,7 @@ def _predict_dataset(call: Call, model: str, config: PredictConfig) -> Outcome:
             f"{'; ' * ('note' in found.sets)}{found.sets.get('note', '')}"
         )
     shown |= _written(found.output, found.page)
-    return Outcome(found.to_dict(), [*facts(shown), *following(("topline", "report", url))])
+    return Outcome(found.to_dict(), [*facts(shown), *following(("report", url))])
 
 
 def _written(output: str | None, page: str | None) -> dict[str, str]:
@@ -387,10 +377,10 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
         **({"page": found.page} if found.page else {}),
     }
     if found.output:
-        edited = ("topline", "train", "--from", url, "--labels-from", found.output)
+        edited = ("train", "--from", url, "--labels-from", found.output)
         after = following(edited, hint="once labels are corrected there")
     else:
-        listed = ("topline", "inspect", url, "--output", "suspects.csv", "--page", "suspects.html")
+        listed = ("inspect", url, "--output", "suspects.csv", "--page", "suspects.html")
         after = following(listed)
     return Outcome(found.to_dict(), [*(table(head, rows) if rows else []), "", *facts(shown), *after])
 
@@ -469,7 +459,7 @@ def report(
         evaluated = _evaluate(url, call)
     place = write_report(url, output, call.progress, training_sizes=training_sizes)
     warnings = [] if evaluated else [f"{url} has no test rows: the report shows no accuracy"]
-    lines = [*facts({"report": place}), *following(("topline", "inspect", url))]
+    lines = [*facts({"report": place}), *following(("inspect", url))]
     return Outcome({"model": url, "report": place}, lines, warnings)
 
 
@@ -504,7 +494,7 @@ def export(call: Call, model: ModelArgument) -> Outcome:
             **({"in Python": form.load.format(path=repr(found.path))} if form.load else {}),
         }
     )
-    lines += following(("topline", "models", "promote", url, "--reason", "WHY"))
+    lines += following(("models", "promote", url, "--reason", "WHY"))
     return Outcome(found.to_dict(), lines)
 
 
