@@ -138,7 +138,9 @@ def application(
 ) -> Starlette:
     """Return the ASGI application of a store; `now` is the time in seconds since 1970."""
     made = Starlette(
-        routes=[Route(path, answer) for path, answer in _answers(StoreFollower(store), now).items()],
+        routes=[
+            Route(path, answer) for path, answer in _Answers(StoreFollower(store), now).by_path().items()
+        ],
         middleware=[] if allow_remote else [Middleware(_LocalHostOnly)],
         exception_handlers=dict.fromkeys((HTTPException, StorageError, Exception), _refuse),
     )
@@ -146,91 +148,82 @@ def application(
     return made
 
 
-def _answers(follower: StoreFollower, now: Callable[[], float]) -> dict[str, Callable[[Request], Response]]:
-    """Return the handler of each path."""
+class _Answers:
+    """The handlers of all paths."""
 
-    def overview(request: Request) -> Response:
-        seen, live = follower.overview(now()), Live("api/parts", LATER)
-        return _html(request, overview_page(follower.store.url, seen, now(), live=live, root=""))
+    def __init__(self, follower: StoreFollower, now: Callable[[], float]) -> None:
+        self._follower, self._now = follower, now
 
-    def parts_of_overview(request: Request) -> Response:
-        seen = follower.overview(now())
-        return _json(request, {"again": LATER, "parts": overview_parts(seen, now(), "")})
+    def by_path(self) -> dict[str, Callable[[Request], Response]]:
+        """Return the handler of each path."""
+        return {
+            "/": self._overview,
+            "/api/parts": self._parts_of_overview,
+            "/models/{model}": self._model,
+            "/models/{model}/report": self._report_of_model,
+            "/models/{model}/compare/{other}": self._two_models,
+            "/runs/{run}": self._run,
+            "/runs/{run}/compare/{other}": self._two_runs,
+            "/api/runs/{run}": self._numbers_of_run,
+            "/api/runs/{run}/parts": self._parts_of_run,
+            "/sweeps/{sweep}": self._sweep,
+            "/api/sweeps/{sweep}/parts": self._parts_of_sweep,
+            "/metrics": self._metrics,
+            "/health": self._healthy,
+        }
 
-    def run(request: Request) -> Response:
-        record, view = follower.run(_id(request, "run"))
+    def _overview(self, request: Request) -> Response:
+        seen, live = self._follower.overview(self._now()), Live("api/parts", LATER)
+        return _html(request, overview_page(self._follower.store.url, seen, self._now(), live=live, root=""))
+
+    def _parts_of_overview(self, request: Request) -> Response:
+        return _parts(request, LATER, overview_parts(self._follower.overview(self._now()), self._now(), ""))
+
+    def _run(self, request: Request) -> Response:
+        record, view = self._follower.run(_id(request, "run"))
         live = Live(f"../api/runs/{record.id}/parts", _again(view))
-        others = [line.id for line in follower.overview(now()).runs]
-        return _html(request, run_page(record, view, now(), live=live, root="../", others=others))
+        others = [line.id for line in self._follower.overview(self._now()).runs]
+        return _html(request, run_page(record, view, self._now(), live=live, root="../", others=others))
 
-    def two_runs(request: Request) -> Response:
-        runs = [follower.run(_id(request, "run", name)) for name in ("run", "other")]
-        return _html(request, runs_page(runs, now(), "../../../"))
+    def _parts_of_run(self, request: Request) -> Response:
+        view = self._follower.run(_id(request, "run"))[1]
+        return _parts(request, _again(view), run_parts(view, self._now()))
 
-    def model(request: Request) -> Response:
-        return _html(request, model_page(follower.model(_id(request, "model")), now(), "../"))
+    def _numbers_of_run(self, request: Request) -> Response:
+        return _json(request, numbers(self._follower.run(_id(request, "run"))[1], self._now()))
 
-    def two_models(request: Request) -> Response:
-        found = follower.pair(_id(request, "model"), _id(request, "model", "other"))
-        runs = follower.known_runs([seen.record.run for seen in (found.first, found.second)])
+    def _two_runs(self, request: Request) -> Response:
+        runs = [self._follower.run(_id(request, "run", name)) for name in ("run", "other")]
+        return _html(request, runs_page(runs, self._now(), "../../../"))
+
+    def _model(self, request: Request) -> Response:
+        return _html(request, model_page(self._follower.model(_id(request, "model")), self._now(), "../"))
+
+    def _two_models(self, request: Request) -> Response:
+        found = self._follower.pair(_id(request, "model"), _id(request, "model", "other"))
+        runs = self._follower.known_runs([seen.record.run for seen in (found.first, found.second)])
         return _html(request, models_page(found, runs, "../../../"))
 
-    def report_of_model(request: Request) -> Response:
-        content = follower.store.read_bytes(report_path(_id(request, "model")))
+    def _report_of_model(self, request: Request) -> Response:
+        content = self._follower.store.read_bytes(report_path(_id(request, "model")))
         return _answer(request, 200, "text/html; charset=utf-8", content, REPORT_POLICY)
 
-    def numbers_of_run(request: Request) -> Response:
-        return _json(request, numbers(follower.run(_id(request, "run"))[1], now()))
-
-    def parts_of_run(request: Request) -> Response:
-        view = follower.run(_id(request, "run"))[1]
-        return _json(request, {"again": _again(view), "parts": run_parts(view, now())})
-
-    return {
-        "/": overview,
-        "/api/parts": parts_of_overview,
-        "/models/{model}": model,
-        "/models/{model}/report": report_of_model,
-        "/models/{model}/compare/{other}": two_models,
-        "/runs/{run}": run,
-        "/runs/{run}/compare/{other}": two_runs,
-        "/api/runs/{run}": numbers_of_run,
-        "/api/runs/{run}/parts": parts_of_run,
-        **_sweeps(follower, now),
-        **_monitoring(follower, now),
-    }
-
-
-def _sweeps(follower: StoreFollower, now: Callable[[], float]) -> dict[str, Callable[[Request], Response]]:
-    """Return the handlers of sweeps' pages."""
-
-    def sweep(request: Request) -> Response:
-        record, answers = follower.sweep(_id(request, "sweep"))
+    def _sweep(self, request: Request) -> Response:
+        record, answers = self._follower.sweep(_id(request, "sweep"))
         live = Live(f"../api/sweeps/{record.id}/parts", LATER if record.outcome else SOON)
-        return _html(request, sweep_page(record, answers, now(), live=live, root="../"))
+        return _html(request, sweep_page(record, answers, self._now(), live=live, root="../"))
 
-    def parts_of_sweep(request: Request) -> Response:
-        record, answers = follower.sweep(_id(request, "sweep"))
-        again = LATER if record.outcome else SOON
-        return _json(request, {"again": again, "parts": sweep_parts(record, answers)})
+    def _parts_of_sweep(self, request: Request) -> Response:
+        record, answers = self._follower.sweep(_id(request, "sweep"))
+        return _parts(request, LATER if record.outcome else SOON, sweep_parts(record, answers))
 
-    return {"/sweeps/{sweep}": sweep, "/api/sweeps/{sweep}/parts": parts_of_sweep}
-
-
-def _monitoring(
-    follower: StoreFollower, now: Callable[[], float]
-) -> dict[str, Callable[[Request], Response]]:
-    """Return the handlers for monitoring systems."""
-
-    def metrics(request: Request) -> Response:
-        seen, store = follower.overview(now()), follower.store
-        text = metrics_text(seen, now(), store.free_bytes(), store.used_bytes())
+    def _metrics(self, request: Request) -> Response:
+        seen, store = self._follower.overview(self._now()), self._follower.store
+        text = metrics_text(seen, self._now(), store.free_bytes(), store.used_bytes())
         return _answer(request, 200, "text/plain; version=0.0.4; charset=utf-8", text, "default-src 'none'")
 
-    def healthy(request: Request) -> Response:
-        return _json(request, health(follower.overview(now())))
-
-    return {"/metrics": metrics, "/health": healthy}
+    def _healthy(self, request: Request) -> Response:
+        return _json(request, health(self._follower.overview(self._now())))
 
 
 _LOCAL_ONLY = (
@@ -281,6 +274,10 @@ def _html(request: Request, page: Page, status: int = 200) -> Response:
 def _json(request: Request, value: Mapping[str, Any], status: int = 200) -> Response:
     body = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     return _answer(request, status, "application/json", body, "default-src 'none'")
+
+
+def _parts(request: Request, again: int, made: Mapping[str, Any]) -> Response:
+    return _json(request, {"again": again, "parts": made})
 
 
 def _answer(request: Request, status: int, kind: str, body: bytes, policy: str) -> Response:
