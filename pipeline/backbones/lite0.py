@@ -197,9 +197,7 @@ class EfficientNetLite0:
     def open(self) -> FeatureFunction:
         """Return the loaded network; the first call for a user converts it, in a tenth of a second."""
         found = self.network()
-        return NetworkFunction(
-            open_session(found.model), self.name, PREPROCESSING, INPUT, OUTPUT, at_once=AT_ONCE
-        )
+        return NetworkFunction(open_session(found.model), self.name, found, AT_ONCE)
 
     def network(self) -> Network:
         """Return the network as an ONNX file holds it."""

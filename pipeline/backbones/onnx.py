@@ -96,9 +96,7 @@ def refuse_unknown(values: Mapping[str, Any], file: str, *, takes_bytes: bool) -
     )
 
 
-OPTIONS = frozenset(
-    {"resize", "crop", "mean", "std", "layout", "channels", "interpolation", "input_name", "output_name"}
-)
+OPTIONS = frozenset(BackboneConfig.model_fields) - {"backbone", "checkpoint"}
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,7 @@ class OnnxNetwork:
             preprocessing.shorter_side, names["trained_on"],
         )  # fmt: skip
         empty = np.zeros((preprocessing.crop, preprocessing.crop, 3), np.uint8)
-        dim = made._network(network.session)([empty]).shape[1]
+        dim = NetworkFunction(network.session, made.file, made._described())([empty]).shape[1]
         return replace(made, dim=dim)
 
     def spec(self) -> dict[str, Any]:
@@ -196,32 +194,20 @@ class OnnxNetwork:
 
     def open(self) -> FeatureFunction:
         """Return the loaded network; `InputError` where the file on this machine is another one."""
-        return self._network(open_session(self.network().model))
+        network = self.network()
+        return NetworkFunction(open_session(network.model), self.file, network)
 
     def network(self) -> Network:
         """Return the network in its file; `InputError` where the file on this machine is another one."""
         if network_digest(Path(self.file)) != self.sha256:
             raise InputError(f"{self.file} has changed since the job began, or differs on this machine")
-        return Network(
-            Path(self.file),
-            self.preprocessing,
-            self.input_name,
-            self.output_name,
-            self.input_type,
-            self.fixed_batch,
-        )
+        return self._described()
 
-    def _network(self, session: Any) -> FeatureFunction:
-        return NetworkFunction(
-            session,
-            self.file,
-            self.preprocessing,
-            self.input_name,
-            self.output_name,
-            self.input_type,
-            at_once=self.fixed_batch,
-            fixed=self.fixed_batch is not None,
-        )
+    def _described(self) -> Network:
+        return Network(
+            Path(self.file), self.preprocessing, self.input_name, self.output_name, self.input_type,
+            self.fixed_batch,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,40 +46,40 @@ class NetworkBackbone(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class NetworkFunction(TwoStepFunction):
-    """An opened network as a function of images; `file` is what its errors name.
+    """A network, opened as a function of images; `file` is what its errors name.
 
-    It takes `at_once` images in a call (None: all that it is given), filled up with the first one where the
-    network's batch is fixed.
+    It takes as many images in a call as the network's batch is fixed to, filled up with the first one, else
+    `at_once` (None: all that it is given).
     """
 
     session: Any
     file: str
-    preprocessing: Preprocessing
-    input_name: str
-    output_name: str
-    input_type: str = "tensor(float)"
+    network: Network
     at_once: int | None = None
-    fixed: bool = False
 
     def prepare(self, image: Pixels) -> Pixels:
         """Return the square of pixels that the network sees."""
-        return self.preprocessing.square(image)
+        return self.network.preprocessing.square(image)
 
     def describe(self, prepared: Sequence[Pixels]) -> Features:
         """Return features (b, dim) of prepared images."""
-        size = self.at_once or len(prepared)
+        size = self.network.fixed_batch or self.at_once or len(prepared)
         parts = (prepared[start : start + size] for start in range(0, len(prepared), size))
         return np.concatenate([self._run(self._batch(part), size) for part in parts])
 
     def _batch(self, squares: Sequence[Pixels]) -> NDArray[Any]:
-        kind = INPUT_TYPES[self.input_type]
-        return self.preprocessing.laid_out(squares, normalise=kind is not np.uint8).astype(kind, copy=False)
+        kind = INPUT_TYPES[self.network.input_type]
+        return self.network.preprocessing.laid_out(squares, normalise=kind is not np.uint8).astype(
+            kind, copy=False
+        )
 
     def _run(self, part: NDArray[Any], size: int) -> Features:
-        missing = size - len(part) if self.fixed else 0
+        missing = size - len(part) if self.network.fixed_batch else 0
         filled = np.concatenate([part, np.repeat(part[:1], missing, axis=0)]) if missing else part
         try:
-            found = np.asarray(self.session.run([self.output_name], {self.input_name: filled})[0])
+            found = np.asarray(
+                self.session.run([self.network.output_name], {self.network.input_name: filled})[0]
+            )
         except Exception as error:
             # ONNX Runtime's own exceptions have no common base.
             raise InputError(
@@ -87,7 +87,7 @@ class NetworkFunction(TwoStepFunction):
             ) from error
         if found.ndim < 2 or found.shape[0] != len(filled) or np.prod(found.shape[2:], dtype=int) != 1:
             raise InputError(
-                f"the output {self.output_name} of {self.file} has shape {found.shape}, not (b, dim):"
+                f"the output {self.network.output_name} of {self.file} has shape {found.shape}, not (b, dim):"
                 " choose another with --output-name, or export the network with its pooling"
             )
         return found.reshape(len(filled), -1)[: len(part)].astype(np.float32)
