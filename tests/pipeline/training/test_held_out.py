@@ -15,9 +15,9 @@ from topline.pipeline.dashboard.overview import tiles
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.report.run_section import run_charts
 from topline.pipeline.telemetry import view_run
-from topline.pipeline.training import held_out, train
-from topline.pipeline.training.held_out import HeldOutRows, Watch
+from topline.pipeline.training import session, train
 from topline.pipeline.training.plan import plan_training
+from topline.pipeline.training.session import HeldOutRows, Watch
 from topline.solvers.core.state import Best, Point, SolverState
 from topline.storage.datasets import Dataset
 from topline.storage.errors import IntegrityError
@@ -62,7 +62,7 @@ def test_the_accuracy_is_the_share_of_rows_whose_class_scores_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By argmax over stored features; a tie, as with W = 0, counts against the row."""
-    monkeypatch.setattr(held_out, "MOST_ROWS", 30)
+    monkeypatch.setattr(session, "MOST_ROWS", 30)
     store = stored(tmp_path, make_split(N))
     rows = held(store, transforms=("bias",))
     assert rows is not None
@@ -96,15 +96,15 @@ def test_looks_come_ever_more_rarely_and_take_a_hundredth_of_the_time(tmp_path: 
     assert watch.look(SolverState.at(np.zeros((D, M)))) == {}
     assert looks[0] == pytest.approx(1.0, abs=0.1)
     ratios = np.divide(looks[1:], looks[:-1])
-    assert ratios.min() >= held_out.LONGER * 0.99
+    assert ratios.min() >= session.LONGER * 0.99
     assert len(looks) * 0.01 <= 0.01 * 60.0 + 0.01
 
 
 def test_a_run_records_and_shows_what_it_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model is bitwise the same whether anybody looks; the views show what the history has."""
-    monkeypatch.setattr(held_out, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(held_out, "LONGER", 0.0)
-    monkeypatch.setattr(held_out, "SHARE", math.inf)
+    monkeypatch.setattr(session, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(session, "LONGER", 0.0)
+    monkeypatch.setattr(session, "SHARE", math.inf)
     store = stored(tmp_path, make_split(N))
     # A checkpoint applies a step that waits, and rounds it: one more on a slow machine changes the last bit.
     options: dict[str, Any] = {"method": "dual_ascent", "checkpoint_seconds": 1e6}
@@ -121,7 +121,7 @@ def test_a_run_records_and_shows_what_it_saw(tmp_path: Path, monkeypatch: pytest
     rows = looks[-1]["held_out_rows"]
     share = looks[-1]["held_out"]
     assert fact_text(looks[-1]).endswith(f", top-1 {100 * share:.1f}% of {rows} val rows")
-    monkeypatch.setattr(held_out, "FIRST_SECONDS", math.inf)
+    monkeypatch.setattr(session, "FIRST_SECONDS", math.inf)
     unseen = train(config, HERE)
     assert unseen.primal == seen.primal
     quiet = view_run(store, unseen.run)
@@ -136,7 +136,7 @@ def test_a_training_goes_on_where_held_out_rows_can_be_read_no_more(
     def torn(self: HeldOutRows, W: Any) -> float:
         raise IntegrityError("a shard of the test rows is torn")
 
-    monkeypatch.setattr(held_out, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(session, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(HeldOutRows, "accuracy", torn)
     store = stored(tmp_path, make_split(N))
     trained = train(TrainConfig(store=store.url, loss="max_hinge", C=10.0, tol=1e-4), HERE)
