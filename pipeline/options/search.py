@@ -24,8 +24,8 @@ class SearchConfig(Options):
 
     auto: bool | None = Field(
         default=None,
-        description="Search loss, C and, of imported columns, scaling before training, for at most six times"
-        " the passes of one fit, or 10 seconds of computing where that is more",
+        description="Search loss, C and, of imported columns, scaling before training, with the work of"
+        " six trainings at most, or 10 seconds of computing where that is more",
     )
     goal: str = Field(
         default="top-1",

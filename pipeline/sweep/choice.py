@@ -125,17 +125,17 @@ class _Task:
         names = ", ".join(dict.fromkeys(smooth))
         C = f"C {self.config.C:g}" if "C" in self.config.model_fields_set else "C"
         scalings = " or ".join(",".join(names) or "none" for names in self._scalings)
+        rows = f"{self._sample:,} of {self._n:,}" if self._sample < self._n else f"all {self._n:,}"
         return (
-            f"searching {names}, {C} and transforms {scalings} on {self._sample:,} of {self._n:,} training"
-            f" rows, for at most {FITS} times the passes of one fit, or {SECONDS:g} seconds of"
-            " computing where that is more"
+            f"searching {names}, {C} and transforms {scalings} on {rows} training rows, which takes the work"
+            f" of {FITS} trainings at most, or {SECONDS:g} seconds of computing where that is more"
         )
 
     def find(self, progress: Progress | None) -> dict[str, Any]:
         """Search, fit the probabilities of the best, and return the result as plain values."""
         config, info = self.config, self._dataset.info
         rows = None if self._sample >= self._n else self._sample
-        begin(progress, "search", None, "fits")
+        begin(progress, "search", None, "trials")
 
         def part(scaling: str, fold: int, rows: int | None = rows) -> Part:
             source = FoldSource(config.store, info.id, FOLDS, config.seed, rows, _names(scaling))
@@ -181,7 +181,8 @@ def chosen_text(chosen: Mapping[str, Any]) -> str:
     beside = "" if best is default else f", {_cell_text(default)} {default['accuracy']:.1%}"
     return (
         f"{_cell_text(best)}: {best['accuracy']:.1%} {chosen['for']} on held-out folds{beside} (the best of"
-        f" {len(chosen['cells'])}, in {chosen['seconds']:.1f} s: {chosen['fits']:.1f} fits)"
+        f" {len(chosen['cells'])} tried on up to {chosen['folds']} folds, in {chosen['seconds']:.1f} s: the"
+        f" work of {chosen['fits']:.1f} trainings)"
     )
 
 

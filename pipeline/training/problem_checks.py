@@ -71,7 +71,8 @@ def scale_note(config: TrainConfig, rows: TrainingRows) -> str | None:
     # Sample everywhere: the first rows may all be of one class.
     starts = np.unique(np.linspace(0, max(len(stored) - together, 0), _PLACES, dtype=np.int64)).tolist()
     parts = [np.asarray(stored[start : min(start + together, len(stored))]) for start in starts]
-    note = sizes_of_columns(np.concatenate(parts), means=info.features.get("kind") == "imported")
+    means, names = info.features.get("kind") == "imported", info.features.get("columns")
+    note = sizes_of_columns(np.concatenate(parts), means=means, names=names)
     return None if note is None else f"{note}: --transforms standardize,bias puts all on one scale"
 
 

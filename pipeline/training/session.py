@@ -113,7 +113,7 @@ def fit(
     plan = plan_training(config)
     layout = lay_out(plan, cluster or ClusterConfig(), client)
     refuse_memory(plan, layout.cluster, client)
-    said = k_note(plan.config.loss, plan.config.k, plan.m), scale_note(config, plan.rows)
+    said = k_note(plan.config.loss, plan.config.k, plan.m), scale_note(plan.config, plan.rows)
     notes = (*(note for note in said if note is not None), *layout.notes)
     for sentence in notes:
         logger.warning("%s", sentence)

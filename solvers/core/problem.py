@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
@@ -226,11 +227,19 @@ NEARLY_ALL, FAR_APART = 0.9, 10.0
 MOSTLY_MEANS = 0.75
 
 
-def scale_note(sample: NDArray[Any], *, means: bool = False) -> str | None:
+def scale_note(
+    sample: NDArray[Any], *, means: bool = False, names: Sequence[str] | None = None
+) -> str | None:
     """Return a warning about rows (r, d) whose columns differ in scale; None if there is nothing to say.
 
     With `means`, columns far from 0 also count: such rows are scaled to length 1, or have no bias.
+    `names` are those of the columns, if they have any.
     """
+
+    def named(column: int) -> str:
+        numbered = f"feature {column} of {len(squares)}, counted from 0,"
+        return numbered if names is None else f"column {names[column]!r}"
+
     X = np.asarray(sample, dtype=np.float64)
     if X.shape[1] < 3 or len(X) < 2:
         return None
@@ -240,17 +249,13 @@ def scale_note(sample: NDArray[Any], *, means: bool = False) -> str | None:
     if squares[largest] > NEARLY_ALL * all_squares:
         share = squares[largest] / all_squares
         return (
-            f"feature {largest} of {len(squares)}, counted from 0, makes {share:.1%} of the squares of the"
-            " rows, so that the others hardly count"
+            f"{named(largest)} makes {share:.1%} of the squares of the rows, so that the others hardly count"
         )
     typical = float(np.median(spreads[live])) if live.any() else 1.0
     widest = int(spreads.argmax())
     times = spreads[widest] / typical
     if times > FAR_APART:
-        return (
-            f"feature {widest} of {len(squares)}, counted from 0, varies {times:,.0f} times as much as most,"
-            " so that the others hardly count"
-        )
+        return f"{named(widest)} varies {times:,.0f} times as much as most, so that the others hardly count"
     share = float(centres @ centres) / all_squares
     if means and share > MOSTLY_MEANS:
         return (

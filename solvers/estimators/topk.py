@@ -341,10 +341,11 @@ class TopKModel(CalibratedScores, Training, ScoringClassifier, BaseEstimator):  
         right = np.count_nonzero(scores >= own[:, None], axis=1) <= k
         largest = np.sort(np.bincount(labels, weights=weights, minlength=m))[-k:].sum() / weights.sum()
         accuracy = float(weights @ right / weights.sum())
-        note = None if is_sparse(fit.X) or self.kernel is not None else scale_note(fit.X[looked_at])
+        useless, unscaled = accuracy <= largest + ROUNDING, is_sparse(fit.X) or self.kernel is not None
+        note = None if unscaled else scale_note(fit.X[looked_at], means=useless)
         sizes = "" if note is None else f"{note}; "
         remedy = "scale the columns (StandardScaler), raise C, or take another loss or other features"
-        if accuracy <= largest + ROUNDING:
+        if useless:
             guesses = "" if k == 1 else f" in {k} guesses"
             warnings.warn(
                 f"the model is right of {accuracy:.1%} of its own training rows{guesses}, no better than"

@@ -182,9 +182,7 @@ def test_the_search_takes_no_more_than_it_says(
     monkeypatch.setattr(searching, "SECONDS", 0.0)
     with caplog.at_level("INFO"):
         found = choose(TrainConfig(store=store), SearchConfig(auto=True)).chosen
-    assert (
-        "at most 6 times the passes of one fit, or 10 seconds of computing where that is more" in caplog.text
-    )
+    assert "the work of 6 trainings at most, or 10 seconds of computing where that is more" in caplog.text
     assert found is not None
     assert found["ended"] == "the time was up"
 

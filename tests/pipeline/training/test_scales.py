@@ -33,7 +33,10 @@ def test_a_column_that_drowns_the_others_is_named_with_what_to_do(tmp_path: Path
     assert sentence.startswith("feature 12 of 13, counted from 0, makes 9")
     assert sentence.endswith("--transforms standardize,bias puts all on one scale")
     scaled = train(asked.model_copy(update={"transforms": ("standardize", "bias")}), HERE)
-    assert scaled.notes == ()
+    short = train(asked.model_copy(update={"transforms": ("standardize", "bias"), "max_passes": 1}), HERE)
+    # The options of a resumed run are those that it began with.
+    resumed = train(TrainConfig(store=str(tmp_path), resume=short.run, max_passes=1000), HERE)
+    assert (scaled.notes, resumed.notes) == ((), ())
     top_1 = [evaluate(found.model).topk[1] for found in (plain, scaled)]
     assert top_1[1] > 0.9 > top_1[0]
 
@@ -41,7 +44,7 @@ def test_a_column_that_drowns_the_others_is_named_with_what_to_do(tmp_path: Path
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda X: X * np.geomspace(1.0, 200.0, 8), "varies .* times as much as most"),
+        (lambda X: X * np.geomspace(1.0, 200.0, 8), "column 'h' varies .* times as much as most"),
         (lambda X: X + 10.0, r"the means of the 8 features make 9\d\.\d% of the squares"),
     ],
 )
@@ -50,10 +53,9 @@ def test_imported_columns_that_hardly_count_are_said(tmp_path: Path, change: Any
     random = np.random.default_rng(0)
     y = np.arange(400) % 4
     X = change(random.normal(size=(4, 8))[y] + random.normal(size=(400, 8)))
-    np.save(tmp_path / "X.npy", X)
-    np.save(tmp_path / "y.npy", y)
-    files = {"features": str(tmp_path / "X.npy"), "labels": str(tmp_path / "y.npy")}
-    import_features(ImportConfig(**files, store=str(tmp_path / "store")))
+    table, names = np.column_stack([X, y]), "a,b,c,d,e,f,g,h,label"
+    np.savetxt(tmp_path / "table.csv", table, delimiter=",", header=names, comments="")
+    import_features(ImportConfig(features=str(tmp_path / "table.csv"), store=str(tmp_path / "store")))
     (note,) = train(TrainConfig(store=str(tmp_path / "store"), tol=0.1), HERE).notes
     assert re.search(f"{said}.*--transforms standardize,bias", note)
 

@@ -710,6 +710,8 @@ def test_a_model_no_better_than_the_largest_class_says_so() -> None:
         UserWarning, match=r"right of 90\.0% of its own training rows, no better than .*90\.0%"
     ):
         TopKClassifier().fit(X, y)
+    with pytest.warns(UserWarning, match="the means of the 3 features make 100.0% of the squares"):
+        TopKClassifier().fit((X + 1e9).astype(np.float32), y)
     told = X + 4.0 * np.eye(2, 3)[y]
     TopKClassifier().fit(told, y)
     TopKClassifier(class_weight="balanced").fit(told, y)
