@@ -121,14 +121,13 @@ class _Task:
 
     def plan_text(self) -> str:
         """Return what is searched and its largest cost, as a sentence."""
-        smooth = (f"{'smooth ' if trial.smoothing else ''}{trial.loss.name}" for trial in self._trials)
-        names = ", ".join(dict.fromkeys(smooth))
+        losses = (f"{'smooth ' if trial.smoothing else ''}{trial.loss.name}" for trial in self._trials)
         C = f"C {self.config.C:g}" if "C" in self.config.model_fields_set else "C"
         scalings = " or ".join(",".join(names) or "none" for names in self._scalings)
-        rows = f"{self._sample:,} of {self._n:,}" if self._sample < self._n else f"all {self._n:,}"
         return (
-            f"searching {names}, {C} and transforms {scalings} on {rows} training rows, which takes the work"
-            f" of {FITS} trainings at most, or {SECONDS:g} seconds of computing where that is more"
+            f"searching {', '.join(dict.fromkeys(losses))}, {C} and transforms {scalings} on"
+            f" {self._sample:,} of {self._n:,} training rows, the work of {FITS} trainings at most, or"
+            f" {SECONDS:g} seconds of computing where that is more"
         )
 
     def find(self, progress: Progress | None) -> dict[str, Any]:
