@@ -7,15 +7,13 @@ import pytest
 from scipy import sparse
 
 from tests.reference import losses as reference
-from tests.reference.training_qp import optimum
-from tests.solvers.problems import LOSSES, M, examples, random_margins
+from tests.solvers.problems import LOSSES, M, examples
 from topline import (
     MaxHinge,
     OneVsAll,
     SerialExecutor,
     Softmax,
     Status,
-    StructuredHinge,
     TopKHinge,
     TopKOthersHinge,
     UnsupportedCombinationError,
@@ -150,36 +148,6 @@ def test_rounds_are_those_of_the_algorithm_written_out(loss, smoothing, kind, me
     np.testing.assert_allclose(result.A, weights[:, None] * slow.rows(), atol=1e-9)
 
 
-@pytest.mark.parametrize(("loss", "smoothing", "kind"), CASES, ids=case_name)
-@pytest.mark.parametrize("method", VARIANTS)
-class TestEveryHinge:
-    @pytest.mark.sampled(3)
-    def test_reported_values_are_those_of_the_returned_W_and_A(self, loss, smoothing, kind, method) -> None:
-        for dtype in (np.float64, np.float32):
-            X, y = examples()
-            X = X.astype(dtype)
-            result = run(X, y, loss, 1.0, smoothing, method, smoothing_kind=kind)
-            lam = 1.0 / len(y)
-            primal = reference.primal(X, y, loss, lam, smoothing, result.W, kind)
-            dual = reference.dual(X, y, loss, lam, smoothing, result.A, kind)
-            assert result.primal == pytest.approx(primal, rel=1e-9)
-            assert result.dual == pytest.approx(dual, rel=1e-9)
-            assert 0 <= result.gap <= result.smoothed_gap + 1e-9 * primal
-            assert max(reference.infeasibility(loss, a, k) for a, k in zip(result.A, y, strict=True)) < 1e-12
-            W = result.W if result.W_dual is None else result.W_dual
-            np.testing.assert_allclose(W, reference.weights_of(X, lam, result.A), rtol=1e-9, atol=1e-9)
-            duals = [record.dual for record in result.history]
-            assert (np.diff(duals) >= -1e-14 * max(duals)).all()
-
-    @pytest.mark.covering(2)
-    def test_the_optimum_of_a_general_solver(self, loss, smoothing, kind, method) -> None:
-        X, y = examples(n=20, d=3)
-        result = run(X, y, loss, 5.0, smoothing, method, smoothing_kind=kind, max_passes=3000, tol=1e-4)
-        assert result.status is Status.SOLVED
-        best = optimum(X, y, loss, 5.0 / len(y), smoothing, M, kind)
-        assert result.dual - 1e-6 * best <= best <= result.primal + 1e-6 * best
-
-
 @pytest.mark.parametrize("method", VARIANTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.sampled(2)
@@ -192,16 +160,6 @@ def test_the_gap_closes_far_beyond_plain_steps(method, dtype) -> None:
     assert plain.relative_gap > 1e-5
     assert result.status is Status.SOLVED
     assert 0 <= result.relative_gap <= 1e-8
-
-
-@pytest.mark.parametrize("method", VARIANTS)
-def test_it_meets_dual_ascent(method) -> None:
-    X, y = examples()
-    for loss in (StructuredHinge(random_margins()), TopKHinge(2)):
-        result = run(X, y, loss, 20.0, method=method, tol=1e-7, max_passes=3000)
-        other = solve(X, y, loss, 20.0 / len(y), tol=1e-7, max_passes=3000, m=M)
-        assert result.status is Status.SOLVED
-        assert result.primal == pytest.approx(other.primal, rel=2e-7)
 
 
 @pytest.mark.parametrize("method", VARIANTS)

@@ -88,6 +88,7 @@ def test_whole_floats_are_labels() -> None:
     [
         ({"loss": Softmax(), "smoothing": 0.5}, "the loss softmax is smooth as it is"),
         ({"loss": TruncatedTopKEntropy(2)}, "the loss truncated_topk_entropy is not convex"),
+        ({"loss": TruncatedTopKEntropy(2), "method": "lbfgs", "keep_duals": True}, "has no dual variables"),
         ({"smoothing_kind": "others"}, "the smoothing kind others is for the hinges"),
     ],
 )

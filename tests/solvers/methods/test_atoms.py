@@ -7,7 +7,7 @@ import pytest
 
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
-from tests.solvers.problems import EVERY_LOSS, M, examples, stored
+from tests.solvers.problems import EVERY_LOSS, M, examples
 from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge, UnsupportedCombinationError, solve
 from topline.solvers.methods import METHODS, atoms
 from topline.solvers.methods.atoms import Atoms, AwaySteps, PairwiseSteps
@@ -68,38 +68,6 @@ class TestEveryConvexLoss:
             assert -1e-13 * result.primal <= result.gap == result.smoothed_gap
             assert result.relative_gap < 0.3
 
-    @pytest.mark.sampled(4)
-    def test_weights_of_examples_count_in_the_certificate(self, loss, smoothing, method) -> None:
-        X, y = examples(n=20, d=3)
-        weights = np.random.default_rng(4).uniform(0.0, 3.0, len(y))
-        weights[3] = 0.0
-        result = run(X, y, loss, 2.0, smoothing, method, sample_weight=weights, max_passes=100, tol=1e-3)
-        best = optimum(X, y, loss, 2.0 / len(y), smoothing, M, weights=weights)
-        assert result.dual - 1e-6 * best <= best <= result.primal + 1e-6 * best
-        assert result.relative_gap < 0.1
-
-
-@pytest.mark.parametrize(("loss", "smoothing"), CASES, ids=case_name)
-@pytest.mark.sampled(2)
-def test_fully_corrective_steps_reach_the_optimum(loss, smoothing) -> None:
-    """To 1e-8, at an optimum that dual ascent finds by other means."""
-    X, y = examples()
-    result = run(X, y, loss, 5.0, smoothing, tol=1e-8, max_passes=400)
-    assert result.status is Status.SOLVED
-    other = solve(X, y, loss, 5.0 / len(y), smoothing, tol=1e-6, max_passes=3000, m=M)
-    assert other.dual <= result.primal * (1.0 + 1e-12)
-    assert result.dual <= other.primal * (1.0 + 1e-12)
-    assert result.primal == pytest.approx(other.primal, rel=2e-6)
-
-
-@pytest.mark.parametrize("method", ["fw_away", "fw_pairwise"])
-@pytest.mark.parametrize(("loss", "smoothing"), [(TopKHinge(3), 0.0), (MaxHinge(), 0.5), (Softmax(), 0.0)])
-def test_the_gap_closes(loss, smoothing, method) -> None:
-    X, y = examples(n=200, d=6)
-    result = run(X, y, loss, 200.0, smoothing, method, tol=1e-4, max_passes=2000)
-    assert result.status is Status.SOLVED
-    assert 0 <= result.relative_gap <= 1e-4
-
 
 @pytest.mark.parametrize("lam_n", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -125,23 +93,6 @@ def test_far_fewer_passes_than_plain_steps() -> None:
 @pytest.mark.parametrize("method", VARIANTS)
 @pytest.mark.parametrize(("loss", "smoothing"), [(TopKHinge(2), 0.0), (TopKHinge(2), 0.5), (Softmax(), 0.0)])
 class TestAnswersThatDoNotDependOnHowItRuns:
-    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_a_checkpoint_leads_to_the_same_answer(self, loss, smoothing, method, dtype) -> None:
-        X, y = examples()
-        X = X.astype(dtype)
-        whole = run(X, y, loss, 2.0, smoothing, method, max_passes=24)
-        first = run(
-            X, y, loss, 2.0, smoothing, method, max_passes=24, callbacks=[lambda record, _: record.round < 11]
-        )
-        assert first.status is Status.INTERRUPTED
-        kept = stored(first.state)
-        rest = run(X, y, loss, 2.0, smoothing, method, max_passes=24, state=first.state)
-        np.testing.assert_array_equal(rest.W, whole.W)
-        assert (rest.primal, rest.dual, rest.passes) == (whole.primal, whole.dual, whole.passes)
-        assert [r.dual for r in first.history + rest.history] == [r.dual for r in whole.history]
-        again = run(X, y, loss, 2.0, smoothing, method, max_passes=24, state=kept)
-        np.testing.assert_array_equal(again.W, whole.W, "a state stays as it is")
-
     def test_any_number_of_blocks(self, loss, smoothing, method) -> None:
         X, y = examples(n=30)
         runs = [

@@ -9,8 +9,7 @@ import pytest
 from scipy import sparse
 
 from tests.reference import losses as reference
-from tests.reference.training_qp import optimum
-from tests.solvers.problems import LOSSES, M, examples, loss_name
+from tests.solvers.problems import M, examples, loss_name
 from topline import (
     MaxHinge,
     SerialExecutor,
@@ -34,35 +33,6 @@ from topline.solvers.run.loop import Ends, iterate
 def run(X, y, loss, lam_n, smoothing=0.0, **options):
     options = {"method": "dual_ascent", "tol": 1e-6, "max_passes": 3000, "m": M, **options}
     return solve(X, y, loss, lam_n / len(y), smoothing, **options)
-
-
-@pytest.mark.parametrize("loss", LOSSES, ids=loss_name)
-@pytest.mark.parametrize("smoothing", [0.0, 0.5])
-@pytest.mark.parametrize("lam_n", [0.1, 1.0, 100.0])
-@pytest.mark.covering(2)
-def test_it_reaches_the_optimum_of_a_general_solver(loss, smoothing, lam_n) -> None:
-    X, y = examples(n=20, d=3)
-    tol = 1e-8 if smoothing else 1e-4
-    result = run(X, y, loss, lam_n, smoothing, tol=tol)
-    best = optimum(X, y, loss, lam_n / len(y), smoothing, M)
-    rounding = 1e-6 * best + 1e-8  # what the interior point solver leaves open
-    assert result.status is Status.SOLVED
-    assert result.dual - rounding <= best <= result.primal + rounding
-
-
-@pytest.mark.parametrize("loss", LOSSES, ids=loss_name)
-@pytest.mark.parametrize("smoothing", [0.0, 0.5])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.sampled(4)
-def test_reported_values_are_those_of_the_returned_W_and_A(loss, smoothing, dtype) -> None:
-    X, y = examples()
-    X = X.astype(dtype)
-    result = run(X, y, loss, 0.3, smoothing, tol=1e-3, max_passes=100, executor=SerialExecutor(blocks=3))
-    lam = 0.3 / len(y)
-    assert result.primal == pytest.approx(reference.primal(X, y, loss, lam, smoothing, result.W), rel=1e-9)
-    assert result.dual == pytest.approx(reference.dual(X, y, loss, lam, smoothing, result.A), rel=1e-9)
-    W = result.W if result.W_dual is None else result.W_dual
-    np.testing.assert_allclose(W, reference.weights_of(X, lam, result.A), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 7, 20])
@@ -105,22 +75,6 @@ def test_the_step_is_the_best_point_of_the_segment(monkeypatch) -> None:
             assert values[1] >= max(values) - 1e-13
         before = after
     assert inner_steps
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.5])
-def test_a_run_that_was_cut_off_goes_on_bit_for_bit(smoothing) -> None:
-    X, y = examples()
-
-    def until(round_, **options):
-        stop = [lambda record, _: record.round < round_]
-        executor = SerialExecutor(blocks=3)
-        return run(X, y, MaxHinge(), 0.3, smoothing, tol=1e-12, callbacks=stop, executor=executor, **options)
-
-    whole, first = until(5), until(1)
-    assert first.status is Status.INTERRUPTED
-    rest = until(5, state=first.state, duals=[(0, len(y), first.A)])
-    np.testing.assert_array_equal(rest.A, whole.A)
-    np.testing.assert_array_equal(rest.W, whole.W)
 
 
 def test_rows_that_count_for_nothing_take_no_turns() -> None:

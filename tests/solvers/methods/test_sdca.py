@@ -103,32 +103,3 @@ def test_it_ends_where_dual_ascent_ends(loss, smoothing, weighted) -> None:
         assert best.dual - 1e-9 <= result.primal <= best.primal * (1 + tol)
         duals = np.array([record.dual for record in result.history])
         assert np.diff(duals).min() > -1e-12 * duals.max()
-
-
-def test_rows_read_from_disk_and_sparse_rows_reach_the_same_optimum(tmp_path) -> None:
-    X, y = examples(n=1200, d=30)
-    X = np.where(np.abs(X) > 0.8, X, 0.0).astype(np.float32)
-    np.save(tmp_path / "X.npy", X)
-    best = solved(X, y, TopKHinge(2), 10.0, tol=1e-5, method="dual_ascent")
-    for features in (X, sparse.csr_matrix(X), np.load(tmp_path / "X.npy", mmap_mode="r")):
-        result = solved(features, y, TopKHinge(2), 10.0, tol=1e-4)
-        assert result.status is Status.SOLVED
-        assert best.dual <= result.primal <= best.primal * (1 + 1.1e-4)
-
-
-def test_single_precision_goes_over_to_double() -> None:
-    """Softmax to a gap that float32 products cannot show."""
-    X, y = examples(n=100)
-    result = solved(X.astype(np.float32), y, Softmax(), 1.0, tol=1e-11)
-    assert result.status is Status.SOLVED
-    assert result.state.exact
-
-
-def test_a_run_that_was_cut_off_goes_on_bit_for_bit() -> None:
-    X, y = examples()
-    options = {"tol": 1e-12, "max_passes": 30, "executor": SerialExecutor(blocks=3)}
-    whole = solved(X, y, MaxHinge(), 0.3, **options)
-    first = solved(X, y, MaxHinge(), 0.3, callbacks=[lambda record, _: record.round < 4], **options)
-    assert first.status is Status.INTERRUPTED
-    rest = solved(X, y, MaxHinge(), 0.3, state=first.state, duals=[(0, len(y), first.A)], **options)
-    np.testing.assert_array_equal(rest.A, whole.A)
