@@ -172,13 +172,17 @@ def _size(plan: TrainingPlan, picked: int) -> ProblemSize:
         n=n,
         # Training then reads the rows of the kernel matrix's factor, which is also held here.
         d=n if factored else d,
-        m=plan.m,
+        m=plan.problem.m,
         blocks=len(plan.bounds) - 1,
         features=4 * n * n if factored else plan.rows.nbytes,
         keeps_duals=plan.keep_duals,
-        ranked=len(plan.spec.loss.form(plan.m).rho),
+        ranked=len(plan.spec.loss.form(plan.problem.m).rho),
         method=_method_memory(plan),
-        besides=16 * n * n if factored else picked_bytes(travels, plan.m, picked) if plan.on_blocks else 0,
+        besides=16 * n * n
+        if factored
+        else picked_bytes(travels, plan.problem.m, picked)
+        if plan.on_blocks
+        else 0,
         held=_scores(plan),
         row_bytes=KERNEL_ROW_BYTES if plan.on_blocks else ROW_BYTES,
     )
@@ -189,7 +193,7 @@ def _scores(plan: TrainingPlan) -> int:
     if not plan.on_blocks:
         return 0
     atoms = atom_bytes(plan.problem) if plan.method.dual_free else 0
-    return 8 * len(plan.rows) * plan.m + atoms
+    return 8 * len(plan.rows) * plan.problem.m + atoms
 
 
 def _method_memory(plan: TrainingPlan) -> MethodMemory:
@@ -287,7 +291,7 @@ def _shared_there(plan: TrainingPlan, client: Client, cluster: ClusterConfig) ->
     first, *others = found
     if not others:
         return None
-    numbers, most = plan.rows.shape[1] * plan.m, plan.rows.batches
+    numbers, most = plan.rows.shape[1] * plan.problem.m, plan.rows.batches
     few, many = np.zeros(1, dtype=np.float32), np.zeros(min(numbers, _PROBED_NUMBERS), dtype=np.float32)
 
     def exchange(workers: int, W: NDArray[np.float32]) -> float:
@@ -300,7 +304,7 @@ def _shared_there(plan: TrainingPlan, client: Client, cluster: ClusterConfig) ->
         return min(took)
 
     try:
-        (seconds,) = calls.run([Call(first, row_seconds, (plan.rows, plan.m))]).values()
+        (seconds,) = calls.run([Call(first, row_seconds, (plan.rows, plan.problem.m))]).values()
         exchanges = {}
         for workers in _numbers(min(len(found), most)):
             delay = exchange(workers, few)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from topline.pipeline.certification import DUAL_W
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.options import BLOCKS_AT_MOST, TrainConfig
 from topline.pipeline.options.problem import ClassFacts, chosen_loss, resolved_k
-from topline.pipeline.rows import StoredModel, TrainingRows, Transforms, class_weights, example_weights
+from topline.pipeline.rows import StoredModel, TrainingRows, Transforms, example_weights
 from topline.pipeline.training.checkpointing import load_state
 from topline.pipeline.training.problem_checks import (
     check_kernel_values,
@@ -131,11 +130,12 @@ class StartingPoint:
 class TrainingPlan:
     """What is trained: rows, problem, blocks and start; a value without anything on disk.
 
-    `config` is resolved (dataset id, k) and `spec` is its meaning, with the kernel's parameters fitted to the
-    rows.  With a kernel, blocks keep the scores of their rows, or the rows of a factor of its matrix replace
-    the features (`topline.pipeline.training.kernel_training`).  `start` is the start from an earlier model,
-    or None; `begun` is the method of the checkpoint that a run resumes, None for a new run.  `shared` says
-    how workers share a hinge, None before that is decided, or if nothing is to decide.
+    `config` is resolved (dataset id, k) and `spec` is its meaning, with the method of `choice` and the
+    kernel's parameters fitted to the rows.  With a kernel, blocks compute it on demand and keep the scores of
+    their rows (`on_blocks`), or the rows of a factor of its matrix replace the features
+    (`topline.pipeline.training.kernel_training`).  The blocks hold dual variables with `keep_duals`, and the
+    model is stored with them with `stores_duals`.  `start` is the start from an earlier model, or None.
+    `shared` says how workers share a hinge, None before that is decided, or if nothing is to decide.
     """
 
     config: TrainConfig
@@ -143,15 +143,14 @@ class TrainingPlan:
     rows: TrainingRows
     examples: LabelledRows
     spec: ProblemSpec
+    problem: Problem
+    choice: Choice
     transforms: Transforms
+    on_blocks: bool
+    stores_duals: bool
+    keep_duals: bool
     start: StartingPoint | None = None
-    begun: str | None = None
     shared: SharedWork | None = None
-
-    @property
-    def m(self) -> int:
-        """Number of classes."""
-        return self.examples.m
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -159,33 +158,9 @@ class TrainingPlan:
         return run_identity(self.config, self.rows.dataset)
 
     @property
-    def convex(self) -> bool:
-        """Whether the loss has a dual problem, and its models a certificate."""
-        return self.problem.form.convex
-
-    @property
-    def class_weights(self) -> NDArray[np.float64] | None:
-        """Weight of each class's examples (m,), None for equal weights."""
-        rows = self.rows
-        return class_weights(
-            self.config.class_weight, rows.labels(), rows.dataset.class_names, rows.own_weights
-        )
-
-    @property
     def method(self) -> MethodSpec:
         """Requirements of the named method, or of the one that "auto" takes."""
         return METHODS[self.choice.method]
-
-    @cached_property
-    def choice(self) -> Choice:
-        """The method that is named, or that "auto" takes, and why."""
-        _, choice = self.spec.chosen(
-            self.problem,
-            # Chosen by the data and the options, not the workers: every cluster takes the same passes.
-            rows=self.rows if self._data_blocks(self.rows) == 1 else None,
-            begun=self.begun,
-        )
-        return choice
 
     def why(self, result: SolveResult) -> str:
         """Return why this method solved the result, on so many blocks."""
@@ -195,7 +170,8 @@ class TrainingPlan:
     @property
     def may_share(self) -> bool:
         """Whether workers may share the rows of a hinge, in as many blocks as take least time."""
-        hinge = self.convex and not self.problem.form.smooth and self.spec.kernel is None
+        form = self.problem.form
+        hinge = form.convex and not form.smooth and self.spec.kernel is None
         several = self.config.blocks is None and self.rows.batches > 1
         return hinge and several and self.method.one_block
 
@@ -209,39 +185,6 @@ class TrainingPlan:
             return f"one block, which takes {alone:.2g} s a pass, as several would not take less"
         shared = f"forecast to take {self.shared.seconds:.2g} s a pass, and one {alone:.2g} s"
         return f"{blocks} at the same time, {shared}"
-
-    @cached_property
-    def problem(self) -> Problem:
-        """The problem, in terms of the rows themselves."""
-        return self.spec.problem_of(self.examples)
-
-    @property
-    def spec_of_method(self) -> ProblemSpec:
-        """The chosen method's problem, keeping A if it is to be stored."""
-        return replace(self.spec, method=self.choice.method, keep_duals=self.stores_duals)
-
-    @property
-    def on_blocks(self) -> bool:
-        """Whether blocks compute the kernel on demand; otherwise training uses a factor."""
-        return self.spec.on_blocks(self.problem, self.choice.method)
-
-    @property
-    def stores_duals(self) -> bool:
-        """Whether the dual variables are stored with the model; with a kernel they are the model."""
-        if self.spec.kernel is not None:
-            return True
-        if self.method.dual_free or not self.convex or self.config.average_top is not None:
-            return False
-        if self.config.keep_duals is not None:
-            return self.config.keep_duals
-        # If the blocks hold A anyway, store it up to the features' size: it makes the strongest certificate.
-        held = self.method.needs_duals(self.problem.form, self.config.smoothing)
-        return len(self.rows) * self.m * 4 <= max(STORED_DUALS_BYTES, self.rows.nbytes if held else 0)
-
-    @property
-    def keep_duals(self) -> bool:
-        """Whether the blocks hold dual variables, as smoothing and the dual methods require."""
-        return self.stores_duals or self.method.needs_duals(self.problem.form, self.config.smoothing)
 
     @property
     def bounds(self) -> list[int]:
@@ -258,13 +201,28 @@ class TrainingPlan:
             return list(block_bounds(len(rows), min(blocks, len(rows))))
         if self.method.one_block:
             shared = 1 if self.shared is None else self.shared.blocks
-            return rows.block_bounds(most=max(self._data_blocks(rows), shared))
+            return rows.block_bounds(most=max(_ascent_blocks(self.config, rows), shared))
         return rows.block_bounds(most=self.config.blocks or BLOCKS_AT_MOST)
 
-    def _data_blocks(self, rows: TrainingRows) -> int:
-        """Return the number of blocks for dual ascent, whoever works."""
-        most = self.config.blocks or max(-(-rows.nbytes // ASCENT_BLOCK_BYTES), 1)
-        return min(most, max(rows.batches, 1))
+
+def _ascent_blocks(config: TrainConfig, rows: TrainingRows) -> int:
+    """Return the number of blocks for dual ascent, whoever works."""
+    most = config.blocks or max(-(-rows.nbytes // ASCENT_BLOCK_BYTES), 1)
+    return min(most, max(rows.batches, 1))
+
+
+def _stores_duals(config: TrainConfig, spec: ProblemSpec, problem: Problem, rows: TrainingRows) -> bool:
+    """Return whether the dual variables are stored with the model; with a kernel they are the model."""
+    method = METHODS[spec.method]
+    if spec.kernel is not None:
+        return True
+    if method.dual_free or not problem.form.convex or config.average_top is not None:
+        return False
+    if config.keep_duals is not None:
+        return config.keep_duals
+    # If the blocks hold A anyway, store it up to the features' size: it makes the strongest certificate.
+    held = method.needs_duals(problem.form, config.smoothing)
+    return len(rows) * problem.m * 4 <= max(STORED_DUALS_BYTES, rows.nbytes if held else 0)
 
 
 def plan_training(config: TrainConfig) -> TrainingPlan:
@@ -300,7 +258,17 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
         spec.loss, rows, rows.labels(), m=dataset.info.m, label_sets=rows.solver_label_sets,
         sample_weight=example_weights(config.class_weight, rows.labels(), names, rows.own_weights),
     )  # fmt: skip
-    plan = TrainingPlan(config, store, rows, examples, spec, transforms, begun=begun)
+    problem = spec.problem_of(examples)
+    # Chosen by the data and the options, not the workers: every cluster takes the same passes.
+    _, choice = spec.chosen(problem, rows=rows if _ascent_blocks(config, rows) == 1 else None, begun=begun)
+    spec = replace(spec, method=choice.method)
+    stored = _stores_duals(config, spec, problem, rows)
+    plan = TrainingPlan(
+        config, store, rows, examples, replace(spec, keep_duals=stored), problem, choice, transforms,
+        on_blocks=spec.on_blocks(problem, choice.method),
+        stores_duals=stored,
+        keep_duals=stored or METHODS[choice.method].needs_duals(problem.form, config.smoothing),
+    )  # fmt: skip
     if spec.kernel is not None and not plan.on_blocks:
         refuse_size(len(rows), config.kernel_bytes)
     if config.start_from is None:
@@ -433,7 +401,7 @@ def _starting_point(plan: TrainingPlan, model: str) -> StartingPoint:
     stored = earlier.W
     if not primal and DUAL_W in earlier.model.arrays:
         stored = np.asarray(earlier.model.array(DUAL_W))
-    W = np.zeros((plan.rows.shape[1], plan.m))
+    W = np.zeros((plan.rows.shape[1], plan.problem.m))
     W[:, columns >= 0] = stored[:, columns[columns >= 0]]
     if primal:
         state = replace(SolverState.at(W), left_behind=carried < n_before)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from topline.pipeline.certification import CUT_POINTS, CUT_SHARES, DUAL_W, Certificate
 from topline.pipeline.options.train import TrainConfig
-from topline.pipeline.rows import LEARNED, LEARNED_LABELS, learned_labels, learned_rows
+from topline.pipeline.rows import LEARNED, LEARNED_LABELS, class_weights, learned_labels, learned_rows
 from topline.pipeline.training.checkpointing import RunPlace, written_where_held
 from topline.pipeline.training.plan import (
     MAY_CHANGE,
@@ -202,7 +202,8 @@ def store_model(run: Run, executor: Executor, result: SolveResult) -> str:
 
 
 def _model_record(run: Run, result: Mapping[str, Any]) -> ModelRecord:
-    plan, info = run.plan, run.plan.rows.dataset.info
+    plan, info, rows = run.plan, run.plan.rows.dataset.info, run.plan.rows
+    weights = class_weights(plan.config.class_weight, rows.labels(), info.class_names, rows.own_weights)
     return ModelRecord(
         dataset=info.id,
         dataset_digest=info.digest,
@@ -212,11 +213,11 @@ def _model_record(run: Run, result: Mapping[str, Any]) -> ModelRecord:
         C=plan.config.C,
         smoothing=plan.config.smoothing,
         smoothing_kind=plan.config.smoothing_kind,
-        class_weights=None if plan.class_weights is None else tuple(plan.class_weights.tolist()),
+        class_weights=None if weights is None else tuple(weights.tolist()),
         method=plan.config.method,
         n=len(plan.rows),
         d=plan.rows.shape[1],
-        m=plan.m,
+        m=plan.problem.m,
         class_names=info.class_names,
         multilabel=info.label_sets is not None,
         features=info.features,

@@ -69,7 +69,7 @@ class Fitted:
     @property
     def to_certify(self) -> bool:
         """Whether a certificate is requested and the loss has one."""
-        return self.run.plan.config.certify and self.run.plan.convex
+        return self.run.plan.config.certify and self.run.plan.problem.form.convex
 
     def outcome(self, certificate: Certificate | None) -> TrainResult:
         """Return the result of the run."""
@@ -113,7 +113,7 @@ def fit(
     plan = plan_training(config)
     layout = lay_out(plan, cluster or ClusterConfig(), client)
     refuse_memory(plan, layout.cluster, client)
-    said = k_note(plan.config.loss, plan.config.k, plan.m), scale_note(plan.config, plan.rows)
+    said = k_note(plan.config.loss, plan.config.k, plan.problem.m), scale_note(plan.config, plan.rows)
     notes = (*(note for note in said if note is not None), *layout.notes)
     for sentence in notes:
         logger.warning("%s", sentence)
@@ -197,9 +197,9 @@ def _compile_jit_functions(plan: TrainingPlan, progress: Progress | None) -> Non
     begin(progress, "compile")
     factored = plan.spec.kernel is not None and not plan.on_blocks
     compile_jit_functions(
-        replace(plan.spec_of_method, kernel=None) if factored else plan.spec_of_method,
+        replace(plan.spec, kernel=None) if factored else plan.spec,
         len(plan.rows) if factored else plan.rows.shape[1],
-        plan.m,
+        plan.problem.m,
         sparse=plan.rows.dataset.info.layout == "csr" and plan.spec.kernel is None,
         several=plan.examples.label_sets is not None,
     )
@@ -270,7 +270,7 @@ class _Session:
         elif plan.start is not None:
             start = plan.start.state, plan.start.duals, plan.start.near
         task = Task(
-            plan.spec_of_method, replace(plan.examples, rows=self.rows), criteria, config.seed, self.executor,
+            plan.spec, replace(plan.examples, rows=self.rows), criteria, config.seed, self.executor,
             (self.recorder,), *start, kernel=plan.spec.kernel if plan.on_blocks else None, picked=self.picked,
         )  # fmt: skip
         return run_task(task)
@@ -315,7 +315,7 @@ class HeldOutRows:
         for split in ("val", "test"):
             rows = TrainingRows(dataset, split, plan.transforms)
             if len(rows):
-                return cls(TrainingRows(dataset, split, plan.transforms, _sample(rows, plan.m)))
+                return cls(TrainingRows(dataset, split, plan.transforms, _sample(rows, plan.problem.m)))
         return None
 
     @cached_property
