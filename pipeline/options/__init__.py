@@ -29,7 +29,6 @@ from topline.pipeline.options.jobs import (
     RunConfig,
     refuse_label_sets,
 )
-from topline.pipeline.options.search import SearchConfig
 from topline.pipeline.options.sweep import Cell, KernelChoice, Rule, SweepConfig, Variant
 from topline.pipeline.options.train import (
     BLOCKS_AT_MOST,
@@ -37,5 +36,6 @@ from topline.pipeline.options.train import (
     RUN_STORE,
     ClusterConfig,
     EvaluateConfig,
+    SearchConfig,
     TrainConfig,
 )

@@ -25,9 +25,8 @@ from topline.pipeline.options.ingest import (
     SuggestConfig,
 )
 from topline.pipeline.options.jobs import JobOptions, PromotionRule, PruneConfig, RetrainOptions
-from topline.pipeline.options.search import SearchConfig
 from topline.pipeline.options.sweep import SweepConfig
-from topline.pipeline.options.train import ClusterConfig, EvaluateConfig, TrainConfig
+from topline.pipeline.options.train import ClusterConfig, EvaluateConfig, SearchConfig, TrainConfig
 
 SECTIONS: Mapping[str, type[BaseModel]] = {
     "run": JobOptions,

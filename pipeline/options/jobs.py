@@ -9,8 +9,14 @@ from pydantic import Field
 
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.options.ingest import ExtractConfig
-from topline.pipeline.options.search import SearchConfig
-from topline.pipeline.options.train import RUN_STORE, EvaluateConfig, NonEmpty, Options, TrainConfig
+from topline.pipeline.options.train import (
+    RUN_STORE,
+    EvaluateConfig,
+    NonEmpty,
+    Options,
+    SearchConfig,
+    TrainConfig,
+)
 
 if TYPE_CHECKING:
     from topline.storage.models import ModelRecord

@@ -8,19 +8,12 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
 
-from topline.pipeline.options.class_weights import CLASS_WEIGHT_HELP, ClassWeightOption
 from topline.pipeline.options.train import (
-    DATA_STORE,
-    DEFAULT_TRANSFORMS,
-    MARGINS_HELP,
     PRECOMPUTED,
     KernelName,
-    MarginsText,
     NonEmpty,
-    Options,
+    ProblemConfig,
     TrainConfig,
-    TransformNames,
-    Weights,
     with_loss_of_k,
 )
 from topline.solvers.names import DEFAULT_LOSS, LOSS_RULES, LossRule
@@ -94,7 +87,7 @@ class Cell:
     C: float
 
 
-class SweepConfig(Options):
+class SweepConfig(ProblemConfig):
     """A sweep by cross-validation on the training rows of a dataset.
 
     Every list is tried with every other; `k` counts for the losses that have one, `smoothing` for those that
@@ -102,8 +95,6 @@ class SweepConfig(Options):
     number of passes and what is done with the best cell may then change.
     """
 
-    store: NonEmpty = Field(default=DATA_STORE, description="Store that holds the dataset")
-    dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
     C: tuple[float, ...] = Field(
         default=_costs("1e-3:1e2:11"),
         description="Costs to try: numbers, or LOW:HIGH:COUNT for COUNT values a constant factor apart",
@@ -132,16 +123,6 @@ class SweepConfig(Options):
     confidence: float = Field(
         default=0.95, gt=0.5, lt=1.0, description="Confidence with which the race drops a cell"
     )
-    weights: Weights | tuple[float, ...] | None = Field(
-        default=None, description="Rank weights of the weighted losses, as for train"
-    )
-    margins: MarginsText | None = Field(default=None, description=MARGINS_HELP)
-    smoothing_kind: Literal["moreau", "others"] = Field(
-        default="moreau", description="Smooth in all m scores, or (others) in those of the other classes only"
-    )
-    kernel: KernelName | None = Field(
-        default=None, description="Exact kernel, as for train; none trains on the features"
-    )
     kernel_gamma: tuple[float | GammaRule, ...] = Field(
         default=(), description="Values of the kernel's gamma to try: numbers, scale, auto or median"
     )
@@ -149,12 +130,7 @@ class SweepConfig(Options):
     kernel_coef0: tuple[float, ...] = Field(
         default=(), description="Constants of the polynomial kernel to try"
     )
-    class_weight: ClassWeightOption = Field(default="none", description=CLASS_WEIGHT_HELP)
     method: NonEmpty = Field(default="dual_ascent", description="dual_ascent or sdca")
-    transforms: TransformNames = Field(
-        default=DEFAULT_TRANSFORMS,
-        description="Transforms fitted on each fold's training rows, in this order",
-    )
     tol: float = Field(
         default=1e-3,
         gt=0.0,
@@ -162,7 +138,6 @@ class SweepConfig(Options):
         description="Relative gap at which a cell ends at the latest",
     )
     max_passes: int = Field(default=3000, ge=1, description="Most passes over a fold's rows, for each cell")
-    seed: int = Field(default=0, ge=0, description="Seed of the random numbers")
     resume: NonEmpty | None = Field(default=None, description="Id of a stopped sweep to continue")
     train_best: bool = Field(default=False, description="Train the best cell on all training rows at the end")
 

@@ -1,7 +1,10 @@
-"""What can be chosen about a training run and about where it runs; checked before any work starts."""
+"""What can be chosen about a training run, a search before it, and where it runs; checked before any work."""
 
 from __future__ import annotations
 
+import csv
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -13,11 +16,42 @@ from pydantic import (
     Field,
     ModelWrapValidatorHandler,
     StringConstraints,
+    field_validator,
     model_validator,
 )
 
-from topline.pipeline.options.class_weights import CLASS_WEIGHT_HELP, ClassWeightOption
-from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD, LOSS_RULES, METHOD_NAMES
+from topline.pipeline.errors import ConfigError
+from topline.solvers.names import DEFAULT_LOSS, DEFAULT_METHOD, LOSS_RULES, METHOD_NAMES, default_k
+
+
+def _weights(given: Any) -> Any:
+    """Return "none", "balanced" or the weight of each class that is named."""
+    if not isinstance(given, str | Path) or given in ("none", "balanced"):
+        return given
+    path = Path(given).expanduser()
+    try:
+        if path.suffix.lower() == ".json":
+            return json.loads(path.read_text(encoding="utf-8-sig"))
+        if path.suffix.lower() in (".csv", ".tsv", ".txt"):
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        else:
+            lines = str(given).replace("=", ",").split(",")
+            lines = [",".join(lines[place : place + 2]) for place in range(0, len(lines), 2)]
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    mark = "\t" if path.suffix.lower() == ".tsv" else ","
+    rows = [[word.strip() for word in row] for row in csv.reader(lines, delimiter=mark) if row]
+    if rows and rows[0][-1:] in (["weight"], ["weights"]):
+        rows = rows[1:]
+    if not rows or any(len(row) != 2 for row in rows):
+        raise ValueError("use none, balanced, weights such as cat=2,dog=0.5, or a file of class,weight")
+    return dict(rows)
+
+
+ClassWeightOption = Annotated[
+    Literal["none", "balanced"] | dict[str, Annotated[float, Field(ge=0.0, allow_inf_nan=False)]],
+    BeforeValidator(_weights),
+]
 
 Weights = Literal["flat", "linear", "exponential"]
 
@@ -59,10 +93,6 @@ def _as_text(value: Any) -> Any:
 
 TransformNames = Annotated[tuple[str, ...], BeforeValidator(_transform_names)]
 MarginsText = Annotated[NonEmpty, BeforeValidator(_as_text)]
-MARGINS_HELP = (
-    "Margins of the structured hinge: an m x m matrix (.npy or .csv), logit-adjusted[:TAU] or ldam[:POWER] by"
-    " class sizes, or tree:FILE of child,parent"
-)
 DEFAULT_TRANSFORMS = ("l2", "bias")
 PRECOMPUTED = "precomputed"
 KernelName = Literal["linear", "rbf", "polynomial", "chi2", "laplacian", "intersection", "precomputed"]
@@ -74,15 +104,47 @@ class Options(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
-class TrainConfig(Options):
+class ProblemConfig(Options):
+    """What a training run and every cell of a sweep have in common: the data, and parts of the problem."""
+
+    store: NonEmpty = Field(default=DATA_STORE, description="Store that holds the dataset")
+    dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
+    weights: Weights | tuple[float, ...] | None = Field(
+        default=None, description="Rank weights of the weighted losses: flat, linear, exponential or numbers"
+    )
+    margins: MarginsText | None = Field(
+        default=None,
+        description="Margins of the structured hinge: an m x m matrix (.npy or .csv), logit-adjusted[:TAU] or"
+        " ldam[:POWER] by class sizes, or tree:FILE of child,parent",
+    )
+    smoothing_kind: Literal["moreau", "others"] = Field(
+        default="moreau", description="Smooth in all m scores, or (others) in those of the other classes only"
+    )
+    class_weight: ClassWeightOption = Field(
+        default="none",
+        description="balanced: every class counts equally, whatever its number of rows; or weights of"
+        " classes, 1 for others, as cat=2,dog=0.5 or a file (.csv with a line class,weight for each, .json)",
+    )
+    kernel: KernelName | None = Field(
+        default=None,
+        description="Exact kernel: linear, rbf, polynomial, chi2, laplacian or intersection; precomputed"
+        " where each row holds its values with the training rows; none trains on the features",
+    )
+    transforms: TransformNames = Field(
+        default=DEFAULT_TRANSFORMS,
+        description="Transforms fitted on the training rows, in this order: any of l2, power:0.5, hellinger,"
+        " chi2, standardize, pca:N, nystroem:N, fourier:N and bias, or none",
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of the random numbers")
+
+
+class TrainConfig(ProblemConfig):
     """One training run: the data, the problem and when to stop.
 
     `lam` of the mathematics is 1 / (n C).  `resume` names an interrupted run; everything else must then be
     the same as in that run, except the stopping rules and the pace of checkpoints.
     """
 
-    store: NonEmpty = Field(default=DATA_STORE, description="Store that holds the dataset")
-    dataset: NonEmpty = Field(default="latest", description="Dataset id, or latest")
     loss: NonEmpty = Field(
         default=DEFAULT_LOSS, description=", ".join(LOSS_RULES) + "; with k alone topk_hinge"
     )
@@ -91,18 +153,10 @@ class TrainConfig(Options):
         ge=1,
         description="k of the top-k losses (5, or half of the classes if they are few)",
     )
-    weights: Weights | tuple[float, ...] | None = Field(
-        default=None, description="Rank weights of the weighted losses: flat, linear, exponential or numbers"
-    )
-    margins: MarginsText | None = Field(default=None, description=MARGINS_HELP)
     C: float = Field(default=1.0, gt=0.0, allow_inf_nan=False, description="Cost of the losses, 1 / (lam n)")
     smoothing: float = Field(
         default=0.0, ge=0.0, allow_inf_nan=False, description="gamma of the Moreau envelope of a hinge"
     )
-    smoothing_kind: Literal["moreau", "others"] = Field(
-        default="moreau", description="Smooth in all m scores, or (others) in those of the other classes only"
-    )
-    class_weight: ClassWeightOption = Field(default="none", description=CLASS_WEIGHT_HELP)
     average_top: float | None = Field(
         default=None,
         gt=0.0,
@@ -111,11 +165,6 @@ class TrainConfig(Options):
     )
     method: NonEmpty = Field(
         default=DEFAULT_METHOD, description="auto chooses by the problem: " + ", ".join(METHOD_NAMES)
-    )
-    kernel: KernelName | None = Field(
-        default=None,
-        description="Exact kernel: linear, rbf, polynomial, chi2, laplacian or intersection; precomputed"
-        " where each row holds its values with the training rows; none trains on the features",
     )
     kernel_gamma: float | Literal["scale", "auto", "median"] | None = Field(
         default=None,
@@ -132,12 +181,6 @@ class TrainConfig(Options):
     tol: float = Field(default=1e-3, gt=0.0, lt=1.0, description="Relative duality gap to reach")
     max_passes: int = Field(default=1000, ge=1, description="Most passes over the data")
     time_limit: float | None = Field(default=None, gt=0.0, description="Most seconds of training")
-    transforms: TransformNames = Field(
-        default=DEFAULT_TRANSFORMS,
-        description="Transforms fitted on the training rows, in this order: any of l2, power:0.5, hellinger,"
-        " chi2, standardize, pca:N, nystroem:N, fourier:N and bias, or none",
-    )
-    seed: int = Field(default=0, ge=0, description="Seed of the random numbers")
     blocks: int | None = Field(
         default=None,
         ge=1,
@@ -199,6 +242,73 @@ class TrainConfig(Options):
                 " leave them out"
             )
         return self
+
+
+#: What says how to train: any of these is one fit.
+SETTLED = (
+    "loss", "C", "k", "weights", "margins", "smoothing", "smoothing_kind", "average_top", "method", "kernel",
+    "resume", "start_from",
+)  # fmt: skip
+#: Of these a search that is asked for leaves what is given.
+LEFT = ("loss", "C", "k")
+
+
+class SearchConfig(Options):
+    """Whether loss, C and scaling are searched, and for which accuracy."""
+
+    auto: bool | None = Field(
+        default=None,
+        description="Search loss, C and, of imported columns, scaling before training, with the work of"
+        " six trainings at most, or 10 seconds of computing where that is more",
+    )
+    goal: str = Field(
+        default="top-1",
+        alias="for",
+        description="Accuracy to search for: top-1, another such as top-3, top-k (5, or half of the classes)"
+        " or macro, the mean over classes",
+    )
+
+    @field_validator("goal")
+    @classmethod
+    def _goal_is_known(cls, goal: str) -> str:
+        if goal not in ("macro", "top-k") and not re.fullmatch(r"top-[1-9]\d*", goal):
+            raise ValueError("use top-1, another number of guesses such as top-3, top-k or macro")
+        return goal
+
+    def guesses(self, m: int) -> int:
+        """Return in how many guesses a row is right, for m classes; `ConfigError` where all rows are."""
+        if self.goal == "macro":
+            return 1
+        k = default_k(m) if self.goal == "top-k" else int(self.goal.removeprefix("top-"))
+        if k >= m:
+            raise ConfigError(f"--for {self.goal} is always right of {m} classes: use a smaller number")
+        return k
+
+    def refuse_goal(self, *, searched: bool) -> None:
+        """Raise `ConfigError` where an accuracy is named and nothing is searched for it."""
+        if not searched and "goal" in self.model_fields_set:
+            raise ConfigError(
+                f"--for {self.goal} says what a search goes by, and nothing is searched: add --auto, or leave"
+                " --for out"
+            )
+
+    def searches(self, train: TrainConfig) -> bool:
+        """Return whether there is a search before a whole job trains with these options.
+
+        `ConfigError` where one is asked for that leaves out what is given.
+        """
+        given = [name for name in SETTLED if name in train.model_fields_set]
+        if not self.auto:
+            found = self.auto is None and not given
+            self.refuse_goal(searched=found)
+            return found
+        outside = [name for name in given if name not in LEFT]
+        if outside:
+            raise ConfigError(
+                f"--auto searches loss, C and scaling of linear models: leave out"
+                f" --{outside[0].replace('_', '-')} or --auto"
+            )
+        return True
 
 
 class ClusterConfig(Options):
