@@ -197,10 +197,10 @@ def test_the_ending_of_an_export_says_its_format(topline: Any, tmp_path: Path) -
 
 
 def test_a_word_in_capitals_is_the_readers_and_other_words_are_quoted() -> None:
-    assert following(("topline", "predict", "a b", "--images", "FOLDER"), ("ls", "c"), hint="at last") == [
+    assert following(("predict", "a b", "--images", "FOLDER"), ("ls", "c"), hint="at last") == [
         "",
         "  next: topline predict 'a b' --images FOLDER   at last",
-        "        ls c   at last",
+        "        topline ls c   at last",
     ]
 
 
