@@ -29,8 +29,10 @@ REMOVAL_ENCODING: Final = "topline-removal"
 ENCODING_VERSION: Final = "1"
 VERSIONS: Final = {DATASET_ENCODING: "2", STAGING_ENCODING: "2"}
 """Versions of what has another one: datasets refer to units that they share since version 2."""
-READ_AS_WELL: Final = {DATASET_ENCODING: ("1",)}
-"""Versions that are read and not written any more."""
+PIN_VERSION: Final = "2"
+"""Version of the decisions to pin and to unpin."""
+READ_AS_WELL: Final = {DATASET_ENCODING: ("1",), DECISION_ENCODING: (PIN_VERSION,)}
+"""Other versions that are read: datasets of version 1 are not written any more."""
 
 SPLITS: Final = {"train": 0, "val": 1, "test": 2, "rejected": 3, "calibration": 4}
 """Codes of the split array; a rejected row keeps its place with zero features and label -1.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from topline.storage.cache import StoredKernel, StoredPredictions
 from topline.storage.datasets import Dataset, check_dataset
@@ -16,6 +17,7 @@ from topline.storage.models import Model, ModelRecord, calibration_files, load_m
 from topline.storage.models.records import decision_findings, model_log, unfinished_models
 from topline.storage.runs import check_history, read_run, run_names
 from topline.storage.runs.checkpoints import (
+    KEPT,
     checkpoint_folder,
     checkpoint_rounds,
     read_checkpoint_record,
@@ -32,6 +34,7 @@ from topline.storage.stores.sealed import unsealed
 from topline.storage.stores.urls import join
 
 #: Folders whose number `begun.json` reserves, and sealed records that no other check opens.
+_NEXT = "the next checkpoint of the run removes it"
 _NUMBERED = re.compile(r"^(models/m|runs/r|sweeps/s)\d{4,}$")
 _RECORDS = {"runs": "run.json", "sweeps": "sweep.json"}
 _SEALED = re.compile(
@@ -225,11 +228,14 @@ def _runs(store: Store, datasets: Collection[str], *, deep: bool) -> Iterator[Fi
                 yield Finding("run", path, what, fix, harmless=True)
         except StorageError as error:
             yield Finding("history", history_path(name), str(error), RESTORE)
-        for round_number in checkpoint_rounds(store, name):
-            yield from _checkpoint(store, name, round_number, deep=deep)
+        rounds = checkpoint_rounds(store, name)
+        for round_number in rounds:
+            found = _checkpoint(store, name, round_number, deep=deep)
+            # A request that arrives late may put the record of a dropped one again.
+            old = round_number not in rounds[-KEPT:]
+            yield from (replace(one, fix=_NEXT, harmless=True) if old else one for one in found)
         for folder in stray_folders(store, name):
-            what, fix = "it was begun and never finished", "the next checkpoint of the run removes it"
-            yield Finding("staging", folder, what, fix, harmless=True)
+            yield Finding("staging", folder, "it was begun and never finished", _NEXT, harmless=True)
 
 
 def _checkpoint(store: Store, run_id: str, round_number: int, *, deep: bool) -> Iterator[Finding]:

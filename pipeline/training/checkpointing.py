@@ -49,12 +49,12 @@ class RunPlace:
     keep_duals: bool
 
 
-def save_state(place: RunPlace, state: SolverState, duals: DualSource | None) -> int:
+def save_state(place: RunPlace, state: SolverState, duals: DualSource | None, lock: RunLock) -> int:
     """Save `state` and any dual variables, with its pending step applied; return the bytes."""
     plain, arrays = encoded(state.with_point(pending_step=None))
     meta = {"fingerprint": dict(place.fingerprint), "state": plain}
     return save_checkpoint(
-        place.store, place.run_id, state.round, {**arrays, **place.transforms}, duals, meta
+        place.store, place.run_id, state.round, {**arrays, **place.transforms}, duals, meta, lock
     )
 
 
@@ -137,7 +137,7 @@ class RunRecorder:
     ) -> None:
         self._place = place
         self._look, self._seen = look, dict[str, Any]()
-        self._lock = lock or RunLock()
+        self.lock = lock or RunLock()
         self._executor = executor
         self._flag = flag
         self._progress = progress
@@ -206,17 +206,13 @@ class RunRecorder:
     def save(self, state: SolverState) -> None:
         """Save a checkpoint of `state`, which must be the blocks' own."""
         began = time.monotonic()
-        self.check_lock()
+        self.lock.check()
         self._history.write()
         duals = written_where_held(self._executor, state.pending_step) if self._place.keep_duals else None
-        size = save_state(self._place, state, duals)
+        size = save_state(self._place, state, duals, self.lock)
         ended = time.monotonic()
         self._pace = self._pace.after(began, ended)
         self._history.event("checkpoint", rounds=state.round, seconds=round(ended - began, 3), bytes=size)
-
-    def check_lock(self) -> None:
-        """Raise `LeaseLostError` if another process has taken over the run."""
-        self._lock.check()
 
     def saved_duals(self) -> tuple[int, StoredDuals] | None:
         """Return the round of the last checkpoint and its dual variables, or None."""

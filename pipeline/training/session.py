@@ -238,7 +238,7 @@ class _Session:
                 result = on_kernel(self.run.plan, self.kernel, self.executor, solved)
                 if result.status in {Status.INTERRUPTED, Status.NONFINITE}:
                     return result, ""
-                self.recorder.check_lock()
+                self.recorder.lock.check()
                 return result, store_model(self.run, self.executor, result)
             except StateLostError as error:
                 losses += 1
@@ -280,7 +280,7 @@ class _Session:
         state = self.recorder.latest
         if state is not None and not self.run.plan.keep_duals:
             try:
-                save_state(self.place, state, None)
+                save_state(self.place, state, None, self.recorder.lock)
             except StorageError as error:
                 logger.warning("the last rounds are not saved: %s", error)
 

@@ -35,6 +35,7 @@ from topline.storage.schema import (
     CALIBRATION_ENCODING,
     DECISION_ENCODING,
     MODEL_ENCODING,
+    PIN_VERSION,
     check_encoding,
     encoding,
 )
@@ -181,9 +182,13 @@ def load_model(url: str) -> Model:
     root, name = split_url(url, _MODELS.folder)
     store = open_store(root)
     record = _latest(store, name)
-    return Model(
+    model = Model(
         store, ModelRecord.from_json(record), [FileEntry.from_json(item) for item in record["files"]]
     )
+    if store.locks and _is_deleted(store, name):
+        # It went between the reading of its record and the hold: the error says why.
+        _latest(store, name)
+    return model
 
 
 def update_record(url: str, **changes: Any) -> ModelRecord:
@@ -392,8 +397,9 @@ class DecisionRecord:
     repeated: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as a JSON object."""
-        return {**plain(asdict(self)), **encoding(DECISION_ENCODING)}
+        """Return the entry as a JSON object; version 0.1.0 refuses pins by their version."""
+        version = {"encoding-version": PIN_VERSION} if self.action in ("pin", "unpin") else {}
+        return {**plain(asdict(self)), **encoding(DECISION_ENCODING), **version}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any], place: str) -> DecisionRecord:

@@ -37,7 +37,7 @@ from topline.storage.runs.sweeps import SWEEPS, list_sweeps, sweep_folder
 from topline.storage.schema import FILES_LIST, MANIFESTS, MARKS, STAGING, UNITS
 from topline.storage.stores import Lease, Store, held_lease
 from topline.storage.stores.holds import alone_with
-from topline.storage.stores.local import PARTIAL
+from topline.storage.stores.local import PARTIAL, LocalStore
 from topline.storage.stores.numbered_folders import TOMBSTONE, bury, delete_inside
 from topline.storage.stores.sealed import unsealed
 from topline.storage.stores.urls import join
@@ -70,7 +70,7 @@ def is_after(when: str, oldest: datetime) -> bool:
 
 
 # Longer than any write takes: older leftovers come from killed writers.
-_WRITING = timedelta(days=1)
+_WRITING = 86400.0
 _LEASE_OF_RUN = re.compile(r"^train-(r\d+)$")
 
 
@@ -237,14 +237,14 @@ class _Plan:
                 yield self._folder("lease", name, join("leases", name), "its run is gone")
 
     def _partials(self) -> Iterator[Going]:
-        root = self.store.local_path
-        for path in self.store.walk() if root is not None else ():
+        store = self.store
+        if not isinstance(store, LocalStore):
+            return
+        for path in store.walk():
             # A file that vanishes meanwhile was being written.
-            with suppress(FileNotFoundError):
-                if path.endswith(PARTIAL) and root is not None:
-                    written = datetime.fromtimestamp((root / path).stat().st_mtime, self.now.tzinfo)
-                    if self.now - written > _WRITING:
-                        yield self._folder("partial", path, path, "a killed writer left it")
+            with suppress(NotFoundError):
+                if path.endswith(PARTIAL) and self.now.timestamp() - store.written(path) > _WRITING:
+                    yield self._folder("partial", path, path, "a killed writer left it")
 
     def _because(self, created: str) -> str:
         return (

@@ -14,15 +14,17 @@ from topline.storage.arrays import DualSource, StoredDuals
 from topline.storage.arrays.groups import ArrayGroup, discard_group, whole_or_nothing, write_group
 from topline.storage.errors import IntegrityError, MismatchError, NotFoundError, StorageError
 from topline.storage.records import now, plain
+from topline.storage.runs.lock import RunLock
 from topline.storage.runs.records import RUNS
-from topline.storage.schema import CHECKPOINT_ENCODING
+from topline.storage.schema import CHECKPOINT_ENCODING, encoding
 from topline.storage.stores import FileSet, Store
-from topline.storage.stores.sealed import read_record, write_record
+from topline.storage.stores.sealed import put_own, read_record, write_record
 from topline.storage.stores.urls import join
 
 KEPT = 2
 """So many newest checkpoints of a run are kept."""
 
+_ALONE = RunLock()
 _RECORD, _FOLDER = re.compile(r"^(\d{8})\.json$"), re.compile(r"^(\d{8})-")
 
 
@@ -54,27 +56,33 @@ def save_checkpoint(
     arrays: Mapping[str, NDArray[Any]],
     duals: DualSource | None,
     meta: Mapping[str, Any],
+    lock: RunLock = _ALONE,
 ) -> int:
     """Publish the state after `round`, then delete all but the last two checkpoints; return its bytes.
 
     `duals` writes the dual variables in parts, from as many processes as hold some; the record, written last,
     makes the checkpoint visible.  Leftovers of a crashed save are removed first, to make room.  `meta` is a
     JSON object; its "fingerprint" (an object) identifies data and configuration.  Saving a round again
-    replaces it.
+    replaces it.  `LeaseLostError` if another process took over the `lock` meanwhile; its checkpoints stay.
     """
-    _prune(store, run_id)
+    _prune(store, run_id, lock)
     folder = join(checkpoint_folder(run_id), f"{round:08d}-{uuid.uuid4().hex[:8]}")
     with whole_or_nothing(store, folder):
         entries = write_group(store, folder, CHECKPOINT_ENCODING, arrays, duals)
-    fields = {
+    record = {
         "round": round,
         "created": now(),
         "folder": folder,
         "files": [entry.to_json() for entry in entries],
         "meta": meta,
+        **encoding(CHECKPOINT_ENCODING),
     }
-    write_record(store, _record_path(run_id, round), CHECKPOINT_ENCODING, fields)
-    _prune(store, run_id)
+    lock.check()
+    if not put_own(store, _record_path(run_id, round), record):
+        lock.check()
+        write_record(store, _record_path(run_id, round), CHECKPOINT_ENCODING, record)
+    lock.check()
+    _prune(store, run_id, lock)
     return sum(entry.size for entry in entries)
 
 
@@ -151,27 +159,41 @@ def stray_folders(store: Store, run_id: str) -> list[str]:
     Listings may lag, so the record of a folder's own round is read; if it is damaged, its folder is unknown
     and none is returned.
     """
+    return [folder for folder, _ in _strays(store, run_id)]
+
+
+def _strays(store: Store, run_id: str) -> list[tuple[str, int]]:
+    """Return the folders that no record names, with their rounds."""
     root = checkpoint_folder(run_id)
     strays = []
     for name in store.list(root):
         folder, found = join(root, name), _FOLDER.match(name)
         if found is None:
             continue
+        of = int(found.group(1))
         try:
-            if read_checkpoint_record(store, run_id, int(found.group(1)))[1].folder != folder:
-                strays.append(folder)
+            if read_checkpoint_record(store, run_id, of)[1].folder != folder:
+                strays.append((folder, of))
         except NotFoundError:
-            strays.append(folder)
+            strays.append((folder, of))
         except StorageError:
             continue
     return strays
 
 
-def _prune(store: Store, run_id: str) -> None:
-    """Delete checkpoints beyond the last `KEPT`, and folders that no record names."""
-    for old in checkpoint_rounds(store, run_id)[:-KEPT]:
+def _prune(store: Store, run_id: str, lock: RunLock) -> None:
+    """Delete checkpoints beyond the last `KEPT`, and folders that no record names.
+
+    Without locks the writer of a later round's folder may only be stopped, and put its record yet.
+    """
+    rounds = checkpoint_rounds(store, run_id)
+    for old in rounds[:-KEPT]:
         store.delete(_record_path(run_id, old))
-    for folder in stray_folders(store, run_id):
+    newest = max(rounds, default=0)
+    strays = [name for name, of in _strays(store, run_id) if store.locks or of <= newest]
+    # What was there before another process took over is none of its checkpoints.
+    lock.check()
+    for folder in strays:
         discard_group(store, folder)
 
 

@@ -122,6 +122,9 @@ class Store:
         """Return whether writing may succeed: False if this process is known to lack permission."""
         return True
 
+    def settle(self, path: str) -> None:
+        """Let what is listed in the folder `path` survive a power cut, whoever put it there."""
+
     def used_bytes(self) -> int | None:
         """Return the bytes of all files, None if only a listing of every object would tell."""
         return None

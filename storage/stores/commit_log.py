@@ -56,6 +56,7 @@ class CommitLog:
         seen = 0
         for seq in self.numbers():
             if unique is not None and self.record(seq).get(unique) == record.get(unique):
+                self.store.settle(self.folder)
                 return seq
             seen = seq
         for seq in range(seen + 1, seen + _TRIES):
@@ -149,6 +150,8 @@ class CommitLog:
         path, before = self._path(seq), None
         if seq > 1:
             before = digest_json(self.record(seq - 1))
+            # After a power cut no record and no head is there without the records before it.
+            self.store.settle(self.folder)
             self._put_head(seq - 1, before)
         mine = marked({**record, "seq": seq, _PREVIOUS: before})
         if not put_marked(self.store, path, mine):

@@ -140,6 +140,16 @@ class LocalStore(Store):
         """Whether the kernel lets this process write here."""
         return os.access(self._root, os.W_OK)
 
+    def settle(self, path: str) -> None:
+        """Flush the folder `path`: its writer may have been killed before it did."""
+        with self._translated(path):
+            _sync_folder(self._locate(path))
+
+    def written(self, path: str) -> float:
+        """Return when the file was written, in seconds since 1970; `NotFoundError` if there is none."""
+        with self._translated(path):
+            return self._locate(path).stat().st_mtime
+
     def used_bytes(self) -> int:
         """Return the bytes of all files, ignoring those that vanish meanwhile."""
         used = 0

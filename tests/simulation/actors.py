@@ -177,6 +177,8 @@ def _entered(actor: Actor, name: str, number: int) -> None:
     ledger.tenures[name] = max(number, last)
     other = ledger.holding.get(name)
     alone = other is None or other.dead or other.away > _AWAKE
+    # The last version looks whether it has lost the lease only when it is about to work.
+    alone = alone or (actor.topline is not TODAY and Here.world.process.away > _AWAKE)
     actor.hold(alone, f"{other and other.name} holds {name}, and so does {actor.name}")
     ledger.holding[name] = Here.world.process
 
@@ -204,7 +206,7 @@ def train(actor: Actor) -> None:
                     held.check()
                     arrays = {"W": np.full(1, number, np.float64)}
                     meta = {"fingerprint": {"of": "r0001"}}
-                    actor.topline.save_checkpoint(store, "r0001", number, arrays, None, meta)
+                    actor.topline.save_checkpoint(store, "r0001", number, arrays, None, meta, held)
                     actor.ledger.saved = max(number, actor.ledger.saved)
             finally:
                 _left(actor, "r0001")
@@ -354,7 +356,8 @@ def retrain(actor: Actor) -> None:
                 run = topline.create_run(store, {"by": actor.name})
                 with topline.run_lock(store, run) as held:
                     held.check()
-                    topline.save_checkpoint(store, run, 1, {"W": np.ones((1, 2))}, None, {"fingerprint": {}})
+                    meta = {"fingerprint": {}}
+                    topline.save_checkpoint(store, run, 1, {"W": np.ones((1, 2))}, None, meta, held)
                     found = topline.latest_checkpoint(store, run)
                     seen = found is not None and found.round == 1
                     actor.hold(seen or Here.world.process.listed_late, "the checkpoint of this run is gone")

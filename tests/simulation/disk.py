@@ -18,9 +18,16 @@ from typing import Any, Self
 
 from tests.simulation.world import EPOCH, Here
 
-ERRORS = {"refused": errno.EIO, "disk full": errno.ENOSPC, "quota": errno.EDQUOT}
+ERRORS = {
+    "refused": errno.EIO,
+    "not synced": errno.EIO,
+    "not removed": errno.EIO,
+    "disk full": errno.ENOSPC,
+    "quota": errno.EDQUOT,
+}
 _READS = ("refused",)
 _WRITES = ("refused", "disk full", "quota", "power cut", "power cut")
+_OF_A_FOLDER = ("not synced", "not synced", "not synced", "power cut", "power cut")
 _NEVER = float("inf")
 
 
@@ -240,7 +247,7 @@ class Place:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.text)
 
     def unlink(self, *, missing_ok: bool = False) -> None:
-        _enter("unlink", self.text)
+        _enter("unlink", self.text, ("not removed",))
         try:
             folder, name = _disk().parent(self.text)
             if isinstance(folder.entries[name], Folder):
@@ -289,13 +296,14 @@ class _Handle:
 def _open(path: Any, flags: int, mode: int = 0o644) -> int:
     text = str(path)
     makes = bool(flags & os.O_CREAT)
-    _enter("open", text, _WRITES if makes else _READS)
     disk = _disk()
+    folder = isinstance(disk.find(text), Folder)
+    _enter("open", text, _WRITES if makes else ("not synced",) if folder else _READS)
     if makes:
-        folder, name = disk.parent(text)
-        if name in folder.entries and flags & os.O_EXCL:
+        parent, name = disk.parent(text)
+        if name in parent.entries and flags & os.O_EXCL:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), text)
-        folder.entries.setdefault(name, File())
+        parent.entries.setdefault(name, File())
     return disk.descriptor(_Handle(text, disk.found(text)))
 
 
@@ -343,8 +351,8 @@ def _read(number: int, length: int) -> bytes:
 
 def _fsync(number: int) -> None:
     handle = _handle(number)
-    _enter("fsync", handle.path, _WRITES)
     node = handle.node
+    _enter("fsync", handle.path, _WRITES if isinstance(node, File) else _OF_A_FOLDER)
     if isinstance(node, File):
         node.synced = node.data
     else:

@@ -37,7 +37,9 @@ _MOST_SWITCHES = 600
 _MIXED, _OF_BOTH = 8, frozenset({"disk", "bucket"})
 #: What the last version does not survive, so that its processes do not meet it; nor does one machine's disk.
 _POWER = frozenset({"power cut"})
-_SPARED = _POWER | {"listed late", "lost answer", "repeated", "late"}
+_SPARED = _POWER | {"listed late", "lost answer", "repeated", "late", "not synced", "not removed"}
+#: Its trainings do not look whether others took over before they save, so that none is stopped for long.
+_STOPPED = frozenset({"stopped"})
 #: What is dear is lived less often.
 _SHARES = {"log": 4, "lease": 4, "checkpoint": 4, "decision": 3, "data": 3, "forget": 1, "retrain": 1}
 _OFTEN = [theme for theme, share in _SHARES.items() for _ in range(share)]
@@ -142,7 +144,7 @@ def live(plan: Plan) -> Lived:
             threads = []
             for part in act:
                 process = Process(f"{part.act}-{number}", dict(part.faults), number=number)
-                process.spared = _SPARED if part.last else _POWER if plan.mixed else frozenset()
+                process.spared = _spared(plan, part)
                 actor = Actor(url, random.Random(part.seed), ledger, LAST if part.last else TODAY)
                 world.processes.append(process)
                 threads.append(Thread(process, _bound(part.act, actor), main=True))
@@ -157,6 +159,13 @@ def live(plan: Plan) -> Lived:
     except Exception as error:
         world.violation = f"the inspector met {type(error).__name__}: {error}"
     return Lived(plan, world.violation, world.faults, ledger.checked, world.steps, world.trace)
+
+
+def _spared(plan: Plan, part: Part) -> frozenset[str]:
+    """Return the faults that a process does not meet."""
+    if not plan.mixed:
+        return frozenset()
+    return (_SPARED if part.last else _POWER) | (_STOPPED if plan.theme == "checkpoint" else frozenset())
 
 
 def _bound(act: str, actor: Actor) -> Callable[[], None]:

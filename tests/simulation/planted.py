@@ -54,7 +54,7 @@ class Planted:
         return None
 
 
-#: What histories found in the product, by their seeds at the time; the last four found it in the simulation.
+#: What histories found in the product, by their seeds at the time; the last six found it in the simulation.
 FOUND = {
     2017: "a slow candidate took a tenure whose record had been dropped",
     2520: "the last version stopped without a word at the record of a removal",
@@ -67,6 +67,14 @@ FOUND = {
     100524: "a woken process slept on, and others waited for it",
     143292: "the same",
     24557: "the rename of a file that was removed as it was written met an error that no disk has",
+    47688: "the last version lost a race against a pin and stopped without a word",
+    53455: "a training that was stopped put its checkpoint in the place of that of whoever took over",
+    207663: "a request that came late put the record of a dropped checkpoint again",
+    211542: "a power cut left the head of a record and not the record",
+    152204: "a model was held after it was deleted, and read as a damaged one",
+    154158: "pruning met an error of the disk and did not say so in the store's words",
+    63168: "the last version entered a lease that it had lost, and had not yet looked",
+    98704: "the last version discards a model whose record's folder cannot be synced",
     26742: "what an edit left behind without locks was looked for before its day of grace was over",
 }
 

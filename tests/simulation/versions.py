@@ -98,7 +98,7 @@ def _last() -> SimpleNamespace:
         held_lease=released("lease").held_lease,
         create_run=lambda store, fields: runs.create_run(store, fields),
         run_lock=released("run_lock").run_lock,
-        save_checkpoint=checkpoints.save_checkpoint,
+        save_checkpoint=lambda *values: checkpoints.save_checkpoint(*values[:-1]),
         latest_checkpoint=checkpoints.latest_checkpoint,
         ModelRecord=models.ModelRecord,
         save_model=models.save_model,

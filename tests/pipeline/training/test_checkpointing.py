@@ -28,7 +28,7 @@ from topline.solvers.executors import Executor
 from topline.solvers.operations import FindVertices
 from topline.storage.arrays import duals
 from topline.storage.errors import DiskFullError
-from topline.storage.runs import Checkpoint, create_run
+from topline.storage.runs import Checkpoint, RunLock, create_run
 from topline.storage.runs.checkpoints import checkpoint_rounds
 from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
@@ -61,7 +61,7 @@ def bound(executor: Executor) -> Executor:
 def saved(
     place: RunPlace, executor: Executor, round_: int, pending_step: PendingStep | None = None
 ) -> Checkpoint:
-    save_state(place, SolverState(Point(round_, W)), written_where_held(executor, pending_step))
+    save_state(place, SolverState(Point(round_, W)), written_where_held(executor, pending_step), RunLock())
     found = find_checkpoint(place)
     assert found is not None
     return found
