@@ -168,20 +168,16 @@ class ProcessActivity:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._busy: dict[str, float] = {}
-        self._rows: dict[str, int] = {}
+        #: Rows that each thread has processed in the present request.
+        self.rows: dict[str, int] = {}
         self._memory, self._looked = 0, -math.inf
-
-    def begin_request(self) -> None:
-        """Reset the row counts for a new request."""
-        with self._lock:
-            self._rows = {}
 
     def worked(self, rows: int, began: float) -> None:
         """Count rows that the calling thread has processed since `began`, a `time.perf_counter` value."""
         name, seconds = threading.current_thread().name, time.perf_counter() - began
         with self._lock:
             self._busy[name] = self._busy.get(name, 0.0) + seconds
-            self._rows[name] = self._rows.get(name, 0) + rows
+            self.rows[name] = self.rows.get(name, 0) + rows
 
     def traffic(self, bytes_read: int) -> Traffic:
         """Return every thread that has ever worked, by name, beside the memory and what was read."""
@@ -191,7 +187,7 @@ class ProcessActivity:
             self._looked, self._memory = now, resident_bytes()
         with self._lock:
             workers = tuple(
-                WorkerActivity(name, self._rows.get(name, 0), seconds)
+                WorkerActivity(name, self.rows.get(name, 0), seconds)
                 for name, seconds in sorted(self._busy.items())
             )
         return Traffic(bytes_read=bytes_read, memory_bytes=self._memory, workers=workers)
@@ -296,7 +292,7 @@ class SerialExecutor:
 
     def run(self, operation: Operation[A]) -> A:
         """Run an operation on every block and return the sum."""
-        self._activity.begin_request()
+        self._activity.rows = {}
         return self._set.run(operation, self._activity.worked).total()
 
     def duals(self, pending_step: PendingStep | None = None) -> Iterator[DualRows]:

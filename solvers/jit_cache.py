@@ -451,13 +451,9 @@ def _without_owner(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return view._getvalue()
 
 
-def _itself(value: Any) -> Any:
-    return value
-
-
 #: In compiled functions: the same array, or tuple of arrays, without ownership.  Passing it on counts no
 #: reference, which would take longer than the call.  Its owner must be given to `keep` after the last use.
-borrowed: Any = _itself if _INTERPRETED else _borrowed
+borrowed: Any = (lambda value: value) if _INTERPRETED else _borrowed
 
 
 @jit
@@ -500,10 +496,6 @@ def _fetch(array: Any, place: int, bytes_: int, first: int = 0) -> None:
     _fetch_at(array, place, last)
 
 
-def _wait_for(array: Any, place: int, bytes_: int, first: int = 0) -> None:
-    pass
-
-
 #: In compiled functions: (array, place, bytes_, first=0) prefetches that many bytes of array[place], starting
 #: at its byte `first`.
-fetch: Any = _wait_for if getattr(config, "DISABLE_JIT", False) else _fetch
+fetch: Any = (lambda *_: None) if _INTERPRETED else _fetch

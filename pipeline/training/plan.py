@@ -258,7 +258,8 @@ def plan_training(config: TrainConfig) -> TrainingPlan:
         spec.loss, rows, rows.labels(), m=dataset.info.m, label_sets=rows.solver_label_sets,
         sample_weight=example_weights(config.class_weight, rows.labels(), names, rows.own_weights),
     )  # fmt: skip
-    problem = spec.problem_of(examples)
+    n, d = examples.rows.shape
+    problem = spec.problem(n, d, examples.m, examples.label_sets)
     # Chosen by the data and the options, not the workers: every cluster takes the same passes.
     _, choice = spec.chosen(problem, rows=rows if _ascent_blocks(config, rows) == 1 else None, begun=begun)
     spec = replace(spec, method=choice.method)

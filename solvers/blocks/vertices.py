@@ -198,12 +198,12 @@ class RankedVertices:
         ranked, counts = self._ranked[: len(y)], self._counts[: len(y)]
         self._y, self._weights, self._found = y, weights, (ranked, counts)
 
-        def rank(part: slice, sums: Float64Array) -> None:
-            ranking.rank_rows(
+        self._crew.add_rows(
+            lambda part, sums: ranking.rank_rows(
                 scores[part], y[part], weights[part], self._rule, ranked[part], counts[part], sums
-            )
-
-        self._crew.add_rows(rank, len(y), scores.shape[1], sums)
+            ),
+            len(y), scores.shape[1], sums,
+        )  # fmt: skip
 
     def losses(self, scores: FloatArray, y: IntArray, out: Float64Array) -> None:
         """Write the loss of each row to `out`; the scores are overwritten."""

@@ -51,7 +51,7 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 
 @dataclass
 class Clock:
-    """Seconds in products and in per-row work; each call of a method ends one stretch.
+    """Seconds in products and in per-row work; each call of a method begins a stretch, and ends the last.
 
     `laps` counts the stretches of all clocks of the process, so that others can see progress.
     """
@@ -67,17 +67,15 @@ class Clock:
 
     def product(self) -> None:
         """End a stretch of products with X, or of reading it."""
-        self.products += self._lap()
+        last, self._last = self._last, time.perf_counter()
+        self.products += self._last - last
+        Clock.laps += 1
 
     def row_work(self) -> None:
         """End a stretch of work per row."""
-        self.per_row += self._lap()
-
-    def _lap(self) -> float:
-        now = time.perf_counter()
-        seconds, self._last = now - self._last, now
+        last, self._last = self._last, time.perf_counter()
+        self.per_row += self._last - last
         Clock.laps += 1
-        return seconds
 
     def seconds(self) -> dict[str, Any]:
         """Return both times under their names in an `Answer`."""
@@ -392,7 +390,19 @@ def work_through(tiles: TileReader, works: Sequence[TileWork[Answer]], crew: Cre
     """Process all tiles with every piece of work in one reading; the crew computes the scores."""
     precisions = {work.dtype for work in works}
     widest = FLOAT64 if FLOAT64 in precisions else np.dtype(np.float32)
-    products = list(_side_by_side(works, tiles.rows, crew))
+    products: list[_Product] = []
+    # Weights of one precision are multiplied side by side, as many as pay off.
+    for _, alike in groupby(sorted(works, key=lambda work: work.dtype.itemsize), key=lambda w: w.dtype):
+        group: list[TileWork[Answer]] = []
+        width = 0
+        for work in alike:
+            columns = 0 if work.W is None else work.W.shape[1]
+            if group and width + columns > _WIDE:
+                products.append(_Product(group, tiles.rows, crew))
+                group, width = [], 0
+            group.append(work)
+            width += columns
+        products.append(_Product(group, tiles.rows, crew))
     for tile in tiles.read(widest):
         narrow = {dtype: as_rows(tile.X, dtype) for dtype in precisions}
         for product in products:
@@ -433,20 +443,3 @@ class _Product:
             at += work.W.shape[1]
             work.take(tile, X, part if self._own is None else self._own.laid_out(part))
         self._works[0].clock.begin()
-
-
-def _side_by_side(works: Sequence[TileWork[Answer]], rows: int, crew: Crew) -> list[_Product]:
-    """Return the products of the weights, each of one precision and no wider than pays off."""
-    found = []
-    for _, alike in groupby(sorted(works, key=lambda work: work.dtype.itemsize), key=lambda w: w.dtype):
-        group: list[TileWork[Answer]] = []
-        width = 0
-        for work in alike:
-            columns = 0 if work.W is None else work.W.shape[1]
-            if group and width + columns > _WIDE:
-                found.append(_Product(group, rows, crew))
-                group, width = [], 0
-            group.append(work)
-            width += columns
-        found.append(_Product(group, rows, crew))
-    return found

@@ -130,7 +130,19 @@ def checked_labels(y: Any, n: int, m: Any) -> tuple[IntArray, int]:
         raise InvalidProblemError(
             f"m is {m!r}; give the number of classes as a whole number, or leave it out"
         )
-    classes = _classes_without_gaps(labels) if m is None else int(m)
+    if m is None:
+        there = np.unique(labels[labels >= 0])
+        classes = int(there[-1]) + 1 if len(there) else 1
+        gaps = classes - len(there)
+        if 0 < gaps < classes:
+            first = int(np.flatnonzero(there != np.arange(len(there)))[0])
+            raise InvalidProblemError(
+                f"the largest label is {classes - 1}, but class {first} and {gaps - 1} more below it have no"
+                f" example; give np.unique(y, return_inverse=True)[1] as y, or m={classes} to have them as"
+                " classes all the same"
+            )
+    else:
+        classes = int(m)
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if wrong.size:
         row = int(wrong[0])
@@ -151,20 +163,6 @@ def _whole(labels: Any) -> IntArray:
         )
     whole: IntArray = labels.astype(np.int64)
     return whole
-
-
-def _classes_without_gaps(labels: Any) -> int:
-    """Return the largest label + 1; raises InvalidProblemError if a class below it has no example."""
-    there = np.unique(labels[labels >= 0])
-    classes = int(there[-1]) + 1 if len(there) else 1
-    if len(there) == classes or not len(there):
-        return classes
-    first = int(np.flatnonzero(there != np.arange(len(there)))[0])
-    raise InvalidProblemError(
-        f"the largest label is {classes - 1}, but class {first} and {classes - len(there) - 1} more below it "
-        f"have no example; give np.unique(y, return_inverse=True)[1] as y, or m={classes} to have them as "
-        "classes all the same"
-    )
 
 
 def _refuse_empty_sets(loss: Loss, m: int, label_sets: LabelSets, labels: IntArray) -> None:

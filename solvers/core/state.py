@@ -24,9 +24,13 @@ from topline.solvers.typing import Float64Array, FloatArray
 GapKind: TypeAlias = Literal["true", "lifted", "none"]
 
 
+#: The least |P| that a gap is a share of.
+_TINY = float(np.finfo(np.float64).tiny)
+
+
 def relative_gap(gap: float, primal: float) -> float:
     """Return gap / max(|P|, tiny)."""
-    return gap / max(abs(primal), float(np.finfo(np.float64).tiny))
+    return gap / max(abs(primal), _TINY)
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class Objective:
     @property
     def relative_gap(self) -> float:
         """The gap as a share of |P|."""
-        return relative_gap(self.gap, self.primal)
+        return self.gap / max(abs(self.primal), _TINY)
 
     @property
     def left(self) -> float:

@@ -10,7 +10,6 @@ Machine", 2020; M. Lapin, "Image Classification with Limited Training Data and C
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
@@ -34,7 +33,7 @@ def flat(k: int) -> Float64Array:
     >>> flat(4)
     array([0.25, 0.25, 0.25, 0.25])
     """
-    k = _positive(k)
+    k = checked_k(k)
     return np.full(k, 1.0 / k)
 
 
@@ -47,7 +46,7 @@ def linear(k: int) -> Float64Array:
     >>> linear(2).round(4)
     array([0.6667, 0.3333])
     """
-    k = _positive(k)
+    k = checked_k(k)
     return np.arange(k, 0, -1, dtype=np.float64) * (2.0 / (k * (k + 1.0)))
 
 
@@ -60,19 +59,9 @@ def exponential(k: int) -> Float64Array:
     >>> exponential(2).round(4)
     array([0.6225, 0.3775])
     """
-    k = _positive(k)
+    k = checked_k(k)
     weights = np.exp(-np.arange(1, k + 1) / k)
     return np.asarray(weights / weights.sum())
-
-
-def _positive(k: int) -> int:
-    try:
-        number = operator.index(k)
-    except TypeError:
-        raise InvalidProblemError(f"k is {k!r}; give a whole number of at least 1") from None
-    if number < 1:
-        raise InvalidProblemError(f"k is {number}; give a whole number of at least 1")
-    return number
 
 
 class Labels(Enum):
@@ -406,8 +395,9 @@ def checked_weights(rho: Any) -> tuple[float, ...]:
     return tuple(float(w) for w in weights)
 
 
-def checked_k(k: Any, name: str) -> int:
-    """Return k as an int of at least 1."""
+def checked_k(k: Any, name: str = "") -> int:
+    """Return k, of a loss or another option, as an int of at least 1."""
     if isinstance(k, bool | np.bool_) or not isinstance(k, int | np.integer) or k < 1:
-        raise InvalidProblemError(f"k of {name} is {k!r}; give a whole number of at least 1")
+        of = f" of {name}" if name else ""
+        raise InvalidProblemError(f"k{of} is {k!r}; give a whole number of at least 1")
     return int(k)

@@ -116,8 +116,10 @@ class MethodSpec:
 
     def refuse_budget(self, problem: Problem, dual_bytes: int | None) -> None:
         """Raise UnsupportedCombinationError if dual variables must be arrays and exceed the budget."""
+        if not self.whole_duals or dual_bytes is None:
+            return
         needed = array_bytes(problem.n, problem.m)
-        if self.whole_duals and dual_bytes is not None and dual_bytes < needed:
+        if dual_bytes < needed:
             raise UnsupportedCombinationError(
                 f"the method {self.name} works on the dual variables as arrays of {needed} bytes, and there "
                 f"is room for {dual_bytes}: allow more memory, or use dual_ascent, which packs them"

@@ -438,7 +438,8 @@ class RowBlock:
 
     def _new(self, head: Head) -> Block:
         """Return a block with A = 0 for a head."""
-        self._forget(head.number)
+        if head.number in self._blocks:
+            self._forget(head.number)
         spec = replace(
             self._spec, problem=head.problem, y=self._y, weights=self._weights[head.column],
             keep_duals=self.sole is None or self._spec.keep_duals,

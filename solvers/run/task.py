@@ -146,11 +146,6 @@ class ProblemSpec:
             self.loss, n, d, m, lam, self.smoothing, self.smoothing_kind, label_sets, self.risk, joint
         )
 
-    def problem_of(self, examples: LabelledRows, *, joint: bool = False) -> Problem:
-        """Return the problem of examples."""
-        n, d = (int(size) for size in examples.rows.shape)
-        return self.problem(n, d, examples.m, examples.label_sets, joint=joint)
-
     def chosen(
         self, problem: Problem, rows: RowSource | None = None, begun: str | None = None
     ) -> tuple[MethodSpec, Choice]:
@@ -395,7 +390,8 @@ class Task:
         if callable(self.callbacks):
             raise InvalidProblemError("callbacks is one function: put it in a list, callbacks=[function]")
         joint = self.feature_map is not None and not is_ordinary(self.feature_map)
-        spec, problem = self.spec, self.spec.problem_of(examples, joint=joint)
+        spec, (n, d) = self.spec, map(int, examples.rows.shape)
+        problem = spec.problem(n, d, examples.m, examples.label_sets, joint=joint)
         if spec.method == DEFAULT_METHOD and self.duals is not None and problem.mean_risk:
             spec = replace(spec, keep_duals=True)
         if self.state is not None:
@@ -458,7 +454,15 @@ def run_task(task: Task) -> SolveResult:
 def _rounds(task: Task, executor: Executor) -> Run:
     """Run the rounds of a task on an executor bound to its problem."""
     problem, risk, criteria, examples = task.bound, task.problem.risk, task.criteria, task.examples
-    method = _method(task, executor.blocks)
+    seed, blocks = task.seed, executor.blocks
+    if task.kernel is None:
+        method = task.method.method_for(task.problem, blocks, seed)
+        if isinstance(method, Auto):
+            known = priors(task.problem, blocks, examples.rows, examples.weights)
+            method = replace(method, priors=known, asked=bool(task.spec.keep_duals))
+    else:
+        plain = method_named(task.choice.method).make(blocks, seed)
+        method = kernel_method(task.kernel, plain, blocks=blocks, seed=seed, tile=task.picked)
     state = started(task, executor, method)
     if task.feature_map is not None:
         state = state.with_point(W=np.zeros(task.feature_map.shape(problem.d)))
@@ -477,30 +481,17 @@ def _rounds(task: Task, executor: Executor) -> Run:
         state = replace(state, primal_at_zero=at_zero())
     if state.loss_at_zero is None and state.W.any():
         state = replace(state, loss_at_zero=at_zero(smoothed=False))
-    blocks: OperationRunner = executor
+    runner: OperationRunner = executor
     at_will = kept_in_memory(examples.rows, 0, problem.n)
     if state.left_behind and problem.form.convex and isinstance(method, Lbfgs | Newton) and at_will:
         rows = np.ones(problem.n) if examples.weights is None else examples.weights
         method = SampledStep(method, criteria.tol, rows)
     if isinstance(risk, AverageTopK):
-        blocks = TopLossBlocks(executor, problem.n, risk)
+        runner = TopLossBlocks(executor, problem.n, risk)
     if task.feature_map is not None:
-        blocks = MappedBlocks(executor, task.feature_map, problem.d)
+        runner = MappedBlocks(executor, task.feature_map, problem.d)
     ends = Ends(task.duals_kept, task.of_duals)
-    return iterate(problem, blocks, method, criteria, ends, Start(state), task.callbacks)
-
-
-def _method(task: Task, blocks: int) -> Method:
-    """Return the method of a task on `blocks` blocks, in the space of its kernel if it has one."""
-    seed = task.seed
-    if task.kernel is None:
-        method = task.method.method_for(task.problem, blocks, seed)
-        if not isinstance(method, Auto):
-            return method
-        known = priors(task.problem, blocks, task.examples.rows, task.examples.weights)
-        return replace(method, priors=known, asked=bool(task.spec.keep_duals))
-    plain = method_named(task.choice.method).make(blocks, seed)
-    return kernel_method(task.kernel, plain, blocks=blocks, seed=seed, tile=task.picked)
+    return iterate(problem, runner, method, criteria, ends, Start(state), task.callbacks)
 
 
 def default_executor(task: Task) -> Executor:

@@ -122,10 +122,6 @@ class AscentPass:
                     return
                 yield portion._replace(places=portion.places[part], rows=portion.rows[part])
 
-    def sweep(self, portions: Iterable[Portion]) -> float:
-        """Update rows once each; return a lower bound of the rise of the dual."""
-        return self._sweep(portions).last
-
     def sweeps(
         self, held: RowFeed | HeldRows, rows: Int64Array, sweeps: int, most: float
     ) -> tuple[float, float, float]:
@@ -140,7 +136,7 @@ class AscentPass:
         at_once = held.in_place and (self._tiles is None or self.restricted) and len(rows) <= self._step
         while True:
             before = self.visited
-            swept = self._sweep(portions, sweeps if at_once else 1, most - cost, random)
+            swept = self.sweep(portions, sweeps if at_once else 1, most - cost, random)
             risen += swept.risen
             cost += held.cost(self.visited - before)
             sweeps -= swept.sweeps
@@ -154,7 +150,7 @@ class AscentPass:
             portions = held.drawn(chosen) if held.whole else held.shuffled(chosen, self.random)
         return risen, swept.last, cost
 
-    def _sweep(
+    def sweep(
         self,
         portions: Iterable[Portion],
         sweeps: int = 1,
@@ -168,7 +164,13 @@ class AscentPass:
             self._lay_out(portion.X)
             self.duals.open(portion.slab)
             self.clock.product()
-            swept = self._sweep_part(portion, sweeps, most, random)
+            part = self.part(tile_of(portion.X, self.W), portion.places, portion.rows, portion.slab)
+            if self._tiles is None or self.restricted:
+                swept = repeated_sweeps(part, self.block.column, sweeps, most, random)
+            else:
+                self._tiles.sweep(portion.X, part, self.block.column)
+                rise = float(np.maximum(part.rises[part.rows], 0.0).sum())
+                swept = Swept(1, float(len(portion.rows)), rise, rise, 0.0)
             self.clock.row_work()
             done, still = swept.sweeps, swept.still
             risen += swept.risen
@@ -246,15 +248,6 @@ class AscentPass:
             block.along[here], self.u, self.kept_apart, self.apart, duals.A, duals.delta, self.rises[here],
             self.scale, problem.smoothing, problem.smoothing_own, block.rho, block.margins,
         )  # fmt: skip
-
-    def _sweep_part(self, portion: Portion, sweeps: int, most: float, random: Int64Array) -> Swept:
-        X, places, rows, slab = portion
-        part = self.part(tile_of(X, self.W), places, rows, slab)
-        if self._tiles is None or self.restricted:
-            return repeated_sweeps(part, self.block.column, sweeps, most, random)
-        self._tiles.sweep(X, part, self.block.column)
-        risen = float(np.maximum(part.rises[part.rows], 0.0).sum())
-        return Swept(1, float(len(rows)), risen, risen, 0.0)
 
     def gap(self, held: RowFeed | HeldRows, rows: Int64Array) -> float:
         """Return the sum of w_i (Phi(s_i) + Phi*(-alpha_i) + <alpha_i, s_i>) over some rows, a visit each.

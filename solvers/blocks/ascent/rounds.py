@@ -100,7 +100,7 @@ class BlockAscent(BlockRows):
         rows = np.flatnonzero(self.weights)
         if request.support:
             rows = rows[rows_with_mass(A)[rows]]
-        first = work.sweep(feed.shuffled(work.allowed(rows), work.random))
+        first = work.sweep(feed.shuffled(work.allowed(rows), work.random)).last
         busy = np.flatnonzero(work.rises >= 0.0)
         groups = self._groups(feed, work) if request.alike else None
         if groups is not None:

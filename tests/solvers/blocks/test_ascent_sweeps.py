@@ -112,7 +112,7 @@ def test_extrapolation_raises_the_dual_by_what_it_says(loss, smoothing, as_spars
     extrapolation = Extrapolation(PassRows(work, feed, everything))
     rises = []
     for _ in range(6):
-        swept = work.sweep(feed.shuffled(everything, work.random))
+        swept = work.sweep(feed.shuffled(everything, work.random)).last
         before = reference.dual(X, y, loss, problem.lam, smoothing, work.duals.A + work.duals.delta)
         rises.append(extrapolation.step(swept))
         after = reference.dual(X, y, loss, problem.lam, smoothing, work.duals.A + work.duals.delta)
