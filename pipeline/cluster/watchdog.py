@@ -6,6 +6,7 @@ answers, so that a stopped worker or a machine that slept loses none.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,11 +20,15 @@ from distributed.utils_comm import retry
 from topline.pipeline.cluster.liveness import Liveness, liveness_of
 from topline.pipeline.errors import ClusterError
 
+logger = logging.getLogger(__name__)
+
 POLL_SECONDS = 0.25
 # Interval between questions about unfinished calls.
 ASK_SECONDS = 5.0
 # A nanny restarts a killed worker in about 3 s.
 REPLACEMENT_SECONDS = 5.0
+# Who waits for longer than a replacement takes says so.
+TOLD_SECONDS = 10.0
 # A cut pooled connection shows only in use; there may be as many as there were simultaneous calls.
 ASK_AGAIN = 3
 # A call that completes no stretch of work for this long is in an endless loop or queue.
@@ -172,7 +177,7 @@ class WorkerWatch:
 
     def wait(self, hoped_for: int, seconds: float) -> dict[str, int]:
         """Return the trusted workers; wait briefly for `hoped_for`, and up to `seconds` for the first."""
-        started = self._clock()
+        started, told = self._clock(), False
         while True:
             found = self.trusted()
             waited = self._clock() - started
@@ -180,6 +185,9 @@ class WorkerWatch:
                 return found
             if waited > seconds:
                 raise ClusterError(f"no worker for {seconds:g} s: {self._what_to_do()}")
+            if waited > TOLD_SECONDS and not told:
+                told = True
+                logger.warning("there is no worker: waiting up to %g s; %s", seconds, self._what_to_do())
             time.sleep(POLL_SECONDS)
 
     def check_scheduler(self) -> None:
@@ -192,8 +200,7 @@ class WorkerWatch:
     def _what_to_do(self) -> str:
         """Return what is wrong with the present workers, and what to do."""
         alive = self.alive()
-        reasons = {worker: reason for worker, reason in self._unfit.items() if worker in alive}
-        there = [f"worker {worker} {reason}" for worker, reason in sorted(reasons.items())]
+        there = [f"worker {worker} {why}" for worker, why in sorted(self._unfit.items()) if worker in alive]
         return "; ".join([*there[:2], "start workers and resume the run"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -269,6 +270,16 @@ def test_a_worker_that_cannot_take_calls_gets_no_more(client: Client) -> None:
     with pytest.raises(WorkersLost, match=f"{refusing} cannot take calls .*disallowed"):
         calls.run([Call(refusing, int, ("7",))])
     assert [*calls.trusted_workers()] == [other]
+
+
+def test_who_waits_for_a_worker_says_so_once(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    watch = WorkerWatch(client, 3600.0, clock=itertools.count(0.0, 2.0).__next__)
+    watch.give_up(dict.fromkeys(_workers(client), "hangs"))
+    with pytest.raises(ClusterError, match=r"no worker for 40 s: worker tcp\S+ hangs"):
+        watch.wait(1, 40.0)
+    assert [record.getMessage()[:45] for record in caplog.records] == [
+        "there is no worker: waiting up to 40 s; worke"
+    ]
 
 
 def test_a_worker_that_cannot_be_reached_is_asked_through_the_scheduler(
