@@ -1,11 +1,9 @@
 """Image files as they come: bytes in, upright RGB pixels out, or the reason why not; and thumbnails.
 
 Every file is treated as hostile.  Size and sides are judged from the header, before anything is decoded; a
-file that is cut short is rejected and never patched up with grey.  Unusual files:
-the EXIF orientation is applied (a broken one counts as upright), transparency is laid on white, of an
-animation the first frame is taken, CMYK, grey and palettes become RGB, whole numbers in 16 or 32 bits count
-as ones of 8, 12 or 16 bits, the fewest that hold all of them, and numbers outside a known range (others in 32
-bits, floating point) are stretched from their least to their greatest.
+file that is cut short is rejected.  The EXIF orientation is applied, transparency is laid on white, of an
+animation the first frame is taken; whole numbers in 16 or 32 bits count as ones of 8, 12 or 16 bits, the
+fewest that hold all of them, and numbers outside a known range are stretched between their extremes.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ from PIL import Image, PngImagePlugin, UnidentifiedImageError
 
 from topline.pipeline.errors import ImageRejectedError, PipelineError
 from topline.pipeline.options import ImageLimits
+from topline.pipeline.readers.files import cause
 
 Pixels = NDArray[np.uint8]
 
@@ -70,8 +69,7 @@ def decode(data: bytes, limits: ImageLimits | None = None) -> Pixels:
 def read_picture(data: bytes, limits: ImageLimits | None = None, side: int | None = None) -> Picture:
     """Return the decoded image file; `ImageRejectedError` says why it cannot be used.
 
-    With `side` a JPEG whose shorter side is more than twice that many pixels is decoded at a half, a quarter
-    or an eighth of its size, still with at least twice `side`, which is many times faster.
+    A JPEG is decoded at a half, a quarter or an eighth of its size where at least twice `side` is left.
     """
     limits = limits or ImageLimits()
     if not data:
@@ -85,14 +83,14 @@ def read_picture(data: bytes, limits: ImageLimits | None = None, side: int | Non
         except ImageRejectedError:
             raise
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            raise ImageRejectedError(f"refused as a decompression bomb: {_first_line(error)}") from error
+            raise ImageRejectedError(f"refused as a decompression bomb: {cause(error)}") from error
         except UnidentifiedImageError as error:
             raise ImageRejectedError(_not_an_image(data)) from error
         except MemoryError as error:
             raise ImageRejectedError("decoding it needs more memory than there is") from error
         except Exception as error:
             # Decoders of hostile bytes raise whatever they like.
-            raise ImageRejectedError(f"cannot be decoded: {_first_line(error)}") from error
+            raise ImageRejectedError(f"cannot be decoded: {cause(error)}") from error
 
 
 def _decoded(image: Image.Image, limits: ImageLimits, side: int | None) -> Picture:
@@ -128,10 +126,10 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _rgb(image: Image.Image) -> Pixels:
-    if image.mode.startswith("I;16"):
-        return _grey(_to_8_bit(np.asarray(image).astype(np.int32)))
-    if image.mode in ("I", "F"):
-        return _grey(_to_8_bit(np.asarray(image)))
+    if image.mode[:1] in ("I", "F"):
+        values = np.asarray(image)
+        grey = _to_8_bit(values if values.dtype.kind == "f" else values.astype(np.int32))
+        return np.asarray(np.repeat(grey[:, :, None], 3, axis=2))
     if image.has_transparency_data:
         picture = image.convert("RGBA")
         paper = Image.new("RGBA", picture.size, (255, 255, 255, 255))
@@ -156,11 +154,6 @@ def _to_8_bit(values: NDArray[np.int32] | NDArray[np.float32]) -> Pixels:
     return np.rint(stretched).astype(np.uint8)
 
 
-def _grey(values: Pixels) -> Pixels:
-    repeated: Pixels = np.repeat(values[:, :, None], 3, axis=2)
-    return repeated
-
-
 @cache
 def _formats() -> list[str]:
     """Return the formats that this Pillow can open, HEIC among them where pillow-heif is installed."""
@@ -182,11 +175,6 @@ def _not_an_image(data: bytes) -> str:
     return "not an image in a format that can be read"
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
-
-
 def thumbnail_or_reason(read: Callable[[], Pixels], side: int = THUMBNAIL_SIDE) -> tuple[str | None, str]:
     """Return the thumbnail of what `read` returns, or None and why it cannot be read any more."""
     try:
@@ -196,10 +184,7 @@ def thumbnail_or_reason(read: Callable[[], Pixels], side: int = THUMBNAIL_SIDE) 
 
 
 def thumbnail(image: Pixels, side: int = THUMBNAIL_SIDE) -> str:
-    """Return a data URL of a JPEG at most `side` pixels wide and high made of RGB pixels (h, w, 3).
-
-    Tiny pictures (digits of 8 x 8) are enlarged without smoothing, so that their pixels can be seen.
-    """
+    """Return a data URL of a JPEG at most `side` wide and high of pixels (h, w, 3), tiny ones enlarged."""
     picture = Image.fromarray(image, mode=None).convert("RGB")
     largest = max(picture.size)
     if largest * 2 <= side:
@@ -222,10 +207,9 @@ class _Quiet:
 
 @contextmanager
 def _pillow_quiet(limits: ImageLimits) -> Iterator[None]:
-    """Make Pillow's warning of a bomb an error and ignore its others, which are about tags.
+    """Make Pillow's warning of a bomb an error, ignore those about tags, and raise its limits to ours.
 
-    Its own limits are raised to ours, and to profiles and texts of some megabytes.  All these belong to the
-    process: the first thread that decodes sets them, the last one restores.
+    All these belong to the process: the first thread that decodes sets them, the last one restores.
     """
     with _Quiet.lock:
         if _Quiet.depth == 0:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -13,10 +12,10 @@ NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 
 def write_digits(folder: Path) -> Path:
-    """Write the 1797 digits of scikit-learn (8 x 8, grey) as `folder`/<name>/<number>.png; return `folder`.
+    """Write scikit-learn's 1797 digits (8 x 8, grey) as `folder`/<name>/<number>.png, all or none of them.
 
-    The folder appears whole or not at all; one that is there already is left as it is.  Source: E. Alpaydin,
-    C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository.
+    Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning
+    Repository.
     """
     if folder.is_dir():
         return folder
@@ -26,19 +25,15 @@ def write_digits(folder: Path) -> Path:
     # 17 grey levels, 0 to 16, spread over the 256 of a PNG file.
     pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        for name in NAMES:
-            (staging / name).mkdir()
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as staging:
+        made = Path(staging, folder.name)
         for number, (image, label) in enumerate(zip(pixels, digits.target, strict=True)):
-            Image.fromarray(image).save(staging / NAMES[label] / f"{number:04d}.png")
-        staging.chmod(0o755)
+            (made / NAMES[label]).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(made / NAMES[label] / f"{number:04d}.png")
         try:
-            staging.replace(folder)
+            made.replace(folder)
         except OSError:
             # Another run has just put the same images there.
             if not folder.is_dir():
                 raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     return folder

@@ -27,11 +27,9 @@ def list_folder(root: Path, wanted: Wanted) -> ImageListing:
     """Return all images below `root`, by path.
 
     The class is the path of an image's folder below `root` (below root/train and so on if the folders in
-    `root` are such splits), or of the folder that this lies in where it is a group.
-    If all images lie directly in `root` it is the one class.  Hidden files and files whose suffix says that
-    they are not images are left out, as are stores; a link that leads out of `root`, a link to a folder and
-    anything that is not a regular file is listed with the reason why it is refused, the first two unless
-    links are to be followed.
+    `root` are such splits), or of the folder that this lies in where it is a group.  If all images lie
+    directly in `root` it is the one class.  Hidden files, other files by their suffix, and stores are left
+    out; links that are not followed and what is no regular file are listed with the reason of the refusal.
     """
     labelled = wanted.labelled
     found = sorted(_walk(root, "", wanted.follow_links), key=lambda entry: entry[0].split("/"))
@@ -46,22 +44,16 @@ def list_folder(root: Path, wanted: Wanted) -> ImageListing:
         if not error:
             item = with_file_stats(root, item)
         items.append(_labelled(item, splits=splits, grouped=wanted.groups_from_folder) if labelled else item)
-    if labelled and items and not any(item.label for item in items):
-        name = printable(root.name) or "images"
-        items = [replace(item, label=name) for item in items]
+    if labelled and not any(item.label for item in items):
+        items = [replace(item, label=printable(root.name) or "images") for item in items]
     elif labelled:
-        reason = "lies in no class's folder: move it into one"
-        items = [
-            item if item.label is not None or item.error else replace(item, error=reason) for item in items
-        ]
+        lost = "lies in no class's folder: move it into one"
+        items = [item if item.label or item.error else replace(item, error=lost) for item in items]
     return ImageListing(root, "folder", tuple(items), ignored)
 
 
 def lie_in_splits(root: Path, paths: Iterable[str]) -> bool:
-    """Return whether files lie in folders train and maybe val or test of `root`, and in no others.
-
-    `InputError` where folders of classes within these lie beside others, which would be classes of their own.
-    """
+    """Return whether files lie in folders train and maybe val or test of `root`, and in no others."""
     parts = [PurePosixPath(path).parts for path in paths]
     meant = {part[0]: SPLIT_NAMES.get(part[0].lower()) for part in parts if len(part) > 1}
     splits = {name for name, split in meant.items() if split}
@@ -91,29 +83,24 @@ def _walk(root: Path, folder: str, follow: bool) -> Iterator[tuple[str, str | No
     """Paths below `root`, with "" for an image, the reason of a refusal, or None to leave it out."""
     for entry in _entries(root / folder, may_be_gone=bool(folder)):
         path = f"{folder}/{entry.name}" if folder else entry.name
-        if is_hidden(entry.name):
-            yield path, None
-        elif entry.is_symlink() and entry.is_dir() and not follow:
-            yield path, "is a link to a folder, which is not followed (--follow-links follows it)"
-        elif (
-            entry.is_symlink()
-            and entry.is_dir()
-            and (root / folder).resolve().is_relative_to(Path(entry.path).resolve())
+        place, is_folder = Path(entry.path), entry.is_dir()
+        linked = is_folder and entry.is_symlink()
+        # The chunks of a store have no suffix, and would pass for images.
+        is_store = is_folder and (place / "commits" / "datasets").is_dir()
+        if (
+            is_hidden(entry.name)
+            or (is_store and (follow or not linked))
+            or (not is_folder and is_other(entry.name))
         ):
+            yield path, None
+        elif linked and not follow:
+            yield path, "is a link to a folder, which is not followed (--follow-links follows it)"
+        elif linked and (root / folder).resolve().is_relative_to(place.resolve()):
             yield path, "is a link to a folder that it lies in, which is not followed"
-        elif entry.is_dir() and _is_store(Path(entry.path)):
-            yield path, None
-        elif entry.is_dir():
+        elif is_folder:
             yield from _walk(root, path, follow)
-        elif is_other(entry.name):
-            yield path, None
         else:
             yield path, ""
-
-
-def _is_store(folder: Path) -> bool:
-    """Return whether a folder is a store, whose chunks have no suffix and would pass for images."""
-    return (folder / "commits" / "datasets").is_dir()
 
 
 def _entries(folder: Path, *, may_be_gone: bool = False) -> list[os.DirEntry[str]]:

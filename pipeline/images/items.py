@@ -38,11 +38,7 @@ OTHER_STEMS = frozenset(
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be listed of images besides themselves.
-
-    Labels unless they are not `labelled`, images that links lead to, and of a table its columns of `groups`
-    and of `weights`; with `groups_from_folder` the folders of images are their groups.
-    """
+    """What is to be listed of images: labels, what links lead to, columns of a table, folders as groups."""
 
     labelled: bool = True
     follow_links: bool = False
@@ -65,12 +61,10 @@ class Wanted:
 class ImageItem:
     """One image, or one entry that is refused without being read (then `error` says why).
 
-    `path` is for people and the manifest, `location` the same as the file system has it; both are relative
-    to the listing's root.  An image in a tar shard has an `offset` into the shard at `location`, one in a
-    Parquet file its row, and `run` says with which others it is read, and in which column.  `stamp` is the
-    file's time of change: path, size and stamp stand for the content until it has been read.  Links lead out
-    of the root where they are to `follow`.  Images of one `group` belong together, and one counts `weight`
-    times in training.
+    `path` is for people and the manifest, `location` the same as the file system has it; both are relative to
+    the listing's root.  `offset` is the place in a tar shard, or the row in a Parquet file, where `run` says
+    with which others and in which column it is read.  Path, size and `stamp`, the time of change, stand for
+    the content until it has been read.  Links lead out of the root where they are to `follow`.
     """
 
     sample_id: str
@@ -121,10 +115,7 @@ class ImageListing:
     ignored: tuple[str, ...] = ()
 
     def shuffled(self) -> ImageListing:
-        """Return the images in an order that has nothing to do with their classes, and is always the same.
-
-        Training works on runs of rows, and converges several times faster if each holds all classes.
-        """
+        """Return the images mixed, always alike: training converges faster on runs of rows of all classes."""
 
         def drawn(item: ImageItem) -> tuple[bytes, bytes, str]:
             # What is unpacked together stays together.

@@ -1,7 +1,4 @@
-"""Where images come from: a folder of classes, a table, or tar shards, told apart by looking.
-
-The images that a dataset was made of are read again from the same places.
-"""
+"""Where images come from, and are read again: folders of classes, tables and shards, told apart by a look."""
 
 from __future__ import annotations
 
@@ -23,24 +20,22 @@ from topline.pipeline.images.items import (
     printable,
     with_file_stats,
 )
-from topline.pipeline.images.shards import list_shards
-from topline.pipeline.images.tables import list_pictures, list_table, picture_column
+from topline.pipeline.images.tables import list_pictures, list_shards, list_table, picture_column
 from topline.pipeline.options import ImageLimits
 from topline.pipeline.readers import TABLE_SUFFIXES, local_path, parts_of
 
 
 def list_images(images: str, wanted: Wanted = Wanted()) -> ImageListing:  # noqa: B008 - a value
-    """Return all images that `images` names, in a fixed order.
+    """Return all images that `images` names, in a fixed order; `InputError` where there are none.
 
-    It is a folder (with a folder a class, tar shards, or Parquet files of images), a table (.csv,
-    .tsv, .parquet), a tar shard or a pattern of shards or Parquet files (shard-*.tar); without labels also a
-    single image.  Raises `InputError` for anything else, and where no image is found.
+    It is a folder (with a folder a class, tar shards, or Parquet files of images), a table (.csv, .tsv,
+    .parquet), a tar shard or a pattern of shards or Parquet files; without labels also a single image.
     """
     path = local_path(images)
     if path.is_dir():
-        listing = list_folder(path.resolve(), wanted)
         root = path.resolve()
-        for suffix in (".tar", ".parquet") if not listing.items else ():
+        listing = list_folder(root, wanted)
+        for suffix in (".tar", ".parquet"):
             found = sorted(file for file in root.rglob(f"*{suffix}") if file.is_file())
             if found and not listing.items:
                 listing = _held(root, found, wanted)
@@ -102,30 +97,36 @@ def _file(path: Path, wanted: Wanted) -> ImageListing:
 
 def _with_members(listing: ImageListing, wanted: Wanted) -> ImageListing:
     """Return a table's images; those with paths such as new.tar/1.png lie in tar shards or Parquet files."""
-    holders = [_holder(listing.root, item.path) for item in listing.items]
-    inside = Wanted(labelled=False, follow_links=wanted.follow_links)
-    found = {
-        one.sample_id: one
-        for holder in sorted({holder for holder in holders if holder is not None})
-        for one in _held(listing.root, [holder], inside).items
-    }
+    members = _Members(listing.root, wanted.follow_links)
 
     def member(item: ImageItem) -> ImageItem:
-        there = found.get(item.path)
-        if there is None or (wanted.labelled and item.label is None):
+        there = None if wanted.labelled and item.label is None else members.of(item.path).get(item.path)
+        if there is None:
             return item
-        told = replace(there, label=item.label, split=item.split, group=item.group, weight=item.weight)
-        return replace(told, sample_id=item.sample_id)
+        kept = {name: getattr(item, name) for name in ("sample_id", "label", "split", "group", "weight")}
+        return replace(there, **kept)
 
     return replace(listing, items=tuple(map(member, listing.items)))
 
 
-def _holder(root: Path, path: str) -> Path | None:
-    """Return the tar shard or Parquet file that holds the image of a path below `root`, None for a file."""
-    parents = (root / parent for parent in PurePosixPath(path).parents)
-    return next(
-        (one for one in parents if one.suffix.lower() in (".tar", ".parquet") and one.is_file()), None
-    )
+class _Members:
+    """The images inside tar shards and Parquet files below a root, each of which is listed once."""
+
+    def __init__(self, root: Path, follow: bool) -> None:
+        self._root, self._wanted = root, Wanted(labelled=False, follow_links=follow)
+        self._listed: dict[Path, dict[str, ImageItem]] = {}
+
+    def of(self, path: str) -> Mapping[str, ImageItem]:
+        """Return the images in the shard or file that a path leads into, by their ids; none for a file."""
+        parents = (self._root / parent for parent in PurePosixPath(path).parents)
+        held = (one for one in parents if one.suffix.lower() in (".tar", ".parquet") and one.is_file())
+        holder = next(held, None)
+        if holder is None:
+            return {}
+        if holder not in self._listed:
+            items = _held(self._root, [holder], self._wanted).items
+            self._listed[holder] = {item.sample_id: item for item in items}
+        return self._listed[holder]
 
 
 def _matching(path: Path) -> list[Path]:
@@ -140,33 +141,20 @@ class SourceImages:
     """Reads images by the rows of a manifest; `features` is the dataset's specification of its features."""
 
     def __init__(self, features: Mapping[str, Any]) -> None:
-        self._root = features.get("images")
-        self._members: dict[Path, dict[str, ImageItem]] = {}
+        self._root = None if features.get("images") is None else Path(features["images"])
         self._limits = ImageLimits(**features.get("limits", {}))
         self._follow = bool(features.get("follow_links"))
+        self._members = _Members(self._root or Path(), self._follow)
 
     def __call__(self, entry: Mapping[str, Any]) -> Pixels:
-        """Return pixels (h, w, 3) of the image in a row of the manifest.
-
-        Raises `InputError` if the images are not where they were, `ImageRejectedError` if this one cannot be
-        read any more.
-        """
+        """Return pixels (h, w, 3) of the image in a row of the manifest, if it is still where it was."""
         if self._root is None:
             raise InputError("the features were imported, so there are no images")
-        data = self._item(entry).read(Path(self._root), self._limits.max_bytes)
-        return decode(data, self._limits)
-
-    def _item(self, entry: Mapping[str, Any]) -> ImageItem:
-        holder = _holder(Path(str(self._root)), entry["path"])
-        if holder is None:
-            return ImageItem(entry["sample_id"], entry["path"], entry["path"], follow=self._follow)
         # Where an image begins within its shard is not in the manifest.
-        if holder not in self._members:
-            held = _held(Path(str(self._root)), [holder], Wanted(labelled=False, follow_links=self._follow))
-            self._members[holder] = {item.sample_id: item for item in held.items}
+        known, name, path = self._members.of(entry["path"]), entry["sample_id"], entry["path"]
         # A table may name a member twice, and a shard may hold two of one name.
-        known = self._members[holder]
-        found = known.get(entry["sample_id"]) or known.get(entry["path"])
-        if found is None:
-            raise InputError(f"{entry['path']} is not where it was")
-        return found
+        item = known.get(name) or known.get(path)
+        if known and item is None:
+            raise InputError(f"{path} is not where it was")
+        item = item or ImageItem(name, path, path, follow=self._follow)
+        return decode(item.read(self._root, self._limits.max_bytes), self._limits)

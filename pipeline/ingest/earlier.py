@@ -27,7 +27,12 @@ logger = logging.getLogger(__name__)
 # What must be the same for features to be the same; the rest of the specification says how rows are split.
 SAME = ("kind", "backbone", "limits")
 
-_DIGEST = np.dtype("S32")
+_NONE, _LAST = b"", b"\xff" * 32
+
+
+def _digests(digests: Sequence[str | None]) -> NDArray[Any]:
+    """Return SHA-256 in hexadecimal as bytes (n,), `_NONE` for None."""
+    return np.array([bytes.fromhex(digest or "") for digest in digests], dtype="S32")
 
 
 class KnownImages:
@@ -42,12 +47,10 @@ class KnownImages:
     def rows_of(self, digests: Sequence[str | None]) -> NDArray[np.int64]:
         """Return for each SHA-256 the row with that content, -1 where there is none."""
         contents, rows = self._contents
-        asked = np.array([bytes.fromhex(digest or "") for digest in digests], dtype=_DIGEST)
-        if not len(contents):
-            return np.full(len(asked), -1, dtype=np.int64)
-        places = np.minimum(np.searchsorted(contents, asked), len(contents) - 1)
-        there = (contents[places] == asked) & np.array([digest is not None for digest in digests])
-        return np.where(there, rows[places], -1)
+        asked = _digests(digests)
+        places = np.searchsorted(contents, asked)
+        # Behind the last digest stands one that is not asked for.
+        return np.where((contents[places] == asked) & (asked != _NONE), rows[places], -1)
 
     def sizes(self, rows: Sequence[int]) -> list[tuple[int | None, int | None]]:
         """Return width and height of the images in some rows."""
@@ -64,28 +67,24 @@ class KnownImages:
         table = self._manifest
         good = pc.and_(pc.is_valid(table["sha256"]), pc.not_equal(table["status"], "rejected"))
         rows = np.flatnonzero(good.to_numpy())
-        digests = table["sha256"].take(pa.array(rows)).to_pylist()
-        contents = np.array([bytes.fromhex(digest) for digest in digests], dtype=_DIGEST)
+        contents = _digests(table["sha256"].take(pa.array(rows)).to_pylist())
         order = np.argsort(contents, kind="stable")
-        return contents[order], rows[order].astype(np.int64)
+        return np.append(contents[order], _LAST), np.append(rows[order], -1)
 
 
 def known_images(store: Store, features: Mapping[str, Any], dtype: str) -> KnownImages | None:
-    """Return the newest dataset of a store whose features were made like `features`; None without one.
-
-    Of a version that edits made it is the one that was edited, which has all rows as the images have them.
-    """
+    """Return the newest dataset of a store whose features were made like `features`; None without one."""
     alike = [
         info
         for info in reversed(list_datasets(store))
         if all(info.features.get(name) == features[name] for name in SAME)
-        and info.layout == "dense"
-        and info.dtype == dtype
+        and (info.layout, info.dtype) == ("dense", dtype)
     ]
     if not alike:
         return None
+    # A version that edits made has not all rows as the images have them.  Edits add none: where the version
+    # before has fewer, what was edited is gone.
     whole = next((info for info in alike if not info.key.startswith(EDITED)), alike[0])
-    # Edits add no rows: one with fewer is older, and what was edited is gone.
     info = whole if whole.n_rows >= alike[0].n_rows else alike[0]
     try:
         return KnownImages(Dataset(store, info))
@@ -98,8 +97,6 @@ def known_images(store: Store, features: Mapping[str, Any], dtype: str) -> Known
 def _reopened(url: str, dataset: str) -> KnownImages:
     return KnownImages(Dataset.open(open_store(url), dataset))
 
-
-logger = logging.getLogger(__name__)
 
 # Units of another size are worth cutting all rows anew: every row is then written once more.
 _GROWTH = 4
@@ -118,8 +115,7 @@ class RowOrder:
 def row_order(listing: ImageListing, plan: ChunkPlan, base: Dataset | None) -> RowOrder:
     """Return the rows of `listing` in the order of `base` as far as it has them.
 
-    In their own order, cut by `plan`, without a base, where more than half of the rows are not in it, and
-    where there are so many by now that units should be larger.
+    They are in their own order, cut by `plan`, where more than half of them are new or units should grow.
     """
     own = RowOrder(listing, plan, tuple(plan.unit_bounds()))
     if base is None or plan.shard_rows >= _GROWTH * base.info.shard_rows:
@@ -132,9 +128,7 @@ def row_order(listing: ImageListing, plan: ChunkPlan, base: Dataset | None) -> R
     if 2 * len(new) > len(listing.items):
         return own
     most = base.info.shard_rows
-    pieces = [unit for unit in units if unit]
-    pieces += [new[start : start + most] for start in range(0, len(new), most)]
-    pieces = _joined(pieces, most)
+    pieces = _joined([*filter(None, units), *(new[at : at + most] for at in range(0, len(new), most))], most)
     followed = ChunkPlan(len(listing.items), base.info.chunk_rows, most)
     ordered = tuple(item for piece in pieces for item in piece)
     cuts = tuple(accumulate((len(piece) for piece in pieces), initial=0))
@@ -142,10 +136,7 @@ def row_order(listing: ImageListing, plan: ChunkPlan, base: Dataset | None) -> R
 
 
 def _in_units_of(base: Dataset, items: Sequence[ImageItem]) -> tuple[list[list[ImageItem]], list[ImageItem]]:
-    """Return the images of each unit of `base` that are still there, and the others.
-
-    An image that moved to another folder is known by its name and size, so that a class may be renamed.
-    """
+    """Return the images of each unit of `base`, moved ones by name and size, and those that are new."""
     table = base.manifest().select(["sample_id", "path", "size"]).to_pylist()
     by_id = {item.sample_id: item for item in items}
     held = [by_id.pop(row["sample_id"], None) for row in table]
@@ -164,22 +155,14 @@ def _in_units_of(base: Dataset, items: Sequence[ImageItem]) -> tuple[list[list[I
 
 def _joined(pieces: list[list[ImageItem]], most: int) -> list[list[ImageItem]]:
     """Join the units at the end while one has no more rows than those behind it, and all fit into one."""
-    pieces = [list(piece) for piece in pieces]
-    while (
-        len(pieces) > 1 and len(pieces[-2]) <= len(pieces[-1]) and len(pieces[-2]) + len(pieces[-1]) <= most
-    ):
-        last = pieces.pop()
-        pieces[-1] += last
+    while len(pieces) > 1 and len(pieces[-2]) <= min(len(pieces[-1]), most - len(pieces[-1])):
+        pieces = [*pieces[:-2], pieces[-2] + pieces[-1]]
     return pieces
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Images of a listing, against the version before it.
-
-    `new` have a path that was not there, `changed` another content or class at theirs, `gone` are not there
-    any more; `described` had a content without features, and `rejected` cannot be used.
-    """
+    """Images of a listing by path, against the version before; `described` had contents without features."""
 
     seen: int
     new: int
@@ -200,34 +183,19 @@ class Changes:
 
 def changes_between(before: pa.Table | None, now: pa.Table) -> Changes:
     """Return what the manifests of two versions differ in; without one before, everything is new."""
-    then, known = _images(before), _contents(before)
-    images = _images(now)
-    status = now["status"].to_pylist()
-    kept = images.keys() & then.keys()
-    return Changes(
-        seen=len(status),
-        new=len(images.keys() - then.keys()),
-        changed=sum(images[path] != then[path] for path in kept),
-        gone=len(then.keys() - images.keys()),
-        described=sum(
-            digest not in known and word != "rejected"
-            for digest, word in zip(now["sha256"].to_pylist(), status, strict=True)
-        ),
-        rejected=status.count("rejected"),
+    names = ["path", "sha256", "class_name", "status"]
+    rows = now.select(names).to_pylist()
+    earlier = [] if before is None else before.select(names).to_pylist()
+    then, images = (
+        {row["path"]: (row["sha256"], row["class_name"]) for row in one} for one in (earlier, rows)
     )
-
-
-def _images(table: pa.Table | None) -> dict[str, tuple[str | None, str | None]]:
-    """Return content and class of the image at each path."""
-    if table is None:
-        return {}
-    columns = (table[name].to_pylist() for name in ("path", "sha256", "class_name"))
-    return {path: (digest, label) for path, digest, label in zip(*columns, strict=True)}
-
-
-def _contents(table: pa.Table | None) -> set[str | None]:
-    """Return contents that there are features of."""
-    if table is None:
-        return set()
-    pairs = zip(table["sha256"].to_pylist(), table["status"].to_pylist(), strict=True)
-    return {digest for digest, word in pairs if word != "rejected"}
+    known = {row["sha256"] for row in earlier if row["status"] != "rejected"}
+    good = [row for row in rows if row["status"] != "rejected"]
+    return Changes(
+        seen=len(rows),
+        new=len(images.keys() - then.keys()),
+        changed=sum(images[path] != then[path] for path in images.keys() & then.keys()),
+        gone=len(then.keys() - images.keys()),
+        described=sum(row["sha256"] not in known for row in good),
+        rejected=len(rows) - len(good),
+    )

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers import named, read_table, reading, row_name, word
+from topline.pipeline.readers import named, read_table, reading, row_name, text_of, word
 from topline.solvers.counts import how_many
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import (
@@ -47,11 +47,7 @@ class Edits:
 
     @classmethod
     def read(cls, without: str | None, labels_from: Path | None) -> Edits:
-        """Return the edits of a list of ids, or a file of them, and of a table of corrected labels.
-
-        A label that is empty leaves its row out.  Raises `InputError` for a file that cannot be read, has no
-        column sample_id or label, or says two things of one row.
-        """
+        """Return the edits of ids, or a file of them, and of a table of labels; "" leaves a row out."""
         out = set() if without is None else set(_ids(without))
         labels: dict[str, str] = {}
         for row in [] if labels_from is None else _table(labels_from, (_ID, _LABEL)):
@@ -61,13 +57,23 @@ class Edits:
         out |= {name for name, label in labels.items() if not label}
         return cls(frozenset(out), {name: label for name, label in labels.items() if name not in out})
 
+    def by(self, ids: Sequence[str]) -> Edits:
+        """Return the edits by the ids of a dataset: numbers in Parquet were 1.0 before version 0.2."""
+        known = set(ids)
+
+        def named(name: str) -> str:
+            forms = (name, f"{name}.0", name.removesuffix(".0"))
+            return next((form for form in forms if form in known), name)
+
+        labels = {named(name): label for name, label in self.labels.items()}
+        return Edits(frozenset(map(named, self.without)), labels)
+
 
 def edited_dataset(dataset: Dataset, edits: Edits, *, forget: bool = False) -> DatasetInfo:
     """Store the version of `dataset` that the edits make, or find it; without any change it is `dataset`.
 
-    Of rows that are left out it has the digests of their ids, by which a retraining leaves them out again,
-    and nothing where they are to be forgotten.  Raises `InputError` for ids that the dataset does not have,
-    labels that are none of its classes, and labels for a dataset of several a row.
+    It has the digests of the ids of rows that are left out, by which a retraining leaves them out again,
+    unless they are to be forgotten.  `InputError` for ids and labels that the dataset does not have.
     """
     if dataset.info.label_sets is not None and edits.labels:
         raise InputError(
@@ -75,6 +81,7 @@ def edited_dataset(dataset: Dataset, edits: Edits, *, forget: bool = False) -> D
             " import it again with other labels"
         )
     ids = dataset.sample_ids()
+    edits = edits.by(ids)
     if not forget:
         _refuse_unknown(edits, ids, dataset.info.id)
     labels = _corrected(dataset, edits, ids)
@@ -121,10 +128,7 @@ def _told(done: str, labels: int, rows: int, mark: str) -> str:
 def _recorded(
     dataset: Dataset, edits: Edits, labels: NDArray[np.int32], *, forget: bool
 ) -> RecordedEdits | None:
-    """Return what the dataset of these edits has otherwise than its images, with what was edited before.
-
-    None where an earlier version of topline edited it, and did not say what.
-    """
+    """Return all edits up to these; None where an earlier version of topline did not record them."""
     earlier = dataset.edits()
     if earlier is None and dataset.info.key.startswith(EDITED):
         return None
@@ -204,15 +208,13 @@ def _refuse_unknown(edits: Edits, ids: Sequence[str], dataset: str) -> None:
 
 
 def _ids(text: str) -> list[str]:
-    """Return the ids in a file (one per line, or a table with the column sample_id), or with commas between.
-
-    In double quotes an id may hold commas, as in the line of a CSV.
-    """
+    """Return ids with commas between them, in double quotes where they hold some, or those in a file."""
     path = Path(text).expanduser()
     if path.suffix.lower() in (".csv", ".parquet"):
         return [row[_ID] for row in _table(path, (_ID,))]
     if path.is_file() or path.suffix.lower() == ".txt":
-        return [line.strip() for line in _text(path).splitlines() if line.strip()]
+        with reading(str(path)):
+            return [line.strip() for line in path.read_text("utf-8-sig").splitlines() if line.strip()]
     parts = next(csv.reader([text], skipinitialspace=True), [])
     return [part.strip() for part in parts if part.strip()]
 
@@ -228,13 +230,10 @@ def _table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         )
     if not table.rows:
         raise InputError(f"{path} has no rows: {wanted}")
-    found = [["" if one is None else str(one) for one in table.column(name)] for name in columns]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*found, strict=True)]
-
-
-def _text(path: Path) -> str:
-    with reading(str(path)), path.open(encoding="utf-8-sig", newline="") as file:
-        return file.read()
+    # Numbers of Parquet are named as the rows of its features are.
+    rows = zip(*map(table.column, columns), strict=True)
+    found = ([one if isinstance(one, str) else text_of(one) or "" for one in row] for row in rows)
+    return [dict(zip(columns, row, strict=True)) for row in found]
 
 
 def newest_edited(store: Store, kind: str = "images") -> DatasetInfo | None:
@@ -244,10 +243,7 @@ def newest_edited(store: Store, kind: str = "images") -> DatasetInfo | None:
 
 
 def warn_of_edits_not_made(dataset: Dataset) -> None:
-    """Warn where newly imported features have rows that an edited version before had corrected or left out.
-
-    Whoever imports features gives their labels, so that nothing is edited again here.
-    """
+    """Warn where newly imported features have rows that were corrected or left out before."""
     edited = newest_edited(dataset.store, "imported")
     if edited is None or (edited.d, edited.class_names) != (dataset.info.d, dataset.info.class_names):
         return
@@ -259,6 +255,8 @@ def warn_of_edits_not_made(dataset: Dataset) -> None:
     if recorded is None:
         return
     labels = _classes(dataset)
+    # Rows that the version before 0.2 named 1.0.
+    labels |= {f"{name}.0": label for name, label in labels.items() if name.isdecimal()}
     wrong = sum(labels.get(name) == then for name, (then, _) in recorded.labels.items())
     # Rows that are numbered take the names of those that are left out of the files.
     there = 0 if row_name(0) in labels else sum(map(recorded.leave_out, labels))
@@ -275,9 +273,7 @@ def warn_of_edits_not_made(dataset: Dataset) -> None:
 def with_edits_of(dataset: Dataset, edited: DatasetInfo) -> DatasetInfo:
     """Return the version of `dataset` with the corrections of an edited one, by the ids of the rows.
 
-    A label is corrected where the images say what they said before the correction; what cannot be repeated
-    is said by its number.  Where the edits cannot be read, or an earlier version of topline did not record
-    them, a warning says that they are undone.
+    A label is corrected where the images say what they said before; what cannot be repeated is said.
     """
     # Later ones would say again what cannot be repeated.
     first = dataset.info.seq == edited.seq + 1
@@ -285,8 +281,15 @@ def with_edits_of(dataset: Dataset, edited: DatasetInfo) -> DatasetInfo:
         source = Dataset(dataset.store, edited)
         recorded = source.edits()
         if recorded is None:
+            changed = labels_changed(dataset, source) if first else 0
             if first:
-                _tell_undone(source, dataset)
+                logger.warning(
+                    "%s takes labels from the images again, and not the edits of %s%s: move or remove the"
+                    " image files, or pass the corrections to topline train --labels-from once more",
+                    dataset.info.id,
+                    edited.id,
+                    f" ({how_many(changed, 'labels')} of the same rows)" if changed else "",
+                )
             return dataset.info
     except StorageError as error:
         logger.warning(
@@ -315,15 +318,3 @@ def with_edits_of(dataset: Dataset, edited: DatasetInfo) -> DatasetInfo:
     if said or first:
         logger.info("edits: %s", done)
     return edited_dataset(dataset, Edits(without, again)) if said else dataset.info
-
-
-def _tell_undone(edited: Dataset, dataset: Dataset) -> None:
-    """Warn that labels are those of the images' folders or table again, and rows that were left out back."""
-    changed = labels_changed(dataset, edited)
-    logger.warning(
-        "%s takes labels from the images again, and not the edits of %s%s: move or remove the image files"
-        " themselves, or pass the corrections to topline train --labels-from once more",
-        dataset.info.id,
-        edited.info.id,
-        f" ({how_many(changed, 'labels')} of the same rows)" if changed else "",
-    )

@@ -10,7 +10,8 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,18 +24,19 @@ from topline.pipeline.backbones import (
     fitted_backbone,
     make_backbone,
 )
-from topline.pipeline.errors import ClusterError, ConfigError, InterruptedRunError, RejectedShareError
+from topline.pipeline.errors import ClusterError, ConfigError, RejectedShareError
 from topline.pipeline.images import ImageItem, ImageListing, Wanted, list_images, sorted_names
 from topline.pipeline.ingest.earlier import KnownImages, known_images, row_order
 from topline.pipeline.ingest.splits import (
     CONTENT_RULE,
     HeldOut,
+    Ingested,
     RowSplits,
+    parts_stored,
     recorded_splits,
-    warn_of_near_copies,
     with_splits,
 )
-from topline.pipeline.ingest.unit import Describer, StoppedError, UnitContext, UnitReport, Units
+from topline.pipeline.ingest.unit import Describer, StoppedError, UnitContext, Units
 from topline.pipeline.interrupts import StopFlag, stop_on_signals
 from topline.pipeline.options import ClusterConfig, ExtractConfig
 from topline.pipeline.progress import Progress, advance, begin
@@ -69,15 +71,13 @@ _ROOM, _LEAST = 110, 3
 
 
 def classes_found(listing: ImageListing) -> str:
-    """Return how many classes there are, and their names with numbers of images, of many the first ones.
-
-    A word follows where all lie in one folder, which was probably meant, and where one lies in another.
-    """
+    """Return how many classes there are, their names with numbers of images, and what may not be meant."""
     counts = Counter(item.label for item in listing.items if item.label is not None and not item.error)
     names = sorted_names(counts)
     found = f"{how_many(len(names), 'classes')} found: "
     found += _some([f"{name} {counts[name]:,}" for name in names])
-    shared = _shared_folder(names)
+    folders = {name.partition("/")[0] if "/" in name else "" for name in names}
+    shared = folders.pop() if len(folders) == 1 else ""
     if shared:
         return f"{found}; all lie in {shared}/, which --images can name for shorter names"
     nested = next((name for name in names if "/" in name and listing.kind == "folder"), None)
@@ -95,12 +95,6 @@ def _some(words: Sequence[str]) -> str:
     shown = max(_LEAST, bisect_right(ends, _ROOM))
     more = len(words) - shown
     return ", ".join(words[:shown]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def _shared_folder(names: Sequence[str]) -> str:
-    """Return the folder that every class lies in, "" where there is none."""
-    folders = {name.partition("/")[0] if "/" in name else "" for name in names}
-    return folders.pop() if len(folders) == 1 else ""
 
 
 def unnamed_backbone(config: ExtractConfig, listing: ImageListing, store: Store, *, follow: bool) -> Backbone:
@@ -121,8 +115,8 @@ def unnamed_backbone(config: ExtractConfig, listing: ImageListing, store: Store,
 def vanished(listing: ImageListing) -> list[str]:
     """Return the listed images whose files are gone by now, and say so.
 
-    What a folder shows was there, even if it was gone before its size was read.  What a table names and was
-    refused from the start does not count, and members of an archive go with it alone.
+    What a table names and was refused from the start does not count, and members of an archive go with it
+    alone.
     """
     gone = [item.path for item in listing.items if _is_gone(listing, item)]
     if gone:
@@ -143,53 +137,29 @@ def _is_gone(listing: ImageListing, item: ImageItem) -> bool:
     return listing.kind != "shards" and not place.exists()
 
 
-logger = logging.getLogger(__name__)
-
 # A unit is what is lost when a worker dies and what the progress bar counts; a job should have many.
-UNIT_IMAGES = 1024
-SMALLEST_UNIT = 64
-UNITS_WANTED = 32
+UNIT_IMAGES, SMALLEST_UNIT, UNITS_WANTED = 1024, 64, 32
 
 # Starting worker processes takes several seconds: less work than this is done before they would be there.
 CLUSTER_PAYS_SECONDS = 15.0
 
-NAMED_IMAGES = 3
 COMPARED = ["sample_id", "label", "split", "sha256", "status"]
 LISTED_IMAGES = 100
 
 
 @dataclass(frozen=True)
-class ExtractResult:
-    """The dataset, and the outcome for the images; `reused` says that it was stored already.
+class ExtractResult(Ingested):
+    """The dataset, rows per status, the first hundred rejected images, and how many were left out by rule."""
 
-    `rejected` pairs paths with reasons, the first hundred; `counts` are rows per split, `statuses` rows per
-    status (ok, rejected, duplicate), `ignored` files that were left out by rule (text files and the like).
-    """
-
-    dataset: str
-    store: str
-    n: int
-    d: int
-    m: int
-    counts: dict[str, int]
     statuses: dict[str, int]
     rejected: tuple[tuple[str, str], ...]
     ignored: int
-    reused: bool
-    seconds: float
     images_per_second: float
-    info: DatasetInfo
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the object that `topline extract --json` prints."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "info"}
+        """Return plain values for JSON."""
         rejected = [{"path": path, "error": error} for path, error in self.rejected]
-        return {
-            **values,
-            "rejected": rejected,
-            "class_names": list(self.info.class_names),
-            "features": self.info.features.get("about"),
-        }
+        return {**super().to_dict(), "rejected": rejected, "features": self.info.features.get("about")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,15 +168,13 @@ class _Job:
 
     config: ExtractConfig
     listing: ImageListing
-    context: UnitContext
+    writer: DatasetWriter
+    describer: Describer
+    begun: float
 
     @property
-    def known(self) -> KnownImages | None:
-        return self.context.describer.known
-
-    @property
-    def writer(self) -> DatasetWriter:
-        return self.context.writer
+    def newest(self) -> Dataset | None:
+        return None if self.describer.known is None else self.describer.known.dataset
 
 
 def extract(
@@ -221,23 +189,17 @@ def extract(
 ) -> ExtractResult:
     """Extract features of all images that `config` names into a dataset of `config.store`.
 
-    Where `config` names no backbone, `default_backbone` chooses one by a look at some images, and with
-    `follow` it is that of the newest images in the store.  `check` gets the images before the first one is
-    read, and raises where what is to be done with them cannot be.  `cluster` says where (default: here if it
-    is quickly done, or else one worker a core); an open `client` takes precedence.  The same images with the
-    same options give the dataset that is there already, and images whose content the newest dataset knows
-    are not described again.  With `follow` it is another version of what the store has: every content stays
-    in the split that it had before, new ones are split by their content, and where nothing has changed the
-    newest version is the result.  An interrupted extraction continues where it stopped when it is called
-    again.  Where too many images vanish while they are read, as somebody renames a folder, they are listed
-    again, `listings` times at most.  Raises `InputError` where they cannot be listed, `RejectedShareError`
-    where too many cannot be used, `InterruptedRunError` after Ctrl-C and where the cluster is lost.
+    Where `config` names no backbone, one is chosen, or with `follow` it is that of the newest images.
+    `check` gets the images before the first one is read, and may raise.  `cluster` says where (default: here
+    if it is quickly done, or else one worker a core); an open `client` takes precedence.  Images whose
+    content is known are not described again.  With `follow` every content stays in the split that it had, and
+    where nothing has changed the newest version is the result.  Where too many images vanish meanwhile they
+    are listed again, `listings` times at most.  Raises `RejectedShareError` where too many cannot be used,
+    `InterruptedRunError` after Ctrl-C and where the cluster is lost: called again, it continues.
     """
-    begun = time.monotonic()
-    begin(progress, "list images")
     job = _prepare(config, progress, check, follow=follow)
     if job.writer.committed is not None:
-        return _result(job, job.writer.committed, reused=True, seconds=time.monotonic() - begun, done=0)
+        return _result(job, job.writer.committed, reused=True)
     try:
         with stop_on_signals() as flag:
             done = _run_units(job, cluster or ClusterConfig(), client, progress, flag)
@@ -246,24 +208,20 @@ def extract(
             raise
         job.writer.abandon()
         return extract(config, cluster, progress, client, follow=follow, check=check, listings=listings - 1)
-    return _committed(job, begun, done, follow=follow)
+    return _committed(job, done, follow=follow)
 
 
-def _committed(job: _Job, begun: float, done: int, *, follow: bool) -> ExtractResult:
+def _committed(job: _Job, done: int, *, follow: bool) -> ExtractResult:
     """Split the rows of all units, and make the dataset visible, unless it is what the newest one is."""
     table = pa.concat_tables(job.writer.manifest_of(unit) for unit in range(job.writer.units))
-    newest = None if job.known is None else job.known.dataset.info
-    recorded = recorded_splits(job.writer.store, newest.id if newest else None) if follow else None
+    newest = job.newest
+    recorded = recorded_splits(job.writer.store, newest.info.id if newest else None) if follow else None
     table, rows = with_splits(job.listing.items, table, job.config, recorded)
-    if follow and newest is not None and _unchanged(job, table, rows):
+    if follow and newest is not None and _unchanged(newest, table, rows):
         job.writer.abandon()
-        return _result(job, newest, reused=True, seconds=time.monotonic() - begun, done=done)
-    info = job.writer.commit(
-        rows.labels, rows.split, rows.class_names, table, rows.label_sets, facts=rows.facts
-    )
-    if not follow:
-        warn_of_near_copies(Dataset(job.writer.store, info))
-    return _result(job, info, reused=False, seconds=time.monotonic() - begun, done=done)
+        return _result(job, newest.info, reused=True, done=done)
+    info = rows.commit(job.writer, table, follow=follow)
+    return _result(job, info, reused=False, done=done)
 
 
 def _prepare(
@@ -274,18 +232,22 @@ def _prepare(
     follow: bool,
 ) -> _Job:
     """Return the extraction: images listed, backbone made, and the dataset begun or found."""
+    begun = time.monotonic()
+    begin(progress, "list images")
     if config.images is None:
         raise ConfigError("--images is missing: name a folder with a folder for each class")
     named = None if config.backbone is None else make_backbone(config)
-    listing = list_images(config.images, _wanted(config)).shuffled()
+    from_folder = config.groups_from == "folder"
+    wanted = Wanted(True, config.follow_links, config.groups, config.sample_weight, from_folder)
+    listing = list_images(config.images, wanted).shuffled()
     if config.label_separator is None and not all(item.error for item in listing.items):
         logger.info("%s", classes_found(listing))
     if check is not None:
         check(listing)
     # Nothing is made in the store's place for a job that is refused.
     store = open_store(config.store, create=True)
-    wanted = named or unnamed_backbone(config, listing, store, follow=follow)
-    backbone = fitted_backbone(wanted, store, listing, config.limits, progress)
+    chosen = named or unnamed_backbone(config, listing, store, follow=follow)
+    backbone = fitted_backbone(chosen, store, listing, config.limits, progress)
     about = f"{backbone.dim:,} features: {backbone.about()}"
     logger.info("%s", about)
     attributes = _attributes(config, listing, backbone)
@@ -303,31 +265,19 @@ def _prepare(
         store, key, backbone.dim, config.dtype, order.plan, described, cuts=order.cuts, base=order.base
     )
     describer = Describer(listing.root, backbone, config.limits, known)
-    return _Job(config, order.listing, UnitContext(writer, describer, config.batch))
-
-
-def _wanted(config: ExtractConfig) -> Wanted:
-    return Wanted(
-        follow_links=config.follow_links,
-        groups=config.groups,
-        weights=config.sample_weight,
-        groups_from_folder=config.groups_from == "folder",
-    )
+    return _Job(config, order.listing, writer, describer, begun)
 
 
 def _base(store: Store, key: str, known: KnownImages | None) -> Dataset | None:
     """Return the dataset whose order the rows follow: that of an extraction which was begun before."""
     begun = staged(store, key)
-    if begun is None or find_by_key(store, key) is not None:
-        return None if known is None else known.dataset
-    if begun["base"] is None:
-        return None
-    try:
-        return Dataset.open(store, begun["base"])
-    except NotFoundError:
-        # It was removed meanwhile, and nobody knows the order any more.
-        discard_staged(store, key)
-        return None if known is None else known.dataset
+    if begun is not None and find_by_key(store, key) is None:
+        try:
+            return None if begun["base"] is None else Dataset.open(store, begun["base"])
+        except NotFoundError:
+            # It was removed meanwhile, and nobody knows the order any more.
+            discard_staged(store, key)
+    return None if known is None else known.dataset
 
 
 def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone) -> dict[str, Any]:
@@ -346,13 +296,11 @@ def _attributes(config: ExtractConfig, listing: ImageListing, backbone: Backbone
     }
 
 
-def _unchanged(job: _Job, table: pa.Table, rows: RowSplits) -> bool:
-    """Return whether the newest dataset has the same rows: names, contents, labels and splits."""
-    if job.known is None or job.known.dataset.class_names != rows.class_names:
+def _unchanged(stored: Dataset, table: pa.Table, rows: RowSplits) -> bool:
+    """Return whether a dataset has the same rows: names, contents, labels and splits."""
+    if stored.class_names != rows.class_names or not stored.facts().same_as(rows.facts or RowFacts()):
         return False
-    now, stored = with_labels_and_splits(table, rows.labels, rows.split, rows.class_names), job.known.dataset
-    if not stored.facts().same_as(rows.facts or RowFacts()):
-        return False
+    now = with_labels_and_splits(table, rows.labels, rows.split, rows.class_names)
     return bool(now.select(COMPARED).equals(stored.manifest().select(COMPARED)))
 
 
@@ -360,22 +308,32 @@ def _run_units(
     job: _Job, cluster: ClusterConfig, client: Client | None, progress: Progress | None, flag: StopFlag
 ) -> int:
     """Do all units that are not done; return the number of images that were described."""
-    writer = job.writer
+    writer, total, rejected = job.writer, len(job.listing.items), 0
     finished = writer.done_units()
     left = [unit for unit in range(writer.units) if unit not in finished]
     skipped = sum(writer.bounds(unit).rows for unit in finished)
-    watch = _Watch(job, progress, [writer.manifest_of(unit) for unit in finished])
-    begin(progress, "extract", len(job.listing.items), "images")
+
+    def done(more: int) -> None:
+        """Count the rejected images of a unit, and stop the job as soon as they are too many."""
+        nonlocal rejected
+        rejected += more
+        if progress is not None and rejected:
+            progress.note({"rejected": rejected})
+        if rejected > job.config.max_bad_share * total:
+            raise RejectedShareError(_too_many(job, rejected))
+
+    done(sum(writer.manifest_of(unit)["status"].to_pylist().count("rejected") for unit in finished))
+    begin(progress, "extract", total, "images")
     if skipped:
         advance(progress, skipped)
-    units = Units(job.context, job.listing.items, watch.done, watch.advance, flag)
+    context = UnitContext(writer, job.describer, job.config.batch)
+    units = Units(context, job.listing.items, done, partial(advance, progress), flag)
     try:
         _run(units, left, cluster, client)
-    except StoppedError:
-        raise InterruptedRunError(f"stopped by {flag.reason}; {_how_to_resume(job)}") from None
-    except ClusterError as error:
-        raise InterruptedRunError(f"{error}; {_how_to_resume(job)}") from error
-    return len(job.listing.items) - skipped
+    except (StoppedError, ClusterError) as error:
+        why = f"stopped by {flag.reason}" if isinstance(error, StoppedError) else str(error)
+        raise parts_stored(writer, why) from error
+    return total - skipped
 
 
 def _run(units: Units, left: list[int], cluster: ClusterConfig, client: Client | None) -> None:
@@ -401,75 +359,36 @@ def _run(units: Units, left: list[int], cluster: ClusterConfig, client: Client |
                 units.run_on(own, iter(rest), worker_wait=cluster.worker_wait)
 
 
-def _how_to_resume(job: _Job) -> str:
-    done, units = len(job.writer.done_units()), job.writer.units
-    return f"{done} of {units} parts are stored: run the same command again to continue"
-
-
-class _Watch:
-    """Counts what was rejected, and stops the job as soon as that is too much."""
-
-    def __init__(self, job: _Job, progress: Progress | None, tables: list[pa.Table]) -> None:
-        self._job = job
-        self._progress = progress
-        self._rejected = sum(table["status"].to_pylist().count("rejected") for table in tables)
-        self._check()
-
-    def advance(self, images: int) -> None:
-        """Count images as done."""
-        advance(self._progress, images)
-
-    def done(self, report: UnitReport) -> None:
-        """Take in a unit."""
-        self._rejected += report.rejected
-        if self._progress is not None and self._rejected:
-            self._progress.note({"rejected": self._rejected})
-        self._check()
-
-    def _check(self) -> None:
-        total, share = len(self._job.listing.items), self._job.config.max_bad_share
-        if self._rejected > share * total:
-            raise RejectedShareError(_too_many(self._job, self._rejected))
-
-
 def _too_many(job: _Job, rejected: int) -> str:
     writer, total = job.writer, len(job.listing.items)
     units = sorted(writer.done_units())
-    bad: list[str] = []
-    for unit in units:
-        rows = writer.manifest_of(unit).to_pylist()
-        bad += [f"{row['path']} ({row['error']})" for row in rows if row["status"] == "rejected"]
-        if len(bad) >= NAMED_IMAGES:
-            break
+    rows = (row for unit in units for row in writer.manifest_of(unit).to_pylist())
+    found = (f"{row['path']} ({row['error']})" for row in rows if row["status"] == "rejected")
+    bad = list(islice(found, _NAMED))
     # Where no image could be used yet, more of them would end alike.
     all_bad = rejected >= sum(writer.bounds(unit).rows for unit in units)
     share = min(1.0, math.ceil(100 * rejected / total) / 100)
     allow = "" if all_bad else f", or allow more with --max-bad-share {share:g}"
-    among = ", among them" if rejected > NAMED_IMAGES else ""
+    among = ", among them" if rejected > _NAMED else ""
     so_far = "" if len(units) == writer.units else " so far"
     return (
         f"{rejected} of {total} images ({rejected / total:.1%}) cannot be used{so_far}, more than"
-        f" --max-bad-share {job.config.max_bad_share:g} allows{among}: {'; '.join(bad[:NAMED_IMAGES])};"
+        f" --max-bad-share {job.config.max_bad_share:g} allows{among}: {'; '.join(bad)};"
         f" repair or remove them{allow}"
     )
 
 
-def _result(job: _Job, info: DatasetInfo, *, reused: bool, seconds: float, done: int) -> ExtractResult:
+def _result(job: _Job, info: DatasetInfo, *, reused: bool, done: int = 0) -> ExtractResult:
     manifest = Dataset(job.writer.store, info).manifest().select(["path", "status", "error"])
     status = manifest["status"].to_pylist()
     rejected = [(row["path"], row["error"]) for row in manifest.to_pylist() if row["status"] == "rejected"]
-    return ExtractResult(
-        dataset=info.id,
-        store=job.writer.store.url,
-        n=info.n_rows,
-        d=info.d,
-        m=info.m,
-        counts=dict(info.counts),
+    return ExtractResult.of(
+        job.writer.store,
+        info,
+        job.begun,
+        reused=reused,
         statuses={name: status.count(name) for name in ("ok", "rejected", "duplicate")},
         rejected=tuple(rejected[:LISTED_IMAGES]),
         ignored=len(job.listing.ignored),
-        reused=reused,
-        seconds=seconds,
-        images_per_second=done / seconds if seconds > 0 else 0.0,
-        info=info,
+        images_per_second=done / max(time.monotonic() - job.begun, 1e-9),
     )

@@ -1,8 +1,7 @@
 """Forgetting rows: they leave every version of every dataset, what follows from them, and the disk.
 
-An audit then looks through all that the store holds, and says what still names them and which models learned
-them, by the digests of rows that each model keeps: nothing takes a row out of the weights of a model but
-training without it.
+An audit then says what in the store still names them, and which models learned them, by the digests that each
+keeps: nothing takes a row out of the weights of a model but training without it.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -35,10 +35,9 @@ _TABLES, _TEXTS = (".parquet",), (".json", ".jsonl", ".html", ".csv")
 class Forgotten:
     """What was forgotten, and what the audit found.
 
-    `rows` counts the rows in all versions; `removed` are the datasets that held them or digests of their ids,
-    `kept_as` the version without them that takes the place of the newest, None where that was not one of
-    them.  `models` learned them, `deleted_models` did and are gone, `mentions` are files that name them;
-    datasets `in_use` are out of sight, and stay on the disk until nobody reads them.
+    `rows` counts them in all versions; `removed` are the datasets that held them or digests of their ids,
+    `kept_as` the one in the newest's place.  `models` learned them, `mentions` are files that name them, and
+    datasets `in_use` stay on the disk until nobody reads them.
     """
 
     store: str
@@ -58,16 +57,14 @@ class Forgotten:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that `topline forget --json` prints."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**values, "clean": self.clean}
+        return {**asdict(self), "clean": self.clean}
 
 
 def forget(url: str, ids: Collection[str], reason: str, by: str = "topline forget") -> Forgotten:
     """Remove some rows, and all with the same content, from everything that a store holds of them.
 
-    An id may be the SHA-256 of a content, by which models know a row that no dataset holds any more.  The
-    newest dataset is stored anew without them; older ones that hold them go as a whole.  Raises `InputError`
-    where no dataset has one of the ids, nor a model learned it.
+    An id may be the SHA-256 of a content.  The newest dataset is stored anew without them; older ones that
+    hold them go as a whole.  `InputError` where no dataset has one of the ids, nor a model learned it.
     """
     store = open_store(url)
     infos = list_datasets(store)
@@ -103,11 +100,7 @@ def forget(url: str, ids: Collection[str], reason: str, by: str = "topline forge
 def _learned_by(
     store: Store, infos: Collection[DatasetInfo], names: Collection[str], contents: Collection[str]
 ) -> tuple[str, ...]:
-    """Return the models that learned one of some rows.
-
-    Of a model that keeps no digests, as those before 0.2 do, the dataset says it; where that is gone, nobody
-    can rule it out.
-    """
+    """Return the models that learned some rows; without digests or dataset, nobody can rule it out."""
     wanted, known = digests_of(names, contents), {info.id: info for info in infos}
     found = []
     for record in list_models(store):
@@ -126,21 +119,23 @@ def _contents(
     store: Store, infos: Collection[DatasetInfo], ids: Collection[str]
 ) -> tuple[set[str], set[str]]:
     """Return the digests of the contents that rows of these ids have in any version, and ids of no row."""
-    found = set(filter(_SHA256.fullmatch, ids))
-    missing = set(ids)
-    for info in infos:
-        table = Dataset(store, info).shared_manifest()
-        for name, digest in zip(table["sample_id"].to_pylist(), table["sha256"].to_pylist(), strict=True):
-            missing -= {name, digest}
-            found |= {digest} - {None} if name in ids else set()
+    found, missing = set(filter(_SHA256.fullmatch, ids)), set(ids)
+    for name, digest in chain.from_iterable(_named(Dataset(store, info)) for info in infos):
+        missing -= {name, digest}
+        if digest is not None and name in ids:
+            found.add(digest)
     return found, missing
+
+
+def _named(dataset: Dataset) -> Iterator[tuple[str, str | None]]:
+    """Return id and content of each row of a dataset."""
+    table = dataset.shared_manifest()
+    return zip(table["sample_id"].to_pylist(), table["sha256"].to_pylist(), strict=True)
 
 
 def _rows(dataset: Dataset, ids: Collection[str], contents: Collection[str]) -> list[str]:
     """Return the ids of the rows of a dataset that are among `ids` or have one of the contents."""
-    table = dataset.shared_manifest()
-    pairs = zip(table["sample_id"].to_pylist(), table["sha256"].to_pylist(), strict=True)
-    return [name for name, digest in pairs if name in ids or digest in contents]
+    return [name for name, digest in _named(dataset) if name in ids or digest in contents]
 
 
 def _leaves_out(dataset: Dataset, names: Collection[str]) -> bool:

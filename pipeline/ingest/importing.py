@@ -13,14 +13,19 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from topline.pipeline.errors import ConfigError, InputError, InterruptedRunError
+from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.ingest.editing import warn_of_edits_not_made
-from topline.pipeline.ingest.splits import HeldOut, RowSplits, split_rows, warn_of_near_copies
+from topline.pipeline.ingest.splits import (
+    HeldOut,
+    Ingested,
+    RowSplits,
+    parts_stored,
+    split_rows,
+)
 from topline.pipeline.interrupts import stop_on_signals
 from topline.pipeline.options import ImportConfig
 from topline.pipeline.progress import Progress, advance, begin
 from topline.pipeline.readers import (
-    Coarse,
     FeatureFile,
     Parts,
     checked_rows,
@@ -38,10 +43,11 @@ from topline.pipeline.readers import (
     reading,
     row_weights,
     split_words,
+    tell_coarse,
     text_of,
 )
 from topline.storage.arrays import ChunkPlan
-from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetInfo, DatasetWriter, empty_manifest
+from topline.storage.datasets import CsrDatasetWriter, Dataset, DatasetWriter, empty_manifest
 from topline.storage.fingerprint import digest_json
 from topline.storage.stores import open_store
 
@@ -58,43 +64,24 @@ GROUP_NAMES, WEIGHT_NAMES = ("group", "groups"), ("sample_weight", "weight", "we
 
 
 @dataclass(frozen=True)
-class ImportResult:
-    """The dataset; `reused` says that it was stored already.
+class ImportResult(Ingested):
+    """The dataset; `label_sets` are the distinct ones of rows with several labels, None of others."""
 
-    `label_sets` are the distinct ones where a row has several labels, None where it has one.
-    """
-
-    dataset: str
-    store: str
-    n: int
-    d: int
-    m: int
     layout: str
-    counts: dict[str, int]
     label_sets: int | None
-    reused: bool
-    seconds: float
-    info: DatasetInfo
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object that `topline import --json` prints."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "info"}
-        return {**values, "class_names": list(self.info.class_names)}
 
 
 def import_features(config: ImportConfig, progress: Progress | None = None) -> ImportResult:
     """Store the features that `config` names as a dataset of `config.store`, block by block.
 
-    The same files with the same options give the dataset that is there already; an interrupted import
-    continues where it stopped.  Raises `InputError` naming file and rows for features that are not finite,
-    labels that are missing or out of range, and lengths that do not match.
+    The same files and options give the dataset that is there; an interrupted import continues where it
+    stopped.
     """
     begun = time.monotonic()
     if config.features is None:
         raise ConfigError("--features is missing: name a file of features")
     begin(progress, "read labels")
-    path = local_path(config.features)
-    with closing(_source(config, path)) as source:
+    with closing(_source(config, local_path(config.features))) as source:
         with reading(source.place):
             ids = names_of_rows(source)
             rows = _row_splits(config, source, ids)
@@ -103,24 +90,10 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
         info, reused = writer.committed, writer.committed is not None
         if info is None:
             _write(config, source, writer, ids, progress)
-            info = writer.commit(
-                rows.labels, rows.split, rows.class_names, label_sets=rows.label_sets, facts=rows.facts
-            )
+            info = rows.commit(writer)
             warn_of_edits_not_made(Dataset(writer.store, info))
-            warn_of_near_copies(Dataset(writer.store, info))
-    return ImportResult(
-        dataset=info.id,
-        store=writer.store.url,
-        n=info.n_rows,
-        d=info.d,
-        m=info.m,
-        layout=info.layout,
-        counts=dict(info.counts),
-        label_sets=info.label_sets,
-        reused=reused,
-        seconds=time.monotonic() - begun,
-        info=info,
-    )
+    more = {"layout": info.layout, "label_sets": info.label_sets}
+    return ImportResult.of(writer.store, info, begun, reused=reused, **more)
 
 
 def _source(config: ImportConfig, path: Path) -> FeatureFile:
@@ -162,7 +135,7 @@ def _row_splits(config: ImportConfig, source: FeatureFile, ids: Sequence[str]) -
             + ", or their file with --labels (npy, csv or a line a row; the XML of an ARFF file of several)"
         )
     _check_length(place, "labels", len(found), source)
-    names = source.class_names() if config.class_names is None and inside else None
+    names = source.class_names if config.class_names is None and inside else None
     if config.class_names is not None:
         names = read_class_names(config.class_names)
     lists = label_lists(np.asarray(found), place, names, config.label_separator)
@@ -208,7 +181,7 @@ def _tell(source: FeatureFile, rows: RowSplits) -> None:
     out = source.left_out()
     if out:
         logger.info("not taken, as they are no numbers, labels or names of rows: %s", named(out))
-    counting = [name for name in source.columns() or () if name.strip().lower() in COUNTING_NAMES]
+    counting = [name for name in source.columns or () if name.strip().lower() in COUNTING_NAMES]
     if counting:
         logger.warning(
             "%s is taken as a feature, and its name says that it numbers the rows: leave it out of the table,"
@@ -252,27 +225,24 @@ def _begin(config: ImportConfig, source: FeatureFile) -> DatasetWriter:
         "kind": "imported",
         "features": source.place,
         "features_name": config.features_name,
-        "labels": None if config.labels is None else str(config.labels.absolute()),
         "labels_name": config.labels_name,
-        "split": None if config.split is None else str(config.split.absolute()),
-        "class_names": None if config.class_names is None else str(config.class_names.absolute()),
         **HeldOut.of(config).facts(),
+        **config.row_facts(),
     }
-    attributes |= config.row_facts()
-    if config.test_features is not None:
-        attributes["test_features"] = str(config.test_features.absolute())
+    for name in ("labels", "split", "class_names", "test_features"):
+        file = getattr(config, name)
+        if file is not None or name != "test_features":
+            attributes[name] = None if file is None else str(file.absolute())
     options = (config.labels, config.split, config.class_names, config.groups, config.sample_weight)
     given = [Path(path) for path in options if path is not None and path not in source.names]
     found = [path if path.is_file() else local_path(str(path)) for path in given]
     files = [*source.files(), *(file for path in found for file in parts_of(path, ("",)))]
     stamps = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
     key = {**attributes, "files": stamps, "layout": kind.layout, "dtype": config.dtype}
-    columns = source.columns()
-    if columns is not None and len(columns) <= NAMED_FEATURES:
-        attributes["columns"] = list(columns)
-    first = source.first_column
-    if first is not None:
-        attributes["first_column"] = first
+    if source.columns is not None and len(source.columns) <= NAMED_FEATURES:
+        attributes["columns"] = list(source.columns)
+    if source.first_column is not None:
+        attributes["first_column"] = source.first_column
     itemsize = np.dtype(config.dtype).itemsize
     width = source.d
     if sparse:
@@ -292,7 +262,7 @@ def _write(
     progress: Progress | None,
 ) -> None:
     """Write the units that are not there yet."""
-    plan, done, coarse = writer.plan, writer.done_units(), Coarse(source)
+    plan, done, coarse = writer.plan, writer.done_units(), False
     begin(progress, "import", plan.n_rows, "rows")
     with stop_on_signals() as flag:
         for unit in range(plan.units):
@@ -301,7 +271,7 @@ def _write(
                 with reading(f"{source.place}, rows {span.start}-{span.stop - 1}"):
                     found = source.rows(span.start, span.stop)
                 X = checked_rows(source, found, span.start, config.dtype)
-                coarse.look(found, X)
+                coarse = coarse or tell_coarse(source, found, X)
                 if writer.layout == "dense" and isinstance(X, csr_matrix):
                     X = X.toarray()
                 elif writer.layout == "csr":
@@ -309,7 +279,4 @@ def _write(
                 writer.write_unit(unit, X, empty_manifest(ids[span.start : span.stop]))
             advance(progress, span.rows)
             if flag:
-                raise InterruptedRunError(
-                    f"stopped by {flag.reason}; {len(writer.done_units())} of {plan.units} parts are stored:"
-                    " run the same command again to continue"
-                )
+                raise parts_stored(writer, f"stopped by {flag.reason}")

@@ -1,24 +1,32 @@
-"""Which rows train and which are held out, with their labels, class names and repeated content."""
+"""Which rows train and which are held out, with their labels and class names, and the dataset they become."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from topline.pipeline.errors import InputError
+from topline.pipeline.errors import InputError, InterruptedRunError
 from topline.pipeline.images import ImageItem, sorted_names
 from topline.pipeline.options import ExtractConfig, SplitConfig
 from topline.pipeline.readers import LabelLists, label_set_table, split_labels
 from topline.pipeline.rows import class_of_groups
 from topline.solvers.counts import how_many
-from topline.storage.datasets import Dataset, LabelSetTable, RowFacts, list_datasets
+from topline.storage.datasets import (
+    Dataset,
+    DatasetInfo,
+    DatasetWriter,
+    LabelSetTable,
+    RowFacts,
+    list_datasets,
+)
 from topline.storage.schema import NO_LABEL, SPLITS
 from topline.storage.stores import Store
 
@@ -75,17 +83,58 @@ class HeldOut:
 
 @dataclass(frozen=True, eq=False)
 class RowSplits:
-    """Labels (n,) int32, codes of `SPLITS` (n,) int8, and the names of labels 0, 1, ...
-
-    Where rows have several labels, theirs are numbers of the `label_sets` of those names.  `facts` are groups
-    and weights.
-    """
+    """Labels (n,) int32 of the names, or of the label sets of these, and codes of `SPLITS` (n,) int8."""
 
     labels: NDArray[np.int32]
     split: NDArray[np.int8]
     class_names: tuple[str, ...]
     label_sets: LabelSetTable | None = None
     facts: RowFacts | None = None
+
+    def commit(
+        self, writer: DatasetWriter, manifest: pa.Table | None = None, *, follow: bool = False
+    ) -> DatasetInfo:
+        """Make a writer's dataset visible; warn of near copies in the first of those that `follow`."""
+        info = writer.commit(
+            self.labels, self.split, self.class_names, manifest, self.label_sets, facts=self.facts
+        )
+        if not follow:
+            _warn_of_near_copies(Dataset(writer.store, info))
+        return info
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """A stored dataset; `reused` says that it was there already."""
+
+    dataset: str
+    store: str
+    n: int
+    d: int
+    m: int
+    counts: dict[str, int]
+    reused: bool
+    seconds: float
+    info: DatasetInfo
+
+    @classmethod
+    def of(cls, store: Store, info: DatasetInfo, begun: float, *, reused: bool, **more: Any) -> Self:
+        """Return the result of what began at `begun` by the monotonic clock."""
+        counts, seconds = dict(info.counts), time.monotonic() - begun
+        return cls(info.id, store.url, info.n_rows, info.d, info.m, counts, reused, seconds, info, **more)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "info"}
+        return {**values, "class_names": list(self.info.class_names)}
+
+
+def parts_stored(writer: DatasetWriter, why: str) -> InterruptedRunError:
+    """Return what is said of a dataset that was interrupted, and continues where it stopped."""
+    return InterruptedRunError(
+        f"{why}; {len(writer.done_units())} of {writer.units} parts are stored: run the same command again to"
+        " continue"
+    )
 
 
 def split_rows(
@@ -101,13 +150,10 @@ def split_rows(
 ) -> RowSplits:
     """Return labels and splits of rows; those not `usable` go to the split "rejected" without a label.
 
-    A row keeps its split in `splits`; where no row has one, `hold_out` makes them, and where splits are given
-    it takes those that are not among them of the training rows.  Classes without a usable
-    row are left out, unless `class_names` (or the names of `LabelLists`) are all of them in their order.  Of
-    rows with several labels a share of all is held out: most label sets have a row or two, so that a share of
-    each would hold out next to nothing.  Rows of one of the `groups`, of which None is a group by itself, are
-    in one split.  Raises `InputError` where no row, or no row for training, remains, and where the given
-    splits cut a group.
+    A row keeps its split in `splits`; what these leave open, `hold_out` draws from the rows for training.
+    Classes without a usable row are left out, unless `class_names` are all of them.  Of rows with several
+    labels a share of all is held out, as most label sets have a row or two.  Rows of one of the `groups` are
+    in one split. `InputError` where no row for training remains, and where the given splits cut a group.
     """
     rows: list[int] = np.flatnonzero(usable).tolist()
     y = np.full(len(ids), NO_LABEL, dtype=np.int32)
@@ -131,14 +177,12 @@ def split_rows(
     given = [splits[row] for row in rows]
     codes = np.array([SPLITS[word or "train"] for word in given], dtype=np.int8)
     free = codes == SPLITS["train"]
-    numbers = None if groups is None else _numbered(groups)
     units = ids if groups is None else [group or name for group, name in zip(groups, ids, strict=True)]
     codes[free] = hold_out(
         [units[row] for row in np.asarray(rows)[free].tolist()], classes[free], held_out.beside(given)
     )
     split[rows] = codes
-    if numbers is not None and groups is not None:
-        _refuse_cuts(groups, numbers[rows], codes, rows)
+    numbers = None if groups is None else _numbered(groups, codes, rows)
     if not (split == SPLITS["train"]).any():
         raise InputError("no example is left for training: give some the split train")
     return RowSplits(
@@ -146,35 +190,30 @@ def split_rows(
     )
 
 
-def _numbered(groups: Sequence[str | None]) -> NDArray[np.int32]:
-    """Return a number for each group (n,); a row without one has its own."""
+def _numbered(
+    groups: Sequence[str | None], codes: NDArray[np.int8], rows: Sequence[int]
+) -> NDArray[np.int32]:
+    """Return the number of each row's group, or its own (n,); `InputError` for a group in two splits."""
     known: dict[str | int, int] = {}
     names = (row if group is None else group for row, group in enumerate(groups))
-    return np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int32)
-
-
-def _refuse_cuts(
-    groups: Sequence[str | None], numbers: NDArray[np.int32], codes: NDArray[np.int8], rows: Sequence[int]
-) -> None:
-    """Raise `InputError` for a group with rows in two splits."""
-    _, first, of_row = np.unique(numbers, return_index=True, return_inverse=True)
+    numbers = np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int32)
+    _, first, of_row = np.unique(numbers[rows], return_index=True, return_inverse=True)
     other = np.flatnonzero(codes != codes[first[of_row]])
     if len(other):
         one, two = int(first[of_row[other[0]]]), int(other[0])
-        known = {code: name for name, code in SPLITS.items()}
+        split = {code: name for name, code in SPLITS.items()}
         raise InputError(
-            f"the given splits cut the group {groups[rows[one]]!r}: row {rows[one]} is in {known[codes[one]]}"
-            f" and row {rows[two]} in {known[codes[two]]}; one group has one split"
+            f"the given splits cut the group {groups[rows[one]]!r}: row {rows[one]} is in {split[codes[one]]}"
+            f" and row {rows[two]} in {split[codes[two]]}; one group has one split"
         )
+    return numbers
 
 
 def hold_out(units: Sequence[str], labels: NDArray[np.integer[Any]], held_out: HeldOut) -> NDArray[np.int8]:
     """Return the codes of the splits of rows: of each class the shares of its rows, rounded, but never all.
 
-    `units` are ids of rows, or the groups that they are in, which are held out as a whole and count for the
-    class that most of their rows have.  Which ones is decided by a hash of seed and name, so that it depends
-    neither on the order of the rows nor on the other classes; a share of validation or calibration rows moves
-    no test row.
+    `units` are ids of rows, or the groups that they are in, which count for the class of most of their rows.
+    A hash of seed and name decides: no other rows or classes, nor shares of later splits, move a test row.
     """
     if not len(units):
         return np.zeros(0, dtype=np.int8)
@@ -204,10 +243,7 @@ def hold_out(units: Sequence[str], labels: NDArray[np.integer[Any]], held_out: H
 def repeated_content(
     digests: Sequence[str | None], usable: NDArray[np.bool_], names: Sequence[tuple[str, ...]]
 ) -> NDArray[np.int64]:
-    """Return for each row the first usable row, by name, with its digest; -1 where that is itself.
-
-    Unusable rows have -1 as well.
-    """
+    """Return for each usable row the first one, by name, with its digest; -1 where there is no other."""
     first: dict[str, int] = {}
     same = np.full(len(digests), -1, dtype=np.int64)
     for row in sorted(np.flatnonzero(usable).tolist(), key=lambda row: names[row]):
@@ -218,11 +254,8 @@ def repeated_content(
 
 
 def recorded_splits(store: Store, newest: str | None) -> dict[str, str]:
-    """Return the split of every content (by SHA-256) that a dataset of the store has assigned.
-
-    Datasets under the content rule need no reading but the newest: what left them would come back to the
-    same split.  Where datasets disagree, a content that was ever held out is held out.
-    """
+    """Return the split of each content (by SHA-256) in a store; one that was ever held out is held out."""
+    # Of datasets under the content rule the newest says it.
     found: dict[str, str] = {}
     for info in list_datasets(store):
         if info.features.get("kind") != "images":
@@ -275,11 +308,7 @@ def with_splits(
     config: ExtractConfig,
     recorded: Mapping[str, str] | None = None,
 ) -> tuple[pa.Table, RowSplits]:
-    """Return the manifest with duplicates named, and labels and splits of its rows.
-
-    With `recorded` splits a content that had a split before stays where it was, and a new one goes where
-    its folder says or its content decides.
-    """
+    """Return the manifest with duplicates named, and labels and splits of its rows, `recorded` ones first."""
     digests = table["sha256"].to_pylist()
     usable = np.array([status != "rejected" for status in table["status"].to_pylist()])
     splits = [item.split for item in items]
@@ -289,25 +318,32 @@ def with_splits(
     # Of copies in several splits the held-out one stays: what others measured on it can still be compared.
     names = [("1" if split == "train" else "0", item.path) for item, split in zip(items, splits, strict=True)]
     same = repeated_content(digests, usable, names)
-    labels = [item.label for item in items]
+    labels: list[str | None] | LabelLists = [item.label for item in items]
     separator = config.label_separator
+    if separator is not None:
+        labels = LabelLists([split_labels(item.label, separator) for item in items], None)
+    weighted = any(item.weight is not None for item in items)
     rows = split_rows(
         [item.sample_id for item in items],
-        labels
-        if separator is None
-        else LabelLists([split_labels(label, separator) for label in labels], None),
+        labels,
         splits,
         usable & (same < 0),
         held_out=held_out,
         groups=[item.group for item in items] if any(item.group for item in items) else None,
-        weights=_weights(items),
+        weights=[1.0 if item.weight is None else item.weight for item in items] if weighted else None,
     )
     status, errors = table["status"].to_pylist(), table["error"].to_pylist()
     labelled: list[int] = np.flatnonzero(rows.labels >= 0).tolist()
     code = {items[row].label: int(rows.labels[row]) for row in labelled}
     copies: list[int] = np.flatnonzero(same >= 0).tolist()
     torn = [row for row in copies if items[row].label != items[int(same[row])].label and separator is None]
-    _tell_torn(items, torn, same)
+    if torn:
+        logger.warning(
+            "the content of %s lies in two classes, such as %s and %s: remove the wrong one of each pair",
+            how_many(len(torn), "images"),
+            items[torn[0]].path,
+            items[int(same[torn[0]])].path,
+        )
     for row in copies:
         first, label = int(same[row]), items[row].label
         other = f", which has the label {items[first].label}" if row in torn else ""
@@ -317,33 +353,11 @@ def with_splits(
         if kept and splits[row] == splits[first] and label in code:
             rows.labels[row] = code[label]
             rows.split[row] = rows.split[first]
-    for name, values in (("status", status), ("error", errors)):
-        position = table.schema.get_field_index(name)
-        table = table.set_column(position, table.schema.field(name), pa.array(values, pa.string()))
-    return table, rows
+    known = dict(zip(table.column_names, table.columns, strict=True))
+    return pa.table({**known, "status": status, "error": errors}, table.schema), rows
 
 
-def _weights(items: Sequence[ImageItem]) -> list[float] | None:
-    """Return the weight of each image, None where none has one; without one of its own it counts once."""
-    weights = [item.weight for item in items]
-    known = any(weight is not None for weight in weights)
-    return [1.0 if weight is None else weight for weight in weights] if known else None
-
-
-def _tell_torn(items: Sequence[ImageItem], torn: Sequence[int], same: NDArray[np.int64]) -> None:
-    """Warn of images that lie in two classes: at most one of the labels is right, and no model can tell."""
-    if not torn:
-        return
-    one, first = items[torn[0]], items[int(same[torn[0]])]
-    logger.warning(
-        "the content of %s lies in two classes, such as %s and %s: remove the wrong one of each pair",
-        how_many(len(torn), "images"),
-        one.path,
-        first.path,
-    )
-
-
-def warn_of_near_copies(dataset: Dataset) -> None:
+def _warn_of_near_copies(dataset: Dataset) -> None:
     """Warn where held-out rows are near copies of training rows, and no groups keep them together."""
     from sklearn.metrics import pairwise_distances_argmin_min
 

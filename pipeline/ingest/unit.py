@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Tick = Callable[[int], None]
-"""Called with the number of images that were just done."""
 
 
 @dataclass(eq=False)
@@ -51,15 +51,6 @@ class ImageRow:
 
 
 @dataclass(frozen=True, eq=False)
-class _Prepared:
-    """Features of images that were known, 0 elsewhere, and the pixels of the rows `good`."""
-
-    X: NDArray[np.float32]
-    good: Sequence[int]
-    pictures: Sequence[Pixels]
-
-
-@dataclass(frozen=True, eq=False)
 class Describer:
     """Reads images below `root` and describes them by `backbone`, those of a `known` content excepted."""
 
@@ -70,7 +61,7 @@ class Describer:
 
     def describe(self, network: FeatureFunction, rows: Sequence[ImageRow]) -> NDArray[np.float32]:
         """Return features (b, dim) of the images of `rows`, 0 for rejected ones; fills in the rows."""
-        return self._described(network, rows, self._prepared(network, rows))
+        return self._prepared(network, rows)()
 
     def describe_in_parts(
         self, network: FeatureFunction, rows: Sequence[ImageRow], batch: int
@@ -86,14 +77,16 @@ class Describer:
             return
         with ThreadPoolExecutor(1, thread_name_prefix="decode") as beside:
             waiting = [beside.submit(self._prepared, network, part) for part in parts[:1]]
-            for part, after in zip_longest(parts, parts[1:]):
-                prepared = waiting.pop().result()
+            for after in [*parts[1:], None][: len(parts)]:
+                described = waiting.pop().result()
                 if after is not None:
                     waiting.append(beside.submit(self._prepared, network, after))
-                yield self._described(network, part, prepared)
+                yield described()
 
-    def _prepared(self, network: FeatureFunction, rows: Sequence[ImageRow]) -> _Prepared:
-        """Return what is known of `rows`, and pixels of the others; fills in the rows."""
+    def _prepared(
+        self, network: FeatureFunction, rows: Sequence[ImageRow]
+    ) -> Callable[[], NDArray[np.float32]]:
+        """Read and decode images, fill in their rows, and return a function that describes them."""
         X = np.zeros((len(rows), self.backbone.dim), dtype=np.float32)
         read = {i: data for i, row in enumerate(rows) if (data := self._read(row)) is not None}
         for i in self._recalled(rows, list(read), X):
@@ -102,22 +95,26 @@ class Describer:
         good: list[int] = []
         for i, data in read.items():
             try:
-                pixels = self._decoded(rows[i], data)
+                picture = read_picture(data, self.limits, self.backbone.side)
+                rows[i].width, rows[i].height, pixels = picture.width, picture.height, picture.pixels
                 pictures.append(network.prepare(pixels) if isinstance(network, TwoStepFunction) else pixels)
                 good.append(i)
             except ImageRejectedError as error:
                 rows[i].error = str(error)
-        return _Prepared(X, good, pictures)
+        return partial(self._described, network, rows, X, good, pictures)
 
     def _described(
-        self, network: FeatureFunction, rows: Sequence[ImageRow], prepared: _Prepared
+        self,
+        network: FeatureFunction,
+        rows: Sequence[ImageRow],
+        X: NDArray[np.float32],
+        good: Sequence[int],
+        pictures: Sequence[Pixels],
     ) -> NDArray[np.float32]:
-        """Return the features of `rows`, of which some are in `prepared` already."""
-        X, pictures = prepared.X, prepared.pictures
+        """Return the features X of `rows`, with those of the rows `good` from their pixels."""
         if pictures:
-            X[prepared.good] = (
-                network.describe(pictures) if isinstance(network, TwoStepFunction) else network(pictures)
-            )
+            describe = network.describe if isinstance(network, TwoStepFunction) else network
+            X[good] = describe(pictures)
         broken = np.flatnonzero(~np.isfinite(X).all(axis=1))
         X[broken] = 0.0
         for i in broken.tolist():
@@ -152,11 +149,6 @@ class Describer:
         found: list[int] = here.tolist()
         return found
 
-    def _decoded(self, row: ImageRow, data: bytes) -> Pixels:
-        picture = read_picture(data, self.limits, self.backbone.side)
-        row.width, row.height = picture.width, picture.height
-        return picture.pixels
-
 
 @dataclass(frozen=True, eq=False)
 class UnitContext:
@@ -167,19 +159,13 @@ class UnitContext:
     batch: int
 
 
-@dataclass(frozen=True)
-class UnitReport:
-    """Outcome of a unit: its images, and how many of them were rejected."""
-
-    unit: int
-    rows: int
-    rejected: int
-
-
 def extract_unit(
     context: UnitContext, unit: int, items: Sequence[ImageItem], tick: Tick | None = None
-) -> UnitReport:
-    """Read, decode and describe the images of `unit` and write its shard; doing it again is harmless."""
+) -> int:
+    """Read, decode and describe the images of `unit`, write its shard, and return how many are rejected.
+
+    Doing it again is harmless.
+    """
     describer = context.describer
     network = open_backbone(describer.backbone)
     X = np.zeros((len(items), describer.backbone.dim), dtype=np.float32)
@@ -191,7 +177,7 @@ def extract_unit(
         if tick is not None:
             tick(len(part))
     context.writer.write_unit(unit, X, _manifest(rows))
-    return UnitReport(unit, len(rows), sum(row.error is not None for row in rows))
+    return sum(row.error is not None for row in rows)
 
 
 _networks: dict[str, FeatureFunction] = {}
@@ -231,8 +217,8 @@ POLL_SECONDS = 0.25
 IN_FLIGHT = 2
 # A cluster on which no unit ends for so long hangs, whatever its heartbeats say.
 UNIT_SECONDS = 3600.0
-
-Done = Callable[[UnitReport], None]
+# Who waits for a worker says so after this long.
+TOLD_SECONDS = 10.0
 
 
 class StoppedError(Exception):
@@ -241,12 +227,12 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Units that are still to be done, and who is notified of them."""
+    """Units of images that are still to be done; `done` gets how many of each are rejected."""
 
     context: UnitContext
     items: tuple[ImageItem, ...]
-    done: Done
-    advance: Callable[[int], None]
+    done: Tick
+    advance: Tick
     flag: StopFlag
 
     def images(self, unit: int) -> tuple[ImageItem, ...]:
@@ -274,17 +260,19 @@ class Units:
     def run_on(self, client: Client, units: Iterator[int], *, worker_wait: float) -> None:
         """Run units on the client's workers; a unit whose worker dies is run again by another.
 
-        Raises `StoppedError` as `run_here`, `ClusterError` where no worker is left for `worker_wait` seconds,
-        where units keep killing their workers, and where nothing ends any more.
+        Raises `StoppedError`, and `ClusterError` where workers are missing or killed, or nothing ends.
         """
         from distributed import wait
 
         pending: dict[Future[Any], int] = {}
-        worker_seen = ended = time.monotonic()
+        worker_seen, ended, told = time.monotonic(), time.monotonic(), False
         try:
             while not self.flag:
                 threads, now = _threads(client), time.monotonic()
                 worker_seen = now if threads else worker_seen
+                if now - worker_seen > TOLD_SECONDS and not told:
+                    told = True
+                    logger.warning("there is no worker: waiting up to %g s", worker_wait)
                 if now - worker_seen > worker_wait:
                     raise ClusterError(
                         f"no worker for {worker_wait:g} s: start workers, or wait longer (--worker-wait)"
@@ -314,9 +302,8 @@ class Units:
         from distributed.scheduler import KilledWorker
 
         if future.status == "finished":
-            report: UnitReport = future.result()
-            self.done(report)
-            self.advance(report.rows)
+            self.done(future.result())
+            self.advance(len(self.images(unit)))
         elif future.status == "error":
             error = future.exception()
             if not isinstance(error, KilledWorker):

@@ -191,7 +191,7 @@ def _taken(stored: StoredModel, source: FeatureFile) -> list[int] | None:
             " --features"
         )
     source.as_trained(f"model {record.id}", record.features.get("first_column"), stored.input_width)
-    trained, given = record.features.get("columns"), source.columns()
+    trained, given = record.features.get("columns"), source.columns
     if trained is not None and given is not None:
         if set(trained) == set(given) and list(trained) != list(given):
             places = {name: place for place, name in enumerate(given)}
@@ -211,7 +211,7 @@ def _labels(stored: StoredModel, source: FeatureFile) -> Sequence[str | None]:
     if found is None:
         return [None] * source.n
     # Class numbers are named by the --class-names given for training.
-    record, names = stored.model.record, source.class_names()
+    record, names = stored.model.record, source.class_names
     if names is None and record.features.get("class_names"):
         names = record.class_names
     lists = label_lists(np.asarray(found), source.place, names)

@@ -7,9 +7,7 @@ words, one or several a row.  A new format is a `FeatureFile` and a line in `FOR
 
 from __future__ import annotations
 
-from topline.pipeline.readers.arff import read_label_names
 from topline.pipeline.readers.base import (
-    Coarse,
     FeatureFile,
     check_columns,
     checked_rows,
@@ -20,24 +18,22 @@ from topline.pipeline.readers.base import (
     pick,
     pick_label,
     row_name,
+    tell_coarse,
 )
-from topline.pipeline.readers.columns import label_names
-from topline.pipeline.readers.files import reading
+from topline.pipeline.readers.columns import TABLE_SUFFIXES, label_names, read_table
+from topline.pipeline.readers.files import parquet_column, reading
 from topline.pipeline.readers.formats import FORMATS, Parts, open_features
 from topline.pipeline.readers.labels import (
     LabelLists,
     label_lists,
     label_set_table,
-    label_sets_for_solver,
     read_class_names,
     read_column,
     read_labels,
-    require_single_labels,
     split_labels,
 )
-from topline.pipeline.readers.tables import TABLE_SUFFIXES, parquet_column, read_table
+from topline.pipeline.readers.texts import read_label_names
 from topline.pipeline.readers.words import (
-    NAMED_ROWS,
     SPLIT_NAMES,
     class_words,
     harmless,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,22 +29,15 @@ from topline.pipeline.readers.files import cause, check_expansion, reading
 
 #: Arrays of which SciPy makes a sparse matrix.
 _SPARSE = ("data", "indices", "indptr", "shape", "format")
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
 
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """The arrays of a file by their names, each with a shape and a dtype, and sliced by rows; "" is one.
-
-    `kind` is what a name names, and `stack` closes the file.
-    """
+    """The arrays of a file by name, "" for the only one; a name names a `kind`, `stack` closes the file."""
 
     arrays: Mapping[str, Any]
-    kind: str
-    stack: ExitStack
+    kind: str = "array"
+    stack: ExitStack = field(default_factory=ExitStack)
 
     @property
     def names(self) -> Sequence[str]:
@@ -70,11 +63,6 @@ class View:
     dtype: np.dtype[Any]
     read: Callable[[int, int], NDArray[Any]]
 
-    @property
-    def ndim(self) -> int:
-        """The number of its axes."""
-        return len(self.shape)
-
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         """Return some entries of the first axis; all of an array without axes."""
         start, stop, _ = rows.indices(self.shape[0] if self.shape else 1)
@@ -86,13 +74,10 @@ def _member(path: Path, name: str, archive: zipfile.ZipFile, stack: ExitStack) -
     place = f"{name} in {path}"
     member = archive.getinfo(f"{name}.npy")
     file = stack.enter_context(archive.open(member))
-    try:
-        version = np.lib.format.read_magic(file)
-        if version not in _HEADERS:
-            raise InputError(f"{place} has the unknown NumPy format {version}")
-        shape, fortran, dtype = _HEADERS[version](file)
-    except ValueError as error:
-        raise InputError(f"{place} cannot be read as a NumPy array: {error}") from error
+    with reading(place, "a NumPy array"):
+        old = np.lib.format.read_magic(file) == (1, 0)
+        header = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = header(file)
     begin, row_bytes = file.tell(), int(np.prod(shape[1:], dtype=object)) * dtype.itemsize
     if int(np.prod(shape, dtype=object)) * dtype.itemsize > member.file_size:
         raise InputError(f"{place} is cut short: save it again")
@@ -111,9 +96,7 @@ def _member(path: Path, name: str, archive: zipfile.ZipFile, stack: ExitStack) -
             if file.tell() != begin + start * row_bytes:
                 file.seek(begin + start * row_bytes)
             data = file.read((stop - start) * row_bytes)
-        if len(data) < (stop - start) * row_bytes:
-            raise InputError(f"{place} is cut short")
-        return np.frombuffer(data, dtype).reshape(stop - start, *shape[1:])
+            return np.frombuffer(data, dtype).reshape(stop - start, *shape[1:])
 
     return View(shape, dtype, read)
 
@@ -138,7 +121,7 @@ def npy_arrays(path: Path) -> Arrays:
     """Return the array of an .npy file, memory-mapped."""
     with reading(path, "a NumPy array of numbers"):
         # A map is refused where the file is shorter than its header says; an array would be allocated first.
-        return Arrays({"": np.load(path, mmap_mode="r", allow_pickle=False)}, "array", ExitStack())
+        return Arrays({"": np.load(path, mmap_mode="r", allow_pickle=False)})
 
 
 def npz_arrays(path: Path) -> Arrays:
@@ -178,12 +161,8 @@ def hdf_arrays(path: Path) -> Arrays:
 
 def mat_arrays(path: Path) -> Arrays:
     """Return the variables of a MATLAB file up to version 7."""
-    found = loadmat(path)
-    return Arrays(
-        {name: value for name, value in found.items() if isinstance(value, np.ndarray)},
-        "variable",
-        ExitStack(),
-    )
+    found = {name: value for name, value in loadmat(path).items() if isinstance(value, np.ndarray)}
+    return Arrays(found, "variable")
 
 
 def tensors(path: Path) -> Arrays:
@@ -204,26 +183,27 @@ def zarr_arrays(path: Path) -> Arrays:
 
     found = zarr.open(str(path), mode="r")
     arrays = {"": found} if isinstance(found, zarr.Array) else dict(found.arrays())
-    return Arrays(arrays, "array", ExitStack())
+    return Arrays(arrays)
 
 
 class ArrayFeatures(FeatureFile):
-    """A matrix (n, d) among the arrays of a file; labels, splits and names of rows are others of them.
+    """A matrix (n, d) among the arrays of a file, or a sparse one of SciPy, streamed where it is CSR."""
 
-    It may be sparse, as `scipy.sparse.save_npz` writes it: then CSR is streamed, others are read at once.
-    """
-
-    def __init__(self, path: Path, wanted: Names, found: Arrays) -> None:
+    def __init__(self, arrays_in: Callable[[Path], Arrays], path: Path, wanted: Names) -> None:
         super().__init__(path, wanted)
-        self._found, self.kind = found, found.kind
-        self.names = [name for name in found.names if name]
-        if not self.names:
-            refuse_names(path, "one array", features_name=wanted.features, labels_name=wanted.labels)
-        self._read = self._sparse() if self._is_sparse() else self._dense()
+        found = arrays_in(path)
+        with ExitStack() as stack:
+            stack.callback(found.stack.close)
+            self._found, self.kind = found, found.kind
+            self.names = [name for name in found.names if name]
+            if not self.names:
+                refuse_names(path, "one array", features_name=wanted.features, labels_name=wanted.labels)
+            self._read = self._sparse() if self._is_sparse() else self._dense()
+            stack.pop_all()
 
     def _dense(self) -> Callable[[int, int], Rows]:
         arrays, others = self._found.arrays, self.not_features() if self.names else set()
-        rest = [name for name, array in arrays.items() if array.ndim == 2 and name not in others]
+        rest = [name for name, array in arrays.items() if len(array.shape) == 2 and name not in others]
         rest = rest or [name for name in arrays if name not in others]
         name = pick(self.place, self.kind, self.wanted.features, FEATURE_NAMES, rest)
         if name is None:
@@ -284,17 +264,3 @@ class ArrayFeatures(FeatureFile):
     def column(self, name: str) -> NDArray[Any]:
         """Return an array beside the features."""
         return self._found.values(name) if name in self._found.names else super().column(name)
-
-
-def array_reader(arrays_in: Callable[[Path], Arrays]) -> Callable[[Path, Names], FeatureFile]:
-    """Return the reader of features in files whose arrays `arrays_in` returns."""
-
-    def read(path: Path, wanted: Names) -> FeatureFile:
-        found = arrays_in(path)
-        with ExitStack() as stack:
-            stack.callback(found.stack.close)
-            features = ArrayFeatures(path, wanted, found)
-            stack.pop_all()
-        return features
-
-    return read

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, vstack
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.tables import parquet_column
-from topline.pipeline.readers.words import first_rows, numbers_in, text_of
+from topline.pipeline.readers.files import parquet_column
+from topline.pipeline.readers.words import first_rows, is_number, numbers_in, refuse_rows, text_of
 
 FEATURE_NAMES = ("features", "X", "x", "embeddings", "embedding", "data", "arr_0")
 ID_NAMES = ("sample_id", "image_path", "key")
@@ -35,10 +35,7 @@ NAMED_COLUMNS = 8
 
 @dataclass(frozen=True)
 class Names:
-    """Names of what to read inside a file: features, labels, an ARFF file's label attributes, and others.
-
-    `beside` are columns that are no features, as something else is read from them.
-    """
+    """Names of what to read inside a file; `beside` are columns that are no features, but are read too."""
 
     features: str | None = None
     labels: str | None = None
@@ -61,6 +58,12 @@ class FeatureFile(ABC):
     #: Columns or arrays in the file, and those of them that are features.
     names: Sequence[str] = ()
     taken: Sequence[str] = ()
+    #: Columns of a DataFrame's index, which may name rows.
+    index: Sequence[str] = ()
+    #: The names of the features in their order, None where one array has all, or the file names none.
+    columns: Sequence[str] | None = None
+    #: The names of all classes in their order, where the file has them.
+    class_names: Sequence[str] | None = None
     #: The number of the first column where a text numbers them.
     first_column: int | None = None
     #: What a name names.
@@ -98,10 +101,6 @@ class FeatureFile(ABC):
         found = None if self.label is None else one_column(self.column(self.label))
         return found if found is None or self.has_types else numbers_in(found.tolist())
 
-    def class_names(self) -> Sequence[str] | None:
-        """Return the names of all classes, in their order, where the file has them."""
-        return None
-
     def splits(self) -> NDArray[Any] | None:
         """Return the split of each row, None where the file has none."""
         return self.column("split") if "split" in self.names else None
@@ -110,30 +109,20 @@ class FeatureFile(ABC):
         """Return the name of each row, None where the file has none."""
         name = next((name for name in ID_NAMES if name in self.names), None)
         if name is None:
-            texts = self._index()
+            texts = self.column(self.index[0]).tolist() if len(self.index) == 1 else []
             # An index may repeat itself or be of numbers, which name no row.
             words = all(isinstance(text, str) and text for text in texts)
-            return texts if words and len(set(texts)) == len(texts) > 0 else None
+            numbers = not self.has_types and any(map(is_number, texts))
+            return texts if words and not numbers and len(set(texts)) == len(texts) > 0 else None
         ids = list(map(text_of, self.column(name).tolist()))
-        missing = [row for row, text in enumerate(ids) if text is None]
-        if missing:
-            raise InputError(
-                f"{self.place} has no {name} in {first_rows(missing)}: name every row, or leave the"
-                f" {self.kind} {name} out"
-            )
+        fix = f"name every row, or leave the {self.kind} {name} out"
+        refuse_rows(self.place, f"no {name}", [text is None for text in ids], fix)
         return list(map(str, ids))
-
-    def _index(self) -> Sequence[Any]:
-        """Return what may name rows where no column is called so, such as the index of a DataFrame."""
-        return ()
-
-    def columns(self) -> Sequence[str] | None:
-        """Return the names of the features, in their order, None where one array has all."""
-        return None
 
     def not_features(self) -> set[str]:
         """Return the names that are something else than features."""
-        return {"split", "", *ID_NAMES, *self.wanted.beside, *([self.label] if self.label else [])}
+        label = [self.label] if self.label else []
+        return {"split", "", *ID_NAMES, *self.index, *self.wanted.beside, *label}
 
     def left_out(self) -> Sequence[str]:
         """Return the names that are taken for nothing."""
@@ -151,15 +140,11 @@ class FeatureFile(ABC):
                 f"{self.place} has {self.d:,} features per row and {other.place} {other.d:,}: give files of"
                 " the same features"
             )
-        columns, others = self.columns(), other.columns()
-        if columns is not None and others is not None:
-            check_columns(self.place, columns, other.place, others)
+        if self.columns is not None and other.columns is not None:
+            check_columns(self.place, self.columns, other.place, other.columns)
 
     def as_trained(self, model: str, first: int | None, d: int) -> None:  # noqa: B027 - most number nothing
-        """Count columns as training did, from `first` on, where the file numbers them; have `d` of them.
-
-        `InputError` where the file has others, or the features of `model` numbered none.
-        """
+        """Have `d` columns, counted from `first` as training did; `InputError` where the file has others."""
 
     def close(self) -> None:  # noqa: B027 - most files are open only while they are read
         """Close what is open."""
@@ -203,10 +188,7 @@ def stacked(parts: Sequence[Rows]) -> Rows:
 
 
 def local_path(text: str) -> Path:
-    """Return the place that a text names, which may be file://; `InputError` for a place elsewhere.
-
-    Names are found in either form of Unicode's accents.
-    """
+    """Return the place that a text names, which may be file://, with accents in either form of Unicode."""
     if text.startswith("file://"):
         text = unquote(text.removeprefix("file://").removeprefix("localhost"))
     if "://" in text:
@@ -225,9 +207,8 @@ def local_path(text: str) -> Path:
 def parts_of(path: Path, readable: Sequence[str], *, only: bool = False) -> list[Path]:
     """Return the files that a folder or a pattern (data/*.npy) names, by the numbers in their names.
 
-    A file is its only part.  Of a folder it is all files, also in its folders, with one of the suffixes
-    `readable`, of one kind; `InputError` where there are none.  Of a pattern it is all that match,
-    or with `only` those with one of the suffixes.
+    A file is its only part.  Of a folder it is all files with one of the suffixes `readable`, of one kind; of
+    a pattern all that match, or with `only` those with one of the suffixes.
     """
     if path.is_file():
         return [path]
@@ -259,10 +240,7 @@ def parts_of(path: Path, readable: Sequence[str], *, only: bool = False) -> list
 
 
 def pick(place: str, what: str, wanted: str | None, usual: Sequence[str], there: Sequence[str]) -> str | None:
-    """Return the name of an array among `there`: the wanted one, a usual one, or the only one; else None.
-
-    A usual name may be in capitals.  `InputError` where the wanted one is not there.
-    """
+    """Return the wanted name, else a usual one, in capitals too, else the only one of `there`, else None."""
     if wanted is not None:
         if wanted not in there:
             raise InputError(f"{place} has no {what} {wanted!r}: {_choice(wanted, there)}")
@@ -322,20 +300,14 @@ def check_columns(place: str, columns: Sequence[str], other: str, others: Sequen
         return
     missing = [name for name in columns if name not in set(others)]
     foreign = [name for name in others if name not in set(columns)]
-    if missing and foreign:
-        raise InputError(
-            f"{place} has the features {named(missing)}, and {other} {named(foreign)} in their place: give"
-            " files of the same features"
-        )
+    said = f"{place} and {other} have the same features in different orders: write the columns in one order"
     if missing or foreign:
         more, less = (place, other) if missing else (other, place)
-        raise InputError(
-            f"{more} has the features {named(missing or foreign)}, which {less} does not have: give files of"
-            " the same features"
-        )
-    raise InputError(
-        f"{place} and {other} have the same features in different orders: write the columns in one order"
-    )
+        said = f"{more} has the features {named(missing or foreign)}, which {less} does not have"
+        if missing and foreign:
+            said = f"{place} has the features {named(missing)}, and {other} {named(foreign)} in their place"
+        said += ": give files of the same features"
+    raise InputError(said)
 
 
 def refuse_names(place: object, what: str, **given: str | None) -> None:
@@ -386,33 +358,26 @@ def checked_rows(source: FeatureFile, X: Rows, start: int, dtype: str) -> Rows:
     return stored
 
 
-class Coarse:
-    """Finds columns whose values differ by less than their type can tell, and warns of them once."""
-
-    def __init__(self, source: FeatureFile) -> None:
-        self._source = source
-        self._told = False
-
-    def look(self, X: Rows, stored: Rows) -> None:
-        """Compare rows as they were read with those to be stored."""
-        if self._told or isinstance(X, csr_matrix) or isinstance(stored, csr_matrix) or len(X) < 2:
-            return
-        if X.dtype == stored.dtype or X.dtype.kind == "b":
-            return
-        values = X.astype(np.float64)
-        spread = values.max(axis=0) - values.min(axis=0)
-        lost = np.abs(values - stored).max(axis=0) * _STEPS > spread
-        columns = np.flatnonzero(lost & (spread > 0)).tolist()
-        if columns:
-            self._told = True
-            names = self._source.columns() or [f"column {column}" for column in range(X.shape[1])]
-            logger.warning(
-                "%s: %s has values so close beside their size that %s takes many for equal, such as times in"
-                " seconds: subtract their mean, and import again",
-                self._source.place,
-                named([names[column] for column in columns]),
-                stored.dtype,
-            )
+def tell_coarse(source: FeatureFile, X: Rows, stored: Rows) -> bool:
+    """Warn of columns whose values X differ by less than their type as `stored` can tell; return whether."""
+    if isinstance(X, csr_matrix) or isinstance(stored, csr_matrix) or len(X) < 2:
+        return False
+    if X.dtype == stored.dtype or X.dtype.kind == "b":
+        return False
+    values = X.astype(np.float64)
+    spread = values.max(axis=0) - values.min(axis=0)
+    lost = np.abs(values - stored).max(axis=0) * _STEPS > spread
+    columns = np.flatnonzero(lost & (spread > 0)).tolist()
+    if columns:
+        names = source.columns or [f"column {column}" for column in range(X.shape[1])]
+        logger.warning(
+            "%s: %s has values so close beside their size that %s takes many for equal, such as times in"
+            " seconds: subtract their mean, and import again",
+            source.place,
+            named([names[column] for column in columns]),
+            stored.dtype,
+        )
+    return bool(columns)
 
 
 def _refuse(source: FeatureFile, X: Rows, values: Any, bad: Any, start: int, dtype: str) -> None:
@@ -421,7 +386,7 @@ def _refuse(source: FeatureFile, X: Rows, values: Any, bad: Any, start: int, dty
     else:
         local = np.flatnonzero(bad.any(axis=1))
     rows = (np.unique(local) + start).tolist()
-    names = None if isinstance(X, csr_matrix) else source.columns()
+    names = None if isinstance(X, csr_matrix) else source.columns
     columns = [names[column] for column in np.flatnonzero(bad.any(axis=0)).tolist()] if names else []
     within = f", of {named(columns)}" if columns else ""
     overflow = bool(np.isfinite(values[bad].astype(np.float64)).any())

@@ -1,13 +1,15 @@
-"""Features in Parquet and CSV: columns of numbers, or one of lists of one length, read batch by batch."""
+"""Tables in Parquet and text: features read batch by batch; labels, splits and lists of images as a whole."""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -26,15 +28,15 @@ from topline.pipeline.readers.base import (
     FEATURE_NAMES,
     ID_NAMES,
     LABEL_NAMES,
+    FeatureFile,
     Names,
     StreamedFeatures,
     named,
     pick,
     refuse_names,
 )
-from topline.pipeline.readers.files import cause, is_packed, opened, reading
-from topline.pipeline.readers.tables import DELIMITERS, delimiter_of, parquet_column
-from topline.pipeline.readers.words import is_number, objects
+from topline.pipeline.readers.files import cause, is_packed, opened, parquet_column, reading
+from topline.pipeline.readers.words import as_given, is_number, numbers_in, objects
 
 BATCH_ROWS = 4096
 #: Bytes of text that are parsed at once; what is a number in the first of them is one in all.
@@ -45,35 +47,24 @@ _LOOKED_AT = 100
 #: with a point.
 _COMMA = re.compile(r"[+-]?(\d+,\d*|,\d+)([eE][+-]?\d+)?")
 _POINT = re.compile(r"[+-]?(\d+\.\d*|\.\d+)([eE][+-]?\d+)?")
-#: What Arrow says of a word in a column of numbers: which column, and the word.
-_NO_NUMBER = re.compile(r"CSV column #(\d+): .*invalid value '(.*)'", re.DOTALL)
+#: What Arrow says of a word in a column of numbers: the column, the row with that of names, and the word.
+_NO_NUMBER = re.compile(r"CSV column #(\d+): Row #(\d+): .*invalid value '(.*)'", re.DOTALL)
 
 
-class ColumnFeatures(StreamedFeatures):
-    """A table whose features are its columns of numbers or truth values, but for those of a known name."""
-
-    def _numbers_in(self, schema: Collection[pa.Field]) -> list[str]:
-        """Return the columns of numbers; `InputError` where there are none."""
-        others = self.not_features()
-        found = [
-            one.name.strip() for one in schema if _is_number(one.type) and one.name.strip() not in others
-        ]
-        if not found:
-            lists = "" if isinstance(self, CsvFeatures) else " or of lists of numbers"
-            raise InputError(f"{self.place} has no column of numbers{lists}: it has {named(self.names)}")
-        return found
-
-    def columns(self) -> Sequence[str] | None:
-        """Return the names of the columns, None where these are ours or one column has all features."""
-        return self.taken
+def _numbers_in(source: FeatureFile, schema: Collection[pa.Field], lists: str = "") -> list[str]:
+    """Return the columns of numbers and truth values that have no known name, of which there must be some."""
+    others = source.not_features()
+    found = [one.name.strip() for one in schema if _is_number(one.type) and one.name.strip() not in others]
+    if not found:
+        raise InputError(f"{source.place} has no column of numbers{lists}: it has {named(source.names)}")
+    return found
 
 
-class ParquetFeatures(ColumnFeatures):
-    """A Parquet file, read batch by batch.
+class ParquetFeatures(StreamedFeatures):
+    """A Parquet file, read batch by batch; folders that are called name=value are columns too.
 
-    The features are the column `wanted.features`, or the usual one of lists, or the only one of lists; where
-    there are no lists, all columns of numbers but label, split and the index of a DataFrame.  Folders that
-    are called name=value are columns too.
+    The features are the column that is wanted, or the usual or only one of lists; where there are no lists,
+    all columns of numbers but label, split and the index of a DataFrame.
     """
 
     def __init__(self, path: Path, wanted: Names) -> None:
@@ -83,9 +74,16 @@ class ParquetFeatures(ColumnFeatures):
         pairs = (part.split("=", 1) for part in path.parent.parts if part.count("=") == 1)
         self._fixed = {name: unquote(value) for name, value in pairs if name not in self._schema.names}
         self.names = [*self._schema.names, *self._fixed]
+        # pandas keeps an index here that does not count the rows.
+        known = (self._schema.pandas_metadata or {}).get("index_columns", ())
+        self.index = [name for name in known if isinstance(name, str) and name in self._schema.names]
         name = self._lists()
-        self.taken = self._numbers_in(self._schema) if name is None else [name]
-        self._has_lists = is_list(self._schema.field(self.taken[0]).type)
+        lists = " or of lists of numbers"
+        self.taken = _numbers_in(self, self._schema, lists) if name is None else [name]
+        self._has_lists = _in_lists(self._schema.field(self.taken[0]).type) is not None
+        self.columns = None if self._has_lists else self.taken
+        # Numbers that Hugging Face's datasets name.
+        self.class_names = label_names(self._schema, self.label)
         if self.n < 1:
             raise InputError(f"{path} has no rows")
         self.d = next(self.parsed()).shape[1] if self._has_lists else len(self.taken)
@@ -96,41 +94,20 @@ class ParquetFeatures(ColumnFeatures):
             return np.full(self.n, self._fixed[name], dtype=object)
         return parquet_column(self.path, name) if name in self.names else super().column(name)
 
-    def class_names(self) -> Sequence[str] | None:
-        """Return the names of the labels' numbers that Hugging Face's datasets keep with the file."""
-        return label_names(self._schema, self.label)
-
-    def columns(self) -> Sequence[str] | None:
-        """Return the names of the columns, None where one of lists has all features."""
-        return None if self._has_lists else self.taken
-
-    def not_features(self) -> set[str]:
-        """Return the columns that are something else than features, the index of a DataFrame among them."""
-        return super().not_features().union(self._index_columns())
-
-    def _index_columns(self) -> list[str]:
-        """Return the columns in which pandas keeps the index of a DataFrame that does not count its rows."""
-        known = (self._schema.pandas_metadata or {}).get("index_columns", ())
-        return [name for name in known if isinstance(name, str) and name in self._schema.names]
-
-    def _index(self) -> Sequence[Any]:
-        names = self._index_columns()
-        return self.column(names[0]).tolist() if len(names) == 1 else ()
-
     def _lists(self) -> str | None:
         """Return the column that is wanted, or has lists of features; None where there is none."""
         others, wanted = self.not_features(), self.wanted.features
-        lists = [field.name for field in self._schema if field.name not in others and is_list(field.type)]
+        lists = [one.name for one in self._schema if one.name not in others and _in_lists(one.type)]
         if wanted is None and not lists:
             return None
         name = pick(self.place, "column", wanted, FEATURE_NAMES, self._schema.names if wanted else lists)
         if name is None:
             raise InputError(f"{self.place} has the lists {', '.join(lists)}: choose with --features-name")
-        values = _storage(self._schema.field(name).type)
-        if is_list(values) and not _is_number(values.value_type):
+        kind = _in_lists(self._schema.field(name).type)
+        if kind is not None and not _is_number(kind):
             raise InputError(
-                f"{self.place} has lists of {values.value_type} in {name}, and features are lists of numbers:"
-                " write one flat list a row"
+                f"{self.place} has lists of {kind} in {name}, and features are lists of numbers: write one"
+                " flat list a row"
             )
         return name
 
@@ -164,11 +141,8 @@ class ParquetFeatures(ColumnFeatures):
         return np.asarray(values.to_numpy(zero_copy_only=False)).reshape(len(lengths), -1)
 
 
-class CsvFeatures(ColumnFeatures):
-    """A text table, parsed block by block.
-
-    A first line of numbers alone is a row, and the columns are then called column 1, column 2 and so on.
-    """
+class CsvFeatures(StreamedFeatures):
+    """A text table, parsed block by block; without names columns are called column 1, column 2, ..."""
 
     has_types = False
 
@@ -185,8 +159,6 @@ class CsvFeatures(ColumnFeatures):
         commas = any(map(_COMMA.fullmatch, values)) and not any(map(_POINT.fullmatch, values))
         self._decimal = "," if mark != "," and commas else "."
         count = _unnamed(path, [word.replace(self._decimal, ".") for word in _words(lines[0], mark)])
-        #: Whether the names are ours, which say nothing of the features.
-        self._made_up = count > 0
         # Threads would find a bad row without its number.
         self._read = pacsv.ReadOptions(
             use_threads=False,
@@ -196,9 +168,11 @@ class CsvFeatures(ColumnFeatures):
         schema = self._first_block()
         #: The columns by their names, and as the file writes them.
         self._raw = {name.strip(): name for name in schema.names}
-        self.names = list(self._raw)
+        self.names, self.index = list(self._raw), [name for name in self._raw if not name]
         self._refuse_late([field.name.strip() for field in schema if pa.types.is_null(field.type)])
-        self.taken = self._numbers_in(schema)
+        self.taken = _numbers_in(self, schema)
+        # Names of ours say nothing of the features.
+        self.columns = None if count else self.taken
         truths = {field.name.strip() for field in schema if pa.types.is_boolean(field.type)}
         self._kinds = {name: pa.bool_() if name in truths else pa.float64() for name in self.taken}
         self.d = len(self.taken)
@@ -211,14 +185,6 @@ class CsvFeatures(ColumnFeatures):
         if name not in self.names:
             return super().column(name)
         return objects([text for block in self._blocks({name: pa.string()}) for text in _texts(block, 0)])
-
-    def _index(self) -> Sequence[Any]:
-        texts = self.column("").tolist() if "" in self.names else []
-        return () if any(is_number(str(text)) for text in texts) else texts
-
-    def columns(self) -> Sequence[str] | None:
-        """Return the names of the features, None where the file gives them none."""
-        return None if self._made_up else self.taken
 
     def parsed(self) -> Iterator[NDArray[Any]]:
         """Yield all rows, block by block."""
@@ -246,15 +212,11 @@ class CsvFeatures(ColumnFeatures):
 
     def _refuse_word(self, said: str) -> None:
         """Name the row of a word among numbers, where that is what Arrow says."""
-        found = _NO_NUMBER.search(said)
-        if found is None:
-            return
-        name, word = list(self._raw)[int(found[1])], found[2].strip()
-        texts = [text for block in self._blocks({name: pa.string()}) for text in _texts(block, 0)]
-        if word in texts:
+        if found := _NO_NUMBER.search(said):
+            name, row = list(self._raw)[int(found[1])], int(found[2]) - (1 if self._read.column_names else 2)
             form = " with a decimal comma" if self._decimal == "," else ""
             raise InputError(
-                f"{self.place} has {word!r} in row {texts.index(word)} of the column {name!r}, and numbers"
+                f"{self.place} has {found[3].strip()!r} in row {row} of the column {name!r}, and numbers"
                 f" above it: write a number{form} there, or leave the column out"
             )
 
@@ -319,8 +281,7 @@ def _words(line: str, mark: str) -> list[str]:
 def _unnamed(path: Path, words: Sequence[str]) -> int:
     """Return how many columns have no names, as their first line is numbers; 0 where it names them.
 
-    A DataFrame without names counts its columns from 0.  A line of names and of fractions is refused: its
-    row would be lost.
+    A DataFrame without names counts its columns from 0; a line of names and fractions would lose its row.
     """
     if words == list(map(str, range(len(words)))) and len(words) > 1:
         return 0
@@ -343,17 +304,101 @@ def label_names(schema: pa.Schema, label: str | None) -> Sequence[str] | None:
     return [str(name) for name in names] if isinstance(names, list) else None
 
 
-def _storage(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which a tensor of a fixed shape is stored, any other as it is."""
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Whether a column has lists, or tensors of one shape."""
-    kind = _storage(kind)
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+def _in_lists(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type of what lists, or tensors of one shape, hold; None of what is none."""
+    kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    checks = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return kind.value_type if any(check(kind) for check in checks) else None
 
 
 def _is_number(kind: pa.DataType) -> bool:
     checks = (pa.types.is_floating, pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal)
     return any(check(kind) for check in checks)
+
+
+#: What may separate the columns of a text table, by its suffix; the usual one first.
+DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}
+TABLE_SUFFIXES = (*DELIMITERS, ".parquet")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows of a table, the names of their columns, "" for one without, and the place of each for messages."""
+
+    path: Path
+    names: tuple[str, ...]
+    rows: Sequence[Sequence[object]]
+    places: Sequence[str]
+    kind = "column"
+
+    def column(self, name: str) -> list[Any]:
+        """Return the values of a column, None where a row ends before it."""
+        place = self.names.index(name)
+        return [row[place] if len(row) > place else None for row in self.rows]
+
+    def values(self, name: str) -> NDArray[Any]:
+        """Return the values of a column (n,), those of a text as numbers where all are."""
+        found = self.column(name)
+        if self.path.suffix.lower() == ".parquet":
+            return objects(found)
+        return numbers_in([text if text is None else str(text).strip() for text in found])
+
+
+def read_table(
+    path: Path, usual: Collection[str], separator: str | None = None, rows: int | None = None
+) -> Table:
+    """Return a table in Parquet, or in text with a first line of names; `InputError` for what is none.
+
+    Columns are separated by what leaves one of the `usual` names, and not by `separator`, which parts the
+    labels of a cell.  One column needs no name above as many lines as `rows`; a text that is no table is its
+    lines.
+    """
+    with reading(path):
+        if path.suffix.lower() == ".parquet":
+            names = tuple(pq.read_schema(path).names)
+            columns = [parquet_column(path, name) for name in names]
+            found = list(zip(*columns, strict=True))
+            return Table(path, names, found, [f"{path}, row {row + 1}," for row in range(len(found))])
+        if path.suffix.lower() not in DELIMITERS:
+            text = path.read_text(encoding="utf-8-sig").splitlines()
+            return Table(path, ("",), [[line] for line in text], [""] * len(text))
+        lines = _cells(path, usual, separator, rows)
+        head = tuple(word.strip() for word in lines[0][1]) if lines else ()
+        if len(head) == 1 and head[0] not in usual and len(lines) == rows:
+            return Table(path, ("",), [row or [""] for _, row in lines], [""] * len(lines))
+        kept = [(number, row) for number, row in lines[1:] if row]
+        return Table(path, head, [row for _, row in kept], [f"{path}, line {number}," for number, _ in kept])
+
+
+def _cells(
+    path: Path, usual: Collection[str], separator: str | None, rows: int | None
+) -> list[tuple[int, list[str]]]:
+    """Return the cells of each line of a text table, and the number of the line in which they end.
+
+    A single column may be several that another mark parts, where every line has as many; not so in a .tsv of
+    `rows` lines without a header, whose labels may hold commas.
+    """
+    with path.open(encoding="utf-8-sig", newline="") as file:
+
+        def parted(mark: str) -> list[tuple[int, list[str]]]:
+            file.seek(0)
+            reader = csv.reader(file, delimiter=mark, strict=True)
+            return [(reader.line_num, list(map(as_given, line))) for line in reader]
+
+        header, marks = file.readline().rstrip("\r\n"), DELIMITERS[path.suffix.lower()]
+        known = delimiter_of(marks, header, usual) or marks[0]
+        lines = parted(known)
+        if any(len(line) > 1 for _, line in lines) or (path.suffix.lower() == ".tsv" and len(lines) == rows):
+            return lines
+        for mark in marks:
+            if mark in header and mark not in (known, separator):
+                found = parted(mark)
+                if {len(line) for _, line in found if line} == {len(found[0][1])} != {1}:
+                    return found
+        return lines
+
+
+def delimiter_of(marks: str, header: str, known: Collection[str]) -> str | None:
+    """Return which of `marks` separates columns: what leaves a known name in the first line, else None."""
+    parted = ((mark, [word.strip().strip('"') for word in header.split(mark)]) for mark in marks)
+    return next((mark for mark, names in parted if not set(names).isdisjoint(known)), None)

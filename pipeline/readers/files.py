@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import IO, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError, PipelineError
+from topline.pipeline.readers.words import objects
 
 #: All that parsers were seen to raise for files that are cut or have flipped bits.
 PARSER_FAULTS = (
@@ -31,10 +34,7 @@ _MOST_EXPANSION, _ALWAYS_READ = 500, 1 << 28
 
 @contextmanager
 def reading(place: object, kind: str = "") -> Iterator[None]:
-    """Turn what a parser raises for the file or array `place` into `InputError`; ours pass as they are.
-
-    `kind` says what the file should be, which it may not be at all.
-    """
+    """Turn what a parser raises for `place`, which should be a `kind`, into `InputError`; ours pass."""
     try:
         yield
     except PARSER_FAULTS as error:
@@ -82,16 +82,19 @@ def check_expansion(place: str, stored: int, unpacked: int) -> None:
         )
 
 
+def parquet_column(path: Path, name: str) -> NDArray[Any]:
+    """Return the values of a column (n,) as Python has them, times as NumPy does."""
+    column = pq.read_table(path, columns=[name], partitioning=None)[name]
+    return objects(list(column.to_numpy()) if pa.types.is_temporal(column.type) else column.to_pylist())
+
+
 BLOCK_LINES = 4096
 
 Parsed = TypeVar("Parsed")
 
 
 def line_blocks(path: Path, skipped: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-    """Return lines of a file, a few thousand at a time, with the number of the first (from 0), some left out.
-
-    `InputError` for a file that cannot be read, saying after which line.
-    """
+    """Return lines of a file, a few thousand at a time, with the number of the first (from 0)."""
     number = 0
     try:
         with opened(path) as file:
@@ -111,8 +114,7 @@ def parsed_blocks(
 ) -> Iterator[tuple[int, Parsed]]:
     """Return what `parse` makes of each block of lines, with the number of its first line (from 0).
 
-    Where `parse` raises a ValueError, lines are parsed again one by one: `InputError` names the first wrong
-    one, and adds the `form` that a line has.
+    A ValueError becomes an `InputError` that names the first wrong line, and the `form` that a line has.
     """
     for number, lines in line_blocks(path, skipped):
         try:

@@ -6,6 +6,7 @@ import bisect
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,22 +17,18 @@ from numpy.typing import NDArray
 
 from topline.pipeline.errors import InputError
 from topline.pipeline.readers import arrays
-from topline.pipeline.readers.arff import ArffFeatures
-from topline.pipeline.readers.arrays import array_reader
+from topline.pipeline.readers.arrays import ArrayFeatures
 from topline.pipeline.readers.base import FeatureFile, Names, Rows, parts_of, refuse_names, stacked
 from topline.pipeline.readers.columns import CsvFeatures, ParquetFeatures
 from topline.pipeline.readers.files import check_not_empty, reading
-from topline.pipeline.readers.libsvm import LibsvmFeatures
+from topline.pipeline.readers.texts import ArffFeatures, LibsvmFeatures
 
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format of files of features: how to open it, and what is read from it, in words.
-
-    Of one that is not read `open` is None, and `features` says what to do.
-    """
+    """A format of features, and what is read from it in words; of one without `open`, what to do instead."""
 
     name: str
     files: str
@@ -50,18 +47,22 @@ _NPZ, _HDF, _TENSORS = "NumPy archive", "HDF5, MATLAB from 7.3", "safetensors"
 _ZIP, _TEXTS = "a zip archive or what is kept in one", ".csv .csv.gz .tsv .tsv.gz"
 _NUMBERS = "a column of lists or tensors, or all columns of numbers, decimals and truth values"
 _COLUMN = "a column, also of lists; folders label=NAME; names of Hugging Face's datasets"
-_MATRIX, _VECTOR = (
-    "a matrix, by rows or by columns; a sparse one as SciPy saves it",
-    "a vector, or an indicator",
-)
+_MATRIX = "a matrix, by rows or by columns; a sparse one as SciPy saves it"
+_ROWS, _VECTOR = "an array: one a row, or an indicator", "a vector, or an indicator"
 #: Formats in the order in which they are tried; text that is none of them is LIBSVM's.
 FORMATS = (
-    Format("NumPy", ".npy", array_reader(arrays.npy_arrays), "one matrix", "--labels"),
-    Format(_NPZ, ".npz", array_reader(arrays.npz_arrays), _MATRIX, "an array: one a row, or an indicator"),
+    Format("NumPy", ".npy", partial(ArrayFeatures, arrays.npy_arrays), "one matrix", "--labels"),
+    Format(_NPZ, ".npz", partial(ArrayFeatures, arrays.npz_arrays), _MATRIX, _ROWS),
     Format("Parquet", ".parquet", ParquetFeatures, _NUMBERS, _COLUMN),
-    Format(_HDF, ".h5 .hdf5 .hdf .mat", array_reader(arrays.hdf_arrays), "a matrix", _VECTOR),
-    Format("MATLAB up to 7", "", array_reader(arrays.mat_arrays), "a matrix", "a vector"),
-    Format(_TENSORS, ".safetensors", array_reader(arrays.tensors), "a matrix, also of bfloat16", _VECTOR),
+    Format(_HDF, ".h5 .hdf5 .hdf .mat", partial(ArrayFeatures, arrays.hdf_arrays), "a matrix", _VECTOR),
+    Format("MATLAB up to 7", "", partial(ArrayFeatures, arrays.mat_arrays), "a matrix", "a vector"),
+    Format(
+        _TENSORS,
+        ".safetensors",
+        partial(ArrayFeatures, arrays.tensors),
+        "a matrix, also of bfloat16",
+        _VECTOR,
+    ),
     Format("ARFF", ".arff .arff.gz", ArffFeatures, "attributes that are numbers", "attributes, also several"),
     Format("CSV", _TEXTS, CsvFeatures, "all columns of numbers and truth values", "a column"),
     Format("JSON lines", "", None, "write them as Parquet: pandas.read_json(FILE, lines=True)"),
@@ -125,9 +126,9 @@ def open_features(
 ) -> FeatureFile:
     """Return the features at `path`, in one of `FORMATS`; `InputError` where they cannot be read.
 
-    A folder or a pattern (data/*.parquet) is all its files in the order of the numbers in their names; a
-    folder may also be Zarr's, or in the layout of clip-retrieval (img_emb/*.npy, metadata/*.parquet).
-    `label_attributes` are those of an ARFF file that are labels, and `beside` columns that are no features.
+    A folder or a pattern is all its files in the order of the numbers in their names; a folder may also be
+    Zarr's, or clip-retrieval's (img_emb/*.npy, metadata/*.parquet).  `label_attributes` are those of an ARFF
+    file that are labels, and `beside` columns that are no features.
     """
     names = Names(features_name, labels_name, label_attributes, beside)
     with reading(str(path)):
@@ -135,7 +136,7 @@ def open_features(
             refuse_names(path, "a clip-retrieval folder", features_name=names.features)
             return Parts(path, _clip_parts(path, names))
         if any((path / name).is_file() for name in ("zarr.json", ".zarray", ".zgroup")):
-            return array_reader(arrays.zarr_arrays)(path, names)
+            return partial(ArrayFeatures, arrays.zarr_arrays)(path, names)
         files = parts_of(path, READABLE)
         if not files:
             raise InputError(f"there are no features at {path}: check --features")
@@ -156,18 +157,14 @@ def _opened(path: Path, names: Names) -> FeatureFile:
 
 
 class Parts(FeatureFile):
-    """The rows of several files, one after the other; closes all.
-
-    LIBSVM files may have different columns, as each leaves out its zeros; all others have the same.  With
-    `splits` the rows of each part are in a split of their own.
-    """
+    """The rows of several files, one after the other; with `splits` the rows of each are in one of these."""
 
     def __init__(self, path: Path, parts: Sequence[FeatureFile], splits: Sequence[str] | None = None) -> None:
         super().__init__(path)
         self._parts, self._splits = parts, splits
         for one, other in [*pairwise(parts), *reversed(list(pairwise(parts)))]:
             one.share_columns(other)
-            if one.class_names() != other.class_names():
+            if one.class_names != other.class_names:
                 raise InputError(
                     f"{one.place} and {other.place} have different class names: give files that agree"
                 )
@@ -176,9 +173,9 @@ class Parts(FeatureFile):
         counts = [part.nonzeros for part in parts]
         self.nonzeros = None if None in counts else sum(count or 0 for count in counts)
         self.names = [name for name in parts[0].names if all(name in part.names for part in parts)]
+        self.names += ["split"] * (splits is not None and "split" not in self.names)
         self.kind, self.first_column = parts[0].kind, parts[0].first_column
-        # What all parts agree on.
-        self.class_names, self.columns = parts[0].class_names, parts[0].columns  # type: ignore[method-assign]
+        self.class_names, self.columns = parts[0].class_names, parts[0].columns
 
     @property
     def place(self) -> str:
@@ -201,7 +198,9 @@ class Parts(FeatureFile):
         return stacked(found or [self._parts[-1].rows(0, 0)])
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return the values of all files."""
+        """Return the values of all files, and the split of each part where it has one."""
+        if name == "split" and self._splits is not None:
+            return np.repeat(np.array(self._splits, dtype=object), [part.n for part in self._parts])
         return np.concatenate([part.column(name) for part in self._parts])
 
     def labels(self) -> NDArray[Any] | None:
@@ -211,13 +210,6 @@ class Parts(FeatureFile):
             raise InputError(
                 f"{self.place} have labels of shapes {' and '.join(str(one.shape) for one in found)}"
             )
-        return None if found is None else np.concatenate(found)
-
-    def splits(self) -> NDArray[Any] | None:
-        """Return the split of each row, by its part where these have some."""
-        if self._splits is not None:
-            return np.repeat(np.array(self._splits, dtype=object), [part.n for part in self._parts])
-        found = self._of_all(lambda part: part.splits())
         return None if found is None else np.concatenate(found)
 
     def ids(self) -> Sequence[str] | None:

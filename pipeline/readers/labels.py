@@ -24,11 +24,11 @@ from topline.pipeline.readers.base import (
     pick,
     refuse_names,
 )
+from topline.pipeline.readers.columns import TABLE_SUFFIXES, Table, read_table
 from topline.pipeline.readers.files import check_not_empty, reading
-from topline.pipeline.readers.tables import TABLE_SUFFIXES, Table, read_table
 from topline.pipeline.readers.words import label_words, objects, refuse_rows, text_of
 from topline.solvers.losses import LabelSets
-from topline.storage.datasets import DatasetInfo, LabelSetTable
+from topline.storage.datasets import LabelSetTable
 
 #: Files whose arrays may be labels.
 _ARRAYS = {
@@ -49,9 +49,7 @@ def read_labels(
 ) -> NDArray[Any]:
     """Return the labels of a small file, or of a folder or pattern of them in the order of their numbers.
 
-    They are one a row, or an indicator matrix (n, m) of several: a dense one, or in .npz a sparse one as
-    SciPy saves it.  `name` is that of the array or column, where there are others; `rows`, `ids` and
-    `separator` are as for `read_column`.
+    They are one a row, or an indicator (n, m) of several, which .npz may hold as a sparse matrix of SciPy.
     """
     files = parts_of(local_path(str(path)), (*_ARRAYS, *TABLE_SUFFIXES, ".txt"))
     if not files:
@@ -76,10 +74,9 @@ def read_column(
 ) -> NDArray[Any]:
     """Return one value a row: an array, the lines of a text file, or a column of a table.
 
-    The column is the one called `name`, or one of `usual`, or the only one; that needs no header where a text
-    table has as many lines as `rows` are expected.  Where rows have `ids` and a table a column of them, each
-    row gets the value beside its id, in whatever order the file has them.  What parts the labels of a cell,
-    `separator`, parts no columns.
+    The column is the one called `name`, or one of `usual`, or the only one, which needs no header above as
+    many lines as `rows`.  Where rows have `ids` and a table a column of them, each row gets the value beside
+    its id. What parts the labels of a cell, `separator`, parts no columns.
     """
     suffix = path.suffix.lower()
     if suffix == ".gz":
@@ -158,11 +155,9 @@ def label_lists(
     """Return the labels of rows that have several each; None where `found` holds one label per row.
 
     Several are an indicator (n, m) of 0 and 1, lists in an array of objects, or words with `separator`
-    between them.  `names` are all labels in their order; numbers are places in it.  `InputError` naming
-    `place` and rows for labels that are missing, foreign or given twice, and for a matrix that is not an
-    indicator.
+    between them.  `names` are all labels in their order; numbers are places in it.
     """
-    lists = has_several(found)
+    lists = found.dtype == object and any(isinstance(value, _SEVERAL) for value in found)
     if separator is not None and (lists or found.ndim == 2):
         raise InputError(f"{place} has several labels per row already: leave --label-separator out")
     if found.ndim == 2:
@@ -187,11 +182,6 @@ def label_lists(
     return LabelLists(words, None if names is None else tuple(names))
 
 
-def has_several(labels: NDArray[Any]) -> bool:
-    """Return whether rows have lists of labels, as LIBSVM, ARFF and Parquet hold them."""
-    return labels.dtype == object and any(isinstance(value, _SEVERAL) for value in labels)
-
-
 def label_set_table(
     lists: Sequence[tuple[str, ...]], names: Sequence[str]
 ) -> tuple[LabelSetTable, NDArray[np.int64]]:
@@ -201,20 +191,6 @@ def label_set_table(
     return LabelSetTable.checked(sets.indptr, sets.indices, len(names)), codes
 
 
-def label_sets_for_solver(table: LabelSetTable | None, m: int) -> LabelSets | None:
-    """Return the stored table as the solvers take it; None for single labels."""
-    return None if table is None else LabelSets(table.indptr, table.indices.astype(np.int64), m)
-
-
-def require_single_labels(info: DatasetInfo, why: str) -> None:
-    """Raise `InputError` for a dataset whose rows have several labels, which have no top-k accuracy."""
-    if info.label_sets is not None:
-        raise InputError(
-            f"dataset {info.id} has rows with several labels, and {why} by top-k accuracy, which takes one a"
-            " row: measure models with topline evaluate"
-        )
-
-
 def _of_indicator(found: NDArray[Any], place: str, names: Sequence[str] | None) -> LabelLists:
     m = found.shape[1]
     if found.dtype.kind not in "biuf":
@@ -222,13 +198,10 @@ def _of_indicator(found: NDArray[Any], place: str, names: Sequence[str] | None) 
             f"{place} has a matrix of {found.dtype} for labels: give 0 and 1, one column per class"
         )
     wrong = ~np.isin(found, (0, 1))
-    odd = (
-        [row[bad][0] if bad.any() else None for row, bad in zip(found, wrong, strict=True)]
-        if wrong.any()
-        else []
-    )
-    what = "a number that is neither 0 nor 1 in its matrix of labels"
-    refuse_rows(place, what, [one is not None for one in odd], "give 1 for each label, else 0", odd)
+    if wrong.any():
+        what = "a number that is neither 0 nor 1 in its matrix of labels"
+        odd = found[np.arange(len(found)), wrong.argmax(axis=1)].tolist()
+        refuse_rows(place, what, np.any(wrong, axis=1).tolist(), "give 1 for each label, else 0", odd)
     if names is not None and len(names) != m:
         raise InputError(f"{place} has {m} columns of labels, and {len(names)} class names are given")
     known = tuple(names) if names is not None else tuple(map(str, range(m)))

@@ -32,13 +32,11 @@ _TIMES = (np.datetime64, np.timedelta64, dt.date, dt.time, dt.timedelta)
 _MISSING = frozenset({"nan", "none", "null"})
 _WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_ONE_VALUE = (str, bytes, bool, int, float, Decimal, np.generic, type(None))
 
 
 def word(value: object) -> str | None:
-    """Return a label as text, whole numbers as such; None where it is missing.
-
-    LIBSVM writes +1, and many tools write whole numbers as 3.0; 007 stays a name.
-    """
+    """Return a label as text, None where it is missing: 3.0 and +3 are 3; 007 stays a name."""
     text = text_of(value)
     whole = None if text is None else _WHOLE.fullmatch(text)
     return whole.group(1) if whole else text
@@ -50,52 +48,50 @@ def label_words(
     names: Sequence[str] | None,
     rows: Sequence[int] | None = None,
 ) -> list[str]:
-    """Return labels as class names; `InputError` for those that are missing too.
-
-    Where `names` are given, whole numbers are places in them, and text is one of them.  `rows` are those of
-    the values, by default 0, 1, ...
-    """
+    """Return labels as class names, `names` where numbers are places in them; all rows must have one."""
     values = plain(found)
     words = class_words(values, place, rows) if names is None else list(map(word, values))
     refuse_rows(place, "no label", [text is None for text in words], "give each row one", rows=rows)
     known = [str(text) for text in words]
-    if names is None:
-        return known
-    code = {str(i): name for i, name in enumerate(names)} | {name: name for name in names}
-    fix = f"give 0..{len(names) - 1} or names"
-    refuse_rows(place, "a label out of range", [text not in code for text in known], fix, known, rows)
-    return [code[text] for text in known]
+    if names is not None:
+        code = {str(i): name for i, name in enumerate(names)} | {name: name for name in names}
+        fix = f"give 0..{len(names) - 1} or names"
+        refuse_rows(place, "a label out of range", [text not in code for text in known], fix, known, rows)
+        known = [code[text] for text in known]
+    return known
 
 
 def class_words(values: Sequence[object], place: str, rows: Sequence[int] | None = None) -> list[str | None]:
     """Return labels as class names, None for those that are missing: the rule of every table and shard.
 
-    Where all are numbers, whole ones are names themselves, 1.0 as 1, and nan, none and null are missing;
-    beside words, which may be versions, every text is a name as it stands; truth values are True and False,
-    however a text writes them.  `InputError` naming `place` and rows for what is no class: a fraction, a
-    date, a list, a truth value beside numbers, a negative number unless the classes are -1 and 1.
+    Where all are numbers, 1.0 is 1, and nan, none and null are missing; beside words, which may be versions,
+    every text is a name as it stands; truth values are True and False.  `InputError` for what is no class: a
+    fraction, a date, a list, a truth value beside numbers, a negative number unless the classes are -1 and 1.
     """
     if any(isinstance(value, _TIMES) for value in values):
         raise InputError(f"{place} has dates or times for labels: save the classes that they mean as text")
-    single = (str, bytes, bool, int, float, Decimal, np.generic, type(None))
-    strange = [not isinstance(value, single) for value in values]
-    refuse_rows(place, "what is no label", strange, "give a word or a whole number a row", values, rows)
     words = words_of(values)
     truths = [isinstance(value, (bool, np.bool_)) for value in values]
-    if any(truths) and len(words) - words.count(None) > sum(truths):
-        refuse_rows(
-            place, "a truth value beside other labels", truths, "write every label alike", values, rows
-        )
-    parts = [value for value in values if isinstance(value, (float, Decimal)) and math.isfinite(value)]
-    broken = {value for value in parts if value != int(value)}
-    fractions = [isinstance(value, (float, Decimal)) and value in broken for value in values]
-    refuse_rows(place, "a fraction for a label", fractions, NO_FRACTIONS, values, rows)
+    mixed = any(truths) and len(words) - words.count(None) > sum(truths)
     # -1 and 1 are two classes; among others -1 means that there is no label.
-    if set(words) - {None} != {"-1", "1"}:
-        negative = [text is not None and text.startswith("-") and text[1:].isdecimal() for text in words]
-        fix = "number classes from 0, and leave unlabelled rows out"
-        refuse_rows(place, "a negative label", negative, fix, words, rows)
+    signs = set(words) - {None} == {"-1", "1"}
+    wrong = {
+        ("what is no label", "give a word or a whole number a row"): [
+            not isinstance(value, _ONE_VALUE) for value in values
+        ],
+        ("a truth value beside other labels", "write every label alike"): [mixed and one for one in truths],
+        ("a fraction for a label", NO_FRACTIONS): list(map(_is_fraction, values)),
+        ("a negative label", "number classes from 0, and leave unlabelled rows out"): [
+            not signs and re.fullmatch(r"-\d+", text or "") is not None for text in words
+        ],
+    }
+    for (what, fix), found in wrong.items():
+        refuse_rows(place, what, found, fix, values, rows)
     return words
+
+
+def _is_fraction(value: object) -> bool:
+    return isinstance(value, (float, Decimal)) and math.isfinite(value) and value != int(value)
 
 
 def words_of(values: Sequence[object]) -> list[str | None]:
@@ -117,17 +113,12 @@ def refuse_rows(
     rows: Sequence[int] | None = None,
 ) -> None:
     """Raise `InputError` naming the first rows for which `wrong` is true, and how many more there are."""
-    found = [place for place, is_wrong in enumerate(wrong) if is_wrong]
-    if not found:
-        return
-    numbers = [one if rows is None else rows[one] for one in found[:NAMED_ROWS]]
-    shown = [
-        f"{row} ({values[one]})" if values else str(row) for row, one in zip(numbers, found, strict=False)
-    ]
-    more = f" and {len(found) - NAMED_ROWS} more" if len(found) > NAMED_ROWS else ""
-    raise InputError(
-        f"{place} has {what} in row{'s' if len(found) > 1 else ''} {', '.join(shown)}{more}: {fix}"
-    )
+    found = [one for one, is_wrong in enumerate(wrong) if is_wrong]
+    if found:
+        names = [
+            f"{one if rows is None else rows[one]}{f' ({values[one]})' if values else ''}" for one in found
+        ]
+        raise InputError(f"{place} has {what} in {first_rows(names)}: {fix}")
 
 
 def plain(values: Sequence[object] | NDArray[Any]) -> list[object]:
@@ -143,13 +134,12 @@ def objects(values: Sequence[Any]) -> NDArray[Any]:
 
 
 def numbers_in(words: Sequence[str | None]) -> NDArray[Any]:
-    """Return the words of a text as they are, or, where all are numbers, its fractions as floats.
+    """Return the words of a text, which has no types, or where all are numbers its fractions as floats."""
 
-    A text has no types: 3.11 is a name beside nightly, and a number among others.
-    """
-    if _are_numbers(words):
-        return objects([text if text is None or _is_whole(text) else float(text) for text in words])
-    return objects(words)
+    def number(text: str | None) -> object:
+        return float(text) if text and is_number(text) and not _WHOLE.fullmatch(text) else text
+
+    return objects(list(map(number, words)) if _are_numbers(words) else words)
 
 
 def is_number(text: str) -> bool:
@@ -162,14 +152,10 @@ def _are_numbers(texts: Sequence[str | None]) -> bool:
     return found == {True}
 
 
-def _is_whole(text: str) -> bool:
-    return text_of(text) is None or text.lower() in _MISSING or _WHOLE.fullmatch(text) is not None
-
-
-def first_rows(rows: Sequence[int]) -> str:
-    """Return the first of some rows for a message: "row 4", "rows 4, 9, 30 ..."."""
-    shown = ", ".join(map(str, rows[:NAMED_ROWS])) + (" ..." if len(rows) > NAMED_ROWS else "")
-    return f"row{'s' if len(rows) > 1 else ''} {shown}"
+def first_rows(rows: Sequence[object]) -> str:
+    """Return the first of some rows for a message: "row 4", "rows 4, 9, 30 and 2 more"."""
+    more = f" and {len(rows) - NAMED_ROWS} more" if len(rows) > NAMED_ROWS else ""
+    return f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows[:NAMED_ROWS]))}{more}"
 
 
 def split_name(word: str, place: str) -> str:
@@ -184,12 +170,9 @@ def split_words(values: Sequence[object] | NDArray[Any], place: str) -> list[str
     """Return splits as "train", "val", "test" or "calibration"; codes 0, 1, 2, 4 are read as well."""
     codes = {str(code): name for name, code in SPLITS.items() if name != "rejected"}
     words = list(map(word, plain(values)))
-    fix = "write train, val, test or calibration"
-    refuse_rows(place, "no split", [text is None for text in words], fix)
-    return [
-        codes.get(str(text)) or split_name(str(text), f"{place}, row {row},")
-        for row, text in enumerate(words)
-    ]
+    refuse_rows(place, "no split", [text is None for text in words], "write train, val, test or calibration")
+    named = enumerate(map(str, words))
+    return [codes.get(text) or split_name(text, f"{place}, row {row},") for row, text in named]
 
 
 def row_weights(values: Sequence[object], place: str) -> NDArray[np.float64]:
@@ -218,14 +201,13 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 # What a terminal obeys, and a text that looks like what is written in its place; tabs and ends of lines stay.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _WRITTEN = re.compile(r"\\(u00[0-9a-f]{2})")
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
 def harmless(text: str) -> str:
     r"""Return the text of a cell so that nobody runs it.
 
-    For spreadsheets a formula gets an apostrophe before it; plain numbers, which begin with a sign too, stay
-    as they are.  For terminals a control character such as ESC is written as \u001b.
+    A formula gets an apostrophe before it, unless it is a plain number; a control character is \u001b and so
+    on.
     """
     text = without_controls(_WRITTEN.sub(r"\\u005c\1", text))
     if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):

@@ -14,10 +14,9 @@ from topline.pipeline.errors import InputError
 from topline.pipeline.evaluation import RowMetric, ScoredRows, measured, row_metrics
 from topline.pipeline.evaluation.measurement import check_split
 from topline.pipeline.progress import Progress, advance, begin
-from topline.pipeline.readers import require_single_labels
 from topline.pipeline.registry.drift import ClassChanges, Drift, class_changes, drift_between
 from topline.pipeline.registry.promotion import Disputed, Evidence, paired_metric
-from topline.pipeline.rows import StoredModel, TrainingRows
+from topline.pipeline.rows import StoredModel, TrainingRows, require_single_labels
 from topline.storage.datasets import Dataset
 from topline.storage.errors import IntegrityError
 from topline.storage.models import ModelRecord, load_model, read_standing

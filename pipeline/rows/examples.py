@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from topline.pipeline.errors import ConfigError
+from topline.pipeline.errors import ConfigError, InputError
+from topline.storage.datasets import DatasetInfo
 
 ClassWeight: TypeAlias = Literal["none", "balanced"] | Mapping[str, float]
 
@@ -51,3 +52,12 @@ def class_of_groups(groups: NDArray[np.integer[Any]], labels: NDArray[Any]) -> N
     pairs, often = np.unique(np.stack([groups, labels]), axis=1, return_counts=True)
     most = pairs[:, np.lexsort((pairs[1], -often, pairs[0]))]
     return np.asarray(most[1, np.unique(most[0], return_index=True)[1]])
+
+
+def require_single_labels(info: DatasetInfo, why: str) -> None:
+    """Raise `InputError` for a dataset whose rows have several labels, which have no top-k accuracy."""
+    if info.label_sets is not None:
+        raise InputError(
+            f"dataset {info.id} has rows with several labels, and {why} by top-k accuracy, which takes one a"
+            " row: measure models with topline evaluate"
+        )

@@ -19,7 +19,6 @@ from scipy.sparse import csr_matrix, issparse
 
 from topline.pipeline.options import BLOCKS_AT_MOST
 from topline.pipeline.progress import Progress, advance
-from topline.pipeline.readers import label_sets_for_solver
 from topline.solvers.core.rows import as_rows, stacked
 from topline.solvers.losses import LabelSets
 from topline.storage.datasets import Dataset, DatasetInfo
@@ -170,7 +169,8 @@ class TrainingRows:
     @cached_property
     def solver_label_sets(self) -> LabelSets | None:
         """The label sets that labels are numbers of, None where each row has one label."""
-        return label_sets_for_solver(self.dataset.label_sets(), self.dataset.info.m)
+        table, m = self.dataset.label_sets(), self.dataset.info.m
+        return None if table is None else LabelSets(table.indptr, table.indices.astype(np.int64), m)
 
     def class_counts(self) -> NDArray[np.int64]:
         """Return rows of each class, shape (m,); a row with several labels counts for each of them."""

@@ -33,8 +33,7 @@ from topline.pipeline.cluster.memory_plan import WHOLE_DUALS
 from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.evaluation import RowMetric, row_metric
 from topline.pipeline.options import Cell, ClusterConfig, KernelChoice, SweepConfig, TrainConfig, Variant
-from topline.pipeline.readers import require_single_labels
-from topline.pipeline.rows import TrainingRows, Transforms
+from topline.pipeline.rows import TrainingRows, Transforms, require_single_labels
 from topline.pipeline.sweep.folds import FoldSource, held_folds, stratified_folds, stratified_sample
 from topline.pipeline.training import checked_spec, dataset_loss, resolve_options, resume_options, spec_of
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES

@@ -158,8 +158,8 @@ def as_it_is(path: Path, _what: str, _d: int) -> Path:
 def several_labels(arff: Path, xml: Path, d: int) -> Examples:
     """Read Mulan's ARFF file, whose labels the XML file names, in the order of that."""
     from topline.pipeline.readers import read_label_names
-    from topline.pipeline.readers.arff import ArffFeatures
     from topline.pipeline.readers.base import Names
+    from topline.pipeline.readers.texts import ArffFeatures
 
     names = read_label_names(xml)
     features = ArffFeatures(arff, Names(label_attributes=names))

@@ -7,19 +7,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy.sparse import issparse
 
 from tests.pipeline.small_data import small_dataset
 from topline.pipeline.cli.making import _edited
 from topline.pipeline.errors import ConfigError, InputError
-from topline.pipeline.ingest import Edits, edited_dataset, tell_edits
+from topline.pipeline.ingest import Edits, edited_dataset, import_features, tell_edits
 from topline.pipeline.inspection import inspect_model
-from topline.pipeline.options import ClusterConfig, InspectConfig, TrainConfig
+from topline.pipeline.options import ClusterConfig, ImportConfig, InspectConfig, TrainConfig
 from topline.pipeline.prediction.files import table_writer
 from topline.pipeline.rows import StoredModel
 from topline.pipeline.training import train
 from topline.storage.datasets import Dataset
+from topline.storage.stores import open_store
 from topline.storage.verification import verify_store
 
 HERE = ClusterConfig(workers=0)
@@ -96,6 +98,32 @@ def test_names_that_hold_commas_are_given_in_quotes(tmp_path: Path) -> None:
     dataset = small_dataset(tmp_path / "store", n=80)
     with pytest.raises(InputError, match=r"has no row 'a' and 1 other: .* in double quotes"):
         edited_dataset(dataset, Edits.read("a,b/1.png", None))
+
+
+@pytest.mark.parametrize("form", ["{}", "{}.0"], ids=["now", "before version 0.2"])
+def test_rows_that_numbers_name_are_found_by_either_form(
+    tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [f"{form.format(row)},{row * 0.5},{'ab'[row % 2]}" for row in range(20)]
+    (tmp_path / "rows.csv").write_text("\n".join(["sample_id,x,label", *rows]))
+
+    def imported(name: str) -> Dataset:
+        config = ImportConfig(features=str(tmp_path / name), store=str(tmp_path / "store"))
+        found = import_features(config)
+        return Dataset(open_store(config.store), found.info)
+
+    dataset = imported("rows.csv")
+    names = np.arange(20.0)
+    pq.write_table(pa.table({"sample_id": names[[4, 7]], "label": ["b", ""]}), tmp_path / "corrected.parquet")
+    edited = Dataset(dataset.store, edited_dataset(dataset, Edits.read(None, tmp_path / "corrected.parquet")))
+    recorded = edited.edits()
+    assert recorded is not None
+    assert recorded.labels == {form.format(4): ("a", "b")}
+    assert set(dataset.sample_ids()) - set(edited.sample_ids()) == {form.format(7)}
+    labels = ["ab"[row % 2] for row in range(20)]
+    pq.write_table(pa.table({"sample_id": names, "x": names, "label": labels}), tmp_path / "again.parquet")
+    assert imported("again.parquet").sample_ids()[7] == "7"
+    assert f"without the edits of {edited.info.id} (1 label corrected, 1 row left out)" in caplog.text
 
 
 def test_what_no_row_or_file_is_called_is_refused(tmp_path: Path) -> None:

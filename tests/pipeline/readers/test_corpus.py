@@ -418,7 +418,7 @@ def judge(path: Path) -> None:
     """Ask for all that an import asks for before it reads rows."""
     with closing(open_features(path)) as source:
         names_of_rows(source)
-        words_in(source.labels(), source.place, source.class_names())
+        words_in(source.labels(), source.place, source.class_names)
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -432,7 +432,7 @@ def test_features_are_read_as_they_are_meant_or_refused(tmp_path: Path, name: st
         assert str(refused.value).replace(str(path), "FILE") == expected
         return
     with closing(open_features(path)) as source:
-        assert words_in(source.labels(), source.place, source.class_names()) == expected
+        assert words_in(source.labels(), source.place, source.class_names) == expected
         rows, later = (source.rows(start, source.n) for start in (0, 1))
         found, again = (
             part.toarray() if sparse.issparse(part) else np.asarray(part) for part in (rows, later)

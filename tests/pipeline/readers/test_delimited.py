@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers import class_words, columns, open_features, read_labels
+from topline.pipeline.readers import class_words, columns, open_features, read_labels, row_weights
 
 X = np.array([[1.5, -2.0, 3e-3], [4.0, 5.25, 6.0], [7.0, 8.0, 9.5]])
 WORDS = ["a", "b", "a"]
@@ -46,7 +46,7 @@ def frame() -> pd.DataFrame:
 def test_a_data_frame_comes_back(tmp_path: Path, options: dict[str, object]) -> None:
     frame().to_csv(tmp_path / "t.csv", **options)
     source = open_features(tmp_path / "t.csv")
-    assert (source.n, source.d, source.columns()) == (3, 3, ["w", "h", "z"])
+    assert (source.n, source.d, source.columns) == (3, 3, ["w", "h", "z"])
     np.testing.assert_array_equal(source.rows(0, 3), X)
     labels = source.labels()
     assert labels is not None
@@ -75,7 +75,7 @@ def test_names_and_groups_that_look_like_fractions_stay_as_they_are_written(
 def test_a_table_without_names_has_numbered_columns(tmp_path: Path, name: str, mark: str) -> None:
     np.savetxt(tmp_path / name, X, delimiter=mark)
     source = open_features(tmp_path / name)
-    assert (source.d, source.columns()) == (3, None)
+    assert (source.d, source.columns) == (3, None)
     np.testing.assert_array_equal(source.rows(0, 3), X)
     assert source.labels() is None
     chosen = open_features(tmp_path / name, None, "column 2")
@@ -134,7 +134,7 @@ def test_a_column_that_begins_late_is_refused_and_an_empty_one_left_out(
     monkeypatch.setattr(columns, "_BLOCK_BYTES", 64)
     lines = [f"1.5,{gap},a\n"] * 100
     source = open_features(written(tmp_path, "".join(["x,z,label\n", *lines])))
-    assert (source.columns(), list(source.left_out())) == (["x"], ["z"])
+    assert (source.columns, list(source.left_out())) == (["x"], ["z"])
     late = written(tmp_path, "".join(["x,z,label\n", *lines, "1.5,2,a\n"]))
     with pytest.raises(
         InputError, match="nothing in the column 'z' before row 100, and '2' there: fill it for"
@@ -142,7 +142,7 @@ def test_a_column_that_begins_late_is_refused_and_an_empty_one_left_out(
         open_features(late)
     # A late text is no feature, as an early one.
     noted = open_features(written(tmp_path, "".join(["x,z,label\n", *lines, "1.5,a note,a\n"])))
-    assert (noted.n, noted.columns(), list(noted.left_out())) == (101, ["x"], ["z"])
+    assert (noted.n, noted.columns, list(noted.left_out())) == (101, ["x"], ["z"])
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_column_that_begins_late_is_refused_and_an_empty_one_left_out(
 def test_packed_tables_are_read_and_cut_ones_refused(tmp_path: Path, name: str, mark: str) -> None:
     frame().to_csv(tmp_path / name, index=False, sep=mark, compression="gzip")
     source = open_features(tmp_path / name)
-    assert (source.n, source.columns()) == (3, ["w", "h", "z"])
+    assert (source.n, source.columns) == (3, ["w", "h", "z"])
     np.testing.assert_array_equal(source.rows(0, 3), X)
     whole = (tmp_path / name).read_bytes()
     damaged = {
@@ -176,7 +176,7 @@ def test_what_is_no_text_is_no_table(tmp_path: Path) -> None:
 
 def test_spaces_around_names_and_commas_in_later_numbers_are_read(tmp_path: Path) -> None:
     source = open_features(written(tmp_path, "w; x; label\n1; 2; a\n3; 4,5; b\n"))
-    assert source.columns() == ["w", "x"]
+    assert source.columns == ["w", "x"]
     np.testing.assert_array_equal(source.rows(0, 2), [[1.0, 2.0], [3.0, 4.5]])
     labels = source.labels()
     assert labels is not None
@@ -187,7 +187,7 @@ def test_spaces_around_names_and_commas_in_later_numbers_are_read(tmp_path: Path
 def test_columns_that_a_data_frame_counts_are_names(tmp_path: Path) -> None:
     pd.DataFrame(X).to_csv(tmp_path / "t.csv", index=False)
     source = open_features(tmp_path / "t.csv")
-    assert (source.n, source.columns()) == (3, ["0", "1", "2"])
+    assert (source.n, source.columns) == (3, ["0", "1", "2"])
 
 
 def test_a_first_row_with_commas_for_points_is_a_row(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_points_are_not_taken_for_thousands_where_a_text_has_a_comma(tmp_path: P
 @pytest.mark.parametrize("name", ["PAR1", "FEA1", "BZh"])
 def test_a_table_may_begin_with_letters_that_mark_another_format(tmp_path: Path, name: str) -> None:
     source = open_features(written(tmp_path, f"{name},w,label\n1,2,a\n3,4,b\n"))
-    assert source.columns() == [name, "w"]
+    assert source.columns == [name, "w"]
     np.testing.assert_array_equal(source.rows(0, 2), [[1, 2], [3, 4]])
 
 
@@ -223,3 +223,9 @@ def test_names_that_two_tables_share_have_the_table_before_them(
         np.save(tmp_path / f"img_emb/img_emb_{place}.npy", np.full((2, 3), place, dtype=np.float32))
         pq.write_table(pa.table({"sample_id": names}), tmp_path / f"metadata/metadata_{place}.parquet")
     assert open_features(tmp_path).ids() == expected
+
+
+def test_a_number_may_begin_or_end_with_its_point() -> None:
+    assert row_weights([".5", "2.", "1e-1", "3"], "table").tolist() == [0.5, 2.0, 0.1, 3.0]
+    with pytest.raises(InputError, match=r"no weight, a number from 0 on, in rows 0 \(\.\), 1 \(-1\)"):
+        row_weights([".", "-1"], "table")

@@ -18,7 +18,7 @@ from topline.pipeline.errors import ConfigError, InputError
 from topline.pipeline.ingest import ImportResult, import_features
 from topline.pipeline.options.ingest import ImportConfig
 from topline.pipeline.readers import open_features, read_label_names
-from topline.pipeline.readers.arff import read_header
+from topline.pipeline.readers.texts import read_header
 from topline.storage.datasets import Dataset, check_dataset
 from topline.storage.schema import SPLITS
 from topline.storage.stores import open_store
@@ -392,7 +392,7 @@ def test_public_sets_have_the_sizes_that_are_known(
     source = open_features(path, None, None, names)
     labels = source.labels()
     assert labels is not None
-    assert (source.n, source.d, len(source.class_names() or ())) == shape
+    assert (source.n, source.d, len(source.class_names or ())) == shape
     assert round(float(np.mean([len(row) for row in labels])), 3) == labels_per_row
     assert len(read_header(path).attributes) == shape[1] + shape[2]
 

@@ -1,15 +1,19 @@
-"""Features and label sets as ARFF, dense or sparse, also gzipped: the format of Weka, Mulan and MEKA.
+"""Features and labels as text, also gzipped: ARFF, the format of Weka, Mulan and MEKA, and LIBSVM's pairs.
 
-Read here, as SciPy's reader takes no sparse rows, and liac-arff (2.5) neither escaped quotes in names, nor
-ranges behind a type, nor repeated indices as the errors they are, and its time grows exponentially with the
-length of a list of values that is not closed.
+ARFF is read here, as SciPy's reader takes no sparse rows, and liac-arff (2.5) neither escaped quotes in
+names, nor ranges behind a type, nor repeated indices as the errors they are, and its time grows
+exponentially with the length of a list of values that is not closed.  scikit-learn parses the pairs of
+LIBSVM's lines; their labels are read here: words, several a line or none, and a line of sizes at the top are
+more than it takes.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,9 +24,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.readers.base import Names, StreamedFeatures, refuse_names
+from topline.pipeline.readers.base import FeatureFile, Names, StreamedFeatures, refuse_names
 from topline.pipeline.readers.files import line_blocks, parsed_blocks
-from topline.pipeline.readers.words import objects
+from topline.pipeline.readers.words import is_number, objects
 
 NUMBERS = ("numeric", "real", "integer")
 
@@ -53,9 +57,8 @@ class _Block:
 class ArffFeatures(StreamedFeatures):
     """An ARFF file, read twice; features are the attributes that are not labels, splits or names of rows.
 
-    With label attributes (Mulan's XML), or -C in the relation's name (MEKA), rows have label sets; else the
-    attribute that is wanted, or one that has a usual name of labels, holds one label per row.  `InputError`
-    for attributes and values that are not numbers, and for missing ones (?).
+    With label attributes (Mulan's XML), or -C in the relation's name (MEKA), rows have label sets; else one
+    attribute holds a label per row.
     """
 
     kind, has_types = "attribute", False
@@ -72,10 +75,13 @@ class ArffFeatures(StreamedFeatures):
         others = self.not_features()
         self.taken = [name for name in self.names if name not in others]
         self._others = [name for name in self.names if name in others and self._members is None]
-        self.d = len(self.taken)
-        # Place of each attribute among the features, among the labels, and among the others.
+        self.columns, self.d = self.taken, len(self.taken)
+        # The label attributes, or the values of a nominal one.
+        self.class_names = self._members or (self._attributes[self.label] if self.label else None) or None
+        # Place of each attribute among the features, among the labels, and among the others; -1 for none.
         lists = (self.taken, self._members or [], self._others)
-        self._places = np.array([[_place(name, held) for name in self.names] for held in lists])
+        known = [{name: place for place, name in enumerate(held)} for held in lists]
+        self._places = np.array([[held.get(name, -1) for name in self.names] for held in known])
         self._never_left_out = self._check_attributes()
         self.n, self.nonzeros = 0, 0
         self._sets: list[tuple[str, ...]] = []
@@ -100,20 +106,9 @@ class ArffFeatures(StreamedFeatures):
         """Return the attributes that make label sets, or else those that have a usual name of no feature."""
         return super().not_features() if self._members is None else set(self._members)
 
-    def class_names(self) -> Sequence[str] | None:
-        """Return the names of the label attributes, or the values of a nominal one."""
-        return self._members or (self._values_of(self.label) if self.label else None) or None
-
-    def columns(self) -> Sequence[str]:
-        """Return the names of the attributes that are features."""
-        return list(self.taken)
-
     def parsed(self) -> Iterator[csr_matrix]:
         """Return all rows, block by block."""
         return (block.X for block in self._blocks())
-
-    def _values_of(self, name: str) -> tuple[str, ...]:
-        return self._attributes[name]
 
     def _check_attributes(self) -> str | None:
         """Refuse attributes that are not numbers; return one that is not 0 where a sparse row omits it."""
@@ -123,7 +118,7 @@ class ArffFeatures(StreamedFeatures):
         for name, values in self._attributes.items():
             if name in self._others:
                 continue
-            if not all(map(_is_number, values)):
+            if not all(map(is_number, values)):
                 what = "label" if name in (self._members or ()) else "feature"
                 raise InputError(
                     f"{self.path}: the {what} {name!r} has the values {', '.join(values[:3])} ..., which are"
@@ -144,28 +139,18 @@ class ArffFeatures(StreamedFeatures):
         columns = np.array([column for entries in found for column, _ in entries], dtype=np.int64)
         values = np.array([value for entries in found for _, value in entries], dtype=np.bytes_)
         feature, member, other = self._places[:, columns]
-        is_one = feature >= 0
-        entries = (_numbers(values[is_one]), (rows[is_one], feature[is_one]))
-        X = csr_matrix(entries, shape=(len(found), self.d))
-        X.eliminate_zeros()
-        words = {name: [(self._values_of(name) or ("0",))[0]] * len(found) for name in self._others}
+        X = _matrix(rows, feature, values, (len(found), self.d))
+        words = {name: [(self._attributes[name] or ("0",))[0]] * len(found) for name in self._others}
         for at in np.flatnonzero(other >= 0).tolist():
             words[self._others[other[at]]][rows[at]] = _unquoted(values[at].decode("utf-8", "replace"))
-        there = member >= 0
-        return _Block(X, self._label_sets(rows[there], member[there], values[there], len(found)), words)
-
-    def _label_sets(self, rows: Any, places: Any, words: Any, count: int) -> list[tuple[str, ...]]:
-        """Return the labels of each row, an attribute of 0 and 1 each."""
-        names, values = self._members, _numbers(words)
-        if names is None:
-            return []
-        wrong = ~np.isin(values, (0.0, 1.0))
-        if wrong.any():
-            raise ValueError(f"the label {names[places[np.argmax(wrong)]]!r} is neither 0 nor 1")
-        found: list[list[str]] = [[] for _ in range(count)]
-        for row, place in zip(rows[values == 1.0].tolist(), places[values == 1.0].tolist(), strict=True):
-            found[row].append(names[place])
-        return [tuple(labels) for labels in found]
+        if self._members is None:
+            return _Block(X, [], words)
+        members = _matrix(rows, member, values, (len(found), len(self._members)))
+        labels, ends = [self._members[place] for place in members.indices], members.indptr.tolist()
+        wrong = np.flatnonzero(members.data != 1.0)
+        if len(wrong):
+            raise ValueError(f"the label {labels[wrong[0]]!r} is neither 0 nor 1")
+        return _Block(X, [tuple(labels[start:stop]) for start, stop in pairwise(ends)], words)
 
     def _entries(self, text: bytes) -> list[tuple[int, bytes]]:
         """Return columns and values of 1.5,0,7 or {0 1.5, 2 7}; what a row leaves out must be 0."""
@@ -178,7 +163,7 @@ class ArffFeatures(StreamedFeatures):
         unusual = self._never_left_out
         if unusual is not None:
             raise ValueError(
-                f"a sparse row that leaves {unusual!r} out means {self._values_of(unusual)[0]}, the first of"
+                f"a sparse row that leaves {unusual!r} out means {self._attributes[unusual][0]}, the first of"
                 " its values: let them begin with 0"
             )
         if not text.endswith(b"}") or text.count(b"}") > 1:
@@ -251,10 +236,6 @@ def _set_attributes(path: Path, header: Header, wanted: Sequence[str] | None) ->
     return names[:count] if count > 0 else names[count:]
 
 
-def _place(name: str, names: Sequence[str]) -> int:
-    return names.index(name) if name in names else -1
-
-
 def _attribute(line: str, place: str) -> tuple[str, tuple[str, ...]]:
     found = _ATTRIBUTE.match(line)
     name, kind = (found.group(1), found.group(2).strip()) if found else ("", "")
@@ -287,18 +268,165 @@ def _unquoted(word: str) -> str:
     return word
 
 
-def _numbers(values: NDArray[Any]) -> NDArray[np.float64]:
-    if (values == b"?").any():
+def _matrix(
+    rows: NDArray[Any], places: NDArray[Any], values: NDArray[Any], shape: tuple[int, int]
+) -> csr_matrix:
+    """Return the numbers of values that have a place, as CSR without zeros."""
+    there = places >= 0
+    if (values[there] == b"?").any():
         raise ValueError("a value is missing (?): fill it in, or leave the row out")
     try:
-        return values.astype(np.float64)
+        found = values[there].astype(np.float64)
     except ValueError as error:
         raise ValueError(f"a value is not a number: {error}") from error
+    X = csr_matrix((found, (rows[there], places[there])), shape=shape)
+    X.eliminate_zeros()
+    return X
 
 
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+MOST_COLUMNS = 2**31 - 1
+_LABEL = re.compile(r"[+-]?[0-9]{1,15}(\.0*)?")
+FORM = "; a line is LABEL INDEX:VALUE INDEX:VALUE ... with rising indices"
+
+
+@dataclass(frozen=True, eq=False)
+class _Lines:
+    """Parsed lines: labels, a matrix with columns as written, and the first of the lines without labels."""
+
+    labels: list[str]
+    X: csr_matrix
+    bare: int | None = None
+
+
+class LibsvmFeatures(StreamedFeatures):
+    """A file of LIBSVM text, read twice: once to count rows, columns and entries, once to store them.
+
+    Columns count from 1, or from 0 if the file has a column 0.  Where a line has several labels (1,3,5) all
+    lines have label sets, and one that begins with a pair has the empty one.  A first line of three numbers,
+    as in the Extreme Classification Repository, says how many rows, columns and classes there are, all
+    counted from 0.
+    """
+
+    first_column: int
+
+    def __init__(self, path: Path, wanted: Names) -> None:
+        super().__init__(path, wanted)
+        refuse_names(path, "LIBSVM text", features_name=wanted.features, labels_name=wanted.labels)
+        self._sizes = _sizes(path)
+        self.class_names = list(map(str, range(self._sizes[2]))) if self._sizes else None
+        self._words: list[str] = []
+        low, high, entries, bare = 1, 0, 0, None
+        for number, block in self._blocks():
+            self._words += block.labels
+            if bare is None and block.bare is not None:
+                bare = number + block.bare
+            entries += block.X.nnz
+            if block.X.nnz:
+                low, high = min(low, int(block.X.indices.min())), max(high, block.X.shape[1] - 1)
+        if not self._words:
+            raise InputError(f"{path} has no rows")
+        self._columns = (low, high)
+        if not entries:
+            raise InputError(f"{path} has no index:value pair, and is no LIBSVM text; a table is called .csv")
+        self._several = any("," in label for label in self._words)
+        if not self._several and bare is not None:
+            raise InputError(f"{path}, line {bare + 1}: it does not begin with one label{FORM}")
+        self.first_column = 0 if low == 0 or self._sizes else 1
+        self.n, self.d, self.nonzeros = len(self._words), max(1, high + 1 - self.first_column), entries
+        if self._sizes:
+            n, d, m = self._sizes
+            if n != self.n or d < self.d:
+                raise InputError(
+                    f"{path} begins with {n} {d} {m}, but has {self.n} rows and {self.d} columns: fix its"
+                    " first line or leave it out"
+                )
+            self.d, self._several = d, True
+
+    def share_columns(self, other: FeatureFile) -> None:
+        """Make both files count columns alike and have the same number of them."""
+        if not isinstance(other, LibsvmFeatures):
+            super().share_columns(other)
+            return
+        base = min(self.first_column, other.first_column)
+        self.d = other.d = max(file.d + file.first_column - base for file in (self, other))
+        self.first_column = other.first_column = base
+
+    def as_trained(self, model: str, first: int | None, d: int) -> None:
+        """Count columns from `first`, and have `d` of them."""
+        if first is None:
+            raise InputError(
+                f"{self.path} is LIBSVM text, and {model} was trained on a file that does not number its"
+                " columns: save the rows as .npz with scipy.sparse.save_npz, or as .npy"
+            )
+        low, high = self._columns
+        if self._sizes is None and (low < first or high >= first + d):
+            raise InputError(
+                f"{self.path} has the columns {low} to {high}, and {model} takes {first} to"
+                f" {first + d - 1}: give the features that it was trained on"
+            )
+        self.first_column, self.d = (0 if self._sizes else first), d
+
+    def labels(self) -> NDArray[Any]:
+        """Return the first word of each line, or a tuple of its parts where lines have several labels."""
+        if not self._several:
+            return np.asarray(self._words)
+        return objects([tuple(filter(None, label.split(","))) for label in self._words])
+
+    def parsed(self) -> Iterator[csr_matrix]:
+        """Return all rows, block by block."""
+        for _, block in self._blocks():
+            X = block.X
+            yield csr_matrix((X.data, X.indices - self.first_column, X.indptr), shape=(X.shape[0], self.d))
+
+    def _blocks(self) -> Iterator[tuple[int, _Lines]]:
+        return parsed_blocks(self.path, _parse, 1 if self._sizes else 0, FORM)
+
+
+def _parse(lines: list[bytes]) -> _Lines:
+    from sklearn.datasets import load_svmlight_file
+
+    labels, rows, bare = list[str](), list[bytes](), None
+    for place, line in enumerate(lines):
+        if b"\0" in line:
+            raise ValueError("this is no text")
+        label, pairs = _label_and_pairs(line.partition(b"#")[0])
+        if not label and not pairs:
+            continue
+        if not label and bare is None:
+            bare = place
+        labels.append(_checked_label(label.decode("utf-8", "replace")))
+        rows.append(b"0 " + pairs.strip())
+    if any(b"qid:" in row for row in rows):
+        raise ValueError("it has a query id, which only rankings have")
+    if not rows:
+        return _Lines([], csr_matrix((0, 0)))
+    with suppress(OverflowError):
+        X, _ = load_svmlight_file(io.BytesIO(b"\n".join(rows)), zero_based=True)
+        if X.shape[1] <= MOST_COLUMNS:
+            return _Lines(labels, X, bare)
+    raise ValueError(f"an index is too large: columns go up to {MOST_COLUMNS:,}")
+
+
+def _checked_label(text: str) -> str:
+    """Return labels as they are; ValueError for one that looks like a number and is not one."""
+    for part in text.split(","):
+        if part[:1] and (part[0] in "+-." or part[0].isnumeric()) and not _LABEL.fullmatch(part):
+            raise ValueError(
+                f"the label {part!r} is not a whole number: write digits 0 to 9, or begin with a letter"
+            )
+    return text
+
+
+def _sizes(path: Path) -> tuple[int, int, int] | None:
+    """Return rows, columns and classes, where the first line says nothing but these."""
+    _, lines = next(line_blocks(path), (0, [b""]))
+    words = lines[0].split()
+    if len(words) != 3 or not all(word.isdigit() for word in words):
+        return None
+    return int(words[0]), int(words[1]), int(words[2])
+
+
+def _label_and_pairs(line: bytes) -> tuple[bytes, bytes]:
+    """Split a line into its labels, empty where it begins with a pair, and its pairs."""
+    label, pairs = (*line.split(None, 1), b"", b"")[:2]
+    return (b"", line) if b":" in label else (label, pairs)
