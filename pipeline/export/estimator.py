@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from topline.pipeline.calibration import ROW_ARRAYS, calibration_of, calibration_of_facts
 from topline.pipeline.errors import InputError
+from topline.pipeline.options import ExportOptions
 from topline.pipeline.rows import StoredModel, Transforms
 from topline.solvers.calibration import CalibrationRows
 from topline.solvers.core.state import Status
@@ -50,7 +51,7 @@ class ExportedClassifier(TopKClassifier):
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
 
-def write_estimator(stored: StoredModel, folder: Path) -> None:
+def write_estimator(stored: StoredModel, folder: Path, _: ExportOptions) -> None:
     """Write a linear model of one label per row as an estimator to the new folder `folder`."""
     record = stored.model.record
     names, W = np.array(record.class_names), stored.W

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +120,7 @@ def _scores(rows: NDArray[np.float32], record: str, arrays: dict[str, NDArray[An
     return np.asarray(transforms.apply(rows) @ arrays["W"])
 
 
-def _write_npz(stored: StoredModel, path: Path) -> None:
+def _write_npz(stored: StoredModel, path: Path, _: ExportOptions) -> None:
     import numpy as np
 
     content: dict[str, Any] = {"record": np.array(json.dumps(description(stored))), **named_arrays(stored)}
@@ -135,25 +136,7 @@ def _npz_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
     return _scores(rows, str(arrays.pop("record")), arrays)
 
 
-def _write_onnx(stored: StoredModel, path: Path, options: ExportOptions) -> None:
-    from topline.pipeline.export.onnx import write_onnx
-
-    write_onnx(stored, path, options, description(stored))
-
-
-def _onnx_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
-    from topline.pipeline.export.onnx import run_onnx
-
-    return run_onnx(path, rows)
-
-
-def _check_onnx(stored: StoredModel, path: Path, options: ExportOptions) -> None:
-    from topline.pipeline.export.onnx import check_onnx
-
-    check_onnx(stored, path, options)
-
-
-def _write_safetensors(stored: StoredModel, path: Path) -> None:
+def _write_safetensors(stored: StoredModel, path: Path, _: ExportOptions) -> None:
     import numpy as np
     from safetensors.numpy import save
 
@@ -170,16 +153,13 @@ def _safetensors_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
         return _scores(rows, content.metadata()["record"], arrays)
 
 
-def _write_sklearn(stored: StoredModel, path: Path) -> None:
-    from topline.pipeline.export.estimator import write_estimator
+def _late(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of a module of this room that is imported when it is called."""
 
-    write_estimator(stored, path)
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module(f"topline.pipeline.export.{module}"), name)(*arguments)
 
-
-def _sklearn_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
-    from topline.pipeline.export.estimator import estimator_scores
-
-    return estimator_scores(path, rows)
+    return call
 
 
 #: Every format by name, the default first.  `register_format` adds one.
@@ -188,28 +168,28 @@ FORMATS: dict[str, ExportFormat] = {
     for form in (
         ExportFormat(
             name="npz",
-            write=lambda stored, path, _: _write_npz(stored, path),
+            write=_write_npz,
             scores=_npz_scores,
             load="import numpy; W = numpy.load({path})['W']",
         ),
         ExportFormat(
             name="onnx",
-            write=_write_onnx,
-            scores=_onnx_scores,
+            write=_late("onnx", "write_onnx"),
+            scores=_late("onnx", "run_onnx"),
             options=frozenset(ExportOptions.model_fields),
-            check=_check_onnx,
+            check=_late("onnx", "check_onnx"),
             load="import onnxruntime; session = onnxruntime.InferenceSession({path})",
         ),
         ExportFormat(
             name="safetensors",
-            write=lambda stored, path, _: _write_safetensors(stored, path),
+            write=_write_safetensors,
             scores=_safetensors_scores,
             load="from safetensors.numpy import load_file; W = load_file({path})['W']",
         ),
         ExportFormat(
             name="sklearn",
-            write=lambda stored, path, _: _write_sklearn(stored, path),
-            scores=_sklearn_scores,
+            write=_late("estimator", "write_estimator"),
+            scores=_late("estimator", "estimator_scores"),
             folder_record="estimator.json",
             multilabel=False,
             load="from topline import load_estimator; model = load_estimator({path})",

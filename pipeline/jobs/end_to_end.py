@@ -55,20 +55,15 @@ class JobResult:
         """Return the object that `topline run --json` prints: that of `train`, the metrics, the report."""
         evaluation = self.evaluation
         topk = evaluation.topk if isinstance(evaluation, Evaluation) else None
+        own = {name: value for name, value in vars(self).items() if name not in ("train", "evaluation")}
         return {
             **self.train.to_dict(),
             "accuracy": None if topk is None else {str(k): share for k, share in topk.items()},
             "metrics": None if evaluation is None else evaluation.summary(),
             "intervals": None if evaluation is None else known_intervals(evaluation.to_dict()),
             "split": None if evaluation is None else evaluation.split,
-            "report": self.report,
-            "store": self.store,
-            "images": self.images,
-            "features": self.features,
+            **own,
             "class_names": list(self.class_names),
-            "counts": self.counts,
-            "statuses": self.statuses,
-            "reused": self.reused,
         }
 
 

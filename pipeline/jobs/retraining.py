@@ -69,7 +69,7 @@ def with_earlier_settings(config: RetrainConfig, store: Store) -> RetrainConfig:
         "settings that are not given are those of %s, %s: %s; the rest are defaults",
         model.id,
         which,
-        _in_words({**images, **training}, extract, train, _backbone(config.extract, model, store)),
+        _as_flags({**images, **training}, extract, train, _backbone(config.extract, model, store)),
     )
     return config.model_copy(update={"extract": extract, "train": train})
 
@@ -122,7 +122,7 @@ def _backbone(config: ExtractConfig, model: ModelRecord, store: Store) -> str:
     return str(newest["name"]) if newest is not None and same else ""
 
 
-def _in_words(taken: Mapping[str, Any], extract: ExtractConfig, train: TrainConfig, backbone: str) -> str:
+def _as_flags(taken: Mapping[str, Any], extract: ExtractConfig, train: TrainConfig, backbone: str) -> str:
     """Return as flags what was taken from a model and is not the default."""
     said = {"backbone": backbone} if backbone else {}
     for config in (train, extract):

@@ -5,12 +5,11 @@ The page is one HTML file with a table and plots, without network, script or ser
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import cycle
 from typing import Any, Self
 
-import numpy as np
 from markupsafe import Markup
 
 from topline.pipeline.evaluation import row_metric
@@ -251,33 +250,21 @@ def _rows(result: SweepResult) -> list[dict[str, Any]]:
 def accuracy_plot(paths: Paths, result: SweepResult) -> Markup:
     """Draw the cross-validated accuracies of all paths over C, with hollow discs for missing folds."""
     lines = [
-        Series(
-            variant.name,
-            np.array([cell.C for cell in cells]),
-            np.array([cell.mean for cell in cells]),
-            style,
-            tuple(cell.folds in (0, result.folds) for cell in cells),
-        )
-        for style, (variant, cells) in _styled(paths)
+        replace(line, dots=tuple(cell.folds in (0, result.folds) for cell in cells))
+        for line, cells in zip(_lines(paths, "mean"), paths.values(), strict=True)
     ]
     return line_chart(lines, x_label="C", y_label=f"{result.accuracy} accuracy", log_x=True, most=1.0)
 
 
 def cost_plot(paths: Paths) -> Markup:
     """Draw the passes of the cells of all paths."""
-    lines = [
-        Series.of(
-            variant.name,
-            [cell.C for cell in cells],
-            [cell.passes for cell in cells],
-            style,
-            positive=True,
-        )
-        for style, (variant, cells) in _styled(paths)
-    ]
+    lines = _lines(paths, "passes")
     return line_chart(lines, x_label="C", y_label="passes, all folds", log=True, log_x=True)
 
 
-def _styled(paths: Paths) -> Iterator[tuple[int, tuple[Variant, list[SweepCell]]]]:
-    """Return the paths with their styles: colours first, then the same dashed."""
-    return zip(cycle((1, 2, 3, 4, 6, 7, 8, 9)), paths.items(), strict=False)
+def _lines(paths: Paths, figure: str) -> list[Series]:
+    """Return a figure of each path's cells over C, in colours first, then in the same dashed."""
+    return [
+        Series.of(variant.name, [cell.C for cell in cells], [getattr(cell, figure) for cell in cells], style)
+        for (variant, cells), style in zip(paths.items(), cycle((1, 2, 3, 4, 6, 7, 8, 9)), strict=False)
+    ]

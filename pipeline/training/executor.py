@@ -37,13 +37,13 @@ from topline.pipeline.cluster import (
     worker_count,
 )
 from topline.pipeline.cluster.calls import by_tree
-from topline.pipeline.cluster.memory_plan import KERNEL_ROW_BYTES, ROW_BYTES
+from topline.pipeline.cluster.memory_plan import KERNEL_ROW_BYTES
 from topline.pipeline.errors import ConfigError
 from topline.pipeline.interrupts import StopFlag
 from topline.pipeline.options import ClusterConfig
 from topline.pipeline.progress import Progress
 from topline.pipeline.rows import CachedRows, TrainingRows
-from topline.pipeline.training.kernel_training import factored_kernel, trained_rows
+from topline.pipeline.training.kernel_training import FactorDataset, factored_kernel
 from topline.pipeline.training.plan import ASCENT_BLOCK_BYTES, TrainingPlan
 from topline.pipeline.training.run import Run
 from topline.solvers.counts import how_many
@@ -94,7 +94,7 @@ def open_executor(
                 plan = run.plan
         memory = ours or _memory_of_workers(plan, cluster, found)
         kernel = factored_kernel(run, found, progress, flag)
-        rows: TrainingRows = trained_rows(plan, kernel)
+        rows = plan.rows if kernel is None else TrainingRows(FactorDataset(plan.rows.dataset, kernel))
         bounds = plan.bounds_of(rows)
         if found is None:
             executor: Executor = ThreadExecutor(
@@ -164,44 +164,27 @@ def _memory_of_workers(plan: TrainingPlan, cluster: ClusterConfig, client: Clien
 
 
 def _size(plan: TrainingPlan, picked: int) -> ProblemSize:
-    n, d = len(plan.rows), plan.rows.shape[1]
-    factored = plan.spec.kernel is not None and not plan.on_blocks
-    # Rows of kernel values are not sent, only their numbers.
-    travels = 0 if plan.spec.kernel is not None and is_precomputed(plan.spec.kernel) else d
-    return ProblemSize(
-        n=n,
-        # Training then reads the rows of the kernel matrix's factor, which is also held here.
-        d=n if factored else d,
-        m=plan.problem.m,
-        blocks=len(plan.bounds) - 1,
-        features=4 * n * n if factored else plan.rows.nbytes,
-        keeps_duals=plan.keep_duals,
-        ranked=len(plan.spec.loss.form(plan.problem.m).rho),
-        method=_method_memory(plan),
-        besides=16 * n * n
-        if factored
-        else picked_bytes(travels, plan.problem.m, picked)
-        if plan.on_blocks
-        else 0,
-        held=_scores(plan),
-        row_bytes=KERNEL_ROW_BYTES if plan.on_blocks else ROW_BYTES,
-    )
-
-
-def _scores(plan: TrainingPlan) -> int:
-    """Return the bytes of a kernel's blocks for scores, in float64 near the end, and for atoms."""
-    if not plan.on_blocks:
-        return 0
-    atoms = atom_bytes(plan.problem) if plan.method.dual_free else 0
-    return 8 * len(plan.rows) * plan.problem.m + atoms
-
-
-def _method_memory(plan: TrainingPlan) -> MethodMemory:
-    """Return what the method needs; on a kernel's blocks, room for columns of K."""
-    if not plan.on_blocks:
-        return method_memory(plan.method, plan.problem, plan.rows.nbytes)
-    n = len(plan.rows)
-    return MethodMemory(kept=min(4 * n * n, COLUMN_BYTES))
+    """Return the sizes of a training: on features, on columns of a kernel, or on the factor of its matrix."""
+    n, d, m, kernel = len(plan.rows), plan.rows.shape[1], plan.problem.m, plan.spec.kernel
+    size = ProblemSize(
+        n=n, d=d, m=m, blocks=len(plan.bounds) - 1, features=plan.rows.nbytes, keeps_duals=plan.keep_duals,
+        ranked=len(plan.problem.form.rho),
+    )  # fmt: skip
+    if kernel is not None and plan.on_blocks:
+        # Rows of kernel values are not sent, only their numbers.
+        travels = 0 if is_precomputed(kernel) else d
+        atoms = atom_bytes(plan.problem) if plan.method.dual_free else 0
+        return replace(
+            size,
+            method=MethodMemory(kept=min(4 * n * n, COLUMN_BYTES)),
+            besides=picked_bytes(travels, m, picked),
+            # Scores, in float64 near the end.
+            held=8 * n * m + atoms,
+            row_bytes=KERNEL_ROW_BYTES,
+        )
+    size = replace(size, method=method_memory(plan.method, plan.problem, plan.rows.nbytes))
+    # Training then reads the rows of the kernel matrix's factor, which is also held here.
+    return size if kernel is None else replace(size, d=n, features=4 * n * n, besides=16 * n * n)
 
 
 @dataclass(frozen=True)

@@ -237,11 +237,6 @@ def factored_kernel(
         ) from None
 
 
-def trained_rows(plan: TrainingPlan, kernel: StoredKernel | None) -> TrainingRows:
-    """Return the rows that training reads: the plan's, or those of its kernel's factor."""
-    return plan.rows if kernel is None else TrainingRows(FactorDataset(plan.rows.dataset, kernel))
-
-
 def on_kernel(
     plan: TrainingPlan, kernel: StoredKernel | None, executor: Executor, result: SolveResult
 ) -> SolveResult:

@@ -153,11 +153,6 @@ class TrainingPlan:
     shared: SharedWork | None = None
 
     @property
-    def identity(self) -> dict[str, Any]:
-        """What must not change if a run is to continue to the same answer, by name."""
-        return run_identity(self.config, self.rows.dataset)
-
-    @property
     def method(self) -> MethodSpec:
         """Requirements of the named method, or of the one that "auto" takes."""
         return METHODS[self.choice.method]

@@ -112,7 +112,7 @@ class Run:
     def place(self, kernel: StoredKernel | None) -> RunPlace:
         """Return where the run keeps checkpoints and history, given its factored kernel matrix, if any."""
         plan = self.plan
-        identity = plan.identity
+        identity = run_identity(plan.config, plan.rows.dataset)
         if kernel is not None:
             # Another factor of the same matrix is another basis of the weights.
             identity["factor"] = kernel.folder
@@ -123,8 +123,8 @@ def begin_run(plan: TrainingPlan) -> Run:
     """Record a new run of a plan in its store, or return the run that the plan resumes."""
     if plan.config.resume is not None:
         return Run(plan, plan.config.resume, resumes=True)
-    options = plan.config.model_dump(mode="json")
-    run_id = create_run(plan.store, options, dataset=plan.config.dataset, fingerprint=plan.identity)
+    options, identity = plan.config.model_dump(mode="json"), run_identity(plan.config, plan.rows.dataset)
+    run_id = create_run(plan.store, options, dataset=plan.config.dataset, fingerprint=identity)
     return Run(plan, run_id, resumes=False)
 
 
