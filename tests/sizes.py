@@ -70,7 +70,6 @@ ONE_IMPORTER: Final = {
         "topline.pipeline.backbones.lite0",
         "topline.pipeline.backbones.onnx",
         "topline.pipeline.backbones.timm",
-        "topline.pipeline.export.estimator",
         "topline.pipeline.export.onnx",
         "topline.pipeline.images.tables",
     },

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,13 +152,16 @@ def _safetensors_scores(path: Path, rows: NDArray[np.float32]) -> NDArray[Any]:
         return _scores(rows, content.metadata()["record"], arrays)
 
 
-def _late(module: str, name: str) -> Callable[..., Any]:
-    """Return a function of a module of this room that is imported when it is called."""
+def _onnx() -> Any:
+    from topline.pipeline.export import onnx
 
-    def call(*arguments: Any) -> Any:
-        return getattr(import_module(f"topline.pipeline.export.{module}"), name)(*arguments)
+    return onnx
 
-    return call
+
+def _estimator() -> Any:
+    from topline.pipeline.export import estimator
+
+    return estimator
 
 
 #: Every format by name, the default first.  `register_format` adds one.
@@ -174,10 +176,10 @@ FORMATS: dict[str, ExportFormat] = {
         ),
         ExportFormat(
             name="onnx",
-            write=_late("onnx", "write_onnx"),
-            scores=_late("onnx", "run_onnx"),
+            write=lambda stored, *given: _onnx().write_onnx(stored, *given, description(stored)),
+            scores=lambda *given: _onnx().run_onnx(*given),
             options=frozenset(ExportOptions.model_fields),
-            check=_late("onnx", "check_onnx"),
+            check=lambda *given: _onnx().check_onnx(*given),
             load="import onnxruntime; session = onnxruntime.InferenceSession({path})",
         ),
         ExportFormat(
@@ -188,8 +190,8 @@ FORMATS: dict[str, ExportFormat] = {
         ),
         ExportFormat(
             name="sklearn",
-            write=_late("estimator", "write_estimator"),
-            scores=_late("estimator", "estimator_scores"),
+            write=lambda *given: _estimator().write_estimator(*given),
+            scores=lambda *given: _estimator().estimator_scores(*given),
             folder_record="estimator.json",
             multilabel=False,
             load="from topline import load_estimator; model = load_estimator({path})",

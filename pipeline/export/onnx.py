@@ -22,7 +22,6 @@ from topline.pipeline.backbones.onnx_session import INPUT_TYPES, Network, Networ
 from topline.pipeline.backbones.preprocessing import Preprocessing
 from topline.pipeline.calibration import calibration_of
 from topline.pipeline.errors import ConfigError, InputError, PipelineError
-from topline.pipeline.export.formats import description
 from topline.pipeline.options import ExportOptions
 from topline.pipeline.rows import (
     PCA,
@@ -276,18 +275,18 @@ def _described_by(found: Network) -> Any:
     return merge_models(opened, network, [("prepared", f"network_{found.input_name}")])
 
 
-def write_onnx(stored: StoredModel, path: Path, options: ExportOptions) -> None:
+def write_onnx(stored: StoredModel, path: Path, options: ExportOptions, about: Mapping[str, Any]) -> None:
     """Write the graph to `path`, its weights to a file beside it where one file cannot hold them.
 
     Input `features` (rows, d), or `image` (height, width, 3), the RGB bytes of one upright picture, which is
     a row of its own.  Outputs `scores` (rows, m); `top_scores`, `top_classes`, `top_names` (rows, k);
     `probabilities` (rows, m) where the model is calibrated; `sets` (rows, m) where a coverage is asked for.
-    The model's description is stored with it, as JSON texts.  Raises `InputError` for a transform without an
-    ONNX form, and `ConfigError` for a backbone that is no network.
+    `about` is stored with it, as JSON texts.  Raises `InputError` for a transform without an ONNX form, and
+    `ConfigError` for a backbone that is no network.
     """
     model = _head(stored, options)
     rule = set_rule(stored, options, calibration_of(stored))
-    about = {**description(stored), **({} if rule is None else {"sets": rule.facts()})}
+    about = {**about, **({} if rule is None else {"sets": rule.facts()})}
     if options.with_backbone:
         described = _described_by(network_of(stored, options))
         version, ir_version = described.opset_import[0].version, described.ir_version
