@@ -334,7 +334,7 @@ class InspectConfig(Options):
     second_opinion: bool = Field(
         default=True,
         description="Rank the labels of a hinge, or of a softmax with a very large or small C, by a softmax"
-        " that starts at its weights and finds more wrong ones",
+        " that starts at its weights and finds more of those wrong at random",
     )
     page: Path | None = Field(
         default=None, description="HTML page to write, with pictures and their nearest neighbours"

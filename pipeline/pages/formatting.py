@@ -87,6 +87,9 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Return nested options as (dotted name, value) pairs, leaving out those without a value."""
     pairs: list[tuple[str, str]] = []
     for name, value in values.items():
+        if name == "chosen":
+            # What a search compared has a table of its own.
+            continue
         if isinstance(value, Mapping):
             pairs += flat(value, f"{prefix}{name}.")
         elif value is not None:

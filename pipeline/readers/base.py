@@ -391,6 +391,6 @@ def _refuse(source: FeatureFile, X: Rows, values: Any, bad: Any, start: int, dty
     within = f", of {named(columns)}" if columns else ""
     overflow = bool(np.isfinite(values[bad].astype(np.float64)).any())
     what = f"values beyond {dtype}" if overflow else "NaN or infinity"
-    fix = "scale them" if overflow else "repair or leave out these rows"
+    fix = "scale them" if overflow else "fill in these values (SimpleImputer) or leave out the rows"
     more = " (float32 reaches further)" if overflow and dtype == "float16" else ""
     raise InputError(f"{source.place} has {what} in {first_rows(rows)}{within}: {fix}{more}")
