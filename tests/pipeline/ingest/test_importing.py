@@ -314,7 +314,7 @@ def test_lengths_must_match(tmp_path: Path) -> None:
 def test_numbers_of_a_table_that_are_not_finite_are_named_by_column(tmp_path: Path) -> None:
     table = {"width": [1.0, 2.0, 3.0, 4.0], "price": [1.0, None, 2.0, 3.0], "label": ["a", "b", "a", "b"]}
     pq.write_table(pa.table(table), tmp_path / "t.parquet")
-    with pytest.raises(InputError, match=r"has NaN or infinity in row 1, of price: repair"):
+    with pytest.raises(InputError, match=r"has NaN or infinity in row 1, of price: fill in"):
         run(tmp_path, tmp_path / "t.parquet")
 
 
