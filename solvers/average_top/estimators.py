@@ -85,7 +85,6 @@ class AverageTopModel(FittedModel):
     def _keep(
         self, result: AverageTopResult | SolveResult, k: float, *, collapsed: bool, rounds: int
     ) -> None:
-        """Set the attributes common to all fits, and warn of problems."""
         self._refuse_overflow(result.status)
         if result.status is not Status.SOLVED:
             warnings.warn(

@@ -414,7 +414,6 @@ def own_places(block: Block, numbers: Int64Array, tile: Tile) -> tuple[Int64Arra
 
 
 def _move(block: Block, tile: Tile, change: Change) -> None:
-    """Change the rows of A that lie in a tile."""
     places, own = own_places(block, change.numbers, tile)
     if len(places):
         duals = block.duals.A

@@ -70,7 +70,6 @@ def _add_four(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
 
 @jit(fastmath={"contract"})
 def _add_two(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
-    """Add two weighted rows of X, from column `low` on, to target."""
     v0, v1 = values[0], values[1]
     x0, x1 = X[rows[0], low : low + len(target)], X[rows[1], low : low + len(target)]
     for f in range(len(target)):
@@ -79,7 +78,6 @@ def _add_two(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
 
 @jit(fastmath={"contract"})
 def _add_one(target: Any, X: Any, low: Any, rows: Any, values: Any) -> None:
-    """Add one weighted row of X, from column `low` on, to target."""
     v0, x0 = values[0], X[rows[0], low : low + len(target)]
     for f in range(len(target)):
         target[f] += v0 * x0[f]

@@ -289,7 +289,6 @@ class PackedStore:
             run, start = run + 1, high
 
     def _packed(self, run: int) -> Bytes:
-        """Return the bytes of a run, from memory or the file."""
         held = self._held[run]
         if held is not None:
             return held
@@ -299,7 +298,6 @@ class PackedStore:
         return packed
 
     def _keep(self, run: int, packed: Bytes) -> None:
-        """Replace the bytes of a run."""
         before = self._held[run]
         if before is not None:
             self._budget.give_back(before.nbytes)

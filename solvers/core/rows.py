@@ -317,7 +317,6 @@ def cut_rows(n_rows: int, first_row: int, rows: int) -> Iterator[tuple[int, int]
 
 
 def _fitting_rows(X: RowSource) -> int:
-    """Return the number of rows of a slab."""
     return max(_SLAB_BYTES // max(int(X.shape[1]) * compute_dtype(X.dtype).itemsize, 1), 1)
 
 

@@ -243,7 +243,6 @@ class FittedModel:
         self.coef_ = np.ascontiguousarray((W[:-1] if self.fit_intercept else W).T)
 
     def _keep_certificate(self, result: HasObjective, rounds: int) -> None:
-        """Set the attributes of the duality gap."""
         self.n_iter_ = rounds
         self.primal_, self.dual_ = result.primal, result.dual
         self.dual_gap_, self.relative_gap_ = result.gap, result.relative_gap

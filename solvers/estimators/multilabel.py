@@ -321,7 +321,6 @@ class MultilabelClassifier(Training, ScoringClassifier, BaseEstimator):  # type:
     def _fitted(
         self, X: Any, targets: Targets, weights: Float64Array | None, rows: NDArray[np.intp]
     ) -> SolveResult:
-        """Train on some rows."""
         loss = make_loss(self.loss) if isinstance(self.loss, str) else self.loss
         smoothing = self.smoothing
         if smoothing is None:

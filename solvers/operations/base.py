@@ -425,7 +425,6 @@ class RowBlock:
             self._of(head).load_duals(start, part)
 
     def _kept(self) -> bool:
-        """Return whether the rows lie in memory."""
         return kept_in_memory(self._X, 0, self.stop - self.start)
 
     def _crew(self, threads: int) -> Crew:
@@ -433,7 +432,6 @@ class RowBlock:
         return ALONE if threads == 1 or self._kept() else Crew(threads, self._helpers.pool)
 
     def _of(self, head: Head) -> Block:
-        """Return the block of a head."""
         return self._blocks[head.number] if head.number in self._blocks else self._new(head)
 
     def _new(self, head: Head) -> Block:
@@ -450,7 +448,6 @@ class RowBlock:
         return block
 
     def _forget(self, number: int) -> None:
-        """Drop a head, and free the room of its dual variables."""
         block, _ = self._blocks.pop(number, None), self._heads.pop(number, None)
         if block is not None and self._open is not None:
             self._open.forget(number, block.duals)
@@ -528,7 +525,6 @@ class RowBlock:
 
 
 def _on_threads(jobs: Sequence[Callable[[], Any]], threads: int) -> list[Any]:
-    """Run jobs on up to `threads` threads; return their results."""
 
     def done(job: Callable[[], Any]) -> Any:
         # NumPy's error settings are per thread.

@@ -408,7 +408,6 @@ class RowSets:
         self._applied = pending_step.round
 
     def _take(self, step: float) -> None:
-        """Take a step along the directions chosen last."""
         if (self.sets.used == self.sets.shares.shape[1]).any():
             self._make_room()
         take_step(step, self._y, self._problem.form.rho, self._chosen, self.sets)
@@ -442,14 +441,12 @@ class RowSets:
         return change
 
     def _part(self, rows: Int64Array) -> RowSets:
-        """Return copies of the sets of some rows."""
         part = copy.copy(self)
         part._y, part._weights = self._y[rows], self._weights[rows]
         part.sets, part._chosen = self.sets.of(rows), self._chosen.of(rows)
         return part
 
     def _put(self, rows: Int64Array, part: RowSets) -> None:
-        """Replace the sets of some rows by copies."""
         if len(part.sets.base):
             self._make_room()
         for mine, theirs in zip((*self.sets, *self._chosen), (*part.sets, *part._chosen), strict=True):

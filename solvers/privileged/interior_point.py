@@ -173,7 +173,6 @@ def _start(program: QuadraticProgram) -> Iterate:
 
 
 def _step(program: QuadraticProgram, point: Iterate) -> Iterate:
-    """Take one predictor-corrector step."""
     x, room, z, v = point.x, point.room, point.z, point.v
     inverse = np.where(np.isfinite(room), 1.0 / room, 0.0)
     room_v = np.where(np.isfinite(room), room, 0.0) * v

@@ -314,7 +314,6 @@ class _Searching:
         return float(np.mean(self._search.goal.worth(labels) * hits))
 
     def _best(self, cells: Sequence[Cell]) -> Cell:
-        """Return the best of some cells that have seen the same folds; ties go to the one opened first."""
         return max(cells, key=self._mean)
 
     def _grid(self, trial: Trial) -> list[float]:
@@ -338,5 +337,4 @@ class _Searching:
 
 
 def _round(C: float) -> float:
-    """Return C rounded to one significant digit."""
     return float(f"{C:.0e}")

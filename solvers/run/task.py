@@ -218,7 +218,6 @@ class ProblemSpec:
         )
 
     def _refuse_duals(self, problem: Problem, method: MethodSpec) -> None:
-        """Refuse to keep dual variables that do not exist."""
         if method.dual_free:
             raise UnsupportedCombinationError(
                 f"the method {method.name} never knows the dual variables; leave keep_duals out or use"
@@ -452,7 +451,6 @@ def run_task(task: Task) -> SolveResult:
 
 
 def _rounds(task: Task, executor: Executor) -> Run:
-    """Run the rounds of a task on an executor bound to its problem."""
     problem, risk, criteria, examples = task.bound, task.problem.risk, task.criteria, task.examples
     seed, blocks = task.seed, executor.blocks
     if task.kernel is None:

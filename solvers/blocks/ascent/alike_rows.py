@@ -145,13 +145,11 @@ def _near(Z: FloatArray, y: IntArray, code: Int64Array, order: Int64Array) -> In
 
 
 def _gathered(feed: RowFeed, rows: Int64Array) -> Rows:
-    """Return some rows as one array or matrix."""
     parts = [portion.X[portion.places] for portion in feed.in_order(rows)]
     return sp.vstack(parts, format="csr") if is_sparse(parts[0]) else np.concatenate(parts)
 
 
 def _inner(X: Rows, left: Int64Array, right: Int64Array) -> Float64Array:
-    """Return the inner products of rows."""
     if is_sparse(X):
         return np.asarray(X[left].astype(np.float64).multiply(X[right]).sum(axis=1)).ravel()
     return np.asarray(np.einsum("ij,ij->i", X[left], X[right], dtype=np.float64))
@@ -179,7 +177,6 @@ def _joined(left: Int64Array, right: Int64Array, count: int) -> Int64Array:
 
 
 def _grams(X: Rows, starts: Int64Array) -> Float64Array:
-    """Return the Gram matrices of groups, concatenated."""
     parts = []
     for low, high in pairwise(starts):
         rows = X[low:high].astype(np.float64)

@@ -403,7 +403,6 @@ def _window(row_bytes: int) -> int:
 
 
 def _in_parts(portion: Portion) -> tuple[list[Int64Array], list[Int64Array]]:
-    """Return places and rows of a portion in non-empty parts."""
     if not len(portion.rows):
         return [], []
     parts = min(max(len(portion.rows) // _PART_ROWS, 1), _PARTS)
@@ -411,7 +410,6 @@ def _in_parts(portion: Portion) -> tuple[list[Int64Array], list[Int64Array]]:
 
 
 def _gathered_rows(X: RowSource, dtype: np.dtype[Any]) -> int:
-    """Return the number of rows that are gathered and converted at once."""
     if gives_sparse(X):
         return _GATHERED_SPARSE_ROWS
     return max(_GATHERED_ROWS, _GATHERED_BYTES // (dtype.itemsize * max(int(X.shape[1]), 1)))

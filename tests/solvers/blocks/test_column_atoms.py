@@ -165,16 +165,6 @@ def test_the_gap_closes_far_beyond_plain_steps(method, dtype) -> None:
 @pytest.mark.parametrize("method", VARIANTS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
 class TestAnswersThatDoNotDependOnHowItRuns:
-    def test_any_number_of_blocks(self, method, smoothing) -> None:
-        X, y = examples(n=30)
-        runs = [
-            run(X, y, TopKHinge(3), 3.0, smoothing, method, executor=SerialExecutor(blocks=blocks))
-            for blocks in (1, 2, 7, 30)
-        ]
-        for other in runs[1:]:
-            assert other.dual == pytest.approx(runs[0].dual, rel=1e-9)
-            assert other.primal == pytest.approx(runs[0].primal, rel=1e-6)
-
     def test_sparse_features(self, method, smoothing) -> None:
         X, y = examples(d=12)
         X[np.random.default_rng(1).random(X.shape) < 0.7] = 0.0

@@ -8,7 +8,7 @@ import pytest
 from tests.reference import losses as reference
 from tests.reference.training_qp import optimum
 from tests.solvers.problems import EVERY_LOSS, M, examples
-from topline import MaxHinge, SerialExecutor, Softmax, Status, TopKHinge, UnsupportedCombinationError, solve
+from topline import MaxHinge, Softmax, Status, TopKHinge, UnsupportedCombinationError, solve
 from topline.solvers.methods import METHODS, atoms
 from topline.solvers.methods.atoms import Atoms, AwaySteps, PairwiseSteps
 
@@ -93,16 +93,6 @@ def test_far_fewer_passes_than_plain_steps() -> None:
 @pytest.mark.parametrize("method", VARIANTS)
 @pytest.mark.parametrize(("loss", "smoothing"), [(TopKHinge(2), 0.0), (TopKHinge(2), 0.5), (Softmax(), 0.0)])
 class TestAnswersThatDoNotDependOnHowItRuns:
-    def test_any_number_of_blocks(self, loss, smoothing, method) -> None:
-        X, y = examples(n=30)
-        runs = [
-            run(X, y, loss, 3.0, smoothing, method, max_passes=15, executor=SerialExecutor(blocks=blocks))
-            for blocks in (1, 2, 7, 30)
-        ]
-        for other in runs[1:]:
-            assert other.dual == pytest.approx(runs[0].dual, rel=1e-9)
-            assert other.primal == pytest.approx(runs[0].primal, rel=1e-6)
-
     def test_a_state_of_plain_frank_wolfe_is_an_atom(self, loss, smoothing, method) -> None:
         X, y = examples()
         plain = run(X, y, loss, 2.0, smoothing, "fw", max_passes=10)
