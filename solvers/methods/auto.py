@@ -34,7 +34,6 @@ from topline.solvers.methods.newton import (
     warm_start,
 )
 from topline.solvers.methods.quasi_newton import Lbfgs, LbfgsMemory
-from topline.solvers.methods.quasi_newton.memory import most_pairs
 from topline.solvers.methods.quasi_newton.metrics import wants_classes
 from topline.solvers.operations import Certify, DualSums, OperationRunner, Rebuild, Runner
 from topline.solvers.typing import Float64Array
@@ -48,14 +47,13 @@ _MOST_DUALS, _MOST_FEATURES = 1 << 24, 1 << 27
 _SAMPLES, _SAMPLE_ROWS, _THINNED = 8, 128, 8
 #: A row longer than the mean counts for this share of its length.
 _LONG = 1 / 8
-#: Passes of dual ascent: for a smooth loss and for a hinge, by C |x|^2 and its root.
-_ASCENT, _ASCENT_SMOOTH, _ASCENT_HINGE = 7.5, 0.9, 18.0
-#: Its seconds per pass relative to L-BFGS are the first + this / (d + the last); the second is for losses
-#: with vectorised gradients, which only L-BFGS uses.
-_ROWS, _UPDATES, _UPDATES_ALIKE, _FEATURES = 1.3, 260.0, 20.0, 150.0
-#: Passes of L-BFGS: a power of n C mu / m, where mu is the mean eigenvalue of the rows' second moments.  With
-#: a metric of the classes these are moments around the mean of the rows, and finding it sets a bound.
-_LBFGS, _LBFGS_METRIC, _POWER, _METRIC = 5.9, 5.0, 1 / 3, 8.0
+#: Passes of dual ascent: for a smooth loss and for a hinge, by C |x|^2 and its root; and those that its first
+#: visits cost more where the loss has no gradients by vectors.
+_ASCENT, _ASCENT_SMOOTH, _ASCENT_HINGE, _SEARCHED = 7.5, 0.5, 18.0, 5.0
+#: Passes of L-BFGS: a multiple and a power of n C mu / sqrt(m), where mu is the mean eigenvalue of the rows'
+#: second moments around their mean, or the next two around 0 if that is more and there is no metric of the
+#: classes; finding that metric sets a bound.
+_LBFGS, _POWER, _COMMON, _COMMON_POWER, _METRIC = 3.35, 1 / 3, 1.45, 0.45, 8.0
 #: On sparse rows it takes more passes than dual ascent up to this C |x|^2.
 _MODERATE = 128.0
 #: Newton's method takes as long as this many passes of dual ascent per feature, at least the second, and at
@@ -68,26 +66,50 @@ _WATCHED, _WATCHED_SOON, _WATCHED_SMOOTH = 40, 12, 5
 #: passes than its rule says: it begins if this many take less than all of the other methods.  After a few its
 #: gap shows how it goes, and the others continue from there at no loss.  Passes of L-BFGS grow by a quarter
 #: of its rule from the third on, because the loss of such rows vanishes.
-_FEW_ROWS, _TRIAL, _BENT = 4, 20.0, 40.0
+_FEW_ROWS, _TRIAL, _BENT = 4, 20.0, 60.0
 #: Passes of dual ascent to go on a smooth loss, over what the fall of the gap says, which slows down.
 _SLOWS = 1.5
 #: A method is left if another is forecast to take this share of its time, at most this many times.
 _CLEARLY, _MOST_CHANGES = 0.8, 3
 #: Seconds to go from which a run may return to a method that it left.
 _LASTS = 0.25
-#: Its passes on a smooth loss relative to L-BFGS without a metric: between 1.0 and 1.7 times for rows that
-#: are sums of few waves, and between 1.6 and 4.5 times on images, which L-BFGS soon reveals.
-_NEWTON_SMOOTH = 1.7
-#: What an array of the shape of W takes, as rows, and the exponentials of a row, as features: L-BFGS goes
-#: over two arrays a pair and some more in a pass, Newton's method over some in a product, which takes this
-#: many times as long where the loss has no closed form.
-_ARRAY, _EXPONENTIALS, _LBFGS_ARRAYS, _NEWTON_ARRAYS, _UNCLOSED = 100.0, 30.0, 5.0, 8.0, 1.5
+#: Passes on a smooth loss until a method is as quick from the point of another as from points of its own.
+_AFRESH = 5.0
+#: Passes of Newton's method on a smooth loss: so many, and this multiple of those of L-BFGS around the mean,
+#: times the root of what the largest of their second moments leave: conjugate gradients find these at once.
+_NEWTON_SMOOTH = 5.0, 2.5
 #: A sweep of one block takes as long as this many evaluations, and longer if blocks synchronise in between.
 _SWEEP = 8.0
 #: Bound on the remaining progress of methods that accelerate, as a multiple of the progress so far.
 _AS_LONG = 2.0
 #: Relative gap from which a start counts as new, and the W of several blocks as no place to continue from.
 _FAR = 0.5
+
+
+class _Pace(NamedTuple):
+    """Nanoseconds of a pass: of a product, a score, a row, its features, an entry of W, and the rest."""
+
+    product: float
+    score: float
+    row: float
+    feature: float
+    entry: float
+    itself: float
+
+    def of(self, problem: Problem) -> float:
+        """Return those of a pass on a problem with dense rows."""
+        n, d, m = problem.n, problem.d, problem.m
+        row = self.product * d * m + self.score * m + self.row + self.feature * d
+        return n * row + self.entry * d * m + self.itself
+
+
+#: Fitted to 320 runs on shapes from 215 x 701 to 20,000 x 1,024 and 5 to 154 classes; only ratios count.
+#: First where the loss has gradients (for Newton's method a curvature) by vectors, then where it has none.
+_PACES = {
+    "lbfgs": (_Pace(0.044, 0.4, 150, 0.16, 16, 42e3), _Pace(0.043, 8.4, 550, 0.2, 37, 6e3)),
+    "dual_ascent": (_Pace(0.030, 11, 180, 0.6, 1, 190e3), _Pace(0.037, 15, 600, 0.5, 10, 80e3)),
+    "newton": (_Pace(0.040, 0.5, 60, 0.17, 2, 61e3), _Pace(0.045, 15, 685, 0.42, 0, 0)),
+}
 
 
 class Choice(NamedTuple):
@@ -117,8 +139,7 @@ def choose(
         return Choice(begun, f"{smooth} and the run began with {begun}")
     dense = 0 if rows is None or gives_sparse(rows) else problem.n * problem.d
     fits = rows is not None and problem.n * problem.m <= _MOST_DUALS and dense <= _MOST_FEATURES
-    ascent = _ASCENT * _cost_of_ascent(problem)
-    beaten = problem.by_class or ascent < _CLEARLY * _most_of_lbfgs(problem)
+    beaten = problem.by_class or _ascent(problem).time < _CLEARLY * _most_of_lbfgs(problem)
     return Choice("auto", "") if fits and beaten else Choice("lbfgs", smooth)
 
 
@@ -156,8 +177,8 @@ def priors(
 
     Dual ascent takes about 1 + C |x|^2 passes for a smooth loss (S. Shalev-Shwartz and T. Zhang, J. Mach.
     Learn.  Res.  14, 2013), and unpredictably many on several blocks; the passes of L-BFGS grow with the
-    condition number of the Hessian, estimated by n C mu / m: lam is 1 / (n C), and a loss has curvature 1/m
-    per class at W = 0.
+    condition number of the Hessian, estimated by n C mu / sqrt(m): lam is 1 / (n C), and a loss has curvature
+    1/m per class at W = 0, more where few classes compete.
     """
     n, d, m = problem.n, problem.d, problem.m
     if problem.form.smooth and blocks > 1:
@@ -166,45 +187,48 @@ def priors(
         cost = max(_NEWTON * d, _NEWTON_LEAST)
         if blocks > 1 or factors_hessian(problem):
             cost = min(cost, _NEWTON_MOST) + _FACTORS * (d * m) ** 2 / n * factors_hessian(problem)
-        size = math.inf if blocks > 1 or problem.joint else _sampled(problem, rows, weights)[0]
+        size = math.inf if blocks > 1 or problem.joint else _sampled(problem, rows, weights).size
         return {
             "dual_ascent": Prior(_ASCENT + _ASCENT_HINGE * math.sqrt(size)),
             "newton": Prior(_NEWTON_PASSES, cost / _NEWTON_PASSES),
         }
-    size, common, centred = _sampled(problem, rows, weights)
-    passes = _LBFGS * (common / (problem.lam * m)) ** _POWER
-    newton = _NEWTON_SMOOTH * passes
+    size, common, centred, left = _sampled(problem, rows, weights)
+    few = n <= _FEW_ROWS * d and not gives_sparse(rows)
+    condition, least, times = 1.0 / (problem.lam * math.sqrt(m)), *_NEWTON_SMOOTH
+    passes = _LBFGS * (condition * centred) ** _POWER
+    newton = least + times * left**0.5 * _bent(passes, few)
     if few_numbers(problem):
         newton = min(newton, _NEWTON_PASSES)
-    if wants_classes(problem) and not problem.by_class:
-        passes = min(_LBFGS_METRIC * (centred / (problem.lam * m)) ** _POWER, _most_of_lbfgs(problem))
-    ascent = Prior(_ASCENT + _ASCENT_SMOOTH * size, _cost_of_ascent(problem))
-    if n <= _FEW_ROWS * d and not gives_sparse(rows):
-        ascent = ascent._replace(trial=_TRIAL)
-        passes = min(passes, _BENT + (passes - _BENT) / _FEW_ROWS)
+    if problem.by_class or not wants_classes(problem):
+        passes = max(passes, _COMMON * (condition * common) ** _COMMON_POWER)
+    passes = min(_bent(passes, few), math.inf if problem.by_class else _most_of_lbfgs(problem))
+    ascent = _ascent(problem, size)._replace(trial=_TRIAL if few else math.inf)
     if gives_sparse(rows) and size <= _MODERATE:
         passes = max(passes, 2.0 * ascent.time)
         newton = math.inf
     return {
         "lbfgs": Prior(passes),
         "dual_ascent": ascent,
-        "newton": Prior(newton, _cost_of_newton(problem, passes)),
+        "newton": Prior(newton, _cost(problem, "newton")),
     }
 
 
-def _cost_of_newton(problem: Problem, passes: float) -> float:
-    """Return the time of a product of Newton's method relative to a pass of L-BFGS, out of `passes`."""
-    n, d = problem.n, problem.d
-    rows, array = n * (d + _EXPONENTIALS), _ARRAY * d
-    lbfgs = rows + (min(most_pairs(problem), passes / 2.0) + _LBFGS_ARRAYS) * array
-    unclosed = _UNCLOSED if problem.form.family.curvature is None else 1.0
-    return unclosed * (rows + _NEWTON_ARRAYS * array) / lbfgs
+def _cost(problem: Problem, name: str) -> float:
+    """Return the time of a pass of a method relative to one of L-BFGS, for a smooth loss."""
+    family = problem.form.family
+    without = family.gradient_rows is None, family.curvature is None
+    return _PACES[name][without[name == "newton"]].of(problem) / _PACES["lbfgs"][without[0]].of(problem)
 
 
-def _cost_of_ascent(problem: Problem) -> float:
-    """Return the time of a pass of dual ascent relative to one of L-BFGS, for a smooth loss."""
-    updates = _UPDATES_ALIKE if problem.form.family.gradient_rows is None else _UPDATES
-    return _ROWS + updates / (problem.d + _FEATURES)
+def _ascent(problem: Problem, size: float = 0.0) -> Prior:
+    """Return the rule of thumb for dual ascent on a smooth loss, by C |x|^2."""
+    searched = _SEARCHED if problem.form.family.gradient_rows is None else 0.0
+    return Prior(_ASCENT + searched + _ASCENT_SMOOTH * size, _cost(problem, "dual_ascent"))
+
+
+def _bent(passes: float, few: bool) -> float:
+    """Return the passes of L-BFGS, which soon grow less if rows are `few` for their features."""
+    return _BENT + (passes - _BENT) / _FEW_ROWS if few and passes > _BENT else passes
 
 
 def _most_of_lbfgs(problem: Problem) -> float:
@@ -213,8 +237,24 @@ def _most_of_lbfgs(problem: Problem) -> float:
     return _METRIC + 0.1 * d + 2.0 * d**2 / n if wants_classes(problem) else math.inf
 
 
-def _sampled(problem: Problem, rows: RowSource, weights: Float64Array | None) -> tuple[float, float, float]:
-    """Return C |x|^2 and the mean eigenvalue of X^T X / n, also around the mean, of rows as the heaviest."""
+class _Sample(NamedTuple):
+    """What a sample of rows, each as the heaviest, says of all.
+
+    Attributes
+    ----------
+    size : C |x|^2; for a smooth loss around the mean, whose direction dual ascent finds in its first pass.
+    common, centred : mean eigenvalue of X^T X / n, and around the mean.
+    left : what that leaves of the sum of the eigenvalues around the mean, as a share.
+    """
+
+    size: float
+    common: float
+    centred: float
+    left: float
+
+
+def _sampled(problem: Problem, rows: RowSource, weights: Float64Array | None) -> _Sample:
+    """Return what a few rows of each part say."""
     n, dtype = problem.n, compute_dtype(rows.dtype)
     starts = range(0, n, max(n // _SAMPLES, _SAMPLE_ROWS))
     samples = [as_rows(rows[start : min(start + _SAMPLE_ROWS, n)], dtype) for start in starts]
@@ -231,7 +271,12 @@ def _sampled(problem: Problem, rows: RowSource, weights: Float64Array | None) ->
     gram = gram.astype(np.float64)
     means = gram.mean(axis=1)
     centred = gram - means - means[:, None] + means.mean()
-    return size, _mean_eigenvalue(gram), _mean_eigenvalue(centred)
+    around_mean = float(np.trace(centred))
+    if problem.form.smooth:
+        size *= min(around_mean / (float(np.trace(gram)) or 1.0), 1.0)
+    mean = _mean_eigenvalue(centred)
+    left = max(1.0 - mean * len(gram) / (around_mean or 1.0), 0.0)
+    return _Sample(size, _mean_eigenvalue(gram), mean, left)
 
 
 def _mean_eigenvalue(gram: Float64Array) -> float:
@@ -414,8 +459,10 @@ class Auto(Method):
         unit = pace / self.priors[name].cost if self.blocks == 1 else _SWEEP * memory.evaluation
         own = self._passes_left(measured, memory, since, here)
         shared = problem.form.smooth and name == "dual_ascent"
-        share = _share_left(measured, here.gap) if shared else 1.0
-        found = {key: Prior(share * prior.passes, prior.cost * unit) for key, prior in self.priors.items()}
+        share, more = (_share_left(measured, here.gap), _AFRESH) if shared else (1.0, 0.0)
+        found = {
+            key: Prior(share * each.passes + more, each.cost * unit) for key, each in self.priors.items()
+        }
         # A method that was left resumes where it stopped, at its own seconds: of a short run they are noise.
         lasts = own * pace >= _LASTS
         found |= {key: Prior(old.passes_left if lasts else math.inf, old.pace) for key, old in left.items()}

@@ -24,7 +24,7 @@ from topline.solvers.methods.frank_wolfe import (
 )
 from topline.solvers.methods.newton import ARRAYS, Newton, ProximalNewton, formed_numbers
 from topline.solvers.methods.quasi_newton import Lbfgs, arrays_of_lbfgs, numbers_in_classes, unfit_for_lbfgs
-from topline.solvers.methods.step_rules import ExactStep, HarmonicStep, OpenLoopStep
+from topline.solvers.methods.step_rules import ExactStep, Schedule
 
 
 @dataclass(frozen=True)
@@ -180,13 +180,13 @@ _SPECS = (
     ),
     MethodSpec(
         "fw_open_loop",
-        _always(FrankWolfe(OpenLoopStep())),
+        _always(FrankWolfe(Schedule(2.0))),
         smooths_through_duals=True,
         any_risk=True,
     ),
     MethodSpec(
         "projected_gradient",
-        _always(FrankWolfe(HarmonicStep())),
+        _always(FrankWolfe(Schedule(1.0, projects=True))),
         smooths_through_duals=True,
         any_risk=True,
     ),

@@ -70,11 +70,15 @@ class Direction:
 class StepRule(Protocol):
     """A step size in [0, 1] for a round and a direction."""
 
-    name: ClassVar[str]
-    #: Whether the step maximises the dual on the segment, so that no rise means no progress.
-    exact: ClassVar[bool]
-    #: Whether W~ is then projected on the ball that holds the optimum.
-    projects: ClassVar[bool]
+    @property
+    def projects(self) -> bool:
+        """Whether W~ is then projected on the ball that holds the optimum."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether the step maximises the dual on the segment, so that no rise means no progress."""
+        ...
 
     def step(self, round_: int, direction: Direction, /) -> float:
         """Return the step of a round counted from 0."""
@@ -88,7 +92,6 @@ class ExactStep:
     Tajima et al., eq. 2.20, and 2.26 with gamma in place of gamma/(lam n).
     """
 
-    name: ClassVar[str] = "exact"
     exact: ClassVar[bool] = True
     projects: ClassVar[bool] = False
 
@@ -104,33 +107,21 @@ class ExactStep:
 
 
 @dataclass(frozen=True)
-class OpenLoopStep:
-    """The schedule 2/(t + 1), t = 1, 2, ... (Tajima et al., section 3)."""
+class Schedule:
+    """The steps first / (first + t) of rounds t = 0, 1, ..., whatever the direction.
 
-    name: ClassVar[str] = "open_loop"
-    exact: ClassVar[bool] = False
-    projects: ClassVar[bool] = False
-
-    def step(self, round_: int, _direction: Direction, /) -> float:
-        """Return 2/(t + 1) with t = round_ + 1, whatever the direction."""
-        return 2.0 / (round_ + 2.0)
-
-
-@dataclass(frozen=True)
-class HarmonicStep:
-    """The schedule 1/t, t = 1, 2, ..., then the projection on the ball |W~|^2 <= P(0)/lam.
-
-    W - (1/(lam t)) grad P(W) = (1 - 1/t) W + (1/t) W(U): a projected subgradient step on the primal with the
-    step size of Pegasos is a Frank-Wolfe step 1/t.
+    With first = 2 it is the open loop 2/(t + 1), t = 1, 2, ... (Tajima et al., section 3).  With 1 and the
+    projection on the ball |W~|^2 <= P(0)/lam it is Pegasos: W - (1/(lam t)) grad P(W) = (1 - 1/t) W +
+    (1/t) W(U), so a projected subgradient step on the primal is a Frank-Wolfe step 1/t.
     """
 
-    name: ClassVar[str] = "harmonic"
+    first: float
+    projects: bool = False
     exact: ClassVar[bool] = False
-    projects: ClassVar[bool] = True
 
     def step(self, round_: int, _direction: Direction, /) -> float:
-        """Return 1/t with t = round_ + 1, whatever the direction."""
-        return 1.0 / (round_ + 1.0)
+        """Return the step of a round counted from 0."""
+        return self.first / (self.first + round_)
 
 
 #: Least share of the decrease promised by the slope that a step must achieve.

@@ -9,7 +9,7 @@ import pytest
 
 from topline import TopKHinge
 from topline.solvers.core.problem import Problem
-from topline.solvers.methods.step_rules import Direction, ExactStep, HarmonicStep, OpenLoopStep
+from topline.solvers.methods.step_rules import Direction, ExactStep, Schedule
 
 LAM, GAMMA = 0.25, 0.5
 W = np.array([[1.0, 2.0, -3.0], [1.5, -1.0, 1.0]])
@@ -63,15 +63,5 @@ def test_after_an_overflow_there_is_no_step(slope, curvature) -> None:
 
 
 def test_the_schedules_are_those_of_the_papers() -> None:
-    assert [OpenLoopStep().step(t, direction()) for t in range(3)] == [1.0, 2 / 3, 0.5]
-    assert [HarmonicStep().step(t, direction()) for t in range(3)] == [1.0, 1 / 2, 1 / 3]
-
-
-def test_rules_say_what_they_are() -> None:
-    assert [
-        (rule.name, rule.exact, rule.projects) for rule in (ExactStep(), OpenLoopStep(), HarmonicStep())
-    ] == [
-        ("exact", True, False),
-        ("open_loop", False, False),
-        ("harmonic", False, True),
-    ]
+    assert [Schedule(2.0).step(t, direction()) for t in range(3)] == [1.0, 2 / 3, 0.5]
+    assert [Schedule(1.0, projects=True).step(t, direction()) for t in range(3)] == [1.0, 1 / 2, 1 / 3]
