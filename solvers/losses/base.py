@@ -289,14 +289,7 @@ NO_MARGINS = _fixed(np.empty((0, 0)))
 
 @runtime_checkable
 class Loss(Protocol):
-    """A loss as a value: frozen, comparable, and serialised by `to_dict`.
-
-    Examples
-    --------
-    >>> from topline import Loss, TopKHinge
-    >>> isinstance(TopKHinge(k=5), Loss)
-    True
-    """
+    """A loss as a value: frozen, comparable, and serialised by `to_dict`."""
 
     @property
     def name(self) -> str:
