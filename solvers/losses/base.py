@@ -289,7 +289,14 @@ NO_MARGINS = _fixed(np.empty((0, 0)))
 
 @runtime_checkable
 class Loss(Protocol):
-    """A loss as a value: frozen, comparable, and serialised by `to_dict`."""
+    """A loss as a value: frozen, comparable, and serialised by `to_dict`.
+
+    Examples
+    --------
+    >>> from topline import Loss, TopKHinge
+    >>> isinstance(TopKHinge(k=5), Loss)
+    True
+    """
 
     @property
     def name(self) -> str:

@@ -211,7 +211,14 @@ _TRUNCATED = Family(
 
 
 class Softmax(LossWithoutParameters):
-    """The cross entropy log(1 + sum_{j != y} exp(s_j - s_y)) of multinomial logistic regression."""
+    """The cross entropy log(1 + sum_{j != y} exp(s_j - s_y)) of multinomial logistic regression.
+
+    Examples
+    --------
+    >>> from topline import Softmax
+    >>> Softmax().form(m=3).smooth
+    True
+    """
 
     name: ClassVar[str] = "softmax"
     family: ClassVar[Family] = SOFTMAX
@@ -221,6 +228,12 @@ class TopKEntropy(LossOfK):
     """The softmax loss with its dual on the top-k simplex of the other classes (Lapin's thesis, prop. 6.4).
 
     k < m; k = 1 gives the softmax loss.
+
+    Examples
+    --------
+    >>> from topline import TopKEntropy
+    >>> TopKEntropy(k=2).form(m=4).smooth
+    True
     """
 
     name: ClassVar[str] = "topk_entropy"
@@ -233,6 +246,12 @@ class TruncatedTopKEntropy(LossOfK):
 
     The k - 1 highest others cost nothing, so for k > 1 the loss is not convex and has no dual problem and no
     certificate. k < m; k = 1 gives the softmax loss.
+
+    Examples
+    --------
+    >>> from topline import TruncatedTopKEntropy
+    >>> TruncatedTopKEntropy(k=2).form(m=4).convex
+    False
     """
 
     name: ClassVar[str] = "truncated_topk_entropy"

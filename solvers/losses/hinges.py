@@ -46,7 +46,14 @@ OTHERS_SUM_THEN_HINGE = Family(
 
 
 class MaxHinge(LossWithoutParameters):
-    """Crammer and Singer's hinge max_j ([j != y] + s_j - s_y) (Tajima et al., eq. 2.2)."""
+    """Crammer and Singer's hinge max_j ([j != y] + s_j - s_y) (Tajima et al., eq. 2.2).
+
+    Examples
+    --------
+    >>> from topline import MaxHinge
+    >>> MaxHinge().form(m=3).rho
+    array([1.])
+    """
 
     name: ClassVar[str] = "max_hinge"
     family: ClassVar[Family] = MAX
@@ -57,6 +64,12 @@ class TopKHinge(LossOfK):
 
     The own class takes part in the sort, so k <= m; its dual domain is
     {x >= 0, sum x <= 1, x_j <= 1/k, x_j <= sum x / (k-1)} for x = -alpha over the other classes.
+
+    Examples
+    --------
+    >>> from topline import TopKHinge
+    >>> TopKHinge(k=2).form(m=5).rho
+    array([0.5, 0.5])
     """
 
     name: ClassVar[str] = "topk_hinge"
@@ -84,7 +97,14 @@ class TopKOthersHinge(LossOfK):
 
 
 class UsunierHinge(LossOfK):
-    """Mean over the k largest a_j of their hinges (top-k hinge beta; Tajima et al., eq. 2.6), k <= m."""
+    """Mean over the k largest a_j of their hinges (top-k hinge beta; Tajima et al., eq. 2.6), k <= m.
+
+    Examples
+    --------
+    >>> from topline import UsunierHinge
+    >>> UsunierHinge(k=3).to_dict()
+    {'name': 'usunier_hinge', 'k': 3}
+    """
 
     name: ClassVar[str] = "usunier_hinge"
     family: ClassVar[Family] = HINGE_THEN_SUM
@@ -94,6 +114,12 @@ class WeightedTopKHinge(LossOfWeights):
     """max(0, sum_j rho_j a_[j]) (Hirohashi and Kato, eq. 12; Tajima et al., eq. 2.7).
 
     `rho` is non-negative and non-increasing with at most m entries.
+
+    Examples
+    --------
+    >>> from topline import WeightedTopKHinge, linear
+    >>> WeightedTopKHinge(linear(3)).rho
+    (0.5, 0.3333333333333333, 0.16666666666666666)
     """
 
     name: ClassVar[str] = "weighted_topk_hinge"
@@ -104,6 +130,12 @@ class WeightedUsunierHinge(LossOfWeights):
     """sum_j rho_j max(0, a_[j]) (Tajima et al., eq. 2.8).
 
     `rho` is non-negative and non-increasing with at most m entries.
+
+    Examples
+    --------
+    >>> from topline import WeightedUsunierHinge
+    >>> WeightedUsunierHinge([0.7, 0.3]).form(m=4).rho
+    array([0.7, 0.3])
     """
 
     name: ClassVar[str] = "weighted_usunier_hinge"
@@ -116,6 +148,12 @@ class StructuredHinge:
 
     `margins` is (m, m), row = true class, finite, non-negative, with a zero diagonal.  With k > 1 it is the
     top-k hinge of these margins: the mean of the k largest terms, cut at 0 (eq. 2.5).
+
+    Examples
+    --------
+    >>> from topline import StructuredHinge
+    >>> StructuredHinge([[0, 1, 2], [1, 0, 1], [2, 1, 0]]).form(m=3).margins[0]
+    array([0., 1., 2.])
     """
 
     margins: Float64Array

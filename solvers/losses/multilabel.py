@@ -104,6 +104,12 @@ class MultilabelHinge(LossWithoutParameters):
     With smoothing > 0 it is the smooth multilabel SVM (prop. 6.6), which smooths in all m scores: for single
     labels this is the Moreau envelope of the max hinge, not the thesis's smooth multiclass SVM, which leaves
     the own class out (erratum h1).
+
+    Examples
+    --------
+    >>> from topline import MultilabelHinge
+    >>> MultilabelHinge().form(m=4).needs_label_sets
+    True
     """
 
     name: ClassVar[str] = "multilabel_hinge"
@@ -111,7 +117,14 @@ class MultilabelHinge(LossWithoutParameters):
 
 
 class MultilabelSoftmax(LossWithoutParameters):
-    """The cross entropy (1/|Y|) sum_{y in Y} log sum_j exp(s_j - s_y) (Lapin's thesis, prop. 6.7)."""
+    """The cross entropy (1/|Y|) sum_{y in Y} log sum_j exp(s_j - s_y) (Lapin's thesis, prop. 6.7).
+
+    Examples
+    --------
+    >>> from topline import MultilabelSoftmax
+    >>> MultilabelSoftmax().form(m=4).smooth
+    True
+    """
 
     name: ClassVar[str] = "multilabel_softmax"
     family: ClassVar[Family] = _SOFTMAX

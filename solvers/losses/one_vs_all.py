@@ -150,6 +150,12 @@ class OneVsAll:
 
     `base` is "hinge", phi(z) = max(0, 1 - z), or "logistic", phi(z) = log(1 + exp(-z)).  The hinge with
     smoothing > 0 is the smooth hinge of Lapin's thesis (section 6.2.1).
+
+    Examples
+    --------
+    >>> from topline import OneVsAll
+    >>> OneVsAll("logistic").name
+    'one_vs_all_logistic'
     """
 
     base: str = "hinge"
