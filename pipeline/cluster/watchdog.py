@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -134,7 +135,7 @@ class WorkerWatch:
         """
         self.check_scheduler()
         try:
-            known = known_workers(self._client, self.heartbeat_timeout)
+            known = self._asked()
         except (OSError, TimeoutError) as error:
             raise ClusterError(
                 f"the scheduler does not answer ({error}): resume the run on another"
@@ -152,6 +153,22 @@ class WorkerWatch:
                 silence = -seconds
             self._heard[worker] = (seen, silence + seconds)
         return workers
+
+    def _asked(self) -> Mapping[str, Any]:
+        """Return the workers known to the scheduler; say what is waited for if it does not answer soon."""
+        soon = min(ASK_SECONDS, self.heartbeat_timeout)
+        rest = self.heartbeat_timeout - soon
+        try:
+            return known_workers(self._client, soon)
+        except TimeoutError:
+            if rest <= 0.0:
+                raise
+        until = datetime.now().astimezone() + timedelta(seconds=rest)
+        logger.warning(
+            "the scheduler does not answer: it is waited for until %s, and then the run ends, to be resumed",
+            f"{until:%H:%M:%S}",
+        )
+        return known_workers(self._client, rest)
 
     def silent(self, workers: Iterable[str]) -> list[str]:
         """Return those of `workers` not heard of for too long, and distrust them for now."""

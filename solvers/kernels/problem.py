@@ -333,9 +333,12 @@ def certified_on_matrix(
     if not math.isfinite(result.primal):
         unknown = np.full((problem.n, problem.m), math.nan)
         return {"expansion": KernelExpansion.of(kernel, train, everyone, unknown)}
+    of_duals: dict[str, Any] = {}
     if A is not None:
         expansion = KernelExpansion.of(kernel, train, everyone, problem.scale * np.asarray(A, np.float64))
-        return {"expansion": expansion, **values_on_matrix(features.K, problem, labels, weights, A)}
+        of_duals = {"expansion": expansion, **values_on_matrix(features.K, problem, labels, weights, A)}
+        if result.W_dual is None:
+            return of_duals
     C = features.coefficients(result.W)
     expansion = KernelExpansion.of(kernel, train, features.pivots, C)
     if not len(C):
@@ -348,8 +351,14 @@ def certified_on_matrix(
         run = TopLossBlocks(executor, wide.n, risk).run if isinstance(risk, AverageTopK) else executor.run
         loss = run(Evaluate(C)).loss / problem.n
     primal = 0.5 * problem.lam * inner(C, columns[features.pivots] @ C) + loss
-    dual = result.dual - _loss_of_dual(features, problem, weights)
-    values = _values(primal, dual, primal - dual, result.conjugate_mean)
+    if of_duals:
+        dual, conjugate_mean = of_duals["objective"].dual, of_duals["conjugate_mean"]
+        if primal >= of_duals["objective"].primal:
+            return of_duals
+    else:
+        dual = result.dual - _loss_of_dual(features, problem, weights)
+        conjugate_mean = result.conjugate_mean
+    values = _values(primal, dual, primal - dual, conjugate_mean)
     if result.stationarity is not None:
         values["objective"] = Objective.without_dual(primal, result.stationarity)
     return {"expansion": expansion, **values}

@@ -124,7 +124,8 @@ def choose(
 ) -> Choice:
     """Return the method for a problem; "auto" for one chosen by forecasts.
 
-    `rows` are those of one block, None for several.  A `begun` run continues with its method.
+    `rows` are those of one block, None for several.  A `begun` run continues with its method.  `kernel` says
+    that the result is W(A) of a kernel's A.
     """
     if not problem.mean_risk:
         return Choice("fw_fully_corrective", f"the risk {problem.risk.name} weighs examples anew each round")

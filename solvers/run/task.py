@@ -157,7 +157,9 @@ class ProblemSpec:
         of_duals, method = self.of_duals or self.kernel is not None, method_named(self.method)
         choice = Choice(method.name, "asked for")
         if method.name == "auto":
-            choice = choose(problem, kernel=of_duals, rows=rows, begun=begun)
+            # On features that factor a kernel a hinge may change to Newton's method.
+            factored = not (self.of_duals or problem.form.smooth or self.on_blocks(problem, "dual_ascent"))
+            choice = choose(problem, kernel=of_duals and not factored, rows=rows, begun=begun)
             method = METHODS[choice.method]
         method.refuse(problem, kernel=of_duals)
         if not problem.mean_risk:
@@ -401,7 +403,7 @@ class Task:
         vars(self).update(
             spec=spec, seed=seed, problem=problem, method=method, choice=choice, duals_kept=kept,
             bound=problem if self.kernel is None else replace(problem, d=1),
-            of_duals=kept and (spec.of_duals or spec.kernel is not None),
+            of_duals=kept and (spec.of_duals or (spec.kernel is not None and method.name != "auto")),
             key=problem_key(problem, examples.labels, examples.weights),
         )  # fmt: skip
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from tests.reproduce.average_top.tables import bases_in_order, two_classes
 from tests.reproduce.formats import Examples
 from tests.reproduce.multiclass.scaling import bipartite_by_sorting
 from tests.reproduce.multiclass.thesis import halves
-from tests.reproduce.multilabel.tables import METRICS, value_of
+from tests.reproduce.multilabel.tables import METRICS, Row, value_of
 from tests.reproduce.page import Part, render
 from tests.reproduce.score import Score, verdict
 from tests.reproduce.stand_ins import WRITERS
@@ -81,6 +82,19 @@ def check_counts(name: str, found: Reproduction) -> None:
             assert figure.standard_errors is not None
         if not figure.counts:
             assert verdict(figure).startswith("not counted")
+
+
+def test_weights_0_are_no_figure_of_a_loss(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a hinge on many labels whose budget ends before any weights are better than none."""
+
+    def collapsed(_row: Any, _X: Any, Y: Any, others: Any, grid: Any) -> Any:
+        return [tuple(np.zeros((len(part), Y.shape[1])) for part in others) for _ in grid.Cs]
+
+    monkeypatch.setattr(Row, "candidates", collapsed)
+    found = reproduce(TABLES["multilabel-corel5k"], Setting(DataFiles((stand_ins,)), Effort.TINY))
+    assert {figure.note for figure in found.figures} == {"e"}
+    assert {figure.ours for figure in found.figures if figure.column == "RLoss"} == {100.0}
+    assert "weights 0" in found.notes["e"]
 
 
 def test_splice_counts_once(stand_ins: Path) -> None:

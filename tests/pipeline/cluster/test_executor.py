@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import re
 import signal
 import threading
 import time
@@ -26,6 +27,7 @@ from topline.pipeline.cluster import (
     WorkersLost,
     known_workers,
     open_cluster,
+    watchdog,
     worker_blocks,
 )
 from topline.pipeline.cluster.assignment import assign, better_assignment, reassign_after_loss
@@ -253,15 +255,18 @@ def test_who_is_there_is_taken_however_short_the_wait(threads: Client) -> None:
     assert len(WorkerCalls(threads, heartbeat_timeout=240).wait_for_workers(3, 0.5)) == 2
 
 
-def test_a_scheduler_that_does_not_answer_is_not_waited_for(
-    threads: Client, monkeypatch: pytest.MonkeyPatch
+def test_a_scheduler_that_does_not_answer_is_waited_for_in_words_until_a_time(
+    threads: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def never(*_: Any, **__: Any) -> Any:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(type(threads.scheduler), "identity", never, raising=False)
+    monkeypatch.setattr(watchdog, "ASK_SECONDS", 0.2)
     with pytest.raises(ClusterError, match="the scheduler does not answer"):
         WorkerCalls(threads, heartbeat_timeout=0.5).wait_for_workers(1, 3600.0)
+    (said,) = (one.getMessage() for one in caplog.records if one.name == watchdog.__name__)
+    assert re.search(r"is waited for until \d\d:\d\d:\d\d, and then the run ends, to be resumed", said)
 
 
 _over = threading.Event()

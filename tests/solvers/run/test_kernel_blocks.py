@@ -68,6 +68,37 @@ def test_the_optimum_does_not_depend_on_the_blocks(loss, blocks) -> None:
     assert 0.5 * LAM * np.sum(ours.A * scores) / (LAM * N) <= ours.primal
 
 
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("C", [10.0, 1000.0])
+@pytest.mark.parametrize("given", ["kernel", "precomputed"])
+def test_auto_solves_a_kernel_with_a_large_C_on_any_blocks(given, C, blocks) -> None:
+    """Where classes overlap, dual ascent alone needs more than a thousand passes."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(300, 8))
+    labels = (rows @ rng.normal(size=(8, M)) + 0.8 * rng.normal(size=(300, M))).argmax(axis=1)
+    shown, lam = rows @ rows.T if given == "precomputed" else rows, 1.0 / (300 * C)
+    best = solve_linear(rows, labels, MaxHinge(), lam, method="newton", tol=1e-6, max_passes=5000, m=M)
+    with SerialExecutor(blocks=blocks) as executor:
+        form = "precomputed" if given == "precomputed" else "linear"
+        options = {"kernel": form, "executor": executor, "max_passes": 250, "m": M}
+        ours = solve_linear(shown, labels, MaxHinge(), lam, **options)
+    assert (best.status, ours.status) == (Status.SOLVED, Status.SOLVED)
+    assert "newton" in ours.method
+    # The values of its scores, and of its A, written out.
+    scores = ours.decision_function(shown)
+    W = np.linalg.lstsq(rows, scores, rcond=None)[0]
+    wrong = np.where(np.arange(M) == labels[:, None], -np.inf, scores).max(axis=1)
+    loss = np.maximum(1.0 + wrong - scores[np.arange(300), labels], 0.0).mean()
+    assert ours.primal == pytest.approx(0.5 * lam * np.sum(W**2) + loss, rel=1e-6)
+    of_A = rows.T @ ours.A / (lam * 300)
+    assert ours.dual == pytest.approx(
+        ours.A[np.arange(300), labels].mean() - 0.5 * lam * np.sum(of_A**2), rel=1e-6
+    )
+    # Each bounds the other's.
+    assert best.dual <= ours.primal * (1 + 1e-9)
+    assert ours.dual <= best.primal * (1 + 1e-9)
+
+
 def test_few_rows_at_a_time_give_the_same_optimum_and_the_dual_never_falls() -> None:
     problem = Problem(MaxHinge(), N, 1, M, LAM)
     duals = []

@@ -54,6 +54,22 @@ def test_unit_embeddings_are_the_ordinary_problem(method, loss, smoothing) -> No
     assert (mapped.status, mapped.passes) == (ordinary.status, ordinary.passes)
 
 
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_auto_solves_similar_classes_with_a_large_C_on_any_blocks(blocks) -> None:
+    """Dual ascent alone needs more than a thousand passes; each certificate bounds the other's."""
+    rng = np.random.default_rng(0)
+    rows = 2.0 + 0.3 * rng.normal(size=(200, 8))
+    labels = ((rows - 2.0) @ rng.normal(size=(8, M)) + 0.2 * rng.normal(size=(200, M))).argmax(axis=1)
+    classes, lam = ClassEmbeddings(1.0 + rng.normal(size=(M, 4))), 1e-3 / 200
+    best = solve_with_features(rows, labels, MaxHinge(), lam, classes, method="newton", max_passes=5000)
+    with SerialExecutor(blocks=blocks) as executor:
+        ours = solve_with_features(rows, labels, MaxHinge(), lam, classes, executor=executor, max_passes=300)
+    assert (best.status, ours.status) == (Status.SOLVED, Status.SOLVED)
+    assert "newton" in ours.method
+    assert best.dual <= ours.primal
+    assert ours.dual <= best.primal
+
+
 #: Orthonormal class vectors: the unit vectors of another basis.
 TURNED = np.linalg.qr(np.random.default_rng(0).normal(size=(M, M)))[0]
 #: Class vectors in three dimensions, alike to each other, of unequal length.
