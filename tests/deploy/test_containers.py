@@ -28,6 +28,8 @@ MANIFESTS = [
 SECRET_NAMES = re.compile(r"PASSWORD|SECRET|AUTH_STRING|CONNECTION_URL")
 VERSION = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["version"]
 OURS = f"topline:{VERSION}"
+#: The version of Kubernetes whose schemas the manifests are held against.
+KUBERNETES = "1.34"
 
 
 def pod_specs() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -294,6 +296,46 @@ def test_kustomize_renders_every_manifest_with_the_image_of_the_registry() -> No
     assert "image: topline\n" not in done.stdout
 
 
+def kubernetes_objects() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return what Kubernetes' own schemas describe, and of Dask's resource the parts that they do."""
+    for found in MANIFESTS:
+        name = f"{found['kind']} {found.get('metadata', {}).get('name')}"
+        if found["kind"] == "DaskCluster":
+            service = found["spec"]["scheduler"]["service"]
+            yield f"{name} service", {"apiVersion": "v1", "kind": "Service", "spec": service}
+            for part in ("worker", "scheduler"):
+                yield (
+                    f"{name} {part}",
+                    {"apiVersion": "v1", "kind": "Pod", "spec": found["spec"][part]["spec"]},
+                )
+        elif found["kind"] != "Kustomization":
+            yield name, found
+
+
+@pytest.mark.parametrize("name", dict(kubernetes_objects()))
+def test_kubernetes_knows_every_field_of_a_manifest(name: str) -> None:
+    """By the schemas of its API, in which a misspelt field is an error."""
+    validator = pytest.importorskip("kubernetes_validate")
+    found = dict(kubernetes_objects())[name]
+    validator.validate(found, KUBERNETES, strict=True)
+    with pytest.raises(validator.ValidationError, match="speck"):
+        validator.validate({**found, "speck": {}}, KUBERNETES, strict=True)
+
+
+def test_compose_knows_every_field_of_its_file(tmp_path: Path) -> None:
+    """By the Compose Specification's schema, which check-jsonschema ships."""
+    pytest.importorskip("check_jsonschema")
+    misspelt = tmp_path / "compose.yaml"
+    misspelt.write_text(
+        (DEPLOY / "compose" / "compose.yaml").read_text().replace("healthcheck:", "healthcheek:")
+    )
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    for file, accepted in ((DEPLOY / "compose" / "compose.yaml", True), (misspelt, False)):
+        done = subprocess.run([*command, str(file)], capture_output=True, text=True)
+        assert (done.returncode == 0) is accepted, done.stdout + done.stderr
+    assert "healthcheek" in done.stdout
+
+
 @pytest.mark.parametrize("folder", ["compose", "kubernetes", "slurm", "systemd", "tls"])
 def test_every_folder_has_a_page_that_says_how_what_and_whether(folder: str) -> None:
     page = (DEPLOY / folder / "README.md").read_text()
@@ -332,8 +374,13 @@ def test_units_end_with_a_checkpoint_and_a_mask_and_systemd_knows_every_line(tmp
             re.findall(r"--[a-z-]+", known.stdout)
         )
     analyze = shutil.which("systemd-analyze")
-    if analyze is not None:
-        environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
-        verified = [analyze, "--user", "verify", *map(str, units)]
+    if analyze is None:
+        pytest.skip("no systemd-analyze: apt-get install systemd")
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    misspelt = tmp_path / units[0].name
+    misspelt.write_text(units[0].read_text().replace("Restart=", "Restat="))
+    for files, said in ((units, ""), ([misspelt], ".*Unknown key.*'Restat'.*\n")):
+        verified = [analyze, "--user", "verify", *map(str, files)]
         done = subprocess.run(verified, env=environ, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "")
+        assert done.returncode == 0
+        assert re.fullmatch(said, done.stderr)

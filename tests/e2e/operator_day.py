@@ -3,7 +3,8 @@
 A store is served, and one thing after the other happens to it: runs fail and succeed, Prefect's server is
 lost, the schedule is paused, images go, the process dies.  Runs and clock are scripted; what looks at them is
 the product.  One table has for each state what `topline status`, its exit code, the page, /health, /metrics,
-the notices and Prometheus' alerts say.
+the notices and Prometheus' alerts say.  A second one has what else an operator met, what is said of it now,
+and the tests that show it, which are run (`--no-tests`: not).
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from __future__ import annotations
 import html
 import io
 import re
+import subprocess
+import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
@@ -37,7 +41,8 @@ from topline.storage.models import DecisionRecord, read_standing, record_decisio
 from topline.storage.served_schedule import note_schedule, read_schedule
 from topline.storage.stores import Store, open_store
 
-ALERTS = Path(__file__).resolve().parents[2] / "deploy" / "alerts.yaml"
+ROOT = Path(__file__).resolve().parents[2]
+ALERTS = ROOT / "deploy" / "alerts.yaml"
 IMAGES = {"seen": 50, "new": 4, "changed": 0, "gone": 246, "rejected": 6, "described": 4}
 
 
@@ -221,8 +226,30 @@ def day(folder: Path) -> list[Row]:
     return [*one.rows, *two.rows]
 
 
+#: What an operator met, what is said of it now, and the tests that show it, below `tests`.
+MET = yaml.safe_load(Path(__file__).with_name("operator_met.yaml").read_text())
+
+
+def show_met() -> bool:
+    """Run the tests of what was met, and print a row of each; return whether all passed."""
+    tests = [f"tests/{test}" for one in MET for test in one["tests"]]
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-m", "", "-p", "no:cacheprovider", *tests]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    ended = [line.split()[:2] for line in said if re.match(r"(PASSED|FAILED|ERROR) tests/", line)]
+    found = {test: Counter(how.lower() for how, node in ended if node.startswith(test)) for test in tests}
+    print("\n| | met | now | shown by |\n|---|---|---|---|")
+    for number, one in enumerate(MET, start=1):
+        outcomes = {test: found[f"tests/{test}"] or {"not run": 1} for test in one["tests"]}
+        cells = [
+            f"{test}: {', '.join(f'{count} {how}' for how, count in each.items())}"
+            for test, each in outcomes.items()
+        ]
+        print(f"| {number} | {one['met']} | {one['now']} | {'; '.join(cells)} |")
+    return all(set(each) == {"passed"} for each in found.values())
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables; exit with 1 unless all tests passed."""
     with tempfile.TemporaryDirectory() as folder:
         rows = day(Path(folder))
     print("| state | exit | /health | /metrics | notified | alerts | topline status |")
@@ -232,6 +259,9 @@ def main() -> None:
         print(
             f"| {row.state} | {row.exit} | {row.health} | {row.metric} | {told} | {alerts} | {row.status} |"
         )
+
+    if "--no-tests" not in sys.argv[1:] and not show_met():
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

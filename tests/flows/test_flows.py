@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import numpy as np
@@ -18,16 +21,21 @@ import pytest
 from PIL import Image
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
+from prefect.deployments.runner import RunnerDeployment
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, temporary_settings
+from prefect.states import Scheduled
+from prefect.types.entrypoint import EntrypointType
 
 from tests.flows.conftest import IN_PROCESS
 from topline.flows import definitions, reporting
+from topline.flows.launching import FLOWS
 from topline.flows.runners import run_flow
 from topline.flows.tasks import fit_model, repeatable
 from topline.pipeline.errors import ClusterError, InputError, InterruptedRunError
-from topline.pipeline.options import EvaluateConfig, ExtractConfig, RunConfig, TrainConfig
+from topline.pipeline.options import EvaluateConfig, ExtractConfig, RetrainConfig, RunConfig, TrainConfig
 from topline.pipeline.training import session, train
 from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.run import Task
@@ -131,6 +139,43 @@ def test_sigterm_cancels_a_run_in_words_and_is_no_failure(
     run = newest_run()
     assert run.state is not None
     assert (run.state_name, run.state.message) == ("Cancelled", str(stopped.value))
+
+
+def test_the_log_of_a_scheduled_run_is_on_its_page_and_with_its_model(
+    images: Path, tmp_path: Path, prefect_server: str
+) -> None:
+    """What `topline models show --log` has, at Prefect's level INFO, of a run in a process of its own."""
+    store = str(tmp_path / "store")
+    config = RetrainConfig(
+        store=store,
+        extract=ExtractConfig(images=str(images), backbone="hog:size=24,cells=8"),
+        train=TrainConfig(k=1, tol=1e-2),
+    )
+    planned = FLOWS["retrain"].to_deployment(
+        "logged",
+        parameters={"config": config.model_dump(mode="json", exclude_unset=True), "cluster": IN_PROCESS},
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
+    deployment = cast("RunnerDeployment", planned).apply()
+    with get_client(sync_client=True) as client:
+        run = client.create_flow_run_from_deployment(deployment, state=Scheduled())
+        environ = {**os.environ, "PREFECT__FLOW_RUN_ID": str(run.id), "PREFECT_API_URL": prefect_server}
+        done = subprocess.run(
+            [sys.executable, "-m", "prefect.engine"], env=environ, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert client.read_flow_run(run.id).state_name == "Completed"
+        of_run = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
+        said = {line.message for line in client.read_logs(of_run, limit=200) if line.level == logging.INFO}
+        client.delete_deployment(deployment)
+    kept = [
+        event["reason"]
+        for one in list_runs(open_store(store))
+        for event in read_history(open_store(store), one)
+        if event.get("event") == "log" and event["level"] == "info"
+    ]
+    assert kept
+    assert set(kept) <= said
 
 
 def test_the_whole_job_and_its_steps_run_as_flows(images: Path, tmp_path: Path) -> None:
