@@ -355,7 +355,7 @@ def inspect(call: Call, model: ModelArgument) -> Outcome:
         for one in found.suspects
     ]
     settled = " (--max-passes settles them one at a time, in some tens of passes each)" if found.open else ""
-    ranked = ", by a softmax that starts at the model's weights" if found.second_opinion else ""
+    ranked = ", by the model and a softmax together" if found.second_opinion else ""
     if found.disputed_though_right:
         ranked += f"; {found.disputed_though_right:,} of them the model itself proves right"
     where = ", ".join(f"{rows:,} {SPLIT_WORDS[split]}" for split, rows in found.disputed_by_split.items())

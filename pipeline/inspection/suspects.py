@@ -87,8 +87,8 @@ class ClassGain:
 class JudgedRows:
     """Rows of a dataset by number, with the verdicts on their labels.
 
-    `standing` is the margin that ranks them, the model's or a second opinion's; `suggested` and `suspicion`
-    follow from it.  `margins` and `decided` are the model's.
+    `standing` ranks them, the most disputed first: the model's margin, or 1/2 minus a suspicion that a second
+    opinion shares; `suggested` is its.  `margins` and `decided` are the model's.
     """
 
     rows: NDArray[np.int64]
@@ -117,9 +117,10 @@ class JudgedRows:
         order = np.argsort(self.standing, kind="stable")
         return JudgedRows(*(values[order] for values in vars(self).values()))
 
-    def ranked_by(self, other: JudgedRows) -> JudgedRows:
-        """Return the same rows, ranked as `other` ranks them."""
-        return replace(self, suggested=other.suggested, suspicion=other.suspicion, standing=other.standing)
+    def ranked_with(self, other: JudgedRows) -> JudgedRows:
+        """Return the same rows, ranked by the mean of both suspicions."""
+        suspicion = 0.5 * (self.suspicion + other.suspicion)
+        return replace(self, suggested=other.suggested, suspicion=suspicion, standing=0.5 - suspicion)
 
     def joined(self, other: JudgedRows) -> JudgedRows:
         """Return the rows of both."""
@@ -185,7 +186,7 @@ CARRIERS = 5
 class Inspection:
     """The findings; `right`, `wrong` and `open` count training rows, `others` rows of other splits.
 
-    `second_opinion` says whether a softmax instead of the model ranked the rows; `disputed` counts rows with
+    `second_opinion` says whether a softmax ranked the rows with the model; `disputed` counts rows with
     a better class than their label in that ranking, `disputed_by_split` by split, and `disputed_though_right`
     those that the model proves right.  `loo_error` bounds the model's leave-one-out error; `loo_estimate` is
     that of `folds` held-out folds with its interval, or None.  `boundary` names each class's training rows
@@ -248,7 +249,7 @@ def inspect_model(model_url: str, config: InspectConfig, progress: Progress | No
     if asks:
         begin(progress, "second opinion")
         softmax = softmax_point(point)
-        judged = judged.ranked_by(_all_rows(stored, softmax, leave_out_each(softmax, config.top_k, 0)))
+        judged = judged.ranked_with(_all_rows(stored, softmax, leave_out_each(softmax, config.top_k, 0)))
     judged, ids = judged.worst_first(), dataset.sample_ids()
     compare = CompareRows.of(dataset, ids)
     verdicts = Verdicts(judged, dataset, ids, None if compare is None else compare.likeness())

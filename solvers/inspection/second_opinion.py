@@ -1,8 +1,10 @@
 """A second opinion on the labels of a hinge: a softmax warm-started from its weights.
 
 A hinge gives rows beyond its margin no weight, so its margins say little about how sure a label is.  A
-softmax weights every row, and ranks more of the wrong labels first.  A large C makes it memorise them and a
-small one tells few classes apart, so C stays within bounds that depend on the size of the rows.
+softmax weights every row.  A large C makes it memorise wrong labels and a small one tells few classes apart,
+so C depends on the size of the rows alone.  Which of the two ranks more of the wrong labels first depends on
+them: random ones the softmax, those of similar classes often the hinge, and the mean of both suspicions is
+near the better one.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from topline.solvers.typing import Float64Array, Int32Array
 
 #: Relative gap of the softmax: 0.1 ranks few rows of many classes much worse.
 _GAP = 1e-3
-#: Range of the softmax's C times the mean |x|^2: 1 to 3 for unit rows with a constant.
-_LEAST_C, _LARGEST_C = 2.0, 6.0
+#: The softmax's C times the mean |x|^2: 3 for unit rows with a constant.
+_C = 6.0
 
 
 def second_opinion(
@@ -37,9 +39,8 @@ def second_opinion(
 ) -> LeaveOneOut:
     """Return leave-one-out margins of every row by a softmax warm-started from `result`.
 
-    The softmax has the C of the result, clipped to between 2 and 6 over the mean |x|^2, and a relative gap of
-    1e-3.  Its margins are certified by bounds alone: dual steps and folds would not rank rows better.  Its
-    `suspects` find more wrong labels than those of a hinge.
+    The softmax has a C of 6 over the mean |x|^2, and a relative gap of 1e-3.  Its margins are certified by
+    bounds alone: dual steps and folds would not rank rows better.
 
     Parameters
     ----------
@@ -69,7 +70,7 @@ def second_opinion(
 
 
 def has_second_opinion(point: DualPoint) -> bool:
-    """Return whether a second opinion differs: for a hinge, and for a softmax with C out of range."""
+    """Return whether a second opinion differs: for a hinge, and for a softmax with another C."""
     problem = point.problem
     if isinstance(problem.loss, Softmax):
         return not math.isclose(_lam(problem, float(point.norms.mean())), problem.lam, rel_tol=0.01)
@@ -91,6 +92,4 @@ def _trained(X: RowSource, y: Int32Array, weights: Float64Array, W: Float64Array
 
 def _lam(problem: Problem, mean_square: float) -> float:
     """Return the lam of the softmax for rows of this mean |x|^2."""
-    mean_square = mean_square or 1.0
-    C = min(max(1.0 / (problem.n * problem.lam), _LEAST_C / mean_square), _LARGEST_C / mean_square)
-    return 1.0 / (problem.n * C)
+    return (mean_square or 1.0) / (problem.n * _C)

@@ -87,6 +87,8 @@ from topline.solvers.typing import Float64Array, FloatArray, IntArray
 #: Methods that need only the scores of all rows, with the number of rows up to which the matrix is factored
 #: anyway: that takes less time, and gives features for many calls.
 ON_BLOCKS = {"dual_ascent": 1000, "fw": 3000, "fw_away": 0, "fw_pairwise": 0, "fw_fully_corrective": 0}
+#: C from which dual ascent on the factor of a kernel matrix may take more passes than Newton's method.
+_LARGE_C = 10.0
 
 
 @dataclass(frozen=True)
@@ -157,9 +159,10 @@ class ProblemSpec:
         of_duals, method = self.of_duals or self.kernel is not None, method_named(self.method)
         choice = Choice(method.name, "asked for")
         if method.name == "auto":
-            # On features that factor a kernel a hinge may change to Newton's method.
-            factored = not (self.of_duals or problem.form.smooth or self.on_blocks(problem, "dual_ascent"))
-            choice = choose(problem, kernel=of_duals and not factored, rows=rows, begun=begun)
+            # With a large C a hinge on features that factor a kernel may change to Newton's method.
+            large = not problem.form.smooth and problem.lam * problem.n * _LARGE_C <= 1.0 + 1e-9
+            newton = large and not (self.of_duals or self.on_blocks(problem, "dual_ascent"))
+            choice = choose(problem, kernel=of_duals and not newton, rows=rows, begun=begun)
             method = METHODS[choice.method]
         method.refuse(problem, kernel=of_duals)
         if not problem.mean_risk:

@@ -11,6 +11,7 @@ import pytest
 from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from tests.pipeline.dashboard.test_monitoring import exit_code
 from topline.flows import launching, reporting
 from topline.flows.environment import FlowServerError
 from topline.flows.launching import FLOWS, launch, require_server
@@ -49,6 +50,20 @@ def test_a_server_that_is_not_there_is_named() -> None:
         pytest.raises(FlowServerError, match=f"{url} does not answer .ConnectError"),
     ):
         require_server(url)
+
+
+def test_an_address_in_the_environment_alone_makes_no_flow(
+    store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody listens there: a command without --flow works, and one with it says so."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/api"
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    words = ("train", "--store", store, "--workers", "0", "--tol", "0.01")
+    with temporary_settings({PREFECT_API_URL: url}):
+        assert exit_code(*words) == 0
+        assert exit_code(*words, "--flow") == 1
+    assert f"{url} does not answer" in capsys.readouterr().err
 
 
 def test_an_embedded_server_that_does_not_start_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ a classifier that is trained once on the flipped labels; what is timed is `leave
 probabilities that five-fold cross-validation of scikit-learn's logistic regression predicts on the same rows
 with the same C; where cleanlab is not installed its published rule is applied, which is the same number: the
 predicted probability of the given label (Northcutt et al., "Confident learning", 2021).  Its time is that of
-both.  "max_hinge" is ranked as `topline inspect` ranks it, by `second_opinion`, whose softmax counts to the
+both.  "max_hinge" is ranked as `topline inspect` ranks it, with `second_opinion`, whose softmax counts to the
 time; "hinge alone" is ranked by the hinge itself (`--no-second-opinion`).  The set "office" is the
 photographs behind "googlenet", described by the network of the default features.  Times are CPU seconds; the
 area under the ROC curve is of the flipped against the other rows, as mean and standard error over the seeds.
@@ -105,10 +105,10 @@ def ours(X: Any, y: Any, wrong: Any, way: str, C: float, passes: int) -> Found:
 
     def judged() -> Any:
         found = leave_one_out(X, y, result, max_passes=passes if passes >= 0 else None)
-        return second_opinion(X, y, result) if asks_softmax else found
+        return found.suspicion() + (second_opinion(X, y, result).suspicion() if asks_softmax else 0.0)
 
-    found, seconds = clocked(judged)
-    return Found(float(roc_auc_score(wrong, -found.margins)), seconds, fit_seconds)
+    suspicion, seconds = clocked(judged)
+    return Found(float(roc_auc_score(wrong, suspicion)), seconds, fit_seconds)
 
 
 def by_cleanlab(X: Any, y: Any, wrong: Any, C: float) -> Found:

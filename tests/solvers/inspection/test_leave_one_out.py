@@ -214,13 +214,13 @@ def test_suspicion_finds_flipped_labels() -> None:
     assert found.suspicion()[found.margins < 0].min() > 0.5
 
 
-@pytest.mark.parametrize(("C", "near"), [(0.01, 3.0), (5.0, 5.0), (1e4, 9.0)])
+@pytest.mark.parametrize("C", [0.01, 1e4])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_second_opinion_on_a_hinge_bounds_what_brute_force_finds_for_a_softmax(
-    weighted: bool, C: float, near: float
+    weighted: bool, C: float
 ) -> None:
-    """Its rows have a mean |x|^2 of 2/3, so a C of 3 to 9 is the hinge's own."""
-    X, y = three_sets()["made"]
+    """Its rows have a mean |x|^2 of 2/3, for which the softmax has a C of 9."""
+    (X, y), near = three_sets()["made"], 9.0
     assert np.isclose(np.einsum("ij,ij->i", X, X).mean(), 2.0 / 3.0)
     weights = np.random.default_rng(1).uniform(0.1, 10.0, len(y)) if weighted else None
     hinge = solve(X, y, TopKHinge(2), 1.0 / (len(y) * C), sample_weight=weights)
