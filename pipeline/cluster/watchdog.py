@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -158,11 +159,8 @@ class WorkerWatch:
         """Return the workers known to the scheduler; say what is waited for if it does not answer soon."""
         soon = min(ASK_SECONDS, self.heartbeat_timeout)
         rest = self.heartbeat_timeout - soon
-        try:
+        with suppress(TimeoutError):
             return known_workers(self._client, soon)
-        except TimeoutError:
-            if rest <= 0.0:
-                raise
         until = datetime.now().astimezone() + timedelta(seconds=rest)
         logger.warning(
             "the scheduler does not answer: it is waited for until %s, and then the run ends, to be resumed",

@@ -87,8 +87,8 @@ class ClassGain:
 class JudgedRows:
     """Rows of a dataset by number, with the verdicts on their labels.
 
-    `standing` ranks them, the most disputed first: the model's margin, or 1/2 minus a suspicion that a second
-    opinion shares; `suggested` is its.  `margins` and `decided` are the model's.
+    `standing` ranks them: the model's margin, or 1/2 less a suspicion that a second opinion shares, and then
+    `suggested` is its.  `margins` and `decided` are the model's.
     """
 
     rows: NDArray[np.int64]
@@ -119,8 +119,8 @@ class JudgedRows:
 
     def ranked_with(self, other: JudgedRows) -> JudgedRows:
         """Return the same rows, ranked by the mean of both suspicions."""
-        suspicion = 0.5 * (self.suspicion + other.suspicion)
-        return replace(self, suggested=other.suggested, suspicion=suspicion, standing=0.5 - suspicion)
+        mean = 0.5 * (self.suspicion + other.suspicion)
+        return replace(self, suggested=other.suggested, suspicion=mean, standing=0.5 - mean)
 
     def joined(self, other: JudgedRows) -> JudgedRows:
         """Return the rows of both."""
