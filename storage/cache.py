@@ -1,8 +1,6 @@
 """Cached results derived from other things in a store: kernel matrices and predictions.
 
-Each has its own folder, and becomes visible with the record <kind>/<key>.json that names the folder.  The key
-digests everything the result depends on.  Many processes write a draft.  Everything here may be deleted at
-any time and is then recomputed.
+Many processes write a draft.  Everything here may be deleted at any time and is then recomputed.
 """
 
 from __future__ import annotations

@@ -107,9 +107,9 @@ UNITS: Final = "units"
 MANIFESTS: Final = "manifests"
 
 
-def mark_path(unit: int) -> str:
-    """Return the path of a unit's mark in its dataset's folder, which names the unit's contents."""
-    return f"{MARKS}/{unit:05d}.json"
+def mark_path(unit: int, other: str = "") -> str:
+    """Return the path of a unit's mark in its dataset's folder; `other` digits tell a second one from it."""
+    return f"{MARKS}/{unit:05d}{'-' * bool(other)}{other}.json"
 
 
 def unit_folder(digest: str) -> str:

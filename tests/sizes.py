@@ -38,9 +38,9 @@ LINES: Final = {
     "solvers": 32_293,
     "storage": 1_047,
     "storage/arrays": 940,
-    "storage/datasets": 1_741,
+    "storage/datasets": 1_762,
     "storage/models": 630,
-    "storage/retention": 523,
+    "storage/retention": 529,
     "storage/runs": 762,
     "storage/stores": 1_863,
 }

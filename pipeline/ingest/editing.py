@@ -24,6 +24,7 @@ from topline.storage.datasets import (
     DatasetWriter,
     RecordedEdits,
     digest_of_id,
+    find_dataset,
     list_datasets,
 )
 from topline.storage.errors import StorageError
@@ -159,6 +160,8 @@ def _written(
     writer = kind.begin(dataset.store, key, info.d, info.dtype, plan, info.features, cuts=cuts)
     if writer.committed is not None:
         return writer.committed
+    # Whoever forgets rows of it sees from here on that this is at work, or has removed it before.
+    find_dataset(dataset.store, info.id)
     manifest = dataset.shared_manifest()
     for unit in sorted(set(range(writer.units)) - writer.done_units()):
         span = writer.bounds(unit)

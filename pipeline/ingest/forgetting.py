@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from topline.pipeline.errors import InputError
-from topline.pipeline.ingest.editing import Edits, edited_dataset
+from topline.pipeline.ingest.editing import EDITED, Edits, edited_dataset
 from topline.pipeline.rows import LEARNED, digests_of
 from topline.storage.datasets import Dataset, DatasetInfo, list_datasets
 from topline.storage.models import list_models, load_model
-from topline.storage.retention import remove_now
+from topline.storage.retention import remove_now, staged_lately
 from topline.storage.stores import Store, open_store
 from topline.storage.stores.urls import join
 
@@ -37,7 +37,7 @@ class Forgotten:
 
     `rows` counts them in all versions; `removed` are the datasets that held them or digests of their ids,
     `kept_as` the one in the newest's place.  `models` learned them, `mentions` are files that name them, and
-    datasets `in_use` stay on the disk until nobody reads them.
+    datasets `in_use`, or edits that may be, stay on the disk until nobody reads them.
     """
 
     store: str
@@ -84,7 +84,10 @@ def forget(url: str, ids: Collection[str], reason: str, by: str = "topline forge
     kept_as = None
     if infos and infos[-1] in gone:
         kept_as = edited_dataset(Dataset(store, infos[-1]), Edits(frozenset(names), {}), forget=True).id
-    pruned = remove_now(store, gone, reason, by, datetime.now(UTC))
+    at = datetime.now(UTC)
+    pruned = remove_now(store, gone, reason, by, at)
+    # Without locks nothing shows whether an edit that began before reads on, and stores rows of them.
+    staged = () if store.locks else staged_lately(store, EDITED, at)
     return Forgotten(
         store=store.url,
         rows=sum(map(len, held.values())),
@@ -92,7 +95,7 @@ def forget(url: str, ids: Collection[str], reason: str, by: str = "topline forge
         kept_as=kept_as,
         models=models,
         mentions=tuple(_mentions(store, names, contents)),
-        in_use=tuple(item.name for item in pruned.in_use),
+        in_use=(*(item.name for item in pruned.in_use), *staged),
         bytes=pruned.bytes,
     )
 

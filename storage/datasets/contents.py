@@ -1,9 +1,7 @@
 """Contents shared by versions of a dataset: features and manifest rows of units, stored by digest.
 
-units/<digest>/ is a Zarr array or group with files.json, the list of its files, whose SHA-256 is <digest>;
-manifests/<digest>.parquet is named by its own SHA-256.  Contents stay as long as a dataset, committed or
-staged, refers to them.  A writer first marks the contents it needs in its own folder; whoever removes
-contents first announces it and then reads the marks.
+Contents stay as long as a dataset, committed or staged, refers to them.  A writer first marks the contents it
+needs in its own folder; whoever removes contents first announces it and then reads the marks.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import pyarrow as pa
 
 from topline.storage.datasets.manifest import dump_manifest, load_manifest
 from topline.storage.errors import FormatError, IntegrityError, NotFoundError
-from topline.storage.fingerprint import canonical_json, digest_bytes
+from topline.storage.fingerprint import canonical_json, digest_bytes, digest_json
 from topline.storage.schema import FILES_LIST, MARKS, manifest_path, mark_path, unit_folder
 from topline.storage.stores import FileSet, Store, held_lease
 from topline.storage.stores.files import PackedFile, dump_entries, load_entries
@@ -151,9 +149,24 @@ def load_units(data: bytes, n_rows: int, owner: str) -> tuple[UnitRef, ...]:
 
 
 def write_mark(store: Store, folder: str, unit: int, ref: UnitRef) -> None:
-    """Mark the contents of `unit` before they are stored, so that nobody removes them."""
+    """Mark the contents of `unit` before they are stored, so that nobody removes them.
+
+    A mark of other contents is kept beside it: their writer may have stored them, and this one be killed.
+    """
     path = join(folder, mark_path(unit))
-    store.write_bytes(path, sealed(path, {"unit": unit, **ref.to_json()}))
+    if store.put_if_absent(path, _mark(path, unit, ref)):
+        return
+    found = _marked(store, path)
+    if found == ref:
+        return
+    for one in filter(None, (found, ref)):
+        beside = join(folder, mark_path(unit, digest_json(one.to_json())[:8]))
+        store.write_bytes(beside, _mark(beside, unit, one))
+    store.write_bytes(path, _mark(path, unit, ref))
+
+
+def _mark(path: str, unit: int, ref: UnitRef) -> bytes:
+    return sealed(path, {"unit": unit, **ref.to_json()})
 
 
 def finished_unit(store: Store, folder: str, unit: int) -> UnitRef | None:
@@ -161,11 +174,22 @@ def finished_unit(store: Store, folder: str, unit: int) -> UnitRef | None:
 
     Whatever the reason for None, the fix is to write the unit again.
     """
+    first = join(folder, mark_path(unit))
+    ref = _marked(store, first)
+    if ref is not None and is_stored(store, ref):
+        return ref
+    names = store.list(join(folder, MARKS)) if store.exists(first) else []
+    others = (join(folder, MARKS, name) for name in names if name.startswith(f"{unit:05d}-"))
+    refs = (_marked(store, path) for path in others)
+    return next((ref for ref in refs if ref is not None and is_stored(store, ref)), None)
+
+
+def _marked(store: Store, path: str) -> UnitRef | None:
+    """Return what a mark refers to; None if it is missing or damaged."""
     try:
-        ref = UnitRef.from_json(unsealed(store, join(folder, mark_path(unit))))
+        return UnitRef.from_json(unsealed(store, path))
     except (NotFoundError, IntegrityError, FormatError):
         return None
-    return ref if is_stored(store, ref) else None
 
 
 def marked_units(store: Store, folder: str) -> list[int]:

@@ -79,7 +79,7 @@ from topline.storage.stores import Store
 from topline.storage.stores.files import PackedFile, dump_entries, put_files
 from topline.storage.stores.urls import join
 
-_NAMED_ROWS = 5
+_NAMED = 5
 
 
 def dense_spec(rows: int, d: int, dtype: np.dtype[Any], chunk_rows: int) -> ArraySpec:
@@ -141,8 +141,8 @@ def _check_kind(dtype: np.dtype[Any]) -> None:
 def _refuse(bad: NDArray[np.bool_], good_before: NDArray[np.bool_], span: Span, dtype: np.dtype[Any]) -> None:
     """Raise an error naming the rows whose stored form is not finite, and whether conversion is to blame."""
     rows = np.flatnonzero(bad)
-    named = ", ".join(str(span.start + row) for row in rows[:_NAMED_ROWS])
-    more = " and others" if len(rows) > _NAMED_ROWS else ""
+    named = ", ".join(str(span.start + row) for row in rows[:_NAMED])
+    more = " and others" if len(rows) > _NAMED else ""
     if good_before[rows].all():
         raise FormatError(
             f"{len(rows)} of the {span.rows} rows {span.start}-{span.stop - 1} are too large for {dtype}"
@@ -152,9 +152,6 @@ def _refuse(bad: NDArray[np.bool_], good_before: NDArray[np.bool_], span: Span, 
         f"{len(rows)} of the {span.rows} rows {span.start}-{span.stop - 1} hold NaN or infinity"
         f" (row {named}{more}); fix or reject them before they are stored"
     )
-
-
-_NAMED_UNITS = 5
 
 
 @dataclass(frozen=True)
@@ -350,8 +347,8 @@ class DatasetWriter:
         return [ref for ref in found if ref is not None]
 
     def _incomplete(self, missing: Sequence[int]) -> IncompleteError:
-        named = ", ".join(str(unit) for unit in missing[:_NAMED_UNITS])
-        more = f" and {len(missing) - _NAMED_UNITS} more" if len(missing) > _NAMED_UNITS else ""
+        named = ", ".join(str(unit) for unit in missing[:_NAMED])
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         return IncompleteError(
             f"{len(missing)} of {self.units} units ({named}{more}) of"
             f" {join(self.store.url, self.folder)} are not written; run the same command again"

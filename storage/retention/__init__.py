@@ -14,4 +14,5 @@ from topline.storage.retention.plan import (
     plan_pruning,
     prune,
     remove_now,
+    staged_lately,
 )

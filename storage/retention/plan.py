@@ -8,7 +8,7 @@ first hidden by a record, and their bytes removed `GRACE` later, when earlier re
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,7 +18,7 @@ from typing import Any
 from topline.storage.cache import StoredKernel, StoredPredictions
 from topline.storage.datasets import Dataset, DatasetInfo, UnitRef, read_catalog, remove_dataset
 from topline.storage.datasets.contents import PRUNE_LEASE
-from topline.storage.datasets.info import writers_folder
+from topline.storage.datasets.info import Catalog, writers_folder
 from topline.storage.datasets.staging import listed_units
 from topline.storage.errors import FormatError, IntegrityError, NotFoundError, StorageError
 from topline.storage.models import (
@@ -71,6 +71,7 @@ def is_after(when: str, oldest: datetime) -> bool:
 
 # Longer than any write takes: older leftovers come from killed writers.
 _WRITING = 86400.0
+_FOLDERS = {"model": model_folder, "run": RUNS.path, "sweep": sweep_folder}
 _LEASE_OF_RUN = re.compile(r"^train-(r\d+)$")
 
 
@@ -134,8 +135,8 @@ class _Plan:
         datasets = self._datasets_kept(models, runs, sweeps)
         going = [
             *self._models(models),
-            *self._runs(runs),
-            *self._sweeps(sweeps),
+            *self._released("run", self.runs, runs),
+            *self._released("sweep", self.sweeps, sweeps),
             *self._datasets(datasets),
             *self._staging(),
             *self._contents(datasets),
@@ -169,43 +170,36 @@ class _Plan:
         kept |= {sweep.dataset for sweep in self.sweeps if sweep.id in sweeps}
         return kept.intersection(info.id for info in infos)
 
+    def _released(self, kind: str, records: Iterable[Any], kept: Collection[str]) -> Iterator[Going]:
+        for one in records:
+            if one.id not in kept:
+                why = (
+                    f"made {one.created}, not among the newest {self.policy.keep},"
+                    f" older than {self.policy.days:g} days"
+                )
+                path = one.folder if kind == "dataset" else _FOLDERS[kind](one.id)
+                yield self._folder(kind, one.id, path, why)
+
     def _models(self, kept: Collection[str]) -> Iterator[Going]:
-        for record in self.models:
-            if record.id not in kept:
-                yield self._folder("model", record.id, model_folder(record.id), self._because(record.created))
+        yield from self._released("model", self.models, kept)
         for name in deleted_models(self.store):
             if self.store.list(join(model_folder(name), "arrays")):
                 yield self._folder("model", name, model_folder(name), "it was deleted, and files are left")
 
-    def _runs(self, kept: Collection[str]) -> Iterator[Going]:
-        for run in self.runs:
-            if run.id not in kept:
-                yield self._folder("run", run.id, RUNS.path(run.id), self._because(run.created))
-
-    def _sweeps(self, kept: Collection[str]) -> Iterator[Going]:
-        for sweep in self.sweeps:
-            if sweep.id not in kept:
-                yield self._folder("sweep", sweep.id, sweep_folder(sweep.id), self._because(sweep.created))
-
     def _datasets(self, kept: Collection[str]) -> Iterator[Going]:
-        for info in self.catalog.datasets:
-            if info.id not in kept:
-                yield self._folder("dataset", info.id, info.folder, self._because(info.created))
+        yield from self._released("dataset", self.catalog.datasets, kept)
         for name, removal in self.catalog.removed.items():
             if self.store.list(removal.folder):
                 yield self._folder("dataset", name, removal.folder, f"it was removed: {removal.reason}")
 
     def _staging(self) -> Iterator[Going]:
-        known = {info.folder for info in self.catalog.datasets}
-        known |= {removal.folder for removal in self.catalog.removed.values()}
         # Without locks nothing shows whether somebody writes to a store.
         least = 0.0 if self.store.locks else 1.0
         oldest = self.now - timedelta(days=max(self.policy.days, least))
-        for name in self.store.list("datasets"):
-            folder = join("datasets", name)
-            if folder in known or self.store.list(folder) == [TOMBSTONE]:
+        for name, folder in _uncommitted(self.store, self.catalog):
+            if self.store.list(folder) == [TOMBSTONE]:
                 continue
-            begun = _begun(self.store, folder)
+            begun = _staged(self.store, folder).get("begun", "")
             buried = self.store.exists(join(writers_folder(folder), TOMBSTONE))
             if buried or not is_after(begun, oldest):
                 yield self._folder("staging", name, folder, f"it was begun {begun} and never committed")
@@ -245,11 +239,6 @@ class _Plan:
             with suppress(NotFoundError):
                 if path.endswith(PARTIAL) and self.now.timestamp() - store.written(path) > _WRITING:
                     yield self._folder("partial", path, path, "a killed writer left it")
-
-    def _because(self, created: str) -> str:
-        return (
-            f"made {created}, not among the newest {self.policy.keep}, older than {self.policy.days:g} days"
-        )
 
     def _folder(self, kind: str, name: str, path: str, why: str) -> Going:
         return Going(kind, name, path, why, size_of(self.store, path))
@@ -311,11 +300,27 @@ def _shared(dataset: Dataset) -> set[str]:
     return set[str]().union(*(unit.places for unit in dataset.units))
 
 
-def _begun(store: Store, folder: str) -> str:
+def _uncommitted(store: Store, catalog: Catalog) -> Iterator[tuple[str, str]]:
+    """Yield names and folders of what was staged and is no dataset, nor was one."""
+    known = {info.folder for info in catalog.datasets} | {gone.folder for gone in catalog.removed.values()}
+    for name in store.list("datasets"):
+        if join("datasets", name) not in known:
+            yield name, join("datasets", name)
+
+
+def _staged(store: Store, folder: str) -> Mapping[str, Any]:
+    """Return the description of what is staged in a folder, empty where it cannot be read."""
     try:
-        return str(unsealed(store, join(folder, STAGING)).get("begun", ""))
+        return unsealed(store, join(folder, STAGING))
     except StorageError:
-        return ""
+        return {}
+
+
+def staged_lately(store: Store, key: str, now: datetime) -> tuple[str, ...]:
+    """Return the folders staged less than `GRACE` before `now` for datasets whose keys begin with `key`."""
+    staged = ((folder, _staged(store, folder)) for _, folder in _uncommitted(store, read_catalog(store)))
+    mine = ((folder, one.get("begun", "")) for folder, one in staged if one.get("key", "").startswith(key))
+    return tuple(folder for folder, begun in mine if is_after(begun, now - GRACE))
 
 
 def size_of(store: Store, path: str) -> int:

@@ -153,31 +153,27 @@ def _check_fingerprint(run_id: str, found: Mapping[str, Any], expected: Mapping[
         )
 
 
-def stray_folders(store: Store, run_id: str) -> list[str]:
-    """Return the folders that no record names: their writer is at work or was killed.
+def stray_folders(store: Store, run_id: str) -> dict[str, int]:
+    """Return the folders that no record names, with their rounds: their writer is at work or was killed.
 
     Listings may lag, so the record of a folder's own round is read; if it is damaged, its folder is unknown
     and none is returned.
     """
-    return [folder for folder, _ in _strays(store, run_id)]
-
-
-def _strays(store: Store, run_id: str) -> list[tuple[str, int]]:
-    """Return the folders that no record names, with their rounds."""
     root = checkpoint_folder(run_id)
-    strays = []
+    strays: dict[str, int] = {}
     for name in store.list(root):
         folder, found = join(root, name), _FOLDER.match(name)
         if found is None:
             continue
         of = int(found.group(1))
         try:
-            if read_checkpoint_record(store, run_id, of)[1].folder != folder:
-                strays.append((folder, of))
+            named = read_checkpoint_record(store, run_id, of)[1].folder
         except NotFoundError:
-            strays.append((folder, of))
+            named = ""
         except StorageError:
             continue
+        if named != folder:
+            strays[folder] = of
     return strays
 
 
@@ -190,7 +186,7 @@ def _prune(store: Store, run_id: str, lock: RunLock) -> None:
     for old in rounds[:-KEPT]:
         store.delete(_record_path(run_id, old))
     newest = max(rounds, default=0)
-    strays = [name for name, of in _strays(store, run_id) if store.locks or of <= newest]
+    strays = [name for name, of in stray_folders(store, run_id).items() if store.locks or of <= newest]
     # What was there before another process took over is none of its checkpoints.
     lock.check()
     for folder in strays:

@@ -1,9 +1,6 @@
 """The history of a run: one JSON line per record, append-only; the source of reports and dashboards.
 
-It lies in runs/<run>/history.jsonl; on an object store, which cannot append, it continues in
-history.00001.jsonl and so on.  Non-finite numbers are null. storage/README.md lists the fields of every
-record.  The outcome of a run holds a digest of the history so far, so that a report shows what training
-wrote.
+storage/README.md specifies its files and the fields of every record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The commit log: numbered records that appear atomically, one writer per number, no silent loss.
-
-Each record names its place and holds the digest of its predecessor, so that none can be exchanged.  A head
-file beside each record witnesses it, so that losing the newest record is noticed.
-"""
+"""The commit log: numbered records that appear atomically, one writer per number, no silent loss."""
 
 from __future__ import annotations
 
@@ -26,15 +22,10 @@ _PREVIOUS = "previous"
 
 @dataclass(frozen=True)
 class CommitLog:
-    """Records <root>/<name>/00000001.json, 00000002.json, ... of one store.
+    """Records <root>/<name>/00000001.json, 00000002.json, ... of one store, as storage/README.md specifies.
 
-    A number is taken by `Store.put_if_absent`, only after all earlier records were seen: the log has no gaps,
-    and the value of a `unique` field occurs once, however many writers race.  Every stored record has three
-    more fields: "seq", its number; "previous", the digest of the record before it (null in the first); and
-    "token", by which a writer recognises its own record if the answer to its write was lost.
-
-    After a record its writer puts 00000001.head, with the record's digest.  If the writer is killed in
-    between, the next one puts the head before its own record.
+    A number is taken only after all earlier records were seen: the log has no gaps, and the value of a
+    `unique` field occurs once, however many writers race.
     """
 
     store: Store

@@ -1,9 +1,6 @@
 """A lease on a store: one holder at a time, on any kind of store, and freed if the holder dies.
 
-Tenures are numbered. leases/<name>/00000001.json, put only if that number is free, says who holds it;
-00000001.beat is renewed while the holder lives; 00000001.done ends it.  Where files have locks the holder
-also has the kernel's on 00000001.lock, and a killed process frees the lease at once.  Elsewhere, or if the
-holder hangs, the lease is free after `expiry` seconds without a beat.
+storage/README.md specifies its files.
 """
 
 from __future__ import annotations

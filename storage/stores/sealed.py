@@ -1,8 +1,4 @@
-"""Sealed records: JSON objects that contain their own digest and place.
-
-A record copied to another place is detected like a flipped bit.  With a key in the environment records are
-also signed, so that write access to a store does not suffice to forge one.
-"""
+"""Sealed records: JSON objects that contain their own digest and place and, with a key, a signature."""
 
 from __future__ import annotations
 

@@ -20,12 +20,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import reduce
+from itertools import repeat
 from operator import add
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tests.simulation.actors import THEMES
-from tests.simulation.history import Plan, live, shortest, told
+from tests.simulation.history import MIXES, Plan, live, shortest, told
 from tests.simulation.machine import simulated
 from tests.simulation.planted import FOUND, find_all
 
@@ -45,7 +45,7 @@ class Tally(NamedTuple):
         return type(self)(*(mine + its for mine, its in zip(self, other, strict=True)))
 
     @classmethod
-    def of(cls, seeds: Sequence[int]) -> Self:
+    def of(cls, seeds: Sequence[int], mix: str) -> Self:
         """Live through the histories of some seeds."""
         begun, failed, faults, counts = time.process_time(), [], Counter[str](), Counter[str]()
         logging.disable(logging.CRITICAL)
@@ -54,7 +54,7 @@ class Tally(NamedTuple):
         gc.disable()
         with simulated():
             for seed in seeds:
-                lived = live(Plan.of(seed))
+                lived = live(Plan.of(seed, mix))
                 faults.update(lived.faults)
                 counts.update(
                     {
@@ -71,7 +71,7 @@ class Tally(NamedTuple):
         return cls(failed, faults, counts, time.process_time() - begun)
 
 
-def tallies(seeds: Sequence[int], processes: int, kept: Path | None) -> Iterator[Tally]:
+def tallies(seeds: Sequence[int], mix: str, processes: int, kept: Path | None) -> Iterator[Tally]:
     """Yield a tally of every thousand seeds, from the file `kept` where it is there already."""
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
     lines = kept.read_text().splitlines() if kept is not None and kept.exists() else []
@@ -81,7 +81,7 @@ def tallies(seeds: Sequence[int], processes: int, kept: Path | None) -> Iterator
             yield Tally(line["failed"], Counter(line["faults"]), Counter(line["counts"]), line["seconds"])
     chunks = [chunk for chunk in chunks if (chunk[0], chunk[-1]) not in known]
     with ProcessPoolExecutor(processes) as pool:
-        for chunk, tally in zip(chunks, pool.map(Tally.of, chunks), strict=True):
+        for chunk, tally in zip(chunks, pool.map(Tally.of, chunks, repeat(mix)), strict=True):
             if kept is not None:
                 with kept.open("a") as file:
                     print(json.dumps({"seeds": [chunk[0], chunk[-1]], **tally._asdict()}), file=file)
@@ -94,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--histories", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1, help="the first one")
     parser.add_argument("--also", type=int, nargs="*", default=[], help="more seeds")
+    parser.add_argument("--mix", choices=MIXES, default="wide", help="what seeds are drawn from")
     parser.add_argument("--processes", type=int, default=1, help="how many work at once")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="where what was lived through is kept")
     parser.add_argument("--planted", action="store_true", help="find faults planted into the product")
@@ -103,7 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with simulated():
             return find_all(options.histories)
     seeds = [*range(options.seed, options.seed + options.histories), *options.also]
-    failed, faults, counts, seconds = reduce(add, tallies(seeds, options.processes, options.keep))
+    met = tallies(seeds, options.mix, options.processes, options.keep)
+    failed, faults, counts, seconds = reduce(add, met)
     lived = counts.pop("histories")
     print(f"{lived:,} histories, {lived / seconds * 60:,.0f} a minute of one core")
     two, calls, checked = (counts.pop(name) for name in ("of two versions", "calls", "invariants checked"))
@@ -112,15 +114,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{faults.total():,} faults: "
         + ", ".join(f"{kind} {number:,}" for kind, number in faults.most_common())
     )
-    for theme in THEMES:
-        shown = ", ".join(f"{of} {n:,}" for of, n in sorted(counts.items()) if of.startswith(f"{theme} "))
+    for theme in MIXES[options.mix].themes:
+        shown = ", ".join(f"{of} {n:,}" for of, n in sorted(counts.items()) if of.startswith(f"{theme} on "))
         print(f"  {shown}")
     print(f"{len(FOUND)} bugs found before:")
     print("\n".join(f"  {seed:<6} {what}" for seed, what in FOUND.items()))
     print(f"{len(failed)} violations: seeds {failed}")
     with simulated():
         for seed in failed[:_MOST_SHOWN]:
-            print(told(shortest(live(Plan.of(seed)))))
+            print(told(shortest(live(Plan.of(seed, options.mix)))))
     return 1 if failed else 0
 
 

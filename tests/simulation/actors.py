@@ -48,6 +48,8 @@ class Ledger:
     holding: dict[str, Any] = field(default_factory=dict)
     saved: int = 0
     forgotten: set[str] = field(default_factory=set)
+    #: Whether somebody forgets rows, which takes the bytes of all that held them at once.
+    erasing: bool = False
     checked: int = 0
 
     def keep(self, seq: int, name: str) -> None:
@@ -212,6 +214,15 @@ def train(actor: Actor) -> None:
                 _left(actor, "r0001")
 
 
+def follow(actor: Actor) -> None:
+    """Read the newest checkpoint of a run that others go on with, some times."""
+    for _ in range(actor.chance.randint(1, 3)):
+        with _attempt(actor):
+            found = actor.topline.latest_checkpoint(actor.store, "r0001")
+            state = None if found is None else found.arrays["W"].item()
+            actor.hold(found is None or state == found.round, f"a checkpoint holds the state of {state}")
+
+
 def publish(actor: Actor) -> None:
     """Publish a model, revise it, and decide on it."""
     with _attempt(actor, *UNFIT):
@@ -258,6 +269,23 @@ def look(actor: Actor) -> None:
             actor.hold(before in after.deleted, f"{before} is the champion, and cannot be loaded: {error}")
 
 
+def read_models(actor: Actor) -> None:
+    """Read all models as an evaluation does: what is open stays whole for a while."""
+    with _attempt(actor, *UNFIT):
+        for record in actor.topline.list_models(actor.store):
+            model = actor.topline.load_model(f"{actor.url}/models/{record.id}")
+            if actor.chance.random() < 0.3:
+                Here.world.sleep(30.0)
+            actor.hold(model.array("W").shape == (1, 2), "a model has other weights")
+
+
+def discard(actor: Actor) -> None:
+    """Delete a model by hand."""
+    with _attempt(actor, *UNFIT):
+        names = [record.id for record in actor.topline.list_models(actor.store)]
+        actor.topline.delete(f"{actor.url}/models/{actor.chance.choice(names or ['m0001'])}")
+
+
 def write_dataset(actor: Actor) -> None:
     """Write one of a few datasets, whose units some of the others have too."""
     with _attempt(actor):
@@ -267,14 +295,21 @@ def write_dataset(actor: Actor) -> None:
     read_rows(actor)
 
 
-def store_rows(actor: Actor, key: str, rows: list[int]) -> Any:
-    """Store a dataset of one unit a row."""
+def write_otherwise(actor: Actor) -> None:
+    """Write one of these datasets on a machine whose features differ in the last bits."""
+    with _attempt(actor):
+        number = actor.chance.randint(0, 2)
+        store_rows(actor, f"key {number}", [number, number + 1], 2.0**-20)
+
+
+def store_rows(actor: Actor, key: str, rows: list[int], off: float = 0.0) -> Any:
+    """Store a dataset of one unit a row, whose features are `off` by so much."""
     plan = actor.topline.ChunkPlan(len(rows), 1, 1)
     writer = actor.topline.begin(actor.store, key, 1, "float32", plan, {"backbone": "test"})
     for unit in sorted(set(range(len(rows))) - writer.done_units()):
         row = rows[unit]
         part = pa.table({"sample_id": [f"image-{row}"], "sha256": [f"{row:064x}"]})
-        writer.write_unit(unit, np.full((1, 1), row, np.float32), part)
+        writer.write_unit(unit, np.full((1, 1), row + off, np.float32), part)
     return writer.commit(np.arange(len(rows)) % 2, np.zeros(len(rows), np.int8), ["ant", "bee"])
 
 
@@ -309,7 +344,7 @@ def forgotten_meanwhile(actor: Actor, dataset: Any) -> Iterator[None]:
         yield
     except (IntegrityError, NotFoundError) as error:
         removed = read_catalog(actor.store).removed.get(dataset.info.id)
-        if actor.store.locks or removed is None or removed.by != "topline forget":
+        if actor.store.locks or removed is None or not actor.ledger.erasing:
             raise Violation(f"{actor.name} reads {dataset.info.id}, and {error}") from error
 
 
@@ -333,7 +368,7 @@ def edit(actor: Actor) -> None:
 def forget_row(actor: Actor) -> None:
     """Forget an image that nobody imports again: from then on nothing in the store names it."""
     Here.world.process.lists_all = True
-    name = f"image-{SECRET}"
+    name, actor.ledger.erasing = f"image-{SECRET}", True
     # Where nobody's reading is known, what another one removes at once is missing for this one.
     with _attempt(actor, "NotFoundError"):
         try:
@@ -401,6 +436,9 @@ THEMES: dict[str, tuple[Act, ...]] = {
     "data": (write_dataset, write_dataset, read_rows, let_go, let_go),
     "forget": (edit, edit, forget_row, forget_row, read_rows, let_go),
     "retrain": (retrain, retrain, decide, let_go, look),
+    "progress": (train, train, follow),
+    "models": (read_models, read_models, discard, let_go, publish),
+    "last bits": (write_dataset, write_otherwise, write_otherwise, let_go),
 }
 
 #: What the last version has as well.

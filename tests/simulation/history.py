@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tests.simulation.actors import (
@@ -31,7 +31,6 @@ from topline.storage.runs import latest_checkpoint
 from topline.storage.stores import CommitLog, Store, open_store
 from topline.storage.verification import verify_store
 
-MEDIA = ("disk", "disk", "disk without locks", "bucket", "bucket")
 _MOST_SWITCHES = 600
 #: In one history of so many two versions meet, on what the last one knew how to lease.
 _MIXED, _OF_BOTH = 8, frozenset({"disk", "bucket"})
@@ -40,9 +39,43 @@ _POWER = frozenset({"power cut"})
 _SPARED = _POWER | {"listed late", "lost answer", "repeated", "late", "not synced", "not removed"}
 #: Its trainings do not look whether others took over before they save, so that none is stopped for long.
 _STOPPED = frozenset({"stopped"})
-#: What is dear is lived less often.
-_SHARES = {"log": 4, "lease": 4, "checkpoint": 4, "decision": 3, "data": 3, "forget": 1, "retrain": 1}
-_OFTEN = [theme for theme, share in _SHARES.items() for _ in range(share)]
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How often a theme, a medium and so many acts and actors come, and where faults and turns may lie."""
+
+    themes: Mapping[str, int]
+    media: tuple[str, ...]
+    acts: tuple[int, int]
+    actors: tuple[int, int]
+    faults: tuple[int, ...]
+    far: tuple[int, ...]
+    turns: tuple[float, ...]
+
+
+_MEDIA = ("disk", "disk", "disk without locks", "bucket", "bucket")
+#: What is dear is lived less often in the wide mix; the close one has more actors at once, and fewer errors.
+MIXES = {
+    "wide": Mix(
+        themes={"log": 4, "lease": 4, "checkpoint": 4, "decision": 3, "data": 3, "forget": 1, "retrain": 1},
+        media=_MEDIA,
+        acts=(1, 3),
+        actors=(1, 3),
+        faults=(0, 0, 1, 1, 2, 4),
+        far=(20, 60, 200),
+        turns=(0.01, 0.05, 0.2),
+    ),
+    "close": Mix(
+        themes={"progress": 3, "models": 3, "data": 6, "last bits": 2},
+        media=_MEDIA[1:],
+        acts=(2, 3),
+        actors=(2, 3),
+        faults=(0, 1, 1),
+        far=(60, 200),
+        turns=(0.05, 0.2, 0.5),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -68,23 +101,24 @@ class Plan:
     theme: str
     acts: tuple[Cast, ...]
     switches: tuple[tuple[int, float], ...]
+    mix: str = "wide"
 
     @classmethod
-    def of(cls, seed: int) -> Plan:
+    def of(cls, seed: int, mix: str = "wide") -> Plan:
         """Return the plan of a seed."""
-        chance = random.Random(seed)
-        theme = chance.choice(_OFTEN)
-        often = chance.choice([0.01, 0.05, 0.2])
+        chance, of = random.Random(seed), MIXES[mix]
+        theme = chance.choice([theme for theme, share in of.themes.items() for _ in range(share)])
+        often = chance.choice(of.turns)
         calm = chance.random() < 0.2
         acts = tuple(
-            tuple(_part(theme, chance, calm=calm) for _ in range(chance.randint(1, 3)))
-            for _ in range(chance.randint(1, 3))
+            tuple(_part(theme, of, chance, calm=calm) for _ in range(chance.randint(*of.actors)))
+            for _ in range(chance.randint(*of.acts))
         )
         switches = [(step, chance.random()) for step in range(1, _MOST_SWITCHES) if chance.random() < often]
-        medium = chance.choice(MEDIA)
+        medium = chance.choice(of.media)
         if seed % _MIXED == 0 and medium in _OF_BOTH:
             acts = tuple(tuple(_of_a_version(part, random.Random(part.seed)) for part in act) for act in acts)
-        return cls(seed, medium, theme, acts, tuple(switches))
+        return cls(seed, medium, theme, acts, tuple(switches), mix)
 
     @property
     def mixed(self) -> bool:
@@ -98,10 +132,10 @@ class Plan:
         return len(parts) + sum(len(part.faults) for part in parts) + len(self.switches)
 
 
-def _part(theme: str, chance: random.Random, *, calm: bool) -> Part:
+def _part(theme: str, of: Mix, chance: random.Random, *, calm: bool) -> Part:
     act = chance.choice(THEMES[theme])
-    count = 0 if calm else chance.choice([0, 0, 1, 1, 2, 4])
-    far = chance.choice([20, 60, 200])
+    count = 0 if calm else chance.choice(of.faults)
+    far = chance.choice(of.far)
     faults = sorted({chance.randint(1, far): chance.random() for _ in range(count)}.items())
     return Part(act.__name__, chance.getrandbits(32), tuple(faults))
 
@@ -165,7 +199,8 @@ def _spared(plan: Plan, part: Part) -> frozenset[str]:
     """Return the faults that a process does not meet."""
     if not plan.mixed:
         return frozenset()
-    return (_SPARED if part.last else _POWER) | (_STOPPED if plan.theme == "checkpoint" else frozenset())
+    trains = plan.theme in ("checkpoint", "progress")
+    return (_SPARED if part.last else _POWER) | (_STOPPED if trains else frozenset())
 
 
 def _bound(act: str, actor: Actor) -> Callable[[], None]:
@@ -179,13 +214,13 @@ def _begun(theme: str, medium: str, mixed: bool) -> tuple[Bucket, Disk]:
     world.bucket, world.disk = Bucket(), Disk(locks=medium == "disk")
     url, version = BUCKET if medium == "bucket" else DISK, LAST if mixed else TODAY
     actor = Actor(url, random.Random(0), Ledger(), version)
-    if theme == "checkpoint":
+    if theme in ("checkpoint", "progress"):
         actor.topline.create_run(actor.store, {})
-    elif theme in ("decision", "retrain"):
+    elif theme in ("decision", "retrain", "models"):
         store_rows(actor, "key 0", [0, 1])
         for _ in range(3):
             publish(actor)
-    elif theme == "data":
+    elif theme in ("data", "last bits"):
         store_rows(actor, "key 0", [0, 1])
     elif theme == "forget":
         store_rows(actor, "key 3", [SECRET, 0, 1])
@@ -213,11 +248,8 @@ def _inspect(store: Store, ledger: Ledger, *, last: bool) -> None:
         there = 0 if checkpoint is None else checkpoint.round
         _hold(ledger, there >= ledger.saved, f"checkpoint {ledger.saved} was saved, and {there} is there")
     if ledger.forgotten:
+        # A request that was repeated late may have put something again that nothing refers to.
         prune(store, RetentionPolicy(keep=100, days=1.0), SimulatedTime.now())
-        if not store.locks:
-            # What was begun and never committed is given up first, and goes a day later.
-            Here.world.now += LAPSE.total_seconds()
-            prune(store, RetentionPolicy(keep=100, days=1.0), SimulatedTime.now())
     for name in ledger.forgotten:
         left = [path for path in store.walk() if name.encode() in store.read_bytes(path)]
         _hold(ledger, not left, f"{name} was forgotten, and is in {left}")
@@ -286,7 +318,8 @@ def told(lived: Lived) -> str:
             lines.append(f"  {who if who != before[0] else '':<18} {call:<14} {path}")
         if not looks:
             before = who, call
-    head = f"seed {lived.plan.seed}, theme {lived.plan.theme} on a {lived.plan.medium}: {lived.violation}"
+    plan = lived.plan
+    head = f"seed {plan.seed} ({plan.mix}), theme {plan.theme} on a {plan.medium}: {lived.violation}"
     return "\n".join([head, *lines])
 
 

@@ -28,9 +28,11 @@ def test_a_few_histories() -> None:
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("first", [1, 5001])
-def test_ten_thousand_histories(first: int) -> None:
-    print(simulation("--histories", 5000, "--seed", first))
+@pytest.mark.parametrize(
+    ("mix", "first", "count"), [("wide", 1, 5000), ("wide", 5001, 5000), ("close", 1, 1000)]
+)
+def test_eleven_thousand_histories(mix: str, first: int, count: int) -> None:
+    print(simulation("--mix", mix, "--histories", count, "--seed", first))
 
 
 def test_every_planted_fault_is_found() -> None:

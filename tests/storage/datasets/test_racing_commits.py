@@ -12,6 +12,7 @@ import pytest
 from tests.storage.samples import CLASSES, assignments, begin, dense, write_units
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset, DatasetInfo, DatasetWriter, check_dataset
+from topline.storage.datasets.contents import PackedUnit
 from topline.storage.retention import RetentionPolicy, prune
 from topline.storage.stores import Store
 from topline.storage.verification import verify_store
@@ -118,3 +119,14 @@ def test_a_writer_that_is_overtaken_takes_its_own_files_away(memory_store: Store
 
     assert commit(writer(memory_store, X, another_commits)) == won[0]
     check(memory_store, won[0], OTHER)
+
+
+def test_who_is_killed_after_its_marks_leaves_those_of_what_is_stored(
+    local_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = writer(local_store, X)
+    with monkeypatch.context() as patch:
+        patch.setattr(PackedUnit, "put", killed)
+        with pytest.raises(Killed):
+            write_units(begin(local_store, OTHER, PLAN), OTHER)
+    check(local_store, commit(made), X)
