@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from topline.pipeline.rows import StoredModel
 from topline.solvers.calibration import Interval, ProbabilityMap, SetRule, share_interval
 from topline.solvers.counts import how_many
 from topline.storage.models import ModelRecord
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +181,8 @@ class AnswerRule:
         if config.coverage is not None:
             sets = known.rule(config.coverage, per_class=config.per_class, sets_by=config.sets_by)
             sets = replace(sets, never_empty=config.never_empty)
+            if sets.note is not None:
+                logger.warning("%s", sets.note)
         top_k = record.m if record.multilabel and not asked else min(config.top_k, record.m)
         return cls(top_k, threshold, calibration_text(known), known.probabilities, sets, config.seed)
 

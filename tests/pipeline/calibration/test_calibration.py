@@ -19,6 +19,7 @@ from topline.pipeline.export.estimator import load_estimator
 from topline.pipeline.export.writing import export_model
 from topline.pipeline.options import ClusterConfig, PredictConfig, TrainConfig
 from topline.pipeline.prediction import predict_dataset
+from topline.pipeline.prediction.answers import AnswerRule
 from topline.pipeline.registry import compare
 from topline.pipeline.report import write_report
 from topline.pipeline.rows import StoredModel
@@ -221,6 +222,16 @@ def test_the_table_has_probabilities_and_sets(model: str, tmp_path: Path) -> Non
         predict_dataset(model, PredictConfig(dataset="latest", top_k=2, coverage=0.9999), HERE)
     with pytest.raises(ValueError, match="--per-class, --never-empty and --sets-by are"):
         predict_dataset(model, PredictConfig(dataset="latest", top_k=2, sets_by="rank"), HERE)
+
+
+def test_classes_of_few_calibration_rows_are_named(model: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A coverage c in each class needs c / (1 - c) of its rows, here as many as the largest class has."""
+    counts = np.bincount(scored(model, "calibration")[1])
+    coverage = (counts.max() - 0.5) / (counts.max() + 0.5)
+    few = np.count_nonzero(counts < counts.max())
+    assert few > 0
+    AnswerRule.of(StoredModel.open(model), PredictConfig(dataset="latest", coverage=coverage, per_class=True))
+    assert f"{few} of {M} classes are in every set (" in caplog.text
 
 
 def test_fsck_sees_a_damaged_calibration(tmp_path: Path) -> None:
