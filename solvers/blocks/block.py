@@ -42,6 +42,15 @@ def commit_rows(A: Any, y: Any, rho: Any, ranked: Any, counts: Any, step: float,
         A[i, y[i]] += gain * others
 
 
+@jit
+def _add_changes(A: Any, change: Any, rows: Any, step: float) -> None:
+    """Add step times the change to some rows of A, in its type."""
+    factor = A.dtype.type(step)
+    for i in rows:
+        for j in range(A.shape[1]):
+            A[i, j] += factor * change[i, j]
+
+
 @jit(fastmath={"contract"})
 def lift_scores(scores: Any, A: Any, y: Any, smoothing: float, smoothing_own: float) -> None:
     """Add smoothing * A to the scores, both (b, m); the own class has the factor `smoothing_own`."""
@@ -163,7 +172,7 @@ class BlockDuals:
             waits = self._dense & (self._pending == number) & (self._applied != number)
             if A is not None and change is not None and waits.all():
                 # The few rows of a part of a round, whatever the number of tiles.
-                A[self._moved] += np.asarray(pending_step.step * change[self._moved], dtype=A.dtype)
+                _add_changes(A, change, self._moved, pending_step.step)
                 self._applied[:] = number
                 return
             still = np.diff(np.searchsorted(self._moved, self._cuts)) == 0

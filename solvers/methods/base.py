@@ -254,6 +254,6 @@ def with_stretched(problem: Problem, measured: Measurement) -> Measurement:
     c = measured.stats.stretch
     if not 0.0 < c < math.inf:
         return measured
-    W = c * measured.before.W
+    W = c * (measured.before.W if measured.W is None else measured.W)
     primal = problem.primal(W, 0.0)
     return measured.with_primal(primal, W) if primal < measured.primal else measured

@@ -14,6 +14,11 @@ So a round of several blocks has many parts.  In each every block visits a share
 order without repetition, and all step along the summed change.  After one turn of all rows, those that moved
 are swept again, until a sweep gains little compared with the first: only then is the gap measured.
 
+For a loss with kinks P is then that of the mean of W over the parts, the late ones counting most
+(polynomial-decay averaging: O. Shamir, T. Zhang, "Stochastic gradient descent for non-smooth optimization",
+ICML 2013).  The last W has the noise of the rows visited last: where D was within 3e-5 of the optimum, P was
+6e-3 above it, and that of the mean 1.6e-3 (max hinge, 12,000 rows behind a ReLU, 100 classes, two blocks).
+
 A run that starts from the dual variables of nearly the same problem will not be solved by its first rounds.
 On one block these are not measured, begin with the rows whose alpha_i is not 0, for a fraction of a pass, and
 end by the gap of the rows that they visit: a lower bound of the full gap.  Once that bound is within the
@@ -57,7 +62,7 @@ _SWEEPS = (1, 2, 3, 6)
 _ROWS_IN_TURN = 4
 #: A round of several blocks ends after a sweep that gains less than this share of the first one's gain, or
 #: after this many visits per row.
-_PAYS, _MOST_VISITS = 0.1, 8.0
+_PAYS, _MOST_VISITS = 0.03, 8.0
 #: The initial safety factor is this power of the number of blocks,
 _SAFETY_POWER = 0.7
 #: and it changes by at most these factors from one round to the next.
@@ -69,6 +74,8 @@ _SLOW, _FAR = 25, 100.0
 _UNMEASURED, _LOOSE = 2, 10.0
 #: Share of the final gap at which a round's visited rows are good enough: those at rest have some too.
 _SURE = 0.8
+#: The mean of W counts part t of a round about t to this power less 1.
+_LATE = 4.0
 #: A rise of the dual below this share of the gap, and of the dual itself, exhausts float32: a round of sweeps
 #: otherwise closes about a tenth of the distance.
 _STALLED = 1e-3
@@ -109,6 +116,7 @@ class AscentMemory:
     alike : whether alike rows with different labels are moved together.
     safety_factor : that of the next round if several blocks move, None in the first.
     exchange : seconds of a part besides work, None before they are measured.
+    mean : the mean of W (d, m) over the parts of the last round, None for one block or a smooth loss.
     deflation : the direction common to all examples, None before the search for it.
     """
 
@@ -117,6 +125,7 @@ class AscentMemory:
     safety_factor: float | None = None
     deflation: Deflation | None = None
     exchange: float | None = None
+    mean: Float64Array | None = None
 
     @property
     def unmeasured(self) -> int:
@@ -144,19 +153,20 @@ class DualAscent(Method):
     def measure(self, problem: Problem, run: Runner, state: SolverState) -> Measurement:
         """Measure W; the gap is the true one even with smoothing: the upper bound closes far more slowly."""
         memory, point = state.recalled(AscentMemory), state.point
+        # A run without P at W = 0 ends with W(A).
+        mean = None if point.exact or state.primal_at_zero is None else memory.mean
+        W = point.W if mean is None else mean
         if memory.unmeasured and state.primal_at_zero is not None:
             return _bounds_at_zero(problem, state, state.primal_at_zero)
         looks = self.deflates and self.blocks > 1 and memory.deflation is None
         stretched = may_be_separated(problem, state)
-        stats = run(
-            Evaluate(point.W, point.pending_step, exact=point.exact, total=looks, stretched=stretched)
-        )
+        stats = run(Evaluate(W, point.pending_step, exact=point.exact, total=looks, stretched=stretched))
         mean_sq_dual = stats.alpha_sq / problem.n
         # If nonlinear, the line search knew only a bound of it.
         conjugate_mean = (
             point.conjugate_mean if problem.form.linear_conjugate else stats.conjugate_alpha / problem.n
         )
-        primal = problem.primal(point.W, stats.loss / problem.n)
+        primal = problem.primal(W, stats.loss / problem.n)
         dual = problem.dual(point.W, conjugate_mean, mean_sq_dual)
         if looks:
             found = Deflation.of(problem, stats.row_sum, stats.row_sq, self.blocks)
@@ -169,6 +179,7 @@ class DualAscent(Method):
             conjugate_mean=conjugate_mean,
             mean_sq_dual=mean_sq_dual,
         )
+        measured = replace(measured, W=mean)
         return with_stretched(problem, measured) if stretched else measured
 
     def advance(self, problem: Problem, run: Runner, measured: Measurement) -> Advance:
@@ -221,6 +232,9 @@ class DualAscent(Method):
         if memory.near is not None and memory.unmeasured:
             near, passes = memory.near.after(way.visited / problem.n)
             memory = replace(memory, near=near)
+        kinks = problem.form.linear_conjugate and problem.smoothing == 0.0
+        if kinks and way.mean is not None:
+            memory = replace(memory, mean=np.ascontiguousarray(way.mean))
         return Advance(
             step=way.step,
             point=replace(way.point, round=before.round + 1, W=np.ascontiguousarray(way.point.W)),
@@ -338,6 +352,7 @@ class _Way:
     filled, seconds : shares of the sweep that have rows, and seconds of work of all blocks.
     before, swept : seconds of work before the current sweep, and the rows that it visits.
     exchanges : seconds of each part besides its work.
+    mean : the mean of W over the parts so far.
     left : the remaining gap in the rows of the last stage, of one block.
     late : whether the run is out of time.
     """
@@ -357,6 +372,7 @@ class _Way:
     before: float = 0.0
     swept: int = 0
     exchanges: list[float] = field(default_factory=list)
+    mean: Float64Array | None = None
     left: float = math.inf
     late: bool = False
 
@@ -365,6 +381,11 @@ class _Way:
         sweep, begins, part = (0, True, 0) if turn is None else (turn.sweep, turn.share == 0, turn.part)
         rise = direction.rise(step)
         self.point = replace(stepped(self.point, direction, step, part), round=self.point.round)
+        if turn is not None:
+            late = _LATE / (part + _LATE)
+            self.mean = np.zeros_like(self.point.W) if self.mean is None else self.mean
+            self.mean *= 1.0 - late
+            self.mean += late * self.point.W
         self.step, self.rises = step, self.rises or rises(direction)
         self.rise += rise
         self.last = rise if begins else self.last + rise

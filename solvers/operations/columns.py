@@ -512,10 +512,11 @@ class FindDirections(Operation[DirectionSums]):
                 accumulate_nonzeros(tile.X, change[tile.rows], tile.weights, product)
             clock.product()
         kept.found = self.round
-        linear, cross, square, alpha_sq, changed = change_sums(
-            form.conjugate, form.linear_conjugate, block.y, block.weights, A, change, form.table,
-            problem.own_share,
+        linear, cross, square, changed = change_sums(
+            form.conjugate, form.linear_conjugate, (np.arange(len(A)), block.y, block.weights), A, change,
+            form.table, problem.own_share,
         )  # fmt: skip
+        alpha_sq = duals.squares(A, slice(None))
         clock.row_work()
         duals.changed(self.round)
         return DirectionSums(

@@ -50,44 +50,44 @@ def project_rows(Z: Float64Array, y: IntArray, form: LossForm) -> None:
 def change_sums(
     conjugate: JitFunction,
     linear: bool,
-    y: IntArray,
-    weights: Float64Array,
+    rows: tuple[Int64Array, IntArray, Float64Array],
     A: FloatArray,
     delta: FloatArray,
     margins: Float64Array,
     own_share: float,
-) -> tuple[float, float, float, float, int]:
-    """Sum the change of b, <alpha_i, delta_i>, |delta_i|^2 and |alpha_i|^2, and count the changed rows.
+) -> tuple[float, float, float, int]:
+    """Sum the change of b, <alpha_i, delta_i> and |delta_i|^2, and count the changed rows.
 
-    Each row counts w_i times, and its own class `own_share` times in smoothed terms.  b(alpha) is
-    -Phi*(-alpha), given as `conjugate`, and `linear` says whether it is linear.
+    `rows` are their places in A and delta, labels and weights w.  Each row counts w_i times, and its own
+    class `own_share` times in smoothed terms.  b(alpha) is -Phi*(-alpha), given as `conjugate`, and `linear`
+    says whether it is linear.
     """
     m = A.shape[1]
     owners = room(m), room(m), margins
     before, after, margins = borrowed(owners[0]), borrowed(owners[1]), borrowed(margins)
-    total = cross = square = alpha_sq = 0.0
-    rows = 0
-    for i in range(A.shape[0]):
-        changed = False
-        row_cross = row_square = row_sq = 0.0
+    total = cross = square = 0.0
+    places, y, weights = rows
+    changed_rows = 0
+    for i in range(len(places)):
+        place, changed = places[i], False
         for j in range(m):
-            share = own_share if j == y[i] else 1.0
-            before[j] = A[i, j]
-            change = np.float64(delta[i, j])
-            after[j] = before[j] + change
-            row_sq += share * before[j] * before[j]
-            row_cross += share * before[j] * change
-            row_square += share * change * change
-            changed = changed or change != 0.0
-        alpha_sq += weights[i] * row_sq
+            changed |= delta[place, j] != 0.0
         if not changed:
             continue
-        rows += 1
+        changed_rows += 1
+        row_cross = row_square = 0.0
+        for j in range(m):
+            share = own_share if j == y[i] else 1.0
+            before[j] = A[place, j]
+            change = np.float64(delta[place, j])
+            after[j] = before[j] + change
+            row_cross += share * before[j] * change
+            row_square += share * change * change
         cross += weights[i] * row_cross
         square += weights[i] * row_square
         total += weights[i] * change_of_conjugate(conjugate, linear, before, after, y[i], margins)
     keep(owners)
-    return total, cross, square, alpha_sq, rows
+    return total, cross, square, changed_rows
 
 
 def add_changes(

@@ -124,9 +124,9 @@ class Extrapolation:
 
     def _slope(self, change: Float64Array, image: Float64Array) -> float:
         rows, problem, form = self._rows, self._rows.problem, self._rows.problem.form
-        linear, cross, _, _, _ = change_sums(
-            form.conjugate, form.linear_conjugate, rows.y, rows.weights, self._B, change, form.table,
-            problem.own_share,
+        linear, cross, _, _ = change_sums(
+            form.conjugate, form.linear_conjugate, (np.arange(len(change)), rows.y, rows.weights), self._B,
+            change, form.table, problem.own_share,
         )  # fmt: skip
         return linear - rows.inner(self._V, change, image) - problem.smoothing * cross
 

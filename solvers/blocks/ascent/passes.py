@@ -312,10 +312,10 @@ class AscentPass:
         """Sum the change; if rows are given, all others have none."""
         block, n = self.block, len(self.block.y)
         form = block.problem.form
-        sums = np.zeros(5)
-        for part, A, delta in self._changes(rows):
+        sums = np.zeros(4)
+        for part, places, A, delta in self._changes(rows):
             sums += change_sums(
-                form.conjugate, form.linear_conjugate, block.y[part], block.weights[part], A, delta,
+                form.conjugate, form.linear_conjugate, (places, block.y[part], block.weights[part]), A, delta,
                 form.table, block.problem.own_share,
             )  # fmt: skip
         self.clock.row_work()
@@ -329,7 +329,7 @@ class AscentPass:
             conjugate_u=float(sums[0]),
             alpha_u=float(sums[1]),
             u_sq=float(sums[2]),
-            active=int(sums[4]),
+            active=int(sums[3]),
             visited=math.ceil(self.visited),
             late=int(self._late),
             **self.clock.seconds(),
@@ -337,25 +337,20 @@ class AscentPass:
 
     def _changes(
         self, rows: Int64Array | None
-    ) -> Iterator[tuple[slice | Int64Array, FloatArray, FloatArray]]:
-        """Yield rows, all or those given, in batches with their dual rows and changes."""
+    ) -> Iterator[tuple[Int64Array, Int64Array, FloatArray, FloatArray]]:
+        """Yield rows, all or those given, in batches: with their places in arrays of A and of its change."""
         n = len(self.block.y)
-        step = max(min(_SUMMED_ROWS, _SUMMED_NUMBERS // self.block.problem.m), 1)
-        rows = None if rows is None else np.sort(rows)
         if rows is not None and (whole := self.duals.dense) is not None:
-            for low in range(0, len(rows), step):
-                some = rows[low : low + step]
-                yield some, whole[0][some], whole[1][some]
+            rows = np.sort(rows)
+            yield rows, rows, *whole
             return
+        step = max(min(_SUMMED_ROWS, _SUMMED_NUMBERS // self.block.problem.m), 1)
+        rows = np.arange(n) if rows is None else np.sort(rows)
         for low in range(0, n, step):
             high = min(low + step, n)
-            if rows is None:
-                yield slice(low, high), *self.duals.read((low, high))
-                continue
             some = rows[slice(*np.searchsorted(rows, (low, high)))]
             if len(some):
-                A, delta = self.duals.read((low, high))
-                yield some, A[some - low], delta[some - low]
+                yield some, some - low, *self.duals.read((low, high))
 
 
 def columns_alike(m: int, d: int, *, smooth: bool) -> int:

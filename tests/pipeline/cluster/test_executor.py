@@ -43,7 +43,7 @@ from topline.solvers.core.state import IterationRecord, SolveResult, SolverState
 from topline.solvers.errors import StateLostError
 from topline.solvers.executors import DualRows, Executor, SerialExecutor, ThreadExecutor
 from topline.solvers.losses import TopKHinge
-from topline.solvers.operations import RunSpec
+from topline.solvers.operations import Ascend, RunSpec
 from topline.solvers.run import solve
 from topline.storage.errors import IntegrityError
 
@@ -388,6 +388,38 @@ def test_a_killed_worker_that_held_duals_costs_two_rounds_at_most() -> None:
             assert result.primal == pytest.approx(expected.primal, rel=tol)
             # A new start would cost the rounds up to the loss, four and more.
             assert len(result.history) <= len(expected.history) + 2
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_worker_killed_in_a_part_of_a_round_costs_its_duals_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next part finds it gone, its block starts again, and the answer is certified."""
+    options: Any = {"lam": 1.0 / N, "method": "dual_ascent", "tol": 1e-3, "m": M}
+    expected = solve(X, Y, TopKHinge(2), **options)
+    # Rounds of as many parts as in one process, whatever a message costs here.
+    monkeypatch.setattr(DaskExecutor, "sends", False)
+    with open_cluster(ClusterConfig(workers=2)) as client:
+        assert client is not None
+        with DaskExecutor(client, blocks=2) as executor:
+            genuine, checkpoints, pids = executor.run, Keep(executor), client.run(os.getpid)
+            executor.recover_from(checkpoints)
+            killed: list[int] = []
+
+            def run_or_kill(operation: Any) -> Any:
+                turn = operation.turn if isinstance(operation, Ascend) else None
+                if not killed and turn is not None and turn.part == 5:
+                    killed.append(pids[min(pids)])
+                    os.kill(killed[0], signal.SIGKILL)
+                return genuine(operation)
+
+            monkeypatch.setattr(executor, "run", run_or_kill)
+            result = solve(X, Y, TopKHinge(2), executor=executor, **options)
+    assert killed, "no round had so many parts"
+    losses = [event for event in checkpoints.events if event["event"] == "loss"]
+    assert [len(event["lost_blocks"]) for event in losses] == [1]
+    assert result.status is Status.SOLVED
+    assert result.primal - result.dual <= 1e-3 * result.primal
+    assert result.primal == pytest.approx(expected.primal, rel=1e-3)
 
 
 def test_who_joins_gets_blocks_with_their_duals() -> None:
