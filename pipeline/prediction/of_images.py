@@ -24,25 +24,27 @@ from topline.pipeline.rows import StoredModel
 class KnownTruth:
     """Labels from a table or folders, and splits from the contents of the model's dataset.
 
-    A folder is a label if the model has a class of its name; `folder` is the name of the listed folder,
-    `classes` are the model's, and `splits` maps an image's SHA-256 to its split.
+    A folder is a label if the model has a class of its name, or if one beside it is; `folder` is the name of
+    the listed folder, `classes` are the model's, and `splits` maps an image's SHA-256 to its split.
     """
 
     folder: str
     classes: frozenset[str]
     splits: Mapping[str, str]
+    by_folder: bool
 
     @classmethod
     def of(cls, stored: StoredModel, listing: ImageListing) -> KnownTruth:
         """Return the truth from the model's dataset and the listing; no splits if the dataset is gone."""
         classes = frozenset(stored.model.record.class_names)
+        by_folder = any(PurePosixPath(item.path).parts[0] in classes for item in listing.items)
         try:
             manifest = stored.dataset().manifest().select(["sha256", "split"])
         except InputError:
-            return cls(listing.root.name, classes, {})
+            return cls(listing.root.name, classes, {}, by_folder)
         pairs = zip(manifest["sha256"].to_pylist(), manifest["split"].to_pylist(), strict=True)
         splits = {digest: split for digest, split in pairs if digest and split != "rejected"}
-        return cls(listing.root.name, classes, splits)
+        return cls(listing.root.name, classes, splits, by_folder)
 
     def label(self, item: ImageItem) -> str | None:
         """Return an image's label from a table, or the class its folder is named after."""
@@ -51,7 +53,8 @@ class KnownTruth:
         parts = PurePosixPath(item.path).parent.parts
         # A class is a folder below the listed one, possibly below train/ and so on, or the listed one itself.
         names = ("/".join(parts), "/".join(parts[1:]), "" if parts else self.folder)
-        return next((name for name in names if name in self.classes), None)
+        other = parts[0] if self.by_folder and len(parts) == 1 else None
+        return next((name for name in names if name in self.classes), other)
 
     def split(self, row: ImageRow) -> str | None:
         """Return the split of an image with the same content in the model's dataset, None for a new one."""

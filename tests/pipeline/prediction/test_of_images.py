@@ -97,6 +97,11 @@ def test_the_table_says_what_is_known_of_an_image(tmp_path: Path) -> None:
     alone = predict(model, PredictConfig(images=str(root / "class1"), top_k=1)).predictions
     assert {one.label for one in alone} == {"class1"}
     assert [one.split for one in alone] == [splits[f"class1/{one.sample}"] for one in alone]
+    # A folder beside those of classes is a class that the model does not have.
+    (root / "class1").rename(root / "unicorn")
+    scored = predict(model, PredictConfig(images=str(root), top_k=1)).scored
+    assert scored is not None
+    assert set(scored.unknown) == {"unicorn"}
     page = tmp_path / "out" / "page.html"
     predict(model, PredictConfig(images=str(tmp_path / "new"), top_k=2, output=outputs[1], page=page))
     new = {row["path"]: row for row in read_csv(outputs[1])}
