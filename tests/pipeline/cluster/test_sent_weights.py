@@ -114,7 +114,7 @@ def test_workers_give_what_one_process_gives_with_large_weights(threads: Client,
     def run(executor: Executor) -> SolveResult:
         with executor:
             return solve(
-                X, y, TopKHinge(2), 1.0 / len(y), method=method, tol=1e-12, max_passes=12,
+                X, y, TopKHinge(2), 1.0 / len(y), method=method, tol=1e-12, max_passes=20,
                 executor=executor, m=40,
             )  # fmt: skip
 
