@@ -22,7 +22,7 @@ LINES: Final = {
     "pipeline/export": 1_209,
     "pipeline/images": 1_166,
     "pipeline/ingest": 2_251,
-    "pipeline/inspection": 792,
+    "pipeline/inspection": 803,
     "pipeline/jobs": 672,
     "pipeline/notices": 422,
     "pipeline/options": 1_395,

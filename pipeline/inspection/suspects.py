@@ -88,7 +88,8 @@ class JudgedRows:
     """Rows of a dataset by number, with the verdicts on their labels.
 
     `standing` ranks them: the model's margin, or 1/2 less a suspicion that a second opinion shares, and then
-    `suggested` is its.  `margins` and `decided` are the model's.
+    `suggested` is its.  `margins` and `decided` are the model's.  A row without which its class has none has
+    suspicion 1/2 and standing 0: no other row speaks for its label or against it.
     """
 
     rows: NDArray[np.int64]
@@ -101,11 +102,17 @@ class JudgedRows:
 
     @classmethod
     def of(
-        cls, rows: NDArray[np.int64], labels: NDArray[np.int32], found: LeaveOneOut, scale: float
+        cls,
+        rows: NDArray[np.int64],
+        labels: NDArray[np.int32],
+        found: LeaveOneOut,
+        scale: float,
+        alone: NDArray[np.bool_] | bool = False,
     ) -> JudgedRows:
-        """Return the verdicts of `found` on some rows."""
-        suspicion = found.suspicion(scale)
-        return cls(rows, labels, found.suggested, suspicion, found.margins, found.margins, found.decided)
+        """Return the verdicts of `found` on some rows; those `alone` are the only ones of their class."""
+        suspicion = np.where(alone, 0.5, found.suspicion(scale))
+        standing = np.where(alone, 0.0, found.margins)
+        return cls(rows, labels, found.suggested, suspicion, standing, found.margins, found.decided)
 
     @property
     def disputed(self) -> int:
@@ -304,7 +311,11 @@ def _gains(point: DualPoint, found: LeaveOneOut, names: Sequence[str]) -> list[C
 
 def _all_rows(stored: StoredModel, point: DualPoint, found: LeaveOneOut) -> JudgedRows:
     """Return the training rows with their findings, and all others as the point's weights judge them."""
-    judged = JudgedRows.of(stored.rows("train").indices, point.y, found, found.scale)
+    train = stored.rows("train")
+    units = np.arange(len(point.y)) if train.groups is None else train.groups
+    classes, _ = np.unique(np.stack([point.y, units]), axis=1)
+    alone = (np.bincount(classes) == 1)[point.y]
+    judged = JudgedRows.of(train.indices, point.y, found, found.scale, alone)
     for rows in _unseen(stored, point.W, found.k, found.scale):
         judged = judged.joined(rows)
     return judged

@@ -12,7 +12,7 @@ import pytest
 from scipy.special import logit
 from sklearn.metrics import roc_auc_score
 
-from tests.pipeline.small_data import make_split, write_dataset
+from tests.pipeline.small_data import make_features, make_split, write_dataset
 from topline import MaxHinge, solve
 from topline.pipeline.errors import InputError
 from topline.pipeline.inspection import inspect_model
@@ -198,6 +198,19 @@ def test_rows_like_no_class_and_classes_of_few_rows_are_named(tmp_path: Path) ->
     assert found.loo_interval[0] < found.loo_estimate < found.loo_interval[1]
     without = inspect_model(url, InspectConfig(max_passes=0, folds=0))
     assert (without.loo_estimate, without.loo_interval, without.classes) == (None, None, ())
+
+
+@pytest.mark.parametrize("folds", [0, 3])
+def test_the_only_row_of_a_class_is_not_in_dispute(tmp_path: Path, folds: int) -> None:
+    X, labels = make_features(N, 6, M)
+    labels[labels == 0], labels[5] = 1, 0
+    write_dataset(open_store(tmp_path / "store", create=True), X, labels, np.zeros(N, np.int8), m=M)
+    output = tmp_path / "table.parquet"
+    found = inspect_model(trained(tmp_path / "store"), InspectConfig(output=output, folds=folds))
+    assert found.disputed > 0
+    assert "row000005" not in {one.sample_id for one in found.suspects}
+    suspicion = {row["sample_id"]: row["suspicion"] for row in pq.read_table(output).to_pylist()}
+    assert suspicion["row000005"] == 0.5
 
 
 def test_a_smooth_loss_needs_no_stored_duals(store: Path) -> None:
