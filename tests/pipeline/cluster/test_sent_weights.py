@@ -128,4 +128,9 @@ def test_workers_give_what_one_process_gives_with_large_weights(threads: Client,
         assert np.array_equal(alone.W, spread.W)
         assert (alone.primal, alone.dual) == (spread.primal, spread.dual)
         # W goes to both workers in half of the bytes of the float64 sums that each of them sends back.
-        assert all(record.bytes_sent < 0.75 * record.bytes_received for record in spread.history[1:])
+        # The mean of W, which a round of dual ascent measures, goes besides: the last round has little else.
+        sent, received = (
+            sum(getattr(record, name) for record in spread.history[1:])
+            for name in ("bytes_sent", "bytes_received")
+        )
+        assert sent < 0.75 * received
