@@ -126,9 +126,11 @@ def _as_flags(taken: Mapping[str, Any], extract: ExtractConfig, train: TrainConf
     """Return as flags what was taken from a model and is not the default."""
     said = {"backbone": backbone} if backbone else {}
     for config in (train, extract):
-        for name, option in type(config).model_fields.items():
+        # What a class declares itself comes first, as in --help.
+        own, options = type(config).__annotations__, type(config).model_fields
+        for name in sorted(options, key=lambda name: name not in own):
             value = getattr(config, name)
-            if name in taken and (name in _NAMED or value != option.default):
+            if name in taken and (name in _NAMED or value != options[name].default):
                 said[name] = value
     return " ".join(_flag(name, value) for name, value in said.items()) or "none"
 
