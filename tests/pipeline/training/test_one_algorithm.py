@@ -13,7 +13,7 @@ from topline import MaxHinge, SolveResult, Status, solve
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.rows import CachedRows, TrainingRows, Transforms
 from topline.pipeline.training import train
-from topline.solvers.blocks.ascent import row_feed
+from topline.solvers.blocks.ascent import rows as row_feed
 from topline.solvers.core import rows as solver_rows
 from topline.storage.arrays import ChunkPlan
 from topline.storage.datasets import Dataset
