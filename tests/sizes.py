@@ -15,7 +15,7 @@ LINES: Final = {
     "pipeline/backbones": 2_048,
     "pipeline/certification": 1_433,
     "pipeline/cli": 2_545,
-    "pipeline/cluster": 2_849,
+    "pipeline/cluster": 2_850,
     "pipeline/dashboard": 2_220,
     "pipeline/doctor": 520,
     "pipeline/evaluation": 1_236,

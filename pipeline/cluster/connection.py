@@ -38,7 +38,8 @@ logger = logging.getLogger(__name__)
 # threads, against 9 ms and half a second of start-up with processes.
 SMALL_JOB_BYTES = 64 << 20
 
-# The scheduler gives up a worker that is silent this long (Dask's default is five minutes).
+# The scheduler gives up a worker process that is silent this long (Dask's default is five minutes).  One on a
+# thread is silent while its process sleeps, as on a closed laptop: it stays, since none would take its place.
 WORKER_TTL = "60s"
 
 # The nanny restarts a worker that died.  Dask closes one that is not back within 15 seconds, which starting a
@@ -161,13 +162,13 @@ def _refuse_unguarded() -> None:
         )
 
 
-def _local_settings(config: ClusterConfig) -> dict[str, Any]:
+def _local_settings(config: ClusterConfig, *, processes: bool) -> dict[str, Any]:
     """Return what Dask is configured with for a cluster on this machine."""
     settings: dict[str, Any] = {
         **MEMORY_SETTINGS,
         **LOG_SETTINGS,
         "distributed.scheduler.work-stealing": False,
-        "distributed.scheduler.worker-ttl": WORKER_TTL,
+        "distributed.scheduler.worker-ttl": WORKER_TTL if processes else None,
         "distributed.deploy.lost-worker-timeout": LOST_WORKER_TIMEOUT,
         "distributed.nanny.pre-spawn-environ": dict.fromkeys(THREAD_VARIABLES, config.threads_per_worker),
         "distributed.comm.timeouts.connect": f"{max(30, int(config.worker_wait))}s",
@@ -193,7 +194,7 @@ def _own_cluster(
     with ExitStack() as stack:
         stack.enter_context(_environment_kept())
         stack.enter_context(_quiet())
-        stack.enter_context(dask.config.set(_local_settings(config)))
+        stack.enter_context(dask.config.set(_local_settings(config, processes=processes)))
         try:
             cluster = LocalCluster(
                 n_workers=workers,

@@ -70,6 +70,22 @@ def test_no_workers_is_no_cluster() -> None:
         assert client is None
 
 
+def test_a_worker_of_this_process_outlives_a_sleeping_laptop() -> None:
+    with open_cluster(ClusterConfig(workers=1), data_bytes=0) as client:
+        assert client is not None
+        scheduler = client.cluster.scheduler
+        (worker,) = scheduler.workers.values()
+
+        async def wake() -> None:
+            worker.last_seen -= 8 * 3600.0
+            check = scheduler.periodic_callbacks.get("worker-ttl")
+            await (asyncio.sleep(0) if check is None else check.callback())
+
+        client.sync(wake)
+        assert client.submit(abs, -1).result(timeout=20) == 1
+        assert [*scheduler.workers] == [worker.address]
+
+
 @pytest.mark.parametrize("data_bytes", [0, pytest.param(None, marks=pytest.mark.cluster)])
 def test_an_own_cluster_stays_on_loopback_and_leaves_nothing(
     data_bytes: int | None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
