@@ -171,7 +171,7 @@ def test_the_log_of_a_scheduled_run_is_on_its_page_and_with_its_model(
     kept = [
         event["reason"]
         for one in list_runs(open_store(store))
-        for event in read_history(open_store(store), one)
+        for event in read_history(open_store(store), one.id)
         if event.get("event") == "log" and event["level"] == "info"
     ]
     assert kept
