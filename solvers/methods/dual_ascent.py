@@ -187,7 +187,8 @@ class DualAscent(Method):
         memory = measured.before.recalled(AscentMemory)
         if self.joins and not memory.alike:
             memory = replace(memory, alike=_is_slow(measured, memory))
-        way = _Way(measured.before.point, memory, swept=problem.n)
+        kinks = problem.form.linear_conjugate and problem.smoothing == 0.0
+        way = _Way(measured.before.point, memory, averages=kinks and self.blocks > 1, swept=problem.n)
         turn = self._first_turn(problem, measured)
         while True:
             self._take_step(problem, run, measured, way, turn)
@@ -232,9 +233,8 @@ class DualAscent(Method):
         if memory.near is not None and memory.unmeasured:
             near, passes = memory.near.after(way.visited / problem.n)
             memory = replace(memory, near=near)
-        kinks = problem.form.linear_conjugate and problem.smoothing == 0.0
-        if kinks and way.mean is not None:
-            memory = replace(memory, mean=np.ascontiguousarray(way.mean))
+        # One block has none, and measures its W, though several may have left it theirs.
+        memory = replace(memory, mean=None if way.mean is None else np.ascontiguousarray(way.mean))
         return Advance(
             step=way.step,
             point=replace(way.point, round=before.round + 1, W=np.ascontiguousarray(way.point.W)),
@@ -345,6 +345,7 @@ class _Way:
     Attributes
     ----------
     point, memory : the current point and memory.
+    averages : whether the round measures the mean of W.
     step, rises : the last step, and whether the dual rises along any, beyond rounding.
     rise, first, last : rise of the dual, in all, in the first sweep and in the current one.
     visited, active, moving : rows visited, those changed by the first sweep, and those that a further one
@@ -359,6 +360,7 @@ class _Way:
 
     point: Point
     memory: AscentMemory
+    averages: bool
     step: float = 0.0
     rises: bool = False
     rise: float = 0.0
@@ -381,7 +383,7 @@ class _Way:
         sweep, begins, part = (0, True, 0) if turn is None else (turn.sweep, turn.share == 0, turn.part)
         rise = direction.rise(step)
         self.point = replace(stepped(self.point, direction, step, part), round=self.point.round)
-        if turn is not None:
+        if self.averages:
             late = _LATE / (part + _LATE)
             self.mean = np.zeros_like(self.point.W) if self.mean is None else self.mean
             self.mean *= 1.0 - late

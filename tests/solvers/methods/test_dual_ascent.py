@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -123,6 +124,23 @@ def test_threads_give_bit_for_bit_what_one_thread_gives() -> None:
     with ThreadExecutor(2, blocks=4) as executor:
         threads = run(X, y, TopKHinge(2), 1.0, tol=1e-3, executor=executor)
     np.testing.assert_array_equal(serial.A, threads.A)
+
+
+@pytest.mark.parametrize("method", ["dual_ascent", "sdca"])
+def test_a_run_that_goes_on_in_one_block_measures_its_own_weights(method) -> None:
+    """Not the mean that several blocks left: P of a round is at most that of the W it began with."""
+    X, y = examples()
+    options = {"method": method, "tol": 1e-4}
+    short = {**options, "callbacks": [lambda record, _: record.round < 2]}
+    first = run(X, y, TopKHinge(3), 0.3, executor=SerialExecutor(blocks=7), **short)
+    seen, duals = [], [(0, len(y), first.A)]
+    options["callbacks"] = [lambda record, state: seen.append((record.primal, state.W))]
+    rest = run(X, y, TopKHinge(3), 0.3, executor=SerialExecutor(), state=first.state, duals=duals, **options)
+    assert rest.status is Status.SOLVED
+    assert len(seen) > 2
+    for (_, W), (primal, _) in pairwise(seen[:-1]):
+        at_W = reference.primal(X, y, TopKHinge(3), 0.3 / len(y), 0.0, W)
+        assert primal <= at_W * (1.0 + 1e-9)
 
 
 def test_the_seed_fixes_the_run_and_no_seed_changes_the_answer() -> None:
