@@ -274,7 +274,7 @@ def forget(
         "models that learned them": ", ".join(done.models) or "none",
     }
     if done.in_use:
-        shown["in use"] = f"{', '.join(done.in_use)}: run topline prune once nobody reads them"
+        shown["in use"] = f"{', '.join(done.in_use)}: once idle, in a bucket a day later, run topline prune"
     if made is not None:
         shown["trained without them"] = made
     if done.deleted_models:

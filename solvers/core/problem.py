@@ -435,10 +435,8 @@ class Problem:
             raise InvalidProblemError("there are no examples; give at least one row of features")
         if self.d < 1:
             raise InvalidProblemError("the features have no columns; give at least one feature")
-        lam, smoothing = (
-            positive_number("lam", self.lam),
-            positive_number("smoothing", self.smoothing, or_zero=True),
-        )
+        lam = positive_number("lam", self.lam)
+        smoothing = positive_number("smoothing", self.smoothing, or_zero=True)
         if self.smoothing_kind not in SMOOTHING_KINDS:
             raise InvalidProblemError(
                 f"the smoothing kind is {self.smoothing_kind!r}; use one of {', '.join(SMOOTHING_KINDS)}"

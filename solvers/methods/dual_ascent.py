@@ -76,6 +76,8 @@ _UNMEASURED, _LOOSE = 2, 10.0
 _SURE = 0.8
 #: The mean of W counts part t of a round about t to this power less 1.
 _LATE = 4.0
+#: Arrays of the shape of W for it: the mean that a round measures, and the one that it makes.
+MEANS = 2
 #: A rise of the dual below this share of the gap, and of the dual itself, exhausts float32: a round of sweeps
 #: otherwise closes about a tenth of the distance.
 _STALLED = 1e-3

@@ -15,7 +15,7 @@ from topline.solvers.losses import LossForm
 from topline.solvers.methods.atoms import AwaySteps, FullyCorrective, PairwiseSteps
 from topline.solvers.methods.auto import Auto
 from topline.solvers.methods.base import Method
-from topline.solvers.methods.dual_ascent import DualAscent, Sdca
+from topline.solvers.methods.dual_ascent import MEANS, DualAscent, Sdca
 from topline.solvers.methods.frank_wolfe import (
     AtomFrankWolfe,
     ColumnFrankWolfe,
@@ -142,8 +142,8 @@ _SPECS = (
         formed=formed_numbers,
         any_risk=True,
     ),
-    MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True),
-    MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True),
+    MethodSpec("dual_ascent", DualAscent, keeps_duals=True, one_block=True, arrays=lambda _problem: MEANS),
+    MethodSpec("sdca", Sdca, keeps_duals=True, one_block=True, arrays=lambda _problem: MEANS),
     MethodSpec(
         "newton",
         _always(ProximalNewton()),
@@ -178,12 +178,7 @@ _SPECS = (
         whole_duals=True,
         unfit=unfit_for_columns,
     ),
-    MethodSpec(
-        "fw_open_loop",
-        _always(FrankWolfe(Schedule(2.0))),
-        smooths_through_duals=True,
-        any_risk=True,
-    ),
+    MethodSpec("fw_open_loop", _always(FrankWolfe(Schedule(2.0))), smooths_through_duals=True, any_risk=True),
     MethodSpec(
         "projected_gradient",
         _always(FrankWolfe(Schedule(1.0, projects=True))),
