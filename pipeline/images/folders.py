@@ -53,7 +53,7 @@ def list_folder(root: Path, wanted: Wanted) -> ImageListing:
 
 
 def lie_in_splits(root: Path, paths: Iterable[str]) -> bool:
-    """Return whether files lie in folders train and maybe val or test of `root`, and in no others."""
+    """Return whether files lie in train and maybe val or test of `root`; `InputError` if also beside them."""
     parts = [PurePosixPath(path).parts for path in paths]
     meant = {part[0]: SPLIT_NAMES.get(part[0].lower()) for part in parts if len(part) > 1}
     splits = {name for name, split in meant.items() if split}
@@ -83,15 +83,13 @@ def _walk(root: Path, folder: str, follow: bool) -> Iterator[tuple[str, str | No
     """Paths below `root`, with "" for an image, the reason of a refusal, or None to leave it out."""
     for entry in _entries(root / folder, may_be_gone=bool(folder)):
         path = f"{folder}/{entry.name}" if folder else entry.name
-        place, is_folder = Path(entry.path), entry.is_dir()
+        place, hidden = Path(entry.path), is_hidden(entry.name)
+        # What is hidden may be closed to us; a link to itself is no folder to a `Path`, and raises elsewhere.
+        is_folder = not hidden and (place.is_dir() if entry.is_symlink() else entry.is_dir())
         linked = is_folder and entry.is_symlink()
         # The chunks of a store have no suffix, and would pass for images.
         is_store = is_folder and (place / "commits" / "datasets").is_dir()
-        if (
-            is_hidden(entry.name)
-            or (is_store and (follow or not linked))
-            or (not is_folder and is_other(entry.name))
-        ):
+        if hidden or (is_store and (follow or not linked)) or (not is_folder and is_other(entry.name)):
             yield path, None
         elif linked and not follow:
             yield path, "is a link to a folder, which is not followed (--follow-links follows it)"

@@ -35,7 +35,7 @@ def list_images(images: str, wanted: Wanted = Wanted()) -> ImageListing:  # noqa
     if path.is_dir():
         root = path.resolve()
         listing = list_folder(root, wanted)
-        for suffix in (".tar", ".parquet"):
+        for suffix in (".tar", ".parquet") if not listing.items else ():
             found = sorted(file for file in root.rglob(f"*{suffix}") if file.is_file())
             if found and not listing.items:
                 listing = _held(root, found, wanted)
@@ -147,7 +147,7 @@ class SourceImages:
         self._members = _Members(self._root or Path(), self._follow)
 
     def __call__(self, entry: Mapping[str, Any]) -> Pixels:
-        """Return pixels (h, w, 3) of the image in a row of the manifest, if it is still where it was."""
+        """Return pixels (h, w, 3); `InputError` if the image moved, `ImageRejectedError` if it is broken."""
         if self._root is None:
             raise InputError("the features were imported, so there are no images")
         # Where an image begins within its shard is not in the manifest.

@@ -55,7 +55,7 @@ PICTURE_NAMES = ("image", "img", "picture", "photo")
 
 
 def list_table(table: Path, wanted: Wanted) -> ImageListing:
-    """Return all images that `table` names, in its order; paths are relative to the table's folder."""
+    """Return all images that `table` names, by paths from its folder; `InputError` names a line at fault."""
     found, labelled = read_table(table, PATH_NAMES), wanted.labelled
     path = next((name for name in PATH_NAMES if name in found.names), None)
     label = pick_label(str(table), "column", None, found.names)

@@ -48,7 +48,7 @@ class Edits:
 
     @classmethod
     def read(cls, without: str | None, labels_from: Path | None) -> Edits:
-        """Return the edits of ids, or a file of them, and of a table of labels; "" leaves a row out."""
+        """Return edits of ids or their file and of a table ("" leaves the row out), or raise `InputError`."""
         out = set() if without is None else set(_ids(without))
         labels: dict[str, str] = {}
         for row in [] if labels_from is None else _table(labels_from, (_ID, _LABEL)):

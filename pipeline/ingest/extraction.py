@@ -194,8 +194,8 @@ def extract(
     if it is quickly done, or else one worker a core); an open `client` takes precedence.  Images whose
     content is known are not described again.  With `follow` every content stays in the split that it had, and
     where nothing has changed the newest version is the result.  Where too many images vanish meanwhile they
-    are listed again, `listings` times at most.  Raises `RejectedShareError` where too many cannot be used,
-    `InterruptedRunError` after Ctrl-C and where the cluster is lost: called again, it continues.
+    are listed again, `listings` times at most.  Raises `InputError` without images, `RejectedShareError` if
+    too many are bad, `InterruptedRunError` after Ctrl-C or with the cluster lost: called again, it continues.
     """
     job = _prepare(config, progress, check, follow=follow)
     if job.writer.committed is not None:

@@ -75,7 +75,7 @@ def import_features(config: ImportConfig, progress: Progress | None = None) -> I
     """Store the features that `config` names as a dataset of `config.store`, block by block.
 
     The same files and options give the dataset that is there; an interrupted import continues where it
-    stopped.
+    stopped.  `InputError` names file and rows of NaN or infinity, and of labels that are missing or unknown.
     """
     begun = time.monotonic()
     if config.features is None:

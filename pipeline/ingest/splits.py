@@ -153,7 +153,7 @@ def split_rows(
     A row keeps its split in `splits`; what these leave open, `hold_out` draws from the rows for training.
     Classes without a usable row are left out, unless `class_names` are all of them.  Of rows with several
     labels a share of all is held out, as most label sets have a row or two.  Rows of one of the `groups` are
-    in one split. `InputError` where no row for training remains, and where the given splits cut a group.
+    in one split.  `InputError` where no row for training remains, and where the given splits cut a group.
     """
     rows: list[int] = np.flatnonzero(usable).tolist()
     y = np.full(len(ids), NO_LABEL, dtype=np.int32)

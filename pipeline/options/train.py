@@ -127,8 +127,8 @@ class ProblemConfig(Options):
     )
     kernel: KernelName | None = Field(
         default=None,
-        description="Exact kernel: linear, rbf, polynomial, chi2, laplacian or intersection; precomputed"
-        " where each row holds its values with the training rows; none trains on the features",
+        description="Exact kernel: linear, rbf, polynomial, chi2, laplacian or intersection; precomputed (not"
+        " for a sweep) where each row holds its values with the training rows; none trains on the features",
     )
     transforms: TransformNames = Field(
         default=DEFAULT_TRANSFORMS,

@@ -188,7 +188,7 @@ def stacked(parts: Sequence[Rows]) -> Rows:
 
 
 def local_path(text: str) -> Path:
-    """Return the place that a text names, which may be file://, with accents in either form of Unicode."""
+    """Return the place that a text names, also as file://, accents in any form; `InputError` for URLs."""
     if text.startswith("file://"):
         text = unquote(text.removeprefix("file://").removeprefix("localhost"))
     if "://" in text:
@@ -208,7 +208,7 @@ def parts_of(path: Path, readable: Sequence[str], *, only: bool = False) -> list
     """Return the files that a folder or a pattern (data/*.npy) names, by the numbers in their names.
 
     A file is its only part.  Of a folder it is all files with one of the suffixes `readable`, of one kind; of
-    a pattern all that match, or with `only` those with one of the suffixes.
+    a pattern all that match, or with `only` those with a suffix.  `InputError` where a folder has none.
     """
     if path.is_file():
         return [path]
@@ -240,7 +240,7 @@ def parts_of(path: Path, readable: Sequence[str], *, only: bool = False) -> list
 
 
 def pick(place: str, what: str, wanted: str | None, usual: Sequence[str], there: Sequence[str]) -> str | None:
-    """Return the wanted name, else a usual one, in capitals too, else the only one of `there`, else None."""
+    """Return `wanted` (else `InputError`), a usual name, also in capitals, the only one `there`, or None."""
     if wanted is not None:
         if wanted not in there:
             raise InputError(f"{place} has no {what} {wanted!r}: {_choice(wanted, there)}")

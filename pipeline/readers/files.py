@@ -94,7 +94,7 @@ Parsed = TypeVar("Parsed")
 
 
 def line_blocks(path: Path, skipped: int = 0) -> Iterator[tuple[int, list[bytes]]]:
-    """Return lines of a file, a few thousand at a time, with the number of the first (from 0)."""
+    """Return lines by the thousand, and the number of the first (from 0); `InputError` where they break."""
     number = 0
     try:
         with opened(path) as file:

@@ -76,7 +76,7 @@ def read_column(
 
     The column is the one called `name`, or one of `usual`, or the only one, which needs no header above as
     many lines as `rows`.  Where rows have `ids` and a table a column of them, each row gets the value beside
-    its id. What parts the labels of a cell, `separator`, parts no columns.
+    its id.  What parts the labels of a cell, `separator`, parts no columns.
     """
     suffix = path.suffix.lower()
     if suffix == ".gz":
@@ -154,8 +154,8 @@ def label_lists(
 ) -> LabelLists | None:
     """Return the labels of rows that have several each; None where `found` holds one label per row.
 
-    Several are an indicator (n, m) of 0 and 1, lists in an array of objects, or words with `separator`
-    between them.  `names` are all labels in their order; numbers are places in it.
+    Several are an indicator (n, m) of 0 and 1, lists, or words with `separator` between them; numbers are
+    places in `names`.  `InputError` names rows whose labels are missing, foreign or given twice.
     """
     lists = found.dtype == object and any(isinstance(value, _SEVERAL) for value in found)
     if separator is not None and (lists or found.ndim == 2):

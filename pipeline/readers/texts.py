@@ -58,7 +58,7 @@ class ArffFeatures(StreamedFeatures):
     """An ARFF file, read twice; features are the attributes that are not labels, splits or names of rows.
 
     With label attributes (Mulan's XML), or -C in the relation's name (MEKA), rows have label sets; else one
-    attribute holds a label per row.
+    attribute holds a label per row.  `InputError` for values that are no numbers, or missing (?).
     """
 
     kind, has_types = "attribute", False

@@ -48,7 +48,7 @@ def label_words(
     names: Sequence[str] | None,
     rows: Sequence[int] | None = None,
 ) -> list[str]:
-    """Return labels as class names, `names` where numbers are places in them; all rows must have one."""
+    """Return labels as class names, numbers as places in `names`; `InputError` names missing ones."""
     values = plain(found)
     words = class_words(values, place, rows) if names is None else list(map(word, values))
     refuse_rows(place, "no label", [text is None for text in words], "give each row one", rows=rows)
@@ -206,8 +206,8 @@ _WRITTEN = re.compile(r"\\(u00[0-9a-f]{2})")
 def harmless(text: str) -> str:
     r"""Return the text of a cell so that nobody runs it.
 
-    A formula gets an apostrophe before it, unless it is a plain number; a control character is \u001b and so
-    on.
+    A formula that is no plain number gets an apostrophe before it; a control character such as ESC is
+    written as \u001b.
     """
     text = without_controls(_WRITTEN.sub(r"\\u005c\1", text))
     if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text):

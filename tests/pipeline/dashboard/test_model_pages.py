@@ -14,6 +14,7 @@ from topline.pipeline.dashboard import write_page
 from topline.pipeline.dashboard.pages import TALL, versions_chart
 from topline.pipeline.evaluation import METRICS
 from topline.pipeline.evaluation.measurement import evaluate
+from topline.pipeline.evaluation.metrics import top_k_accuracy
 from topline.pipeline.options import ClusterConfig, TrainConfig
 from topline.pipeline.registry import measure
 from topline.pipeline.training import train
@@ -107,6 +108,16 @@ def test_a_small_difference_does_not_look_like_a_cliff() -> None:
     drawn = str(versions_chart(lines, [metric]))
     heights = [float(y) for y in re.findall(r'class="dot" cx="[\d.]+" cy="([\d.]+)"', drawn)]
     assert max(heights) - min(heights) < 0.05 * TALL
+
+
+def test_every_metric_has_a_line_and_its_name_however_many_there_are() -> None:
+    metrics = [top_k_accuracy(k) for k in range(1, 13)]
+    shares = {metric.name: 0.5 for metric in metrics}
+    model = {"id": "m0001", "stage": "", "reigned": False, "dataset": "d", "metrics": shares}
+    drawn = str(versions_chart([model], metrics))
+    keys = re.findall(r'class="key s(\d+)"><i></i>([^<]*)<', drawn)
+    assert keys == [(str(number), metric.column) for number, metric in enumerate(metrics, start=1)]
+    assert re.findall(r'<g class="s(\d+)">', drawn) == [number for number, _ in keys]
 
 
 def test_a_model_is_written_to_a_file_that_leads_nowhere(full: Store, tmp_path: Path) -> None:

@@ -152,10 +152,13 @@ def test_links_that_lead_out_are_refused_and_others_followed(tmp_path: Path) -> 
     (root / "a" / "outside.png").symlink_to(outside)
     (root / "a" / "nothing.png").symlink_to("gone.png")
     (root / "b").symlink_to(root / "a")
+    for name in ("a/round", ".round"):
+        (root / name).symlink_to(root / name)
     os.mkfifo(root / "a" / "pipe.png")
     listing = list_images(str(root))
     reasons = errors(listing)
-    assert set(reasons) == {"a/outside.png", "a/nothing.png", "a/pipe.png", "b"}
+    assert set(reasons) == {"a/outside.png", "a/nothing.png", "a/pipe.png", "a/round", "b"}
+    assert listing.ignored == (".round",)
     assert "leads out of" in reasons["a/outside.png"]
     assert "no such file" in reasons["a/nothing.png"]
     assert "not a regular file" in reasons["a/pipe.png"]
