@@ -157,7 +157,7 @@ class WorkerWatch:
 
     def _asked(self) -> Mapping[str, Any]:
         """Return the workers known to the scheduler; say what is waited for if it does not answer soon."""
-        soon = min(ASK_SECONDS, self.heartbeat_timeout)
+        soon = min(ASK_SECONDS, 0.5 * self.heartbeat_timeout)
         rest = self.heartbeat_timeout - soon
         with suppress(TimeoutError):
             return known_workers(self._client, soon)
@@ -202,7 +202,7 @@ class WorkerWatch:
                 raise ClusterError(f"no worker for {seconds:g} s: {self._what_to_do()}")
             if waited > TOLD_SECONDS and not told:
                 told = True
-                logger.warning("there is no worker: waiting up to %g s; %s", seconds, self._what_to_do())
+                logger.warning("there is no worker: waiting up to %g s; %s", seconds, self._what_to_do(""))
             time.sleep(POLL_SECONDS)
 
     def check_scheduler(self) -> None:
@@ -212,11 +212,11 @@ class WorkerWatch:
                 f"the connection to the scheduler is {self._client.status}: resume the run on another"
             )
 
-    def _what_to_do(self) -> str:
-        """Return what is wrong with the present workers, and what to do."""
+    def _what_to_do(self, then: str = " and resume the run") -> str:
+        """Return what is wrong with the present workers, and what to do: start some, `then` go on."""
         alive = self.alive()
         there = [f"worker {worker} {why}" for worker, why in sorted(self._unfit.items()) if worker in alive]
-        return "; ".join([*there[:2], "start workers and resume the run"])
+        return "; ".join([*there[:2], f"start workers{then}"])
 
 
 def known_workers(client: Client, timeout: float | None = None) -> Mapping[str, Any]:

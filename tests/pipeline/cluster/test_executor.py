@@ -255,15 +255,16 @@ def test_who_is_there_is_taken_however_short_the_wait(threads: Client) -> None:
     assert len(WorkerCalls(threads, heartbeat_timeout=240).wait_for_workers(3, 0.5)) == 2
 
 
+@pytest.mark.parametrize("asked_for", [0.2, 5.0])
 def test_a_scheduler_that_does_not_answer_is_waited_for_in_words_until_a_time(
-    threads: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    threads: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, asked_for: float
 ) -> None:
     async def never(*_: Any, **__: Any) -> Any:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(type(threads.scheduler), "identity", never, raising=False)
-    monkeypatch.setattr(watchdog, "ASK_SECONDS", 0.2)
-    with pytest.raises(ClusterError, match="the scheduler does not answer"):
+    monkeypatch.setattr(watchdog, "ASK_SECONDS", asked_for)
+    with pytest.raises(ClusterError, match=r"the scheduler does not answer \(none in 0\.\d+ s\)"):
         WorkerCalls(threads, heartbeat_timeout=0.5).wait_for_workers(1, 3600.0)
     (said,) = (one.getMessage() for one in caplog.records if one.name == watchdog.__name__)
     assert re.search(r"is waited for until \d\d:\d\d:\d\d, and then the run ends, to be resumed", said)
