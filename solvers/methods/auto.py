@@ -43,8 +43,8 @@ logger = logging.getLogger(__name__)
 #: Dual variables, and dense features, of a smooth loss up to which it may change to dual ascent: above,
 #: workers share the problem, and L-BFGS is insensitive to blocks.
 _MOST_DUALS, _MOST_FEATURES = 1 << 24, 1 << 27
-#: Samples of rows, rows per sample, and the thinning of rows that measure how far rows are parallel.
-_SAMPLES, _SAMPLE_ROWS, _THINNED = 8, 128, 8
+#: Samples of rows, rows per sample, their thinning to measure how far rows are parallel, and the fewest left.
+_SAMPLES, _SAMPLE_ROWS, _THINNED, _LEAST_ROWS = 8, 128, 8, 32
 #: A row longer than the mean counts for this share of its length.
 _LONG = 1 / 8
 #: Passes of dual ascent: for a smooth loss and for a hinge, by C |x|^2 and its root; and those that its first
@@ -262,7 +262,7 @@ def _sampled(problem: Problem, rows: RowSource, weights: Float64Array | None) ->
     lengths = np.concatenate([squared_norms(sample) for sample in samples])
     heaviest = 1.0 if weights is None else float(weights.max())
     size = heaviest * max(float(lengths.mean()), _LONG * float(lengths.max())) / (problem.lam * n)
-    thinned = [sample[::_THINNED] for sample in samples]
+    thinned = [sample[:: max(min(_THINNED, len(lengths) // _LEAST_ROWS), 1)] for sample in samples]
     if gives_sparse(rows):
         some = scipy_sparse.vstack(thinned, format="csr")
         gram = (some @ some.T).toarray()

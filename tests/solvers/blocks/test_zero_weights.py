@@ -21,7 +21,12 @@ def test_no_product_is_taken_at_zero(kind, monkeypatch) -> None:
     problem, X, y = Problem(Softmax(), N, D, M, 0.1), random.normal(size=(N, D)), np.arange(N) % M
     taken = []
     multiply = Scratch.scores_of
-    monkeypatch.setattr(Scratch, "scores_of", lambda *given: taken.append(given) or multiply(*given))
+
+    def watched(scratch, tile, W):
+        taken.extend([] if W is None else [W])
+        return multiply(scratch, tile, W)
+
+    monkeypatch.setattr(Scratch, "scores_of", watched)
     with SerialExecutor(blocks=2) as executor:
         executor.bind(problem, X, y, keep_duals=False)
         for W in (np.zeros((D, M)), np.full((D, M), 1e-9)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from threading import Thread
 
 import numpy as np
@@ -11,11 +12,13 @@ from tests.solvers.problems import Forgetful
 from topline import SerialExecutor, TopKHinge, solve
 from topline.solvers.core.problem import Problem
 from topline.solvers.core.rows import SharedScan
-from topline.solvers.core.state import Status, StoppingCriteria
+from topline.solvers.core.state import SolverState, Status, StoppingCriteria
 from topline.solvers.methods import method_named
 from topline.solvers.operations import CopyDuals, CountHits, Evaluate, Head, Rebuild
 from topline.solvers.run import Ends, iterate
+from topline.solvers.run.loop import Start
 from topline.solvers.run.shared import SharedPasses
+from topline.solvers.run.task import risk_at_zero
 
 N, D, M, FOLDS = 240, 6, 5, 3
 CRITERIA = StoppingCriteria(tol=1e-2, max_passes=200)
@@ -48,10 +51,11 @@ def run_of(head, C):
     return Head(head, Problem(TopKHinge(2), N, D, M, 1.0 / (N * C)), head % FOLDS)
 
 
-def trained(run):
+def trained(run, at_zero=None):
     def train(executor):
         method = method_named("dual_ascent").method_for(run.problem, executor.blocks, 0)
-        return iterate(run.problem, executor, method, CRITERIA, Ends(duals_kept=True))
+        start = Start(replace(SolverState.start(run.problem), primal_at_zero=at_zero))
+        return iterate(run.problem, executor, method, CRITERIA, Ends(duals_kept=True), start)
 
     return train
 
@@ -85,7 +89,8 @@ def test_each_run_comes_to_the_numbers_that_it_comes_to_alone(data, blocks) -> N
     runs = [run_of(head, C) for head, C in enumerate((0.1, 0.1, 0.1, 3.0, 3.0, 3.0))]
     with SerialExecutor(blocks=blocks, threads=2) as executor:
         passes = SharedPasses(executor, runs[0].problem, X, y, weights)
-        found = passes.run_all({run: trained(run) for run in runs})
+        at_zero = {run: risk_at_zero(run.problem, y, weights[:, run.column]) for run in runs}
+        found = passes.run_all({run: trained(run, at_zero[run]) for run in runs})
     for run in runs:
         alone = solve(
             X, y, TopKHinge(2), run.problem.lam, method="dual_ascent", sample_weight=weights[:, run.column],
