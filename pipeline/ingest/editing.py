@@ -62,12 +62,13 @@ class Edits:
         """Return the edits by the ids of a dataset: numbers in Parquet were 1.0 before version 0.2."""
         known = set(ids)
 
-        def named(name: str) -> str:
-            forms = (name, f"{name}.0", name.removesuffix(".0"))
+        def as_there(name: str) -> str:
+            whole = name.removesuffix(".0")
+            forms = (name, whole, f"{whole}.0") if whole.isdecimal() else (name,)
             return next((form for form in forms if form in known), name)
 
-        labels = {named(name): label for name, label in self.labels.items()}
-        return Edits(frozenset(map(named, self.without)), labels)
+        labels = {as_there(name): label for name, label in self.labels.items()}
+        return Edits(frozenset(map(as_there, self.without)), labels)
 
 
 def edited_dataset(dataset: Dataset, edits: Edits, *, forget: bool = False) -> DatasetInfo:

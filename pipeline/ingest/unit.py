@@ -162,10 +162,7 @@ class UnitContext:
 def extract_unit(
     context: UnitContext, unit: int, items: Sequence[ImageItem], tick: Tick | None = None
 ) -> int:
-    """Read, decode and describe the images of `unit`, write its shard, and return how many are rejected.
-
-    Doing it again is harmless.
-    """
+    """Describe the images of `unit`, write its shard, return how many are rejected; harmless to repeat."""
     describer = context.describer
     network = open_backbone(describer.backbone)
     X = np.zeros((len(items), describer.backbone.dim), dtype=np.float32)

@@ -120,6 +120,9 @@ def test_rows_that_numbers_name_are_found_by_either_form(
     assert recorded is not None
     assert recorded.labels == {form.format(4): ("a", "b")}
     assert set(dataset.sample_ids()) - set(edited.sample_ids()) == {form.format(7)}
+    # Files are called as they are called.
+    named = Edits(frozenset({"a.0", "v1", "2.0"}), {}).by(["a", "v1.0", "2"])
+    assert named.without == {"a.0", "v1", "2"}
     labels = ["ab"[row % 2] for row in range(20)]
     pq.write_table(pa.table({"sample_id": names, "x": names, "label": labels}), tmp_path / "again.parquet")
     assert imported("again.parquet").sample_ids()[7] == "7"
