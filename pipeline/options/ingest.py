@@ -334,7 +334,7 @@ class InspectConfig(Options):
     second_opinion: bool = Field(
         default=True,
         description="Rank the labels of a hinge, or of a softmax with another C, by it and by a softmax that"
-        " starts at its weights: together they find more of those wrong at random",
+        " starts at its weights: together they find more labels that are wrong at random",
     )
     page: Path | None = Field(
         default=None, description="HTML page to write, with pictures and their nearest neighbours"
