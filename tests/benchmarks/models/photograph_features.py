@@ -52,6 +52,7 @@ def measure(folder: Path, count: int | None) -> dict[str, float]:
     backbone = make_backbone(BackboneConfig(backbone="efficientnet_lite0"))
     describer = Describer(listing.root, backbone, ImageLimits())
     network = backbone.open()
+    name = network.network.input_name
     spent = {"network": 0.0, "worker": 0.0, "all": 0.0, "images": float(len(items))}
     for start in range(0, len(items), BATCH):
         some = items[start : start + BATCH]
@@ -62,7 +63,7 @@ def measure(folder: Path, count: int | None) -> dict[str, float]:
         ready = ((squares.transpose(0, 3, 1, 2).astype(np.float32) - 127) / 128).copy()
         began = time.thread_time()
         bare = [
-            network.session.run(None, {network.input_name: ready[place : place + network.at_once]})[0]
+            network.session.run(None, {name: ready[place : place + network.at_once]})[0]
             for place in range(0, len(ready), network.at_once)
         ]
         spent["network"] += time.thread_time() - began

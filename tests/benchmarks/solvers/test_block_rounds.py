@@ -11,4 +11,5 @@ def test_the_small_problem_is_counted_for_every_number_of_blocks(capsys) -> None
     assert set(found) == set(BLOCKS)
     assert len(lines) == len(BLOCKS) + 2
     assert not any(">" in line for line in lines[1:-1])
-    assert found[BLOCKS[0]] <= min(found.values())
+    # Several blocks measure P at a mean of W, and may end a pass before one block.
+    assert max(found.values()) <= 2 * found[BLOCKS[0]]
