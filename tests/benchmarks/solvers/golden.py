@@ -14,8 +14,8 @@ A case is loss/method/rows/layout; `--only` takes a glob pattern of such names, 
 Every loss meets every method on dense rows in one block.  Other rows and layouts, smoothed losses and the
 average top-k risk take the losses and methods whose code paths cover those of all, see `cases`.
 
-A run notes a digest of W (of A with a kernel), passes, P, D, its status, and the bytes of the arrays in the
-state that a checkpoint keeps besides A.  A case is the same if its bits are; else its passes may differ by
+A run notes a digest of W (of A with a kernel, if kept), passes, P, D, its status, and the bytes of arrays in
+the state that a checkpoint keeps besides A.  A case is the same if its bits are; else passes may differ by
 2 %, and P and D by the tolerance of the runs.  CPU seconds are those of the second of two runs, over those of
 a NumPy loop timed in turn with the cases; the median over the cases of new over stored ratios is printed.
 Digests hold for one build of NumPy and BLAS, which the file names, and one kind of CPU.
@@ -203,7 +203,8 @@ def figures_of(case: Case) -> dict[str, Any]:
         return {"status": type(error).__name__}
     digest, values = hashlib.sha256(), [getattr(one, "final", one) for one in found]
     for one, value in zip(found, values, strict=True):
-        digest.update(np.ascontiguousarray(one.A if case.rows in ("kernel", "tiles") else value.W).tobytes())
+        kept = one.A if case.rows in ("kernel", "tiles") and one.A is not None else value.W
+        digest.update(np.ascontiguousarray(kept).tobytes())
     return {
         "status": " ".join(one.status.value for one in found),
         "passes": sum(one.state.passes for one in found),
