@@ -95,9 +95,9 @@ def test_duals_alone_start_from_their_best_multiple() -> None:
 
 def test_a_run_that_left_its_duals_for_weights_starts_the_next() -> None:
     """Rows of positive features, few for their features: `auto` begins with dual ascent and leaves it."""
-    rows, labels = np.abs(np.random.default_rng(0).normal(size=(120, 200))) * 0.1, np.arange(120) % 10
+    rows, labels = np.abs(np.random.default_rng(0).normal(size=(260, 430))) * 0.1, np.arange(260) % 10
     path = regularisation_path(rows, labels, Softmax(), [1000.0, 3000.0], tol=1e-3)
-    assert path[0].method == "dual_ascent, newton"
+    assert path[0].method.startswith("dual_ascent, ")
     for point in path:
         alone = solve(rows, labels, Softmax(), point.problem.lam, method="lbfgs", tol=1e-4)
         assert point.status is Status.SOLVED
