@@ -315,7 +315,7 @@ def kubernetes_objects() -> Iterator[tuple[str, dict[str, Any]]]:
 @pytest.mark.parametrize("name", dict(kubernetes_objects()))
 def test_kubernetes_knows_every_field_of_a_manifest(name: str) -> None:
     """By the schemas of its API, in which a misspelt field is an error."""
-    validator = pytest.importorskip("kubernetes_validate")
+    validator = pytest.importorskip("kubernetes_validate", reason="comes with topline[dev]")
     found = dict(kubernetes_objects())[name]
     validator.validate(found, KUBERNETES, strict=True)
     with pytest.raises(validator.ValidationError, match="speck"):
@@ -324,7 +324,7 @@ def test_kubernetes_knows_every_field_of_a_manifest(name: str) -> None:
 
 def test_compose_knows_every_field_of_its_file(tmp_path: Path) -> None:
     """By the Compose Specification's schema, which check-jsonschema ships."""
-    pytest.importorskip("check_jsonschema")
+    pytest.importorskip("check_jsonschema", reason="comes with topline[dev]")
     misspelt = tmp_path / "compose.yaml"
     misspelt.write_text(
         (DEPLOY / "compose" / "compose.yaml").read_text().replace("healthcheck:", "healthcheek:")

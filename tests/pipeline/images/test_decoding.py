@@ -155,7 +155,7 @@ def test_other_files_that_people_mistake_for_images() -> None:
 
 
 def test_heic_is_read_where_pillow_heif_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    heif = pytest.importorskip("pillow_heif")
+    heif = pytest.importorskip("pillow_heif", reason="comes with topline[heif]")
     buffer = io.BytesIO()
     heif.from_pillow(Image.fromarray(scene(64, 48))).save(buffer, quality=95)
     found = decode(buffer.getvalue())
