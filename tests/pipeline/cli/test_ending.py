@@ -73,6 +73,7 @@ STOPPED = """
 import signal, sys
 from topline.pipeline.training import session
 number, function, where = int(sys.argv.pop(1)), sys.argv.pop(1), sys.argv.pop(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores SIGINT
 def stopped(*_, **__):
     try:
         signal.raise_signal(number)
